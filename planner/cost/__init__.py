@@ -1,0 +1,1 @@
+"""Pure functions from a plan and its inputs to seconds and bytes."""

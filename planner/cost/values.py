@@ -1,0 +1,135 @@
+"""What the cost model says of a plan: seconds by cause, bytes by component."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Peak bytes on one device, by component."""
+
+    parameters_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    logits_bytes: float
+    """Output of the head and the loss, on the last stage."""
+    buffers_bytes: float
+    """Communication buckets and gathered parameters."""
+    runtime_bytes: float
+    """Device context and libraries, whatever the model."""
+    reserve_bytes: float
+    """Kept free at the user's wish."""
+    capacity_bytes: float
+
+    @property
+    def used_bytes(self) -> float:
+        """Bytes of all components without the reserve."""
+        return sum(getattr(self, f.name) for f in fields(self)[:-2])
+
+    @property
+    def headroom_bytes(self) -> float:
+        """Bytes left after the reserve; negative when the plan does not fit."""
+        return self.capacity_bytes - self.reserve_bytes - self.used_bytes
+
+    @property
+    def fits(self) -> bool:
+        """True when the device holds everything and the reserve stays free."""
+        return self.headroom_bytes >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Seconds of one step on the critical stage, by cause; the causes add up to the step.
+
+    ``hidden_seconds`` is communication that runs under computation and is not part of the sum.
+    """
+
+    compute_seconds: float
+    """Forward and backward of the layers, embedding and head."""
+    recompute_seconds: float
+    """Forward run again in the backward."""
+    tensor_parallel_seconds: float
+    """Collectives inside replicas."""
+    zero_seconds: float
+    """Exposed parameter gathers and gradient scatters of ZeRO 2 and 3 inside the micro-batches."""
+    bubble_seconds: float
+    """Waiting for other stages, with the sends between them."""
+    gradient_sync_seconds: float
+    """Exposed gradient reduction and parameter gather at the end of the step."""
+    optimizer_seconds: float
+    hidden_seconds: float
+
+    @property
+    def step_seconds(self) -> float:
+        """Sum of the exposed causes."""
+        return sum(getattr(self, f.name) for f in fields(self)[:-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEstimate:
+    """One replica group of a stage."""
+
+    pool: str
+    gpu: str
+    tp: int
+    count: int
+    micro_batch: int
+    share: int
+    steps: int
+    forward_seconds: float
+    """Forward of its largest micro-batch, collectives included."""
+    backward_seconds: float
+    """Backward of its largest micro-batch with recomputation, collectives included."""
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEstimate:
+    """One pipeline stage."""
+
+    first_layer: int
+    end_layer: int
+    groups: tuple[GroupEstimate, ...]
+    forward_seconds: float
+    """Forward of one micro-batch: that of the slowest replica."""
+    backward_seconds: float
+    send_seconds: float
+    """Sending one micro-batch's activations to the next stage; 0 for the last."""
+    sync_seconds: float
+    """Gradient reduction and parameter gather at the end of the step, exposed part."""
+    crosses: str
+    """Where the data-parallel group talks: ``device``, ``node``, or the fabric's name."""
+    link: str
+    """Path to the next stage: ``node``, or the name of the fabric or gateway; empty for the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What the cost model says of a plan."""
+
+    step_seconds: float
+    spread: float
+    """Relative standard error of ``step_seconds``."""
+    breakdown: Breakdown
+    stages: tuple[StageEstimate, ...]
+    tokens_per_second: float
+    model_flops: float
+    """Useful floating-point operations of one step, without recomputation."""
+    tflops_per_gpu: float
+    """Useful TFLOP/s per used device."""
+    mfu: float
+    """Useful FLOP/s over the dense peak of the used devices."""
+    devices: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """True when every device holds its share."""
+        return all(group.memory.fits for stage in self.stages for group in stage.groups)
+
+    @property
+    def peak_memory_bytes(self) -> float:
+        """Bytes on the fullest device, without the reserve."""
+        return max(group.memory.used_bytes for stage in self.stages for group in stage.groups)

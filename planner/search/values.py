@@ -1,0 +1,109 @@
+"""What a search is asked and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from planner.cost.values import Estimate
+from planner.plan import Plan
+from planner.targets import Recompute
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+"""optimal: within the asked gap; feasible: a plan with its gap; infeasible: proven; unknown: time was up first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the user allows; None allows whatever the target can."""
+
+    target: str | None = None
+    zero: tuple[int, ...] | None = None
+    tp: tuple[int, ...] | None = None
+    pp: tuple[int, ...] | None = None
+    micro_batch: tuple[int, ...] | None = None
+    recompute: tuple[Recompute, ...] | None = None
+    gap: float = 0.01
+    """Stop when no plan of the space can be faster by more than this fraction."""
+    time_limit_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A plan with its estimate."""
+
+    plan: Plan
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """The best plan of one family, or why the family has none."""
+
+    family: str
+    """For example ``pipeline``, ``ZeRO-3 data parallel``, ``only a100``, ``even split, equal batches``."""
+    scored: Scored | None
+    chosen: bool
+    reason: str
+    """``chosen``, or why it lost: by component, or the limit it breaks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A faster plan that the target cannot run, and the feature it needs."""
+
+    target: str
+    """The runtime that could."""
+    change: str
+    """What differs, e.g. ``tp 4 on the a100 stage only``."""
+    faster: float
+    """Relative saving of step time, e.g. 0.041."""
+    scored: Scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Why nothing fits and what would."""
+
+    causes: tuple[str, ...]
+    """Facts that together rule out every plan."""
+    nearest_miss: str
+    """The plan that lacks least: which device, by how many GiB."""
+    hints: tuple[str, ...]
+    """Smallest single changes that make it fit, each with its number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The answer of a search."""
+
+    status: Status
+    best: Scored | None
+    bound_seconds: float
+    """No plan of the space is faster; infinite when the space is empty."""
+    gap: float
+    """(step - bound) / step; 0 when proven optimal, 1 when nothing is known."""
+    alternatives: tuple[Alternative, ...]
+    advice: tuple[Advice, ...]
+    diagnosis: Diagnosis | None
+    candidates: int
+    """Outer choices (target, ZeRO, tp, dp, depth, micro-batch, recomputation) considered."""
+    solved: int
+    """Outer choices that needed the solver; the rest were cut by bounds."""
+    seconds: float
+    interrupted: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class Reporter(Protocol):
+    """Where a long search talks; the CLI shows it on stderr."""
+
+    def progress(self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float) -> None:
+        """Called after each outer choice."""
+
+
+class Silent:
+    """A reporter that says nothing."""
+
+    def progress(self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float) -> None:
+        """Ignore."""

@@ -1,0 +1,101 @@
+"""What a user writes about a cluster."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from planner.spec.base import Dtype, Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
+
+FabricKind = Literal["infiniband", "roce", "ethernet"]
+
+
+class GpuSpec(Frozen):
+    """A kind of device, by its numbers."""
+
+    name: Name
+    """Catalogue name, or the user's own."""
+    memory_gib: PositiveFloat
+    """Memory of one device, GiB."""
+    memory_bandwidth_gBps: PositiveFloat
+    """Memory bandwidth, gigabyte/s."""
+    tflops: dict[Dtype, PositiveFloat] = Field(min_length=1)
+    """Dense peak by number format, TFLOP/s; a format that is absent is not supported."""
+    tdp_watts: PositiveFloat | None = None
+    """Board power, watt."""
+
+
+class IntraNodeSpec(Frozen):
+    """The network between the devices of one node."""
+
+    bandwidth_gBps: PositiveFloat
+    """Bandwidth of one device in one direction, gigabyte/s."""
+    latency_us: NonNegativeFloat = 3.0
+    """Latency of one message, microseconds."""
+    shared: bool = False
+    """True when all devices of the node share the bandwidth (a PCIe host bridge)."""
+
+
+class NicSpec(Frozen):
+    """Identical network cards of one node on one fabric."""
+
+    fabric: Name
+    """Name of the fabric the cards are on."""
+    bandwidth_gbps: PositiveFloat
+    """Bandwidth of one card in one direction, gigabit/s."""
+    count: PositiveInt = 1
+    """Cards per node."""
+    interface: str | None = None
+    """Network interface name(s) for socket traffic, e.g. ``ens1`` (NCCL_SOCKET_IFNAME)."""
+    hca: str | None = None
+    """RDMA device name(s), e.g. ``mlx5_0,mlx5_1`` (NCCL_IB_HCA)."""
+
+
+class PoolSpec(Frozen):
+    """Identical nodes on the same fabrics."""
+
+    name: Name
+    devices: tuple[Name, ...] = Field(min_length=1)
+    """Kinds of the devices of one node (keys of ``ClusterSpec.gpus``), in index order; kinds may mix."""
+    hosts: tuple[str, ...] = Field(min_length=1)
+    """Host names, one a node."""
+    intra_node: IntraNodeSpec
+    nics: tuple[NicSpec, ...] = ()
+    price_per_gpu_hour: NonNegativeFloat | None = None
+    """Price of one device for one hour, in the user's currency."""
+    reserve_gib: NonNegativeFloat | None = None
+    """Memory kept free on each device of the pool, GiB; None takes the cluster's."""
+
+
+class FabricSpec(Frozen):
+    """A network on which NICs talk natively."""
+
+    kind: FabricKind
+    latency_us: NonNegativeFloat
+    """Latency of one message between two nodes, microseconds."""
+    oversubscription: float = Field(default=1.0, ge=1, allow_inf_nan=False)
+    """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
+
+
+class FabricLinkSpec(Frozen):
+    """A gateway or WAN link that joins two fabrics; all traffic across shares it."""
+
+    between: tuple[Name, Name]
+    bandwidth_gbps: PositiveFloat
+    """Bandwidth in one direction, gigabit/s."""
+    latency_us: NonNegativeFloat
+    """Latency of one message, microseconds."""
+
+
+class ClusterSpec(Frozen):
+    """Pools of nodes and the fabrics between them, with every default filled in."""
+
+    name: Name
+    gpus: dict[Name, GpuSpec] = Field(min_length=1)
+    """Every kind of device that a pool names."""
+    pools: tuple[PoolSpec, ...] = Field(min_length=1)
+    fabrics: dict[Name, FabricSpec] = Field(default_factory=dict)
+    links: tuple[FabricLinkSpec, ...] = ()
+    reserve_gib: NonNegativeFloat = 2.0
+    """Memory kept free on each device, GiB."""

@@ -1,0 +1,101 @@
+"""What each runtime can express: the table that the search obeys and the emitters rely on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.errors import UsageError
+
+TensorParallel = Literal["none", "one-degree", "per-stage"]
+BatchRule = Literal["equal", "per-device", "follows-dp"]
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One row of the capability table."""
+
+    name: str
+    version: str
+    """Version of the runtime that the row was checked against."""
+    emits: bool
+    """True when hetplan writes launch files for it; others only tell what a wider space would give."""
+    tensor_parallel: TensorParallel
+    zero_without_pipeline: tuple[int, ...]
+    """ZeRO stages the runtime runs with one pipeline stage."""
+    zero_with_pipeline: tuple[int, ...]
+    """ZeRO stages the runtime runs with several pipeline stages; empty when it has no pipeline."""
+    batch_without_pipeline: BatchRule
+    """equal: one micro-batch for all; per-device: any; follows-dp: one product dp x micro-batch."""
+    batch_with_pipeline: BatchRule
+    dp_per_stage: bool
+    """True when pipeline stages may have different numbers of replicas."""
+    interleave: bool
+    """True when one device may hold several chunks of layers (virtual pipeline stages)."""
+    sequence_parallel: bool
+    """True when activations outside the tensor-parallel matrices can be split over the sequence."""
+    recomputes: tuple[Recompute, ...]
+    gradient_bytes: int
+    """Bytes of a gradient element kept and reduced in mixed precision."""
+
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        Target(
+            name="deepspeed",
+            version="0.19.8",
+            emits=True,
+            tensor_parallel="none",
+            zero_without_pipeline=(0, 1, 2, 3),
+            zero_with_pipeline=(0, 1),
+            batch_without_pipeline="per-device",
+            batch_with_pipeline="equal",
+            dp_per_stage=False,
+            interleave=False,
+            sequence_parallel=False,
+            recomputes=("none", "full"),
+            gradient_bytes=2,
+        ),
+        Target(
+            name="megatron",
+            version="core 0.20.0",
+            emits=True,
+            tensor_parallel="one-degree",
+            zero_without_pipeline=(0, 1),
+            zero_with_pipeline=(0, 1),
+            batch_without_pipeline="equal",
+            batch_with_pipeline="equal",
+            dp_per_stage=False,
+            interleave=True,
+            sequence_parallel=True,
+            recomputes=("none", "selective", "full"),
+            gradient_bytes=4,
+        ),
+        Target(
+            name="flagscale",
+            version="da4935ec6",
+            emits=False,
+            tensor_parallel="per-stage",
+            zero_without_pipeline=(0, 1),
+            zero_with_pipeline=(0, 1),
+            batch_without_pipeline="equal",
+            batch_with_pipeline="follows-dp",
+            dp_per_stage=True,
+            interleave=False,
+            sequence_parallel=True,
+            recomputes=("none", "selective", "full"),
+            gradient_bytes=4,
+        ),
+    )
+}
+
+
+def target(name: str) -> Target:
+    """The row of a target; raises UsageError with the known names."""
+    try:
+        return TARGETS[name]
+    except KeyError:
+        raise UsageError(f"unknown target {name!r}, expected one of: {', '.join(TARGETS)}") from None
