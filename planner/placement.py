@@ -1,12 +1,12 @@
 """Which device of which node runs each rank of a plan.
 
 Ranks run tensor-parallel fastest, then replica, then stage; this is the default order of Megatron
-and of DeepSpeed's pipeline (pipe, data). A replica never leaves its node.
+and of DeepSpeed's pipeline (pipe, data). A replica never leaves its node, nor does a group smaller than one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.errors import PlanError
@@ -75,45 +75,54 @@ class _Kind:
         self.nodes = len(pool.hosts)
         self.next_fresh = 0
         self.used: dict[int, int] = {}
+        self.latest: int | None = None
 
-    def free(self, node: int) -> int:
-        return self.per_node - self.used[node]
+    def take_whole_nodes(self, group: ReplicaGroup) -> list[Slot]:
+        """The part of a group that fills nodes, on untouched ones."""
+        per_node = self.replicas_per_node(group)
+        nodes = group.count // per_node
+        if not nodes:
+            return []
+        if self.next_fresh + nodes > self.nodes:
+            raise PlanError(f"pool {self.pool}: fewer than {nodes} nodes left for {group.count} replicas")
+        first, self.next_fresh = self.next_fresh, self.next_fresh + nodes
+        if per_node * group.tp < self.per_node:
+            self.used.update({node: per_node * group.tp for node in range(first, self.next_fresh)})
+        return [self._slot(group, first, nodes, 0, per_node)]
 
-    def take(self, group: ReplicaGroup) -> list[Slot]:
-        """Slots of a group: whole nodes first, the rest on the tightest node that holds it."""
-        per_node = self.per_node // group.tp
-        whole = min(group.count // per_node, self.nodes - self.next_fresh) if per_node else 0
-        slots = []
-        if whole:
-            slots.append(self._slot(group, self.next_fresh, whole, 0, per_node))
-            for node in range(self.next_fresh, self.next_fresh + whole):
-                self.used[node] = per_node * group.tp
-            self.next_fresh += whole
-        return slots + self._take_rest(group, group.count - whole * per_node)
+    def take_rest(self, group: ReplicaGroup, *, alone: bool, continues: bool) -> list[Slot]:
+        """The part of a group smaller than a node, all of it on one node.
 
-    def _take_rest(self, group: ReplicaGroup, count: int) -> list[Slot]:
-        slots = []
-        while count:
-            node, replicas = self._best_node(group.tp, count)
-            offset = self.used.setdefault(node, 0)
-            slots.append(self._slot(group, node, 1, offset, replicas))
-            self.used[node] = offset + replicas * group.tp
-            count -= replicas
-        return slots
+        ``alone``: the group is a whole stage; ``continues``: the stage before it is one of the same kind.
+        """
+        count = group.count % self.replicas_per_node(group)
+        if not count:
+            return []
+        node = self._node_for(count * group.tp, alone=alone, continues=continues)
+        offset = self.used.get(node, 0)
+        self.used[node] = offset + count * group.tp
+        self.latest = node if alone else None
+        return [self._slot(group, node, 1, offset, count)]
 
-    def _best_node(self, tp: int, count: int) -> tuple[int, int]:
-        """The fullest node that still holds all, else an untouched one, else the emptiest."""
-        holding = [node for node in self.used if self.free(node) >= count * tp]
-        if holding:
-            return min(holding, key=lambda node: (self.free(node), node)), count
-        if self.next_fresh < self.nodes and self.per_node >= tp:
-            self.next_fresh += 1
-            return self.next_fresh - 1, min(count, self.per_node // tp)
-        partly = [node for node in self.used if self.free(node) >= tp]
-        if not partly:
-            raise PlanError(f"pool {self.pool}: no {tp} devices {self.gpu} left on one node")
-        node = max(partly, key=lambda node: (self.free(node), -node))
-        return node, min(count, self.free(node) // tp)
+    def replicas_per_node(self, group: ReplicaGroup) -> int:
+        if group.tp > self.per_node:
+            raise PlanError(f"pool {self.pool}: a node has {self.per_node} {self.gpu}, tp {group.tp} needs more")
+        return self.per_node // group.tp
+
+    def _node_for(self, devices: int, *, alone: bool, continues: bool) -> int:
+        """The neighbour's node while it has room, else an untouched one; parts of stages may fill gaps."""
+        if self.nodes == 1 and self.per_node - self.used.get(0, 0) >= devices:
+            self.next_fresh = 1
+            return 0
+        if continues and self.latest is not None and self.per_node - self.used[self.latest] >= devices:
+            return self.latest
+        gaps = [node for node, used in self.used.items() if self.per_node - used >= devices and not alone]
+        if gaps:
+            return min(gaps, key=lambda node: (-self.used[node], node))
+        if self.next_fresh == self.nodes:
+            raise PlanError(f"pool {self.pool}: no node is left for {devices} devices {self.gpu}")
+        self.next_fresh += 1
+        return self.next_fresh - 1
 
     def _slot(self, group: ReplicaGroup, node: int, nodes: int, offset: int, replicas: int) -> Slot:
         return Slot(
@@ -129,22 +138,55 @@ class _Kind:
 
 def place(plan: Plan, cluster: ClusterSpec) -> Placement:
     """Give every stage its devices, [stage][slot]; raises PlanError when the cluster has too few."""
+    return place_stages([stage.replicas for stage in plan.stages], cluster)
+
+
+def place_stages(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec) -> Placement:
+    """Give every group of every stage its devices, [stage][slot].
+
+    Groups that fill nodes get untouched ones. A stage smaller than a node never straddles two: it shares
+    the node of the stage before it while that has room, so neighbours in the pipeline are neighbours on the
+    node. Remainders of larger or mixed stages come last and fill gaps.
+    """
     kinds = {(pool.name, gpu): _Kind(pool, gpu) for pool in cluster.pools for gpu in set(pool.devices)}
-    order = sorted(
-        ((stage, index) for stage in range(plan.pp) for index in range(len(plan.stages[stage].replicas))),
-        key=lambda at: (-plan.stages[at[0]].replicas[at[1]].tp, at),
-    )
-    taken: dict[tuple[int, int], list[Slot]] = {}
-    for stage, index in order:
-        group = plan.stages[stage].replicas[index]
-        kind = kinds.get((group.pool, group.gpu))
-        if kind is None:
-            raise PlanError(f"stages[{stage}]: the cluster has no {group.gpu} in a pool named {group.pool}")
-        taken[stage, index] = kind.take(group)
+    wanted = [
+        _Wanted(stage, index, group, _kind_of(kinds, group), len(groups) == 1)
+        for stage, groups in enumerate(stages)
+        for index, group in enumerate(groups)
+    ]
+    taken = {(item.stage, item.index): item.kind.take_whole_nodes(item.group) for item in wanted}
+    previous: _Wanted | None = None
+    for item in sorted(wanted, key=lambda item: (not item.is_small_stage, item.stage, item.index)):
+        continues = previous is not None and previous.stage == item.stage - 1 and previous.kind is item.kind
+        taken[item.stage, item.index] += item.kind.take_rest(
+            item.group, alone=item.is_small_stage, continues=continues and item.is_small_stage
+        )
+        previous = item
     return tuple(
-        tuple(slot for index in range(len(stage.replicas)) for slot in taken[number, index])
-        for number, stage in enumerate(plan.stages)
+        tuple(slot for index in range(len(groups)) for slot in taken[stage, index])
+        for stage, groups in enumerate(stages)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    stage: int
+    index: int
+    group: ReplicaGroup
+    kind: _Kind
+    alone: bool
+
+    @property
+    def is_small_stage(self) -> bool:
+        """True for a whole stage that needs less than a node."""
+        return self.alone and self.group.count < self.kind.replicas_per_node(self.group)
+
+
+def _kind_of(kinds: dict[tuple[str, str], _Kind], group: ReplicaGroup) -> _Kind:
+    try:
+        return kinds[group.pool, group.gpu]
+    except KeyError:
+        raise PlanError(f"the cluster has no {group.gpu} in a pool named {group.pool}") from None
 
 
 def ranks(plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:

@@ -39,6 +39,8 @@ class Target:
     recomputes: tuple[Recompute, ...]
     gradient_bytes: int
     """Bytes of a gradient element kept and reduced in mixed precision."""
+    overlaps_parameter_gather: bool
+    """True when the parameters updated by ZeRO-1 are gathered under the next forward."""
 
 
 TARGETS: dict[str, Target] = {
@@ -58,6 +60,7 @@ TARGETS: dict[str, Target] = {
             sequence_parallel=False,
             recomputes=("none", "full"),
             gradient_bytes=2,
+            overlaps_parameter_gather=False,
         ),
         Target(
             name="megatron",
@@ -73,6 +76,7 @@ TARGETS: dict[str, Target] = {
             sequence_parallel=True,
             recomputes=("none", "selective", "full"),
             gradient_bytes=4,
+            overlaps_parameter_gather=True,
         ),
         Target(
             name="flagscale",
@@ -88,6 +92,7 @@ TARGETS: dict[str, Target] = {
             sequence_parallel=True,
             recomputes=("none", "selective", "full"),
             gradient_bytes=4,
+            overlaps_parameter_gather=True,
         ),
     )
 }

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, TypeGuard
 
-from pydantic import Field
+from pydantic import Field, field_serializer, field_validator
 
 from planner.spec.base import Dtype, Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
+from planner.spec.runs import compress_devices, compress_hosts, expand_devices, expand_hosts
 
 FabricKind = Literal["infiniband", "roce", "ethernet"]
+
+
+def _texts(value: object) -> TypeGuard[Sequence[str]]:
+    return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
 class GpuSpec(Frozen):
@@ -24,6 +30,8 @@ class GpuSpec(Frozen):
     """Dense peak by number format, TFLOP/s; a format that is absent is not supported."""
     tdp_watts: PositiveFloat | None = None
     """Board power, watt."""
+    reserve_gib: NonNegativeFloat | None = None
+    """Memory kept free on each device of this kind, GiB; a pool's own value wins over it."""
 
 
 class IntraNodeSpec(Frozen):
@@ -65,7 +73,25 @@ class PoolSpec(Frozen):
     price_per_gpu_hour: NonNegativeFloat | None = None
     """Price of one device for one hour, in the user's currency."""
     reserve_gib: NonNegativeFloat | None = None
-    """Memory kept free on each device of the pool, GiB; None takes the cluster's."""
+    """Memory kept free on each device of the pool, GiB; None takes the kind's, else the cluster's."""
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _hosts(cls, value: object) -> object:
+        return expand_hosts(value) if _texts(value) else value
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _devices(cls, value: object) -> object:
+        return expand_devices(value) if _texts(value) else value
+
+    @field_serializer("hosts", when_used="json")
+    def _short_hosts(self, hosts: tuple[str, ...]) -> list[str]:
+        return list(compress_hosts(hosts))
+
+    @field_serializer("devices", when_used="json")
+    def _short_devices(self, devices: tuple[str, ...]) -> list[str]:
+        return list(compress_devices(devices))
 
 
 class FabricSpec(Frozen):
@@ -82,6 +108,7 @@ class FabricLinkSpec(Frozen):
     """A gateway or WAN link that joins two fabrics; all traffic across shares it."""
 
     between: tuple[Name, Name]
+    """The two fabrics."""
     bandwidth_gbps: PositiveFloat
     """Bandwidth in one direction, gigabit/s."""
     latency_us: NonNegativeFloat
@@ -99,3 +126,10 @@ class ClusterSpec(Frozen):
     links: tuple[FabricLinkSpec, ...] = ()
     reserve_gib: NonNegativeFloat = 2.0
     """Memory kept free on each device, GiB."""
+
+    def reserve_of(self, pool: PoolSpec, gpu: str) -> float:
+        """Memory kept free on a ``gpu`` of the pool, GiB: the pool's, else the kind's, else the cluster's."""
+        if pool.reserve_gib is not None:
+            return pool.reserve_gib
+        own = self.gpus[gpu].reserve_gib
+        return self.reserve_gib if own is None else own

@@ -1,0 +1,102 @@
+"""The command ``hetplan``: its commands, and what happens to errors.
+
+Nothing heavy is imported here or by the command files; each command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from planner import __version__
+from planner.cli.check import check
+from planner.cli.compare import compare
+from planner.cli.emit import emit
+from planner.cli.exits import ANSWER, BUG, INTERRUPTED
+from planner.cli.explain import explain
+from planner.cli.output import fail, silence
+from planner.cli.predict import predict
+from planner.cli.schema import schema
+from planner.cli.search import search
+from planner.cli.show import show_plan
+from planner.errors import HetplanError
+
+app = typer.Typer(
+    help="Plan the training of large models on clusters of unequal GPUs and networks.",
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for _name, _command in (
+    ("check", check),
+    ("search", search),
+    ("predict", predict),
+    ("compare", compare),
+    ("explain", explain),
+    ("show", show_plan),
+    ("emit", emit),
+    ("schema", schema),
+):
+    app.command(_name)(_command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hetplan {__version__}")
+        raise typer.Exit(ANSWER)
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+]
+
+
+@app.callback()
+def _options(version: Version = False) -> None:
+    """Plan the training of large models on clusters of unequal GPUs and networks."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code."""
+    try:
+        app(args=arguments, prog_name="hetplan")
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else BUG
+    except HetplanError as error:
+        fail(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get("HETPLAN_DEBUG") == "1":
+            raise
+        fail(_bug(error))
+        return BUG
+    return ANSWER
+
+
+def _bug(error: Exception) -> HetplanError:
+    """An unexpected exception as one line that asks for a report."""
+    what = str(error).splitlines()[0] if str(error) else "no message"
+    return HetplanError(
+        f"this is a bug in hetplan {__version__}: {type(error).__name__}: {what}",
+        hint="please report it with your files; HETPLAN_DEBUG=1 shows where it happened",
+    )
+
+
+def main() -> None:
+    """The console entry."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    code = run()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+    sys.exit(code)

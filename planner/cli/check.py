@@ -1,0 +1,73 @@
+"""``hetplan check``: are the files right, and what was understood?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.inputs import Overrides, read_inputs
+from planner.cli.options import AsJson, ClusterFile
+from planner.cli.output import show, show_document
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from planner.spec.cluster import ClusterSpec
+    from planner.spec.model import ModelSpec
+
+OptionalModel = Annotated[Path | None, typer.Argument(metavar="[MODEL]", help="Model file; optional.")]
+
+
+def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = False) -> None:
+    """Check files and say what was understood.
+
+    Prints totals, number formats and the links between pools; searches nothing.
+    """
+    found_cluster, found_model = _read(cluster, model)
+    warnings = _warnings(found_cluster, found_model)
+    if as_json:
+        from planner.report.document import check_document
+
+        show_document(check_document(found_cluster, found_model, warnings))
+        return
+    show(*_report(found_cluster, found_model, warnings), then=_next(cluster, model))
+
+
+def _read(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpec | None]:
+    if model is not None:
+        return read_inputs(cluster, model, Overrides())
+    from planner.spec.cluster_file import load_cluster
+
+    return load_cluster(cluster), None
+
+
+def _warnings(cluster: ClusterSpec, model: ModelSpec | None) -> list[str]:
+    from planner.report.inventory import precision_warnings
+    from planner.report.links import unreachable
+    from planner.topology import Topology
+
+    topology = Topology(cluster)
+    lines = precision_warnings(topology.kinds, model) if model is not None else []
+    return [*lines, *unreachable(*topology.link_matrix())]
+
+
+def _report(cluster: ClusterSpec, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:
+    from planner.report.inventory import inventory_section
+    from planner.report.layout import warnings_section
+    from planner.report.links import links_section
+    from planner.report.understood import understood
+    from planner.topology import Topology
+
+    topology = Topology(cluster)
+    parts: list[RenderableType] = [
+        understood(cluster, model),
+        inventory_section(topology.kinds),
+        links_section(*topology.link_matrix(), cluster),
+    ]
+    return [*parts, warnings_section(warnings)] if warnings else parts
+
+
+def _next(cluster: Path, model: Path | None) -> str:
+    return f"hetplan search {cluster} {model or 'MODEL'} -o plan.yaml"

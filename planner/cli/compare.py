@@ -1,0 +1,87 @@
+"""``hetplan compare``: plans side by side, and against what people do today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.options import AsJson, PlanFiles
+from planner.cli.output import show, show_document
+from planner.cli.saved import read_priced
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from planner.plan_file import PlanFile
+    from planner.report.compare import Contender
+
+Baselines = Annotated[
+    bool,
+    typer.Option(
+        "--baselines", help="Add what people do today: even split, by FLOPs, Holmes' split, one pool."
+    ),
+]
+
+
+def compare(plans: PlanFiles, baselines: Baselines = False, as_json: AsJson = False) -> None:
+    """Put plans side by side.
+
+    Prints speed, memory, where the time goes, and what the plans decide differently. The first plan is the
+    reference; all are priced anew by this version.
+    """
+    if len(plans) < 2 and not baselines:
+        raise UsageError(
+            "compare: expected at least two plans", hint="or add --baselines for what people do today"
+        )
+    first, contenders = _contenders(plans)
+    if baselines:
+        contenders += _today(first)
+    if as_json:
+        from planner.report.document import compare_document
+
+        show_document(compare_document(contenders))
+        return
+    from planner.calibration import DEFAULT
+    from planner.report.compare import compare_section
+    from planner.report.understood import understood
+
+    show(understood(first.cluster, first.model, DEFAULT), compare_section(contenders))
+
+
+def _contenders(paths: list[Path]) -> tuple[PlanFile, list[Contender]]:
+    """The first plan file, and all as contenders with what makes each comparison uneven."""
+    from planner.report.compare import Contender, uneven
+
+    found = [(path, *read_priced(path)) for path in paths]
+    first = found[0][1]
+    contenders = []
+    for path, saved, scored in found:
+        _require_same_model(path, saved, first)
+        note = uneven(saved.cluster, saved.model, first.cluster, first.model)
+        contenders.append(Contender(name=str(path), scored=scored, note=note))
+    return first, contenders
+
+
+def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
+    """Seconds and tokens of different models say nothing about plans."""
+    shapes = [file.model.model_dump(exclude={"training", "name"}) for file in (saved, first)]
+    if shapes[0] != shapes[1]:
+        raise UsageError(
+            f"{path}: plans {saved.model.name}, the first plan {first.model.name}",
+            hint="compare plans of one model; clusters and batches may differ",
+        )
+
+
+def _today(first: PlanFile) -> list[Contender]:
+    """What people do today on the first plan's cluster, for its runtime."""
+    from planner.calibration import DEFAULT
+    from planner.report.compare import Contender
+    from planner.search.baselines import baselines
+    from planner.search.values import Limits
+
+    found = baselines(first.cluster, first.model, DEFAULT, Limits(target=first.plan.target))
+    return [
+        Contender(name=entry.family, scored=entry.scored, note="" if entry.scored else entry.reason)
+        for entry in found
+    ]

@@ -1,0 +1,70 @@
+"""``hetplan explain``: why this plan, and why not another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.cli.options import AsJson, SavedPlan
+from planner.cli.output import show, show_document
+from planner.cli.saved import considered_in, proof_in, read_priced
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from planner.plan_file import PlanFile
+    from planner.report.alternatives import Considered
+    from planner.report.neighbours import Neighbour
+    from planner.search.values import Scored
+
+
+def explain(plan: SavedPlan, as_json: AsJson = False) -> None:
+    """Say why a plan is what it is.
+
+    Prints where the time goes, which memory and links bind, which plans lost and why, and what each decision
+    is worth.
+    """
+    from planner.calibration import DEFAULT
+    from planner.report.neighbours import neighbours
+
+    saved, scored = read_priced(plan)
+    around = neighbours(saved.plan, saved.cluster, saved.model, DEFAULT)
+    lost = considered_in(saved)
+    if as_json:
+        from planner.report.document import explain_document
+
+        proof = proof_in(saved)
+        show_document(explain_document(scored, saved.cluster, saved.model, proof, lost, around))
+    else:
+        show(*_report(saved, scored, lost, around), then=_next(saved, plan))
+
+
+def _report(
+    saved: PlanFile, scored: Scored, lost: tuple[Considered, ...], around: tuple[Neighbour, ...]
+) -> list[RenderableType | None]:
+    from planner.report.alternatives import advice_section, alternatives_section
+    from planner.report.explain import balance_section, binding_section, neighbours_section, time_section
+    from planner.report.plan_table import plan_section
+    from planner.report.ranks import idle_section
+    from planner.report.understood import understood
+    from planner.report.verdict import warnings_of
+
+    return [
+        understood(saved.cluster, saved.model),
+        plan_section(scored, saved.cluster, proof_in(saved)),
+        time_section(scored.estimate),
+        balance_section(scored.estimate),
+        binding_section(scored.estimate),
+        idle_section(saved.plan, saved.cluster),
+        alternatives_section(lost) if lost else None,
+        neighbours_section(around, scored) if around else None,
+        advice_section(saved.summary.advice) if saved.summary and saved.summary.advice else None,
+        *warnings_of(scored.estimate),
+    ]
+
+
+def _next(saved: PlanFile, plan: Path) -> str:
+    from planner.targets import target
+
+    emits = target(saved.plan.target).emits
+    return f"hetplan emit {plan} -o run/" if emits else f"hetplan compare {plan} --baselines"

@@ -1,0 +1,64 @@
+"""From paths to specs, with what the command line overrides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.cli.options import choices
+
+if TYPE_CHECKING:
+    from planner.spec.cluster import ClusterSpec
+    from planner.spec.model import ModelSpec
+
+PRECISIONS = ("bf16", "fp16", "fp32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """Training settings given on the command line; None keeps the file's."""
+
+    precision: str | None = None
+    global_batch: int | None = None
+    sequence_length: int | None = None
+
+    def given(self) -> dict[str, str | int]:
+        """The settings that are not None, by the name of their field."""
+        found = {
+            "precision": self.precision,
+            "global_batch": self.global_batch,
+            "sequence_length": self.sequence_length,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[ClusterSpec, ModelSpec]:
+    """Both files; every problem of both is reported at once."""
+    from planner.errors import Problem, SpecError
+    from planner.spec.cluster_file import load_cluster
+    from planner.spec.model_file import load_model
+
+    problems: list[Problem] = []
+    found_cluster = found_model = None
+    try:
+        found_cluster = load_cluster(cluster)
+    except SpecError as error:
+        problems += error.problems
+    try:
+        found_model = overridden(load_model(model), overrides)
+    except SpecError as error:
+        problems += error.problems
+    if found_cluster is None or found_model is None:
+        raise SpecError(tuple(problems))
+    return found_cluster, found_model
+
+
+def overridden(model: ModelSpec, overrides: Overrides) -> ModelSpec:
+    """The model with the training settings of the command line."""
+    from planner.spec.model import TrainingSpec
+
+    if overrides.precision is not None:
+        choices("--precision", overrides.precision, PRECISIONS)
+    training = TrainingSpec.model_validate({**model.training.model_dump(), **overrides.given()})
+    return model.model_copy(update={"training": training})

@@ -1,0 +1,94 @@
+"""Where the program talks: answers on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from rich.console import RenderableType
+
+    from planner.errors import HetplanError
+    from planner.report.keys import Document
+
+NARROWEST = 80
+"""Reports are laid out for at least this many cells; a narrower terminal wraps them itself."""
+WIDEST = 1000
+"""Cells in which any table fits."""
+
+
+def show(*parts: RenderableType | None, then: str | None = None) -> None:
+    """Print the parts of a report on stdout, and what to type then; colour only on a terminal."""
+    from rich.console import Console, Group
+    from rich.text import Text
+
+    group = Group(*(part for part in parts if part is not None))
+    console = Console(markup=False, highlight=False, emoji=False, width=_width(group))
+    with console.capture() as captured:
+        console.print(group)
+        if then is not None:
+            console.print(Text.assemble(("Next: ", "bold"), then), soft_wrap=True)
+    text = captured.get()
+    write(text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+
+
+def _width(group: RenderableType) -> int:
+    """The terminal's width, or what the widest table of numbers needs."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    unlimited = console.options.update(width=WIDEST)
+    return max(console.width, NARROWEST, Measurement.get(console, unlimited, group).minimum)
+
+
+def show_document(document: Document) -> None:
+    """Print a JSON document on stdout."""
+    from planner.report.document import text
+
+    write(text(document))
+
+
+def write(text: str) -> None:
+    """Write to stdout; a reader that has gone away is no error."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+
+
+def silence(stream: TextIO) -> None:
+    """Send what is left to nowhere, so that the interpreter can flush at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def warn(message: str) -> None:
+    """A line on stderr that is not an error."""
+    _tell("warning", "yellow", message)
+
+
+def fail(error: HetplanError) -> None:
+    """An error on stderr: one line a problem, each with its hint."""
+    from planner.errors import SpecError
+
+    if isinstance(error, SpecError):
+        for problem in error.problems:
+            _tell("error", "red", str(problem), problem.hint)
+    else:
+        _tell("error", "red", error.message, error.hint)
+
+
+def _tell(word: str, colour: str, message: str, hint: str | None = None) -> None:
+    """``word: message`` and an indented hint; never wrapped, so that editors can follow file:line."""
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    codes = {"red": "\033[1;31m", "yellow": "\033[1;33m"}
+    start, end = (codes[colour], "\033[0m") if coloured else ("", "")
+    sys.stderr.write(f"{start}{word}:{end} {message}\n")
+    if hint:
+        sys.stderr.write(f"  hint: {hint}\n")

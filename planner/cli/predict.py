@@ -1,0 +1,73 @@
+"""``hetplan predict``: what a plan costs that was written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.inputs import Overrides, read_inputs
+from planner.cli.options import AsJson, ClusterFile, GlobalBatch, ModelFile, Precision, SequenceLength
+from planner.cli.output import show, show_document
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from planner.search.values import Scored
+    from planner.spec.cluster import ClusterSpec
+    from planner.spec.model import ModelSpec
+
+HandPlan = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="Plan file, or a short plan such as `tp: 8`, `pp: 8`.")
+]
+
+
+def predict(
+    cluster: ClusterFile,
+    model: ModelFile,
+    plan: HandPlan,
+    precision: Precision = None,
+    global_batch: GlobalBatch = None,
+    sequence_length: SequenceLength = None,
+    as_json: AsJson = False,
+) -> None:
+    """Price a plan written by hand.
+
+    Prints its step time, throughput and memory, and whether it fits.
+    """
+    from planner.report.document import plan_document
+
+    overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
+    found_cluster, found_model = read_inputs(cluster, model, overrides)
+    scored = _priced(plan, found_cluster, found_model)
+    if as_json:
+        show_document(plan_document("predict", scored, found_cluster, found_model, None))
+    else:
+        show(*_report(scored, found_cluster, found_model))
+
+
+def _priced(plan: Path, cluster: ClusterSpec, model: ModelSpec) -> Scored:
+    from planner.cost.estimate import estimate
+    from planner.plan_file import load_plan
+    from planner.search.values import Scored
+
+    decided = load_plan(plan, cluster, model)
+    return Scored(plan=decided, estimate=estimate(decided, cluster, model))
+
+
+def _report(scored: Scored, cluster: ClusterSpec, model: ModelSpec) -> list[RenderableType]:
+    from planner.calibration import DEFAULT
+    from planner.report.explain import time_section
+    from planner.report.memory import memory_section
+    from planner.report.plan_table import plan_section
+    from planner.report.understood import understood
+    from planner.report.verdict import warnings_of
+
+    return [
+        understood(cluster, model, DEFAULT),
+        plan_section(scored, cluster),
+        time_section(scored.estimate),
+        memory_section(scored.estimate),
+        *warnings_of(scored.estimate),
+    ]

@@ -1,0 +1,129 @@
+"""The reference page of the command line, written from the program itself.
+
+``python -m planner.cli.reference`` prints it; ``make docs`` puts it into ``docs/cli.md``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from planner.cli.app import app
+from planner.cli.exits import MEANINGS
+from planner.report.dictionary import (
+    CHECK,
+    COMPARE,
+    CONSIDERED,
+    EMIT,
+    HEAD,
+    NEIGHBOURS,
+    PLAN,
+    RANKS,
+    SEARCH,
+    UNDERSTOOD,
+)
+
+INTRODUCTION = """\
+# Command line
+
+Written by `make docs` from the program; do not edit.
+
+stdout is the answer; progress and errors go to stderr. Every report has the same order: what was understood,
+the answer, the alternatives, warnings, the next command. There is colour only on a terminal, and none with
+`NO_COLOR`. Reports are laid out for 80 columns and more. Where an option takes a LIST, write `1,2,4`, `1..4`,
+or a mixture.
+
+An error names file, line, key, what is wrong and what was expected, with a hint; all errors of a file come at
+once. `HETPLAN_DEBUG=1` shows the traceback of a bug.
+"""
+JSON_INTRODUCTION = """\
+## JSON documents
+
+`--json` prints one document with SI units in the names of its keys. `[]` stands for every entry of a list,
+`.*` for keys that depend on the input. What is infinite or unknown is null. Bad input prints no document; its
+errors are on stderr. A later version may add keys; `format` grows when one changes its meaning or goes away.
+"""
+TABLES: tuple[tuple[str, dict[str, str]], ...] = (
+    ("All documents", HEAD),
+    ("A plan: search, predict, show, explain", PLAN),
+    ("search", {key: text for key, text in SEARCH.items() if key not in CONSIDERED}),
+    ("search and explain", CONSIDERED),
+    ("explain", NEIGHBOURS),
+    ("predict, show, explain", RANKS),
+    ("compare", COMPARE),
+    ("check", CHECK),
+    ("emit", EMIT),
+    ("search, predict, show, explain, check", UNDERSTOOD),
+)
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    group: Any = typer.main.get_command(app)
+    parts = [INTRODUCTION, "## Exit codes\n\n" + table(("code", "meaning"), _codes())]
+    parts += ["## Commands\n"]
+    parts += [_command(name, command) for name, command in group.commands.items()]
+    parts += [JSON_INTRODUCTION]
+    parts += [f"### {title}\n\n" + table(("key", "meaning"), _keys(keys)) for title, keys in TABLES]
+    return "\n".join(parts)
+
+
+def _codes() -> Iterator[tuple[str, str]]:
+    return ((str(code), meaning) for code, meaning in MEANINGS.items())
+
+
+def _keys(keys: dict[str, str]) -> Iterator[tuple[str, str]]:
+    return ((f"`{key}`", meaning) for key, meaning in keys.items())
+
+
+def _command(name: str, command: Any) -> str:
+    """Heading, usage, description and parameters of one command."""
+    usage = " ".join(["hetplan", name, *_needed(command), "[OPTIONS]"])
+    text = inspect.cleandoc(command.help or "")
+    return f"### {name}\n\n```\n{usage}\n```\n\n{text}\n\n" + table(
+        ("", "meaning", "default"), _parameters(command)
+    )
+
+
+def _needed(command: Any) -> Iterator[str]:
+    """Arguments, then options that must be given."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            yield parameter.metavar
+    for parameter in command.params:
+        if parameter.param_type_name == "option" and parameter.required:
+            yield f"{min(parameter.opts, key=len)} {parameter.metavar}"
+
+
+def _parameters(command: Any) -> Iterator[tuple[str, str, str]]:
+    for parameter in command.params:
+        if parameter.name != "help":
+            yield _spelled(parameter), parameter.help or "", _default(parameter)
+
+
+def _spelled(parameter: Any) -> str:
+    """``CLUSTER``, or ``-o, --output FILE``."""
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.metavar}`"
+    value = "" if parameter.is_flag else f" {parameter.metavar}"
+    return f"`{', '.join(sorted(parameter.opts, key=len))}{value}`"
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    return "" if parameter.default in (None, False, ()) else f"{parameter.default}"
+
+
+def table(headings: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [headings, ("---",) * len(headings), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,224 @@
+"""``hetplan search``: from two files to a proven plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from planner.cli.exits import ANSWER, INFEASIBLE, INTERRUPTED, NO_PLAN_IN_TIME
+from planner.cli.files import require_writable
+from planner.cli.inputs import Overrides, read_inputs
+from planner.cli.options import (
+    AsJson,
+    ClusterFile,
+    GlobalBatch,
+    ModelFile,
+    Precision,
+    SequenceLength,
+    choices,
+    integers,
+)
+from planner.cli.output import show, show_document
+from planner.cli.saved import summary_of
+from planner.errors import OutputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from planner.search.values import Limits, Scored, SearchResult
+    from planner.spec.cluster import ClusterSpec
+    from planner.spec.model import ModelSpec
+    from planner.targets import Recompute
+
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan to FILE.")
+]
+TargetName = Annotated[
+    str | None, typer.Option("--target", metavar="NAME", help="Only plans for this runtime.")
+]
+Top = Annotated[
+    int | None, typer.Option("--top", metavar="K", min=1, help="Show only the K best families of plans.")
+]
+Gap = Annotated[
+    float,
+    typer.Option(
+        "--gap", metavar="FRACTION", min=0.0, max=1.0, help="Stop within this fraction of the bound."
+    ),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit", metavar="SECONDS", min=0.0, help="Stop after this time with the best so far."
+    ),
+]
+Zero = Annotated[str | None, typer.Option("--zero", metavar="LIST", help="ZeRO stages to allow, e.g. 0,1.")]
+Tp = Annotated[
+    str | None,
+    typer.Option("--tp", metavar="LIST", help="Tensor-parallel degrees to allow, e.g. 1,2,4 or 1..4."),
+]
+Pp = Annotated[str | None, typer.Option("--pp", metavar="LIST", help="Pipeline depths to allow, e.g. 1..8.")]
+MicroBatch = Annotated[
+    str | None, typer.Option("--micro-batch", metavar="LIST", help="Micro-batches to allow, in sequences.")
+]
+RecomputeNames = Annotated[
+    str | None,
+    typer.Option("--recompute", metavar="LIST", help="Recomputation to allow: none, selective, full."),
+]
+
+
+def search(
+    cluster: ClusterFile,
+    model: ModelFile,
+    output: Output = None,
+    target: TargetName = None,
+    top: Top = None,
+    gap: Gap = 0.01,
+    time_limit: TimeLimit = None,
+    zero: Zero = None,
+    tp: Tp = None,
+    pp: Pp = None,
+    micro_batch: MicroBatch = None,
+    recompute: RecomputeNames = None,
+    precision: Precision = None,
+    global_batch: GlobalBatch = None,
+    sequence_length: SequenceLength = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the fastest plan, with a proof of how good it is.
+
+    Prints what was understood, the plan, the families of plans that lost and why, and what to type next.
+    Ctrl-C stops the search and keeps the best plan so far.
+    """
+    from planner.search.values import Limits
+
+    limits = Limits(
+        target=_target(target),
+        zero=integers("--zero", zero, least=0),
+        tp=integers("--tp", tp),
+        pp=integers("--pp", pp),
+        micro_batch=integers("--micro-batch", micro_batch),
+        recompute=_recompute(recompute),
+        gap=gap,
+        time_limit_seconds=time_limit,
+    )
+    overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
+    _answer(*read_inputs(cluster, model, overrides), limits, top, output, as_json)
+
+
+def _target(name: str | None) -> str | None:
+    from planner.targets import target
+
+    return None if name is None else target(name).name
+
+
+def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
+    from planner.targets import RECOMPUTES
+
+    return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
+
+
+def _answer(
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    limits: Limits,
+    top: int | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
+    if output is not None:
+        require_writable(output)
+    result = _run(cluster, model, limits)
+    unwritten = _keep(result, cluster, model, output)
+    if as_json:
+        from planner.report.document import search_document
+
+        show_document(search_document(result, cluster, model))
+    else:
+        show(*_report(result, cluster, model, limits, top), then=_next(result, output))
+    if unwritten is not None:
+        raise unwritten
+    raise typer.Exit(_exit_code(result))
+
+
+def _run(cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> SearchResult:
+    from planner.calibration import DEFAULT
+    from planner.cli.progress import reporter
+    from planner.search.solve import search as solve
+
+    with reporter() as talk:
+        return solve(cluster, model, DEFAULT, limits, talk)
+
+
+def _keep(
+    result: SearchResult, cluster: ClusterSpec, model: ModelSpec, output: Path | None
+) -> OutputError | None:
+    """Write the plan file if there is a plan; a failure is returned, so that the report is printed first."""
+    from planner.plan_file import PlanFile, write
+
+    if result.best is None or output is None:
+        return None
+    file = PlanFile(plan=result.best.plan, cluster=cluster, model=model, summary=summary_of(result))
+    try:
+        write(file, output)
+    except OutputError as error:
+        return error
+    return None
+
+
+def _exit_code(result: SearchResult) -> int:
+    if result.interrupted:
+        return INTERRUPTED
+    if result.status == "infeasible":
+        return INFEASIBLE
+    return ANSWER if result.best is not None else NO_PLAN_IN_TIME
+
+
+def _report(
+    result: SearchResult,
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    limits: Limits,
+    top: int | None,
+) -> list[RenderableType]:
+    """Understood, answer, alternatives, warnings."""
+    from planner.calibration import DEFAULT
+    from planner.report.layout import warnings_section
+    from planner.report.understood import understood
+
+    head = understood(cluster, model, DEFAULT, limits)
+    warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
+    answer = _found(result, result.best, cluster, top) if result.best else _nothing(result)
+    tail = [warnings_section(warnings)] if warnings else []
+    return [head, *answer, *tail]
+
+
+def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
+    from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
+    from planner.report.plan_table import plan_section
+    from planner.report.proof import proof_of
+
+    parts: list[RenderableType] = [plan_section(best, cluster, proof_of(result))]
+    parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []
+    parts += [advice_section([advice_text(entry) for entry in result.advice])] if result.advice else []
+    return parts
+
+
+def _nothing(result: SearchResult) -> list[RenderableType]:
+    from planner.report.diagnosis import infeasible_section, unknown_section
+
+    return [infeasible_section(result) if result.status == "infeasible" else unknown_section(result)]
+
+
+def _next(result: SearchResult, output: Path | None) -> str | None:
+    """The command that follows: emit what was written, or write it."""
+    if result.best is None:
+        return None
+    if output is None:
+        return "the same with -o plan.yaml to keep the plan"
+    from planner.targets import target
+
+    emits = target(result.best.plan.target).emits
+    return f"hetplan emit {output} -o run/" if emits else f"hetplan explain {output}"

@@ -1,0 +1,50 @@
+"""``hetplan show``: a plan in full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planner.cli.options import AsJson, SavedPlan
+from planner.cli.output import show, show_document
+from planner.cli.saved import proof_in, read_priced
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from planner.plan_file import PlanFile
+    from planner.search.values import Scored
+
+
+def show_plan(plan: SavedPlan, as_json: AsJson = False) -> None:
+    """Show a plan in full.
+
+    Prints its stages, time, memory by component, and which ranks run where.
+    """
+    saved, scored = read_priced(plan)
+    if as_json:
+        from planner.report.document import plan_document
+
+        show_document(plan_document("show", scored, saved.cluster, saved.model, proof_in(saved)))
+    else:
+        show(*_report(saved, scored), then=f"hetplan explain {plan}")
+
+
+def _report(saved: PlanFile, scored: Scored) -> list[RenderableType | None]:
+    from planner.calibration import DEFAULT
+    from planner.report.explain import balance_section, time_section
+    from planner.report.memory import memory_section
+    from planner.report.plan_table import plan_section
+    from planner.report.ranks import idle_section, ranks_section
+    from planner.report.understood import understood
+    from planner.report.verdict import warnings_of
+
+    return [
+        understood(saved.cluster, saved.model, DEFAULT),
+        plan_section(scored, saved.cluster, proof_in(saved)),
+        time_section(scored.estimate),
+        balance_section(scored.estimate),
+        memory_section(scored.estimate),
+        ranks_section(saved.plan, saved.cluster),
+        idle_section(saved.plan, saved.cluster),
+        *warnings_of(scored.estimate),
+    ]

@@ -1,0 +1,233 @@
+"""From a plan to its estimate: places it, prices its stages, runs the pipeline, adds up the causes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.calibration import DEFAULT, Calibration
+from planner.cost.communication import Ring, Send, crossing_rings, data_ring, send
+from planner.cost.compute import ELEMENT_BYTES, model_flops
+from planner.cost.schedule import Durations, Timeline, simulate, stage_ends
+from planner.cost.stage import Pricer, Shape, StagePrice, chunk_layers
+from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
+from planner.errors import PlanError
+from planner.placement import Placement, place
+from planner.plan import Plan, ReplicaGroup, Stage
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from planner.targets import target
+from planner.topology import Topology
+
+
+def estimate(plan: Plan, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = DEFAULT) -> Estimate:
+    """Seconds, bytes and their causes of one optimizer step; pure, raises PlanError for a plan that cannot run."""
+    return Estimator(cluster, model, calibration).estimate(plan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """Everything about a plan before the pipeline runs."""
+
+    placement: Placement
+    rings: tuple[Ring, ...]
+    """[stage]"""
+    sends: tuple[Send, ...]
+    """[stage]: to the next stage; with interleaving the last entry goes back to the first stage."""
+    stages: tuple[StagePrice, ...]
+    forward: Durations
+    """Seconds of a micro-batch with the sends that follow it, [stage][chunk]."""
+    backward: Durations
+
+
+class Estimator:
+    """Estimates many plans of one model on one cluster."""
+
+    def __init__(self, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = DEFAULT) -> None:
+        self.cluster = cluster
+        self.model = model
+        self.calibration = calibration
+        self.topology = Topology(cluster)
+        self.pricers: dict[str, Pricer] = {}
+
+    def pricer(self, target_name: str) -> Pricer:
+        """The pricer of a target, shared by all its plans."""
+        if target_name not in self.pricers:
+            self.pricers[target_name] = Pricer(self.topology, self.model, self.calibration, target(target_name))
+        return self.pricers[target_name]
+
+    def estimate(self, plan: Plan) -> Estimate:
+        """The estimate of one plan."""
+        priced = self.price(plan)
+        ends = pipeline_ends(plan, priced)
+        finish = [end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True)]
+        step = max(finish)
+        flops = model_flops(self.model)
+        return Estimate(
+            step_seconds=step,
+            spread=self.calibration.spread,
+            breakdown=_breakdown(plan, priced, step),
+            stages=tuple(_stage(plan, priced, index) for index in range(plan.pp)),
+            tokens_per_second=plan.global_batch * self.model.training.sequence_length / step,
+            model_flops=flops,
+            tflops_per_gpu=flops / step / plan.devices / 1e12,
+            mfu=flops / step / self._peak(plan),
+            devices=plan.devices,
+        )
+
+    def timeline(self, plan: Plan) -> Timeline:
+        """Every operation of the pipeline, for traces and for the cuts of the search."""
+        priced = self.price(plan)
+        return simulate(priced.forward, priced.backward, plan.micro_batches)
+
+    def price(self, plan: Plan) -> Priced:
+        """Prices of all stages on their devices; raises PlanError when members of a group cannot talk."""
+        self._require_precision(plan)
+        placement = place(plan, self.cluster)
+        load = crossing_rings(placement)
+        rings = tuple(data_ring(slots, load, self.topology, self.calibration) for slots in placement)
+        sends = self._sends(plan, placement)
+        for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
+            if not ring.connected:
+                raise PlanError(f"stages[{index}]: its replicas stand on pools without a common fabric")
+            if not sent.link:
+                raise PlanError(f"stages[{index}] and the next stand on pools without a common fabric")
+        stages = tuple(
+            self.pricer(plan.target).price(shape_of(plan, index), stage.replicas, ring)
+            for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True))
+        )
+        forward, backward = with_sends(stages, [sent.seconds for sent in sends])
+        return Priced(
+            placement=placement, rings=rings, sends=sends, stages=stages, forward=forward, backward=backward
+        )
+
+    def _sends(self, plan: Plan, placement: Placement) -> tuple[Send, ...]:
+        """Sends from each stage to the next; from the last to the first only with interleaving."""
+        if plan.pp == 1:
+            return (Send(seconds=0.0, link="node"),)
+        found = []
+        for index, stage in enumerate(plan.stages):
+            if index == plan.pp - 1 and plan.interleave == 1:
+                found.append(Send(seconds=0.0, link="node"))
+                continue
+            size = boundary_bytes(self.model, stage.replicas[0].micro_batch)
+            following = placement[(index + 1) % plan.pp]
+            found.append(send(placement[index], following, size, self.topology, self.calibration))
+        return tuple(found)
+
+    def _require_precision(self, plan: Plan) -> None:
+        precision = self.model.training.precision
+        for stage in plan.stages:
+            for group in stage.replicas:
+                try:
+                    kind = self.topology.kind(group.pool, group.gpu)
+                except KeyError:
+                    raise PlanError(f"the cluster has no {group.gpu} in a pool named {group.pool}") from None
+                if precision not in kind.peak_flops:
+                    raise PlanError(
+                        f"{group.gpu} in pool {group.pool} has no {precision}",
+                        hint=f"it has {', '.join(sorted(kind.peak_flops))}",
+                    )
+
+    def _peak(self, plan: Plan) -> float:
+        precision = self.model.training.precision
+        return sum(
+            group.devices * self.topology.kind(group.pool, group.gpu).peak_flops[precision]
+            for stage in plan.stages
+            for group in stage.replicas
+        )
+
+
+def shape_of(plan: Plan, index: int) -> Shape:
+    """The shape of one stage of a plan."""
+    stage = plan.stages[index]
+    return Shape(
+        chunks=chunk_layers(stage.layers, plan.interleave),
+        stage=index,
+        depth=plan.pp,
+        micro_batches=plan.micro_batches,
+        zero=plan.zero,
+        recompute=stage.recompute,
+        sequence_parallel=plan.sequence_parallel,
+    )
+
+
+def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:
+    """Bytes one replica sends for one micro-batch; its devices send a part each (arXiv:2104.04473, section 4.1)."""
+    tokens = micro_batch * model.training.sequence_length
+    return float(ELEMENT_BYTES[model.training.precision] * tokens * model.hidden)
+
+
+def with_sends(stages: Sequence[StagePrice], sends: Sequence[float]) -> tuple[Durations, Durations]:
+    """Forward and backward seconds [stage][chunk] with the send that follows each.
+
+    Sends of 1F1B are synchronous in the runtimes: the sender is busy until the receiver has the data.
+    """
+    depth, chunks = len(stages), len(stages[0].forward)
+    forward = [list(stage.forward) for stage in stages]
+    backward = [list(stage.backward) for stage in stages]
+    for index in range(depth):
+        for chunk in range(chunks):
+            if not (index == depth - 1 and chunk == chunks - 1):
+                forward[index][chunk] += sends[index]
+            if not (index == 0 and chunk == 0):
+                backward[index][chunk] += sends[index - 1]
+    return forward, backward
+
+
+def pipeline_ends(plan: Plan, priced: Priced) -> tuple[float, ...]:
+    """When each stage has done its last backward, [stage]."""
+    if plan.pp == 1:
+        return (priced.stages[0].work_seconds,)
+    return stage_ends(priced.forward, priced.backward, plan.micro_batches)
+
+
+def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
+    """Causes on the stage that has most to do; what is left of the step is waiting."""
+    price = max(priced.stages, key=lambda stage: stage.work_seconds + stage.tail_seconds)
+    micro = price.micro_batches[price.slowest]
+    times = price.work_seconds / (micro.forward_seconds + micro.backward_seconds)
+    return Breakdown(
+        compute_seconds=times * micro.compute_seconds,
+        recompute_seconds=times * micro.recompute_seconds,
+        tensor_parallel_seconds=times * micro.tensor_parallel_seconds,
+        zero_seconds=times * micro.zero_seconds,
+        bubble_seconds=max(0.0, step - price.work_seconds - price.tail_seconds),
+        gradient_sync_seconds=price.sync_seconds,
+        optimizer_seconds=price.optimizer_seconds,
+        hidden_seconds=times * micro.hidden_seconds + price.hidden_sync_seconds,
+    )
+
+
+def _stage(plan: Plan, priced: Priced, index: int) -> StageEstimate:
+    stage, price = plan.stages[index], priced.stages[index]
+    last = index == plan.pp - 1
+    return StageEstimate(
+        first_layer=stage.first_layer,
+        end_layer=stage.end_layer,
+        groups=_groups(stage, price),
+        forward_seconds=sum(price.forward),
+        backward_seconds=sum(price.backward),
+        send_seconds=0.0 if last else priced.sends[index].seconds,
+        sync_seconds=price.sync_seconds,
+        crosses=priced.rings[index].crosses,
+        link="" if last else priced.sends[index].link,
+    )
+
+
+def _groups(stage: Stage, price: StagePrice) -> tuple[GroupEstimate, ...]:
+    return tuple(
+        GroupEstimate(
+            pool=group.pool,
+            gpu=group.gpu,
+            tp=group.tp,
+            count=group.count,
+            micro_batch=group.micro_batch,
+            share=group.share,
+            steps=group.steps,
+            forward_seconds=micro.forward_seconds,
+            backward_seconds=micro.backward_seconds,
+            memory=item,
+        )
+        for group, micro, item in zip(stage.replicas, price.micro_batches, price.memories, strict=True)
+    )

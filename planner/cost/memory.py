@@ -1,0 +1,142 @@
+"""Peak bytes on one device, by component.
+
+Model states follow ZeRO (arXiv:1910.02054, section 3), activations Korthikanti et al. (arXiv:2205.05198,
+section 4) written for any feed-forward width and grouped-query attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.calibration import Calibration
+from planner.cost.compute import ELEMENT_BYTES
+from planner.cost.values import Memory
+from planner.spec.model import ModelSpec
+from planner.targets import Recompute
+from planner.topology import Kind
+
+BUCKET_ELEMENTS = 2e8
+"""Elements of a reduction or gather bucket; the emitted DeepSpeed configuration sets the same."""
+
+OPTIMIZER_BYTES = {("adamw", True): 12, ("sgd", True): 8, ("adamw", False): 8, ("sgd", False): 4}
+"""Bytes per parameter by (optimizer, mixed precision): fp32 copy and moments, or moments alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one device holds and does, as far as memory is concerned."""
+
+    layers: int
+    first: bool
+    """True on the stage with the embedding."""
+    last: bool
+    """True on the stage with the head."""
+    tp: int
+    dp: int
+    """Replicas over which ZeRO shards."""
+    micro_batch: int
+    layers_in_flight: float
+    """Layers times micro-batches whose activations are alive at the peak."""
+    recompute: Recompute
+    sequence_parallel: bool
+    zero: int
+    gradient_bytes: int
+
+
+def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int) -> float:
+    """Elements of the parameters on one device; a tied head is a second copy on a last stage of its own."""
+    total = layers * model.layer_parameters
+    total += model.embedding_parameters if first else 0
+    if last:
+        total += model.vocab * model.hidden if model.tied_embeddings and not first else model.head_parameters
+    return total / tp
+
+
+def activation_bytes_per_layer(
+    model: ModelSpec, *, tp: int, micro_batch: int, recompute: Recompute, sequence_parallel: bool
+) -> float:
+    """Bytes one layer keeps for the backward of one micro-batch (arXiv:2205.05198, table 2)."""
+    tokens = micro_batch * model.training.sequence_length
+    norm_ways = tp if sequence_parallel else 1
+    scale = ELEMENT_BYTES[model.training.precision] / 2
+    if recompute == "full":
+        return scale * 2.0 * model.hidden * tokens / norm_ways
+    masks = 0 if model.gated_mlp else 2
+    whole = (8.0 + masks) * model.hidden / norm_ways
+    attention = 2.0 * model.head_dim * (2 * model.heads + 2 * model.kv_heads) / tp
+    mlp = (6.0 if model.gated_mlp else 4.0) * model.ffn / tp
+    scores = 0.0
+    if model.training.attention == "unfused" and recompute == "none":
+        scores = 5.0 * model.heads * model.training.sequence_length / tp
+    return scale * tokens * (whole + attention + mlp + scores)
+
+
+def layers_in_flight(*, layers: int, stage: int, depth: int, micro_batches: int, interleave: int) -> float:
+    """Layers times micro-batches alive on a stage of 1F1B; interleaved as in arXiv:2205.05198, section 4.2.3."""
+    if interleave == 1:
+        return float(layers * min(depth - stage, micro_batches))
+    chunks = 2 * (depth - stage - 1) + (interleave - 1) * depth + 1
+    return layers / interleave * min(chunks, micro_batches * interleave)
+
+
+def memory(model: ModelSpec, kind: Kind, calibration: Calibration, load: Load) -> Memory:
+    """Peak bytes on one device of ``kind`` that carries ``load``."""
+    parameters = parameters_of(model, layers=load.layers, first=load.first, last=load.last, tp=load.tp)
+    mixed = model.training.precision != "fp32"
+    size = ELEMENT_BYTES[model.training.precision]
+    gradient = load.gradient_bytes if mixed else 4
+    state = OPTIMIZER_BYTES[model.training.optimizer, mixed]
+    return Memory(
+        parameters_bytes=parameters * size / (load.dp if load.zero >= 3 else 1),
+        gradients_bytes=parameters * gradient / (load.dp if load.zero >= 2 else 1),
+        optimizer_bytes=parameters * state / (load.dp if load.zero >= 1 else 1),
+        activations_bytes=_activations(model, load) * calibration.activation_factor,
+        logits_bytes=_logits(model, load),
+        buffers_bytes=_buffers(model, load, parameters),
+        runtime_bytes=calibration.runtime_bytes,
+        reserve_bytes=kind.reserve_bytes,
+        capacity_bytes=kind.memory_bytes,
+    )
+
+
+def _activations(model: ModelSpec, load: Load) -> float:
+    kept = activation_bytes_per_layer(
+        model,
+        tp=load.tp,
+        micro_batch=load.micro_batch,
+        recompute=load.recompute,
+        sequence_parallel=load.sequence_parallel,
+    )
+    working = 0.0
+    if load.recompute != "none":
+        working = activation_bytes_per_layer(
+            model, tp=load.tp, micro_batch=load.micro_batch, recompute="none", sequence_parallel=load.sequence_parallel
+        )
+    embedding = 0.0
+    if load.first:
+        ways = load.tp if load.sequence_parallel else 1
+        tokens = load.micro_batch * model.training.sequence_length
+        embedding = ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways
+    return load.layers_in_flight * kept + working + embedding * load.layers_in_flight / load.layers
+
+
+def _logits(model: ModelSpec, load: Load) -> float:
+    """Logits in the working format and in fp32 for the loss, with the gradient in place."""
+    if not load.last:
+        return 0.0
+    tokens = load.micro_batch * model.training.sequence_length
+    return (ELEMENT_BYTES[model.training.precision] + 4.0) * tokens * model.vocab / load.tp
+
+
+def _buffers(model: ModelSpec, load: Load, parameters: float) -> float:
+    """Reduction buckets of data parallelism; ZeRO-3 also holds the layers it has gathered ahead."""
+    if load.dp == 1:
+        return 0.0
+    size = ELEMENT_BYTES[model.training.precision]
+    bucket = size * min(parameters, BUCKET_ELEMENTS)
+    if load.zero == 2:
+        return 2 * bucket
+    if load.zero == 3:
+        largest = max(2 * model.layer_parameters, model.embedding_parameters if load.first or load.last else 0)
+        return bucket + 2.0 * size * largest / load.tp
+    return bucket

@@ -1,0 +1,197 @@
+"""Event simulation of pipelines whose stages differ, and the closed forms it agrees with.
+
+Every device runs a fixed order of forwards and backwards; an operation starts when the one before it on its
+device and the one it depends on have ended. The end is the longest path of that graph, hence a maximum of
+linear functions of the durations: the search takes its cuts from the critical path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+Durations = Sequence[Sequence[float]]
+"""Seconds of one micro-batch, [stage][chunk]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One forward or backward of one chunk for one micro-batch."""
+
+    stage: int
+    chunk: int
+    micro_batch: int
+    backward: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """How often each duration occurs on a longest path to one operation."""
+
+    forward: tuple[tuple[int, ...], ...]
+    """[stage][chunk]"""
+    backward: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Start and end of every operation, in the order each device runs them."""
+
+    operations: tuple[tuple[Operation, ...], ...]
+    """[stage][position]"""
+    starts_seconds: tuple[tuple[float, ...], ...]
+    ends_seconds: tuple[tuple[float, ...], ...]
+
+    def stage_ends(self) -> tuple[float, ...]:
+        """When each stage ends its last operation, [stage]."""
+        return tuple(ends[-1] for ends in self.ends_seconds)
+
+
+@lru_cache(maxsize=256)
+def device_order(stage: int, depth: int, micro_batches: int, chunks: int) -> tuple[Operation, ...]:
+    """Operations of a device in order: 1F1B, or interleaved 1F1B (arXiv:2104.04473, section 2.2)."""
+    total = micro_batches * chunks
+    if chunks == 1:
+        warm_up = min(depth - stage - 1, micro_batches)
+    else:
+        warm_up = min(2 * (depth - stage - 1) + (chunks - 1) * depth, total)
+    forwards = [_virtual(stage, index, depth, chunks, backward=False) for index in range(total)]
+    backwards = [_virtual(stage, index, depth, chunks, backward=True) for index in range(total)]
+    order = forwards[:warm_up]
+    for forward, backward in zip(forwards[warm_up:], backwards, strict=False):
+        order += [forward, backward]
+    return tuple(order + backwards[total - warm_up :])
+
+
+def _virtual(stage: int, index: int, depth: int, chunks: int, *, backward: bool) -> Operation:
+    """The index-th forward (or backward) of a device: groups of ``depth`` micro-batches, chunk by chunk."""
+    group, inside = divmod(index, depth * chunks)
+    chunk, offset = divmod(inside, depth)
+    if chunks == 1:
+        return Operation(stage, 0, index, backward)
+    return Operation(stage, chunks - 1 - chunk if backward else chunk, group * depth + offset, backward)
+
+
+def simulate(forward: Durations, backward: Durations, micro_batches: int) -> Timeline:
+    """Run a pipeline; sends are part of the durations of the sender.
+
+    ``forward`` and ``backward`` are [stage][chunk]; interleaving needs a multiple of the depth of micro-batches.
+    """
+    depth, chunks = len(forward), len(forward[0])
+    orders = [device_order(stage, depth, micro_batches, chunks) for stage in range(depth)]
+    ended: dict[tuple[int, int, int, bool], float] = {}
+    starts: list[list[float]] = [[] for _ in orders]
+    ends: list[list[float]] = [[] for _ in orders]
+    waiting = list(range(depth))
+    while waiting:
+        progressed = False
+        for stage in tuple(waiting):
+            order, done = orders[stage], len(ends[stage])
+            while done < len(order):
+                operation = order[done]
+                ready = _ready(operation, depth, chunks, ended)
+                if ready is None:
+                    break
+                start = max(ready, ends[stage][-1] if done else 0.0)
+                seconds = (backward if operation.backward else forward)[stage][operation.chunk]
+                starts[stage].append(start)
+                ends[stage].append(start + seconds)
+                key = (stage, operation.chunk, operation.micro_batch, operation.backward)
+                ended[key] = start + seconds
+                done += 1
+                progressed = True
+            if done == len(order):
+                waiting.remove(stage)
+        if not progressed:
+            raise ValueError(f"{micro_batches} micro-batches cannot be interleaved over {depth} stages")
+    return Timeline(
+        operations=tuple(orders),
+        starts_seconds=tuple(map(tuple, starts)),
+        ends_seconds=tuple(map(tuple, ends)),
+    )
+
+
+def _source(operation: Operation, depth: int, chunks: int) -> tuple[int, int, int, bool] | None:
+    """The operation on another device (or its own forward) that must end first."""
+    stage, chunk, batch = operation.stage, operation.chunk, operation.micro_batch
+    if not operation.backward:
+        if stage > 0:
+            return stage - 1, chunk, batch, False
+        return (depth - 1, chunk - 1, batch, False) if chunk > 0 else None
+    if stage < depth - 1:
+        return stage + 1, chunk, batch, True
+    return (0, chunk + 1, batch, True) if chunk < chunks - 1 else (stage, chunk, batch, False)
+
+
+def _ready(
+    operation: Operation, depth: int, chunks: int, ended: dict[tuple[int, int, int, bool], float]
+) -> float | None:
+    source = _source(operation, depth, chunks)
+    return 0.0 if source is None else ended.get(source)
+
+
+def critical_path(timeline: Timeline, stage: int) -> Path:
+    """Counts of the durations on a longest path that ends with the last operation of ``stage``."""
+    depth = len(timeline.operations)
+    chunks = 1 + max(operation.chunk for operation in timeline.operations[0])
+    where = {
+        (op.stage, op.chunk, op.micro_batch, op.backward): position
+        for operations in timeline.operations
+        for position, op in enumerate(operations)
+    }
+    counts = {flag: [[0] * chunks for _ in range(depth)] for flag in (False, True)}
+    position = len(timeline.operations[stage]) - 1
+    while True:
+        operation = timeline.operations[stage][position]
+        counts[operation.backward][stage][operation.chunk] += 1
+        start = timeline.starts_seconds[stage][position]
+        source = _source(operation, depth, chunks)
+        if position > 0 and (source is None or timeline.ends_seconds[stage][position - 1] >= start):
+            position -= 1
+        elif source is not None:
+            stage, position = source[0], where[source]
+        else:
+            return Path(forward=_frozen(counts[False]), backward=_frozen(counts[True]))
+
+
+def _frozen(counts: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, counts))
+
+
+def stage_ends(forward: Durations, backward: Durations, micro_batches: int) -> tuple[float, ...]:
+    """When each stage ends, [stage]; long runs are extrapolated once they repeat themselves exactly.
+
+    The system is linear in the (max, +) algebra: as soon as every operation of a window ends one constant
+    later than its counterpart one period before, it does so for ever (Baccelli et al. 1992, section 3.7).
+    """
+    depth, chunks = len(forward), len(forward[0])
+    short = 6 * depth + micro_batches % depth
+    while short + depth < micro_batches:
+        timeline = simulate(forward, backward, short)
+        period = _period_seconds(timeline, depth, chunks)
+        if period is not None:
+            extra = (micro_batches - short) // depth * period
+            return tuple(end + extra for end in timeline.stage_ends())
+        short = 2 * short + (micro_batches - 2 * short) % depth
+    return simulate(forward, backward, micro_batches).stage_ends()
+
+
+def _period_seconds(timeline: Timeline, depth: int, chunks: int) -> float | None:
+    """Seconds by which ``depth`` micro-batches move every operation, or None before the steady state."""
+    step = 2 * depth * chunks
+    found = None
+    for operations, ends in zip(timeline.operations, timeline.ends_seconds, strict=True):
+        middle = len(operations) // 2
+        for position in range(middle - step, middle):
+            shift = ends[position + step] - ends[position]
+            if found is None:
+                found = shift
+            elif abs(shift - found) > 1e-12 * max(1.0, ends[-1]):
+                return None
+    return found
+
+
+def uniform_seconds(forward: float, backward: float, depth: int, micro_batches: int, chunks: int = 1) -> float:
+    """Seconds of a pipeline of equal stages: ``(m + (p - 1) / v) (f + b)`` (arXiv:2104.04473, section 2.2)."""
+    return (micro_batches + (depth - 1) / chunks) * (forward + backward)

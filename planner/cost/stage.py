@@ -1,0 +1,300 @@
+"""The price of one stage: seconds of a micro-batch, of the end of the step, and bytes, for given replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.calibration import Calibration
+from planner.cost.communication import Ring, tensor_ring
+from planner.cost.compute import ELEMENT_BYTES, Pass, embedding_pass, head_pass, layer_pass, optimizer_seconds
+from planner.cost.memory import Load, layers_in_flight, memory, parameters_of
+from planner.cost.values import Memory
+from planner.plan import ReplicaGroup
+from planner.spec.model import ModelSpec
+from planner.targets import Recompute, Target
+from planner.topology import Kind, Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A stage without its devices: what it holds and where it stands in the pipeline."""
+
+    chunks: tuple[int, ...]
+    """Layers of each chunk, [chunk]; one chunk without interleaving."""
+    stage: int
+    depth: int
+    micro_batches: int
+    zero: int
+    recompute: Recompute
+    sequence_parallel: bool
+
+    @property
+    def layers(self) -> int:
+        """Layers of all chunks."""
+        return sum(self.chunks)
+
+    @property
+    def first(self) -> bool:
+        """True when the embedding is here."""
+        return self.stage == 0
+
+    @property
+    def last(self) -> bool:
+        """True when the head is here."""
+        return self.stage == self.depth - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Seconds of one micro-batch on one replica, all its layers; the parts add up to forward + backward."""
+
+    forward_seconds: float
+    backward_seconds: float
+    compute_seconds: float
+    recompute_seconds: float
+    tensor_parallel_seconds: float
+    zero_seconds: float
+    """Exposed ZeRO traffic."""
+    hidden_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePrice:
+    """One stage on given replicas."""
+
+    forward: tuple[float, ...]
+    """Seconds of the slowest replica, [chunk]."""
+    backward: tuple[float, ...]
+    work_seconds: float
+    """Seconds of all micro-batches of the slowest replica, without waiting for other stages."""
+    sync_seconds: float
+    """Exposed gradient reduction and parameter gather at the end of the step."""
+    hidden_sync_seconds: float
+    optimizer_seconds: float
+    micro_batches: tuple[MicroBatch, ...]
+    """The largest micro-batch of each group, [group]."""
+    slowest: int
+    """Index of the group with most work."""
+    memories: tuple[Memory, ...]
+    """[group]"""
+
+    @property
+    def tail_seconds(self) -> float:
+        """What follows the last backward."""
+        return self.sync_seconds + self.optimizer_seconds
+
+    @property
+    def fits(self) -> bool:
+        """True when every device of the stage holds its part."""
+        return all(item.fits for item in self.memories)
+
+
+def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
+    """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first."""
+    small, larger = divmod(layers, chunks)
+    return (small + 1,) * larger + (small,) * (chunks - larger)
+
+
+class Pricer:
+    """Prices stages of one model on one cluster for one target; remembers what it has priced."""
+
+    def __init__(self, topology: Topology, model: ModelSpec, calibration: Calibration, target: Target) -> None:
+        self.topology = topology
+        self.model = model
+        self.calibration = calibration
+        self.target = target
+        self._layers: dict[tuple[object, ...], tuple[Pass, float]] = {}
+        self._ends: dict[tuple[object, ...], Pass] = {}
+
+    def price(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> StagePrice:
+        """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
+        micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
+        work = [self._work(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)]
+        slowest = max(range(len(groups)), key=lambda index: work[index])
+        per_chunk = [self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)]
+        sync, hidden = self._sync(shape, groups[0].tp, ring, micro[slowest])
+        return StagePrice(
+            forward=tuple(max(values) for values in zip(*(item[0] for item in per_chunk), strict=True)),
+            backward=tuple(max(values) for values in zip(*(item[1] for item in per_chunk), strict=True)),
+            work_seconds=work[slowest],
+            sync_seconds=sync,
+            hidden_sync_seconds=hidden,
+            optimizer_seconds=max(self._optimizer(shape, group, ring) for group in groups),
+            micro_batches=micro,
+            slowest=slowest,
+            memories=tuple(self.memory(shape, group, ring.size) for group in groups),
+        )
+
+    def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
+        """What follows the last backward on one group: exposed synchronisation and optimizer."""
+        sync, _ = self._sync(shape, group.tp, ring, self.micro_batch(shape, group, group.micro_batch, ring))
+        return sync + self._optimizer(shape, group, ring)
+
+    def micro_batch(self, shape: Shape, group: ReplicaGroup, sequences: int, ring: Ring) -> MicroBatch:
+        """Seconds of one micro-batch of ``sequences`` on one replica of ``group``."""
+        return self._micro_batch(
+            self.topology.kind(group.pool, group.gpu), group.tp, sequences, shape, shape.layers, shape.first, shape.last, ring
+        )
+
+    def _micro_batch(
+        self, kind: Kind, tp: int, sequences: int, shape: Shape, layers: int, first: bool, last: bool, ring: Ring
+    ) -> MicroBatch:
+        one, collective = self._layer(kind, tp, sequences, shape.recompute, shape.sequence_parallel)
+        ends = [self._end("embedding", kind, tp, sequences)] if first else []
+        ends += [self._end("head", kind, tp, sequences)] if last else []
+        forward = layers * one.forward_seconds + sum(end.forward_seconds for end in ends)
+        backward = layers * one.backward_seconds + sum(end.backward_seconds for end in ends)
+        again = layers * one.recompute_seconds
+        repeated = 1 if shape.recompute == "full" else 0
+        tensor_forward, tensor_backward = layers * collective, (1 + repeated) * layers * collective
+        gather, scatter = self._zero_traffic(shape, ring, layers, first, last, tp)
+        exposed_forward, hidden_forward = self._overlap(gather, forward)
+        exposed_backward, hidden_backward = self._overlap(gather + scatter, backward + again)
+        return MicroBatch(
+            forward_seconds=forward + tensor_forward + exposed_forward,
+            backward_seconds=backward + again + tensor_backward + exposed_backward,
+            compute_seconds=forward + backward,
+            recompute_seconds=again,
+            tensor_parallel_seconds=tensor_forward + tensor_backward,
+            zero_seconds=exposed_forward + exposed_backward,
+            hidden_seconds=hidden_forward + hidden_backward,
+        )
+
+    def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
+        """Bytes on one device of the group."""
+        load = Load(
+            layers=shape.layers,
+            first=shape.first,
+            last=shape.last,
+            tp=group.tp,
+            dp=dp,
+            micro_batch=group.micro_batch,
+            layers_in_flight=layers_in_flight(
+                layers=shape.layers,
+                stage=shape.stage,
+                depth=shape.depth,
+                micro_batches=shape.micro_batches,
+                interleave=len(shape.chunks),
+            ),
+            recompute=shape.recompute,
+            sequence_parallel=shape.sequence_parallel,
+            zero=shape.zero,
+            gradient_bytes=self.target.gradient_bytes,
+        )
+        return memory(self.model, self.topology.kind(group.pool, group.gpu), self.calibration, load)
+
+    def _layer(self, kind: Kind, tp: int, sequences: int, recompute: Recompute, split: bool) -> tuple[Pass, float]:
+        """One layer's computation, and the seconds of its collectives in one direction."""
+        key = (kind.key, tp, sequences, recompute, split)
+        if key not in self._layers:
+            one = layer_pass(
+                self.model,
+                kind,
+                self.calibration,
+                tp=tp,
+                micro_batch=sequences,
+                recompute=recompute,
+                sequence_parallel=split,
+            )
+            size = ELEMENT_BYTES[self.model.training.precision]
+            activation = size * sequences * self.model.training.sequence_length * self.model.hidden
+            # With sequence parallelism a gather and a scatter replace each all-reduce: the same bytes.
+            self._layers[key] = one, 2 * tensor_ring(kind, self.calibration, tp=tp).reduce_seconds(activation)
+        return self._layers[key]
+
+    def _end(self, which: str, kind: Kind, tp: int, sequences: int) -> Pass:
+        key = (which, kind.key, tp, sequences)
+        if key not in self._ends:
+            function = embedding_pass if which == "embedding" else head_pass
+            self._ends[key] = function(self.model, kind, self.calibration, tp=tp, micro_batch=sequences)
+        return self._ends[key]
+
+    def _chunks(
+        self, shape: Shape, group: ReplicaGroup, ring: Ring, whole: MicroBatch
+    ) -> tuple[list[float], list[float]]:
+        """Forward and backward seconds of each chunk; the embedding is in the first, the head in the last."""
+        if len(shape.chunks) == 1:
+            return [whole.forward_seconds], [whole.backward_seconds]
+        kind = self.topology.kind(group.pool, group.gpu)
+        parts = [
+            self._micro_batch(
+                kind,
+                group.tp,
+                group.micro_batch,
+                shape,
+                layers,
+                shape.first and index == 0,
+                shape.last and index == len(shape.chunks) - 1,
+                ring,
+            )
+            for index, layers in enumerate(shape.chunks)
+        ]
+        return [part.forward_seconds for part in parts], [part.backward_seconds for part in parts]
+
+    def _work(self, shape: Shape, group: ReplicaGroup, ring: Ring, largest: MicroBatch) -> float:
+        """Seconds of all micro-batches of one replica; in lock step every micro-batch waits for the largest."""
+        seconds = largest.forward_seconds + largest.backward_seconds
+        smaller = group.steps * group.micro_batch - group.share
+        if shape.zero >= 2 or shape.depth > 1 or smaller == 0:
+            return group.steps * seconds
+        small = self.micro_batch(shape, group, group.micro_batch - 1, ring)
+        return (group.steps - smaller) * seconds + smaller * (small.forward_seconds + small.backward_seconds)
+
+    def _zero_traffic(
+        self, shape: Shape, ring: Ring, layers: int, first: bool, last: bool, tp: int
+    ) -> tuple[float, float]:
+        """Seconds of gathering the parameters once, and of scattering the gradients, in each micro-batch.
+
+        ZeRO-3 gathers in the forward and again in the backward (arXiv:1910.02054, section 7.2.2); with gradient
+        accumulation ZeRO-2 scatters in every micro-batch too.
+        """
+        if shape.zero < 2 or ring.size == 1:
+            return 0.0, 0.0
+        count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
+        scatter = ring.gather_seconds(count * self._gradient_bytes())
+        gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision])
+        return (gather if shape.zero == 3 else 0.0), scatter
+
+    def _overlap(self, traffic: float, compute: float) -> tuple[float, float]:
+        """(exposed, hidden) seconds of traffic under a computation."""
+        hidden = min(traffic, self.calibration.overlap * compute)
+        return traffic - hidden, hidden
+
+    def _sync(self, shape: Shape, tp: int, ring: Ring, micro: MicroBatch) -> tuple[float, float]:
+        """(exposed, hidden) seconds of the traffic at the end of the step.
+
+        All-reduce of the gradients, or with ZeRO-1 a scatter and a gather of the new parameters; ZeRO-2 has
+        scattered already and ZeRO-3 has nothing left to do.
+        """
+        if shape.zero == 3 or ring.size == 1:
+            return self._tied(shape, tp), 0.0
+        count = parameters_of(self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp)
+        gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision]) if shape.zero else 0.0
+        reduction = ring.gather_seconds(count * self._gradient_bytes()) if shape.zero < 2 else 0.0
+        reduction *= 1 if shape.zero else 2
+        exposed, hidden = self._overlap(reduction, micro.backward_seconds)
+        under = micro.forward_seconds if self.target.overlaps_parameter_gather else 0.0
+        exposed_gather, hidden_gather = self._overlap(gather, under)
+        return exposed + exposed_gather + self._tied(shape, tp), hidden + hidden_gather
+
+    def _tied(self, shape: Shape, tp: int) -> float:
+        """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""
+        if not self.model.tied_embeddings or shape.depth == 1 or not (shape.first or shape.last):
+            return 0.0
+        size = self.model.vocab * self.model.hidden / tp * self._gradient_bytes()
+        return size / (self._slowest_link() * self.calibration.link_efficiency)
+
+    def _slowest_link(self) -> float:
+        """Bytes per second of the slowest path between nodes, a safe stand-in for the two ends of a pipeline."""
+        names, matrix = self.topology.link_matrix()
+        rates = [path.bytes_per_second for row in matrix for path in row if path.connected]
+        return min(rates, default=float("inf"))
+
+    def _optimizer(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
+        count = parameters_of(self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=group.tp)
+        kind = self.topology.kind(group.pool, group.gpu)
+        return optimizer_seconds(count / (ring.size if shape.zero else 1), kind, self.model, self.calibration)
+
+    def _gradient_bytes(self) -> int:
+        return self.target.gradient_bytes if self.model.training.precision != "fp32" else 4

@@ -1,0 +1,111 @@
+"""Launch files for DeepSpeed: its configuration, the batch table, the hostfile and an example."""
+
+from __future__ import annotations
+
+from planner.cost.memory import BUCKET_ELEMENTS
+from planner.emit.batch_table import table_text
+from planner.emit.files import EmittedFile, runtime_file
+from planner.emit.json_text import document
+from planner.emit.launch import Program, launch_files
+from planner.emit.network import job_network
+from planner.emit.readme_deepspeed import readme
+from planner.emit.rules_deepspeed import check_config
+from planner.placement import Agent, agents, ranks
+from planner.plan import Plan
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec, Precision
+
+
+def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:
+    """Every file of the folder."""
+    config = common_config(plan, model)
+    check_config(config, plan.pp)
+    everyone = ranks(plan, cluster)
+    launchers = agents(everyone)
+    launch = launch_files(launchers, cluster, Program(command="train.py"))
+    slots = hostfile(launchers)
+    network = job_network(cluster, launchers)
+    return (
+        EmittedFile("ds_config.json", document(config)),
+        EmittedFile("batches.json", table_text(plan, everyone)),
+        EmittedFile("model.json", document(model_shape(model))),
+        runtime_file("batches", "hetplan_runtime.py"),
+        runtime_file("example_model", "example_model.py"),
+        runtime_file("example_deepspeed", "train.py"),
+        *([EmittedFile("hostfile", slots)] if slots else []),
+        *launch,
+        EmittedFile("README.md", readme(plan, model, launchers, network, launch, slots is not None, clips(plan, model))),
+    )
+
+
+def common_config(plan: Plan, model: ModelSpec) -> dict[str, object]:
+    """The part of the configuration that all ranks share; the runtime adds each rank's batch."""
+    precision: dict[Precision, dict[str, object]] = {
+        "bf16": {"bf16": {"enabled": True}},
+        "fp16": {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}},
+        "fp32": {},
+    }
+    return {
+        **precision[model.training.precision],
+        "zero_optimization": zero_section(plan, model),
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": 1.0 if clips(plan, model) else 0.0,
+        "steps_per_print": 100,
+    }
+
+
+def clips(plan: Plan, model: ModelSpec) -> bool:
+    """False where DeepSpeed takes one pipeline stage's gradient norm for that of the whole model."""
+    return plan.pp == 1 or plan.zero > 0 or model.training.precision != "fp32"
+
+
+def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
+    """Options of the plan's ZeRO stage; bucket sizes are in elements."""
+    if plan.zero == 0:
+        return {"stage": 0}
+    section: dict[str, object] = {
+        "stage": plan.zero,
+        "overlap_comm": plan.pp == 1,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": int(BUCKET_ELEMENTS),
+    }
+    if plan.zero < 3:
+        return {**section, "allgather_bucket_size": int(BUCKET_ELEMENTS)}
+    layer = model.layer_parameters
+    return {
+        **section,
+        "stage3_prefetch_bucket_size": min(int(BUCKET_ELEMENTS), layer),
+        "stage3_param_persistence_threshold": 10 * model.hidden,
+        "stage3_max_live_parameters": max(2 * layer, model.embedding_parameters),
+        "stage3_max_reuse_distance": layer,
+        "stage3_gather_16bit_weights_on_model_save": True,
+    }
+
+
+def hostfile(launchers: tuple[Agent, ...]) -> str | None:
+    """Hosts in rank order with their slots, or None when a host holds two separate runs of ranks."""
+    hosts = [agent.host for agent in launchers]
+    if len(set(hosts)) < len(hosts):
+        return None
+    return "".join(f"{agent.host} slots={len(agent.devices)}\n" for agent in launchers)
+
+
+def model_shape(model: ModelSpec) -> dict[str, object]:
+    """What the example needs to build a model of the planned shape."""
+    return {
+        "name": model.name,
+        "kind": model.kind,
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "ffn": model.ffn,
+        "gated_mlp": model.gated_mlp,
+        "vocab": model.vocab,
+        "tied_embeddings": model.tied_embeddings,
+        "learned_positions": model.learned_positions,
+        "sequence_length": model.training.sequence_length,
+        "optimizer": model.training.optimizer,
+    }

@@ -1,0 +1,65 @@
+"""Launch files for Megatron-LM: its arguments, and each process group's network where they differ."""
+
+from __future__ import annotations
+
+from planner.emit.files import EmittedFile, runtime_file
+from planner.emit.launch import Program, launch_files
+from planner.emit.megatron_arguments import arguments, arguments_script
+from planner.emit.megatron_network import group_networks
+from planner.emit.network import job_network
+from planner.emit.readme_megatron import readme
+from planner.emit.rules_megatron import check_arguments
+from planner.errors import EmitError
+from planner.placement import agents, ranks
+from planner.plan import Plan
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+
+ENTRY = {"decoder": "pretrain_gpt.py", "encoder": "examples/bert/pretrain_bert.py"}
+"""Megatron's training script of each kind of model, relative to its checkout."""
+
+
+def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:
+    """Every file of the folder."""
+    _check(plan, model)
+    sections = arguments(plan, model)
+    check_arguments([word for section in sections.values() for word in section], plan.devices)
+    everyone = ranks(plan, cluster)
+    launchers = agents(everyone)
+    network = job_network(cluster, launchers)
+    networks = group_networks(everyone, network)
+    launch = launch_files(launchers, cluster, _program(model, bool(networks)))
+    return (
+        EmittedFile("args.sh", arguments_script(sections, model)),
+        *launch,
+        *(EmittedFile(f"nccl/{pool}.yaml", text) for pool, text in networks.items()),
+        *([runtime_file("start_megatron", "start_megatron.py")] if networks else []),
+        EmittedFile("README.md", readme(plan, model, launchers, network, launch, bool(networks))),
+    )
+
+
+def _program(model: ModelSpec, network_per_group: bool) -> Program:
+    words = [f'"$MEGATRON_PATH/{ENTRY[model.kind]}"', '"${MEGATRON_ARGS[@]}"']
+    if network_per_group:
+        words.insert(0, "start_megatron.py")
+        words.append('--nccl-communicator-config-path "$PWD/nccl/$pool.yaml"')
+    prologue = [
+        '  : "${MEGATRON_PATH:?set MEGATRON_PATH to a checkout of Megatron-LM}"',
+        '  export PYTHONPATH="$MEGATRON_PATH${PYTHONPATH:+:$PYTHONPATH}"',
+        "  # Megatron orders the kernels of tensor parallelism by this before Blackwell.",
+        "  export CUDA_DEVICE_MAX_CONNECTIONS=1",
+        "  source ./args.sh",
+    ]
+    return Program(command=" ".join(words), prologue="\n".join(prologue), network_per_group=network_per_group)
+
+
+def _check(plan: Plan, model: ModelSpec) -> None:
+    """What Megatron cannot be told by arguments."""
+    policies = sorted({stage.recompute for stage in plan.stages})
+    if len(policies) > 1:
+        raise EmitError(f"megatron has one recompute policy for all stages: the plan has {', '.join(policies)}")
+    if model.kind == "encoder" and (model.learned_positions == 0 or model.kv_heads != model.heads):
+        raise EmitError(
+            "megatron trains encoders with learned positions and without grouped-query attention only",
+            hint="search again with --target deepspeed",
+        )

@@ -1,0 +1,135 @@
+"""Megatron-LM's arguments for a plan, by section."""
+
+from __future__ import annotations
+
+import shlex
+
+from planner.emit.megatron_layout import layout
+from planner.plan import Plan
+from planner.spec.model import ModelSpec
+
+Sections = dict[str, list[str]]
+"""Words of the command line by section, in order."""
+
+TUNABLE = {"--train-iters": "TRAIN_ITERS", "--lr": "LR", "--clip-grad": "CLIP_GRAD"}
+"""Arguments that the plan does not decide, and the variable that overrides each default."""
+
+
+def arguments(plan: Plan, model: ModelSpec) -> Sections:
+    """Every argument of the plan: model, parallel, batch, memory, precision, training, data."""
+    return {
+        "model": _model(model),
+        "parallel": _parallel(plan),
+        "batch": _batch(plan, model),
+        "recompute": _recompute(plan),
+        "precision": _precision(model),
+        "training": ["--train-iters", "100", "--lr", "1e-4", "--clip-grad", "1.0", *_optimizer(model)],
+        "data": _data(model),
+    }
+
+
+def _model(model: ModelSpec) -> list[str]:
+    words = [
+        *("--num-layers", str(model.layers)),
+        *("--hidden-size", str(model.hidden)),
+        *("--ffn-hidden-size", str(model.ffn)),
+        *("--num-attention-heads", str(model.heads)),
+        *("--kv-channels", str(model.head_dim)),
+        *("--seq-length", str(model.training.sequence_length)),
+        *("--max-position-embeddings", str(model.learned_positions or model.training.sequence_length)),
+        *("--position-embedding-type", "learned_absolute" if model.learned_positions else "rope"),
+    ]
+    if model.kv_heads != model.heads:
+        words += ["--group-query-attention", "--num-query-groups", str(model.kv_heads)]
+    if model.gated_mlp:
+        words += ["--swiglu", "--disable-bias-linear", "--normalization", "RMSNorm"]
+    if not model.tied_embeddings:
+        words += ["--untie-embeddings-and-output-weights"]
+    if model.training.attention == "unfused":
+        words += ["--attention-backend", "unfused"]
+    return words
+
+
+def _parallel(plan: Plan) -> list[str]:
+    tp = plan.stages[0].replicas[0].tp
+    words = ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(plan.pp)]
+    if plan.pp > 1:
+        words += ["--pipeline-model-parallel-layout", layout(plan)]
+    if plan.sequence_parallel and tp > 1:
+        words += ["--sequence-parallel"]
+    if plan.stages[0].dp > 1:
+        words += ["--overlap-grad-reduce"]
+        if plan.zero:
+            words += ["--use-distributed-optimizer", "--overlap-param-gather"]
+    return words
+
+
+def _batch(plan: Plan, model: ModelSpec) -> list[str]:
+    micro_batch = plan.stages[0].replicas[0].micro_batch
+    return ["--micro-batch-size", str(micro_batch), "--global-batch-size", str(model.training.global_batch)]
+
+
+def _recompute(plan: Plan) -> list[str]:
+    policy = plan.stages[0].recompute
+    if policy == "full":
+        words = ["--recompute-granularity", "full", "--recompute-method", "uniform"]
+        return [*words, "--recompute-num-layers", "1"]
+    return ["--recompute-granularity", "selective"] if policy == "selective" else []
+
+
+def _precision(model: ModelSpec) -> list[str]:
+    # Megatron keeps fp32 gradients by itself with bf16 only; the plan's memory counts on them in both.
+    words = {"bf16": ["--bf16"], "fp16": ["--fp16", "--accumulate-allreduce-grads-in-fp32"], "fp32": []}
+    return words[model.training.precision]
+
+
+def _optimizer(model: ModelSpec) -> list[str]:
+    return ["--optimizer", "sgd" if model.training.optimizer == "sgd" else "adam"]
+
+
+def _data(model: ModelSpec) -> list[str]:
+    if model.kind == "encoder":
+        return ["--tokenizer-type", "BertWordPieceLowerCase", "--bert-no-binary-head"]
+    return ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(model.vocab)]
+
+
+def arguments_script(sections: Sections, model: ModelSpec) -> str:
+    """``args.sh``: the arguments as one shell array, with variables for what the plan does not decide."""
+    lines = [
+        f"# Megatron-LM's arguments for {model.name}. Sections model to precision are the plan: changing them",
+        "# gives another plan. TRAIN_ITERS, LR, CLIP_GRAD and DATA_ARGS_FILE in the environment override the rest.",
+        "MEGATRON_ARGS=(",
+    ]
+    for section, words in sections.items():
+        if section != "data" and words:
+            lines += [f"  # {section}", *_lines(words)]
+    return "\n".join([*lines, ")", *_data_lines(sections["data"], model), ""])
+
+
+def _lines(words: list[str]) -> list[str]:
+    """One line for each argument with its values."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            lines.append(f"  {word}")
+        else:
+            flag = lines[-1].strip()
+            variable = TUNABLE.get(flag)
+            lines[-1] += f' "${{{variable}:-{word}}}"' if variable else f" {shlex.quote(word)}"
+    return lines
+
+
+def _data_lines(words: list[str], model: ModelSpec) -> list[str]:
+    """Where the data comes from: a file of the user's, or Megatron's mock data."""
+    own = [
+        "",
+        "# Your data: a file that sets DATA_ARGS=(--data-path ... --tokenizer-type ... ).",
+        'if [[ -n "${DATA_ARGS_FILE:-}" ]]; then',
+        '  source "$DATA_ARGS_FILE"',
+    ]
+    if model.kind == "encoder":
+        missing = "encoders have no mock data: set DATA_ARGS_FILE"
+        default = [f'  echo "args.sh: {missing}" >&2', "  exit 2"]
+    else:
+        default = [f"  DATA_ARGS=({shlex.join(words)})"]
+    return [*own, "else", *default, "fi", 'MEGATRON_ARGS+=("${DATA_ARGS[@]}")']

@@ -1,0 +1,121 @@
+"""Which network each pool's nodes use in a job, and the environment that says so to NCCL.
+
+NCCL runs one network per communicator. Where all nodes of a job share an RDMA fabric it is that one;
+otherwise communicators that leave an RDMA fabric must use sockets.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.placement import Agent
+from planner.spec.cluster import ClusterSpec, NicSpec, PoolSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNetwork:
+    """The networks of one job."""
+
+    nodes: int
+    """Nodes of the job."""
+    rdma: dict[str, str | None]
+    """RDMA fabric of each used pool; None where the pool has none."""
+    sockets: dict[str, NicSpec | None]
+    """Cards of each used pool for socket traffic and NCCL's own start-up."""
+
+    @property
+    def crosses(self) -> bool:
+        """True when the job spans nodes that share no RDMA fabric although some have one."""
+        fabrics = set(self.rdma.values())
+        return self.nodes > 1 and len(fabrics) > 1
+
+    @property
+    def has_rdma(self) -> bool:
+        """True when some pool of a job on several nodes has RDMA."""
+        return self.nodes > 1 and any(self.rdma.values())
+
+
+def job_network(cluster: ClusterSpec, launchers: Sequence[Agent]) -> JobNetwork:
+    """The networks of a job on these launchers."""
+    used = {agent.pool for agent in launchers}
+    pools = [pool for pool in cluster.pools if pool.name in used]
+    return JobNetwork(
+        nodes=len({agent.host for agent in launchers}),
+        rdma={pool.name: _rdma_fabric(cluster, pool, pools) for pool in pools},
+        sockets={pool.name: _socket_nic(cluster, pool, pools) for pool in pools},
+    )
+
+
+def _reach(fabric: str, pools: list[PoolSpec]) -> int:
+    """Used pools with a card on the fabric."""
+    return sum(any(nic.fabric == fabric for nic in pool.nics) for pool in pools)
+
+
+def _rate(nic: NicSpec) -> float:
+    return nic.bandwidth_gbps * nic.count
+
+
+def _rdma_fabric(cluster: ClusterSpec, pool: PoolSpec, pools: list[PoolSpec]) -> str | None:
+    """The pool's RDMA fabric that most used pools share, the fastest of those."""
+    nics = [nic for nic in pool.nics if cluster.fabrics[nic.fabric].kind != "ethernet"]
+    best = max(nics, key=lambda nic: (_reach(nic.fabric, pools), _rate(nic)), default=None)
+    return best.fabric if best else None
+
+
+def _socket_nic(cluster: ClusterSpec, pool: PoolSpec, pools: list[PoolSpec]) -> NicSpec | None:
+    """The pool's cards on the fabric that most used pools share, Ethernet before the rest."""
+
+    def preference(nic: NicSpec) -> tuple[int, bool, float]:
+        return _reach(nic.fabric, pools), cluster.fabrics[nic.fabric].kind == "ethernet", _rate(nic)
+
+    return max(pool.nics, key=preference, default=None)
+
+
+def pool_environment(cluster: ClusterSpec, pool: PoolSpec, network: JobNetwork, everything_on_sockets: bool) -> str:
+    """The shell file that a node of the pool sources before it starts: exports, and what to fill in."""
+    lines = [f"# Network of the nodes of pool {pool.name}."]
+    if network.nodes == 1:
+        return "\n".join([*lines, "# The job stays on one node: NCCL needs no network.", ""])
+    nic = network.sockets[pool.name]
+    lines += _socket_lines(pool, nic) if nic else ["# The cluster file gives this pool no network cards."]
+    fabric = network.rdma[pool.name]
+    if everything_on_sockets:
+        if network.has_rdma:
+            lines += ["# The nodes of this job share no RDMA fabric, so every connection uses sockets."]
+        lines += _export("NCCL_NET", "Socket")
+    elif fabric:
+        lines += _rdma_lines(cluster, pool, fabric)
+    return "\n".join([*lines, ""])
+
+
+def _export(name: str, value: str) -> list[str]:
+    return [f"export {name}={shlex.quote(value)}"]
+
+
+def _fill_in(pool: PoolSpec, fabric: str, key: str, lines: list[str]) -> list[str]:
+    why = f"# EDIT: the cluster file has no {key} for fabric {fabric} in pool {pool.name}; fill in and uncomment."
+    return [why, *(f"# {line}" for line in lines)]
+
+
+def _socket_lines(pool: PoolSpec, nic: NicSpec) -> list[str]:
+    lines = [f"# Sockets: fabric {nic.fabric}."]
+    if nic.interface is None:
+        exports = ["export NCCL_SOCKET_IFNAME==INTERFACE", "export GLOO_SOCKET_IFNAME=INTERFACE"]
+        return lines + _fill_in(pool, nic.fabric, "interface", exports)
+    first = nic.interface.split(",")[0].strip()
+    return lines + _export("NCCL_SOCKET_IFNAME", f"={nic.interface}") + _export("GLOO_SOCKET_IFNAME", first)
+
+
+def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[str]:
+    kind = cluster.fabrics[fabric].kind
+    lines = [f"# RDMA: fabric {fabric} ({kind})."]
+    names = [nic.hca for nic in pool.nics if nic.fabric == fabric and nic.hca]
+    if names:
+        lines += _export("NCCL_IB_HCA", f"={','.join(names)}")
+    else:
+        lines += _fill_in(pool, fabric, "hca", ["export NCCL_IB_HCA==DEVICE,DEVICE"])
+    if kind == "roce":
+        lines += ["# RoCE v2 is usually GID 3; `show_gids` lists them."] + _export("NCCL_IB_GID_INDEX", "3")
+    return lines

@@ -1,0 +1,191 @@
+"""Megatron-LM's rules for its arguments, checked against core 0.20.0: argument lists that break one are refused.
+
+Only arguments that hetplan emits are known here; Megatron itself stops at an unknown one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from planner.errors import EmitError
+
+VALUED = frozenset(
+    {
+        "--attention-backend",
+        "--clip-grad",
+        "--ffn-hidden-size",
+        "--global-batch-size",
+        "--hidden-size",
+        "--kv-channels",
+        "--lr",
+        "--max-position-embeddings",
+        "--micro-batch-size",
+        "--nccl-communicator-config-path",
+        "--normalization",
+        "--num-attention-heads",
+        "--num-layers",
+        "--num-query-groups",
+        "--optimizer",
+        "--pipeline-model-parallel-layout",
+        "--pipeline-model-parallel-size",
+        "--position-embedding-type",
+        "--recompute-granularity",
+        "--recompute-method",
+        "--recompute-num-layers",
+        "--seq-length",
+        "--tensor-model-parallel-size",
+        "--tokenizer-type",
+        "--train-iters",
+        "--vocab-size",
+    }
+)
+SWITCHES = frozenset(
+    {
+        "--accumulate-allreduce-grads-in-fp32",
+        "--bert-no-binary-head",
+        "--bf16",
+        "--disable-bias-linear",
+        "--fp16",
+        "--group-query-attention",
+        "--mock-data",
+        "--overlap-grad-reduce",
+        "--overlap-param-gather",
+        "--sequence-parallel",
+        "--swiglu",
+        "--untie-embeddings-and-output-weights",
+        "--use-distributed-optimizer",
+    }
+)
+CHUNK = re.compile(r"t(?:\*[1-9][0-9]*)?|")
+
+
+def check_arguments(args: Sequence[str], world_size: int) -> None:
+    """Raise EmitError naming the first rule that an argument list breaks on ``world_size`` ranks."""
+    given = parse(args)
+    dp = _check_grid(given, world_size)
+    _check_shape(given)
+    chunks = _check_layout(given)
+    _check_batch(given, dp, chunks)
+    _check_switches(given)
+    _check_recompute(given)
+
+
+def parse(args: Sequence[str]) -> dict[str, str]:
+    """Values by argument, empty for switches; raises EmitError on what Megatron's parser would not take."""
+    given: dict[str, str] = {}
+    words = iter(args)
+    for word in words:
+        if word in given:
+            raise EmitError(f"{word}: given twice")
+        if word in SWITCHES:
+            given[word] = ""
+        elif word in VALUED:
+            value = next(words, "")
+            if not value or value.startswith("--"):
+                raise EmitError(f"{word}: needs a value")
+            given[word] = value
+        else:
+            raise EmitError(f"{word}: not an argument that hetplan knows of Megatron")
+    return given
+
+
+def _number(given: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = given.get(name)
+    if text is None:
+        if default is None:
+            raise EmitError(f"{name}: missing")
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise EmitError(f"{name}: expected a whole number of at least 1, got {text}")
+    return int(text)
+
+
+def _divides(divisor: int, number: int, rule: str) -> None:
+    if number % divisor:
+        raise EmitError(f"{rule}: {number} does not divide by {divisor}")
+
+
+def _check_grid(given: Mapping[str, str], world_size: int) -> int:
+    """The ranks form a rectangle tp x pp x dp; returns dp."""
+    width = _number(given, "--tensor-model-parallel-size", 1) * _number(given, "--pipeline-model-parallel-size", 1)
+    _divides(width, world_size, "the number of ranks must be a multiple of tp x pp")
+    return world_size // width
+
+
+def _check_shape(given: Mapping[str, str]) -> None:
+    tp = _number(given, "--tensor-model-parallel-size", 1)
+    heads = _number(given, "--num-attention-heads")
+    _divides(tp, heads, "--num-attention-heads must be a multiple of tp")
+    groups = _number(given, "--num-query-groups", heads)
+    if groups % tp and tp % groups:
+        raise EmitError(f"--num-query-groups must be a multiple or a divisor of tp: {groups} and {tp}")
+    _divides(groups, heads, "--num-attention-heads must be a multiple of --num-query-groups")
+    _divides(tp, _number(given, "--ffn-hidden-size"), "--ffn-hidden-size must be a multiple of tp")
+    if "--kv-channels" not in given:
+        _divides(heads, _number(given, "--hidden-size"), "--hidden-size must be a multiple of --num-attention-heads")
+    sequence = _number(given, "--seq-length")
+    if _number(given, "--max-position-embeddings") < sequence:
+        raise EmitError("--max-position-embeddings must be at least --seq-length")
+    if "--sequence-parallel" in given:
+        _divides(tp, sequence, "--seq-length must be a multiple of tp with --sequence-parallel")
+
+
+def _check_layout(given: Mapping[str, str]) -> int:
+    """The layout places every layer on a whole number of chunks; returns chunks per pipeline rank."""
+    pp = _number(given, "--pipeline-model-parallel-size", 1)
+    layers = _number(given, "--num-layers")
+    text = given.get("--pipeline-model-parallel-layout")
+    if text is None:
+        _divides(pp, layers, "--num-layers must be a multiple of pp without a layout")
+        return 1
+    if not (text.startswith("E") and text.endswith("L")):
+        raise EmitError(f"the pipeline layout must start with E and end with L: {text}")
+    stages = text[1:-1].split("|")
+    for stage in stages:
+        if not CHUNK.fullmatch(stage):
+            raise EmitError(f"the pipeline layout has a stage that is not t or t*NUMBER: {stage}")
+    placed = sum(int(stage[2:] or 1) if stage else 0 for stage in stages)
+    if placed != layers:
+        raise EmitError(f"the pipeline layout places {placed} layers, --num-layers is {layers}")
+    _divides(pp, len(stages), "the pipeline layout must have a multiple of pp stages")
+    if len(stages) > pp == 1:
+        raise EmitError("interleaving needs a pipeline of at least 2 stages")
+    return len(stages) // pp
+
+
+def _check_batch(given: Mapping[str, str], dp: int, chunks: int) -> None:
+    pp = _number(given, "--pipeline-model-parallel-size", 1)
+    batch, micro_batch = _number(given, "--global-batch-size"), _number(given, "--micro-batch-size")
+    _divides(micro_batch * dp, batch, "--global-batch-size must be a multiple of --micro-batch-size x dp")
+    if chunks > 1:
+        steps = batch // (micro_batch * dp)
+        _divides(pp, steps, "interleaving needs a multiple of pp micro-batches")
+
+
+def _check_switches(given: Mapping[str, str]) -> None:
+    def needs(switch: str, *others: str) -> None:
+        for other in others:
+            if switch in given and other not in given:
+                raise EmitError(f"{switch} needs {other}")
+
+    if "--bf16" in given and "--fp16" in given:
+        raise EmitError("--bf16 and --fp16 exclude each other")
+    needs("--overlap-param-gather", "--use-distributed-optimizer", "--overlap-grad-reduce")
+    needs("--group-query-attention", "--num-query-groups")
+    needs("--num-query-groups", "--group-query-attention")
+    if "--sequence-parallel" in given and _number(given, "--tensor-model-parallel-size", 1) == 1:
+        raise EmitError("--sequence-parallel needs tp of at least 2")
+    if "--use-distributed-optimizer" in given and given.get("--optimizer", "adam") != "adam":
+        raise EmitError("--use-distributed-optimizer (ZeRO 1) runs with --optimizer adam only")
+
+
+def _check_recompute(given: Mapping[str, str]) -> None:
+    granularity = given.get("--recompute-granularity")
+    method = given.get("--recompute-method")
+    if granularity == "full" and method not in ("uniform", "block"):
+        raise EmitError("--recompute-granularity full needs --recompute-method uniform or block")
+    if granularity == "selective" and method is not None:
+        raise EmitError("--recompute-granularity selective excludes --recompute-method")
+    if method is not None:
+        _number(given, "--recompute-num-layers")

@@ -1,0 +1,219 @@
+"""What must hold between a plan, its inputs and its target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from planner.errors import PlanError, UsageError
+from planner.placement import place
+from planner.plan import Plan, ReplicaGroup
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from planner.spec.yaml_file import Document, dotted
+from planner.targets import Target, target
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One broken rule and where in the plan it shows."""
+
+    path: Path
+    """Keys of the plan file, e.g. ``("stages", 1, "replicas", 0, "tp")``."""
+    what: str
+    """What is wrong and what was expected."""
+
+
+def check_plan(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
+    """Raise PlanError with every rule that the plan breaks for these inputs."""
+    found = faults(plan, cluster, model)
+    if found:
+        raise PlanError("\n".join(f"{_where(fault.path)}{fault.what}" for fault in found))
+
+
+def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, ...]:
+    """Every rule that the plan breaks; placement is tried only when nothing else is wrong."""
+    found = [*_sizes(plan, model), *_devices(plan, cluster, model)]
+    try:
+        row = target(plan.target)
+    except UsageError as error:
+        return (*found, Fault(("target",), error.message))
+    for rule in _TARGET_RULES:
+        found += rule(plan, row)
+    found += _sequence_parallel(plan, row, model)
+    return tuple(found) or tuple(_placement(plan, cluster))
+
+
+def fail_on_faults(document: Document, found: tuple[Fault, ...]) -> None:
+    """Raise PlanError with the line of every fault in the plan's file."""
+    if found:
+        raise PlanError("\n".join(str(document.problem(fault.path, fault.what)) for fault in found))
+
+
+def _where(path: Path) -> str:
+    return f"{dotted(path)}: " if path else ""
+
+
+def _groups(plan: Plan) -> Iterator[tuple[Path, ReplicaGroup]]:
+    for number, stage in enumerate(plan.stages):
+        for index, group in enumerate(stage.replicas):
+            yield ("stages", number, "replicas", index), group
+
+
+def _sizes(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
+    if plan.layers != model.layers:
+        path = ("stages", plan.pp - 1, "layers")
+        yield Fault(path, f"the stages hold {plan.layers} layers, the model {model.name} has {model.layers}")
+    if plan.global_batch != model.training.global_batch:
+        wanted = model.training.global_batch
+        what = f"the shares add up to {plan.global_batch} sequences, the global batch is {wanted}"
+        yield Fault(("stages", 0), what)
+
+
+def _devices(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fault]:
+    pools = {pool.name: pool for pool in cluster.pools}
+    for path, group in _groups(plan):
+        if group.pool not in pools:
+            yield Fault(
+                (*path, "pool"), f'the cluster has no pool "{group.pool}", it has: {", ".join(pools)}'
+            )
+        elif group.gpu not in pools[group.pool].devices:
+            kinds = ", ".join(dict.fromkeys(pools[group.pool].devices))
+            yield Fault((*path, "gpu"), f'the pool {group.pool} has no "{group.gpu}", it has: {kinds}')
+        else:
+            yield from _precision(path, group, cluster, model)
+        yield from _tensor_parallel_shape(path, group, model)
+
+
+def _precision(path: Path, group: ReplicaGroup, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fault]:
+    formats = cluster.gpus[group.gpu].tflops
+    wanted = model.training.precision
+    if wanted not in formats:
+        yield Fault(
+            (*path, "gpu"), f"{group.gpu} cannot compute in {wanted}, it can in: {', '.join(formats)}"
+        )
+
+
+def _tensor_parallel_shape(path: Path, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
+    tp = group.tp
+    if model.heads % tp:
+        yield Fault((*path, "tp"), f"tp {tp} does not divide the {model.heads} attention heads")
+    elif model.kv_heads % tp and tp % model.kv_heads:
+        yield Fault(
+            (*path, "tp"), f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other"
+        )
+
+
+def _degrees(plan: Plan, row: Target) -> Iterator[Fault]:
+    first = plan.stages[0].replicas[0].tp
+    for path, group in _groups(plan):
+        if row.tensor_parallel == "none" and group.tp > 1:
+            yield Fault(
+                (*path, "tp"), f"{row.name} runs without tensor parallelism, expected 1, got {group.tp}"
+            )
+        if row.tensor_parallel == "one-degree" and group.tp != first:
+            yield Fault((*path, "tp"), f"{row.name} has one tp for all, expected {first}, got {group.tp}")
+
+
+def _zero(plan: Plan, row: Target) -> Iterator[Fault]:
+    allowed = row.zero_without_pipeline if plan.pp == 1 else row.zero_with_pipeline
+    if plan.zero not in allowed:
+        pipeline = "without a pipeline" if plan.pp == 1 else "in a pipeline"
+        yield Fault(("zero",), f"{row.name} runs ZeRO {_listed(allowed)} {pipeline}, got {plan.zero}")
+
+
+def _widths(plan: Plan, row: Target) -> Iterator[Fault]:
+    first = plan.stages[0].dp
+    for number, stage in enumerate(plan.stages):
+        if not row.dp_per_stage and stage.dp != first:
+            what = f"{row.name} needs as many replicas in every stage, expected {first}, got {stage.dp}"
+            yield Fault(("stages", number, "replicas"), what)
+
+
+def _batches(plan: Plan, row: Target) -> Iterator[Fault]:
+    rule = row.batch_without_pipeline if plan.pp == 1 else row.batch_with_pipeline
+    first = plan.stages[0].replicas[0]
+    for path, group in _groups(plan):
+        if rule != "per-device" and group.share % group.steps:
+            what = f"{row.name} needs equal micro-batches, {group.steps} steps do not divide {group.share}"
+            yield Fault((*path, "steps"), what)
+        if rule == "equal" and (group.share, group.steps) != (first.share, first.steps):
+            what = f"{row.name} needs the same share and steps on every replica"
+            wanted = f"expected {first.share} and {first.steps}, got {group.share} and {group.steps}"
+            yield Fault(path, f"{what}, {wanted}")
+        elif group.steps != first.steps and (rule == "follows-dp" or plan.zero >= 2 or plan.pp > 1):
+            why = (
+                f"ZeRO {plan.zero} synchronises in every step"
+                if plan.pp == 1
+                else "a pipeline runs in lock-step"
+            )
+            yield Fault(
+                (*path, "steps"), f"{why}, expected {first.steps} steps on every replica, got {group.steps}"
+            )
+
+
+def _follows_width(plan: Plan, row: Target) -> Iterator[Fault]:
+    rule = row.batch_without_pipeline if plan.pp == 1 else row.batch_with_pipeline
+    for number, stage in enumerate(plan.stages):
+        if rule == "follows-dp" and len({group.share for group in stage.replicas}) > 1:
+            what = f"{row.name} needs the same share on every replica of a stage"
+            yield Fault(("stages", number, "replicas"), what)
+
+
+def _interleave(plan: Plan, row: Target) -> Iterator[Fault]:
+    if plan.interleave == 1:
+        return
+    path = ("interleave",)
+    if not row.interleave:
+        yield Fault(path, f"{row.name} cannot interleave, expected 1, got {plan.interleave}")
+    elif plan.pp == 1:
+        yield Fault(
+            path, f"interleaving needs a pipeline of at least 2 stages, expected 1, got {plan.interleave}"
+        )
+    elif plan.micro_batches % plan.pp:
+        what = f"interleaving needs a multiple of {plan.pp} micro-batches (one for each stage)"
+        yield Fault(path, f"{what}, the plan has {plan.micro_batches}")
+
+
+def _recompute(plan: Plan, row: Target) -> Iterator[Fault]:
+    for number, stage in enumerate(plan.stages):
+        if stage.recompute not in row.recomputes:
+            what = f"{row.name} recomputes {_listed(row.recomputes)}, got {stage.recompute}"
+            yield Fault(("stages", number, "recompute"), what)
+
+
+def _sequence_parallel(plan: Plan, row: Target, model: ModelSpec) -> Iterator[Fault]:
+    if not plan.sequence_parallel:
+        return
+    path, length = ("sequence_parallel",), model.training.sequence_length
+    degrees = sorted({group.tp for _, group in _groups(plan)})
+    if not row.sequence_parallel:
+        yield Fault(path, f"{row.name} has no sequence parallelism, expected false")
+    elif degrees == [1]:
+        yield Fault(path, "sequence parallelism needs tp of at least 2, expected false")
+    elif any(length % tp for tp in degrees):
+        yield Fault(path, f"tp {_listed(degrees)} must divide the sequence length {length}, expected false")
+
+
+def _placement(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
+    try:
+        place(plan, cluster)
+    except PlanError as error:
+        yield Fault(("stages",), f"more devices than the cluster has: {error.message}")
+
+
+def _listed(values: tuple[object, ...] | list[int]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+_TARGET_RULES: tuple[Callable[[Plan, Target], Iterator[Fault]], ...] = (
+    _degrees,
+    _zero,
+    _widths,
+    _batches,
+    _follows_width,
+    _interleave,
+    _recompute,
+)

@@ -1,0 +1,186 @@
+"""The plan file as plain records, and back.
+
+Pools, fabrics, GPUs and links of the embedded cluster are sorted, so that their order in the user's file
+leaves no trace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import Field
+
+from planner.plan import Plan, Stage
+from planner.spec.base import Frozen, NonNegativeFloat, NonNegativeInt, PositiveInt
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from planner.targets import Recompute
+from planner.yaml_text import Lines
+
+FORMAT = "hetplan-plan/1"
+"""Name and version of the plan file's format."""
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+
+
+class ReplicaRecord(Frozen):
+    """Identical replicas of a stage."""
+
+    pool: str
+    """Name of the pool."""
+    gpu: str
+    """Kind of device in the pool."""
+    tp: PositiveInt
+    """Devices of one replica."""
+    count: PositiveInt
+    """Replicas."""
+    micro_batch: PositiveInt
+    """Sequences of the largest micro-batch of a replica: share / steps, rounded up."""
+    share: PositiveInt
+    """Sequences of one replica in one optimizer step."""
+    steps: PositiveInt
+    """Micro-batches of one replica in one optimizer step."""
+
+
+class StageRecord(Frozen):
+    """One pipeline stage."""
+
+    layers: tuple[NonNegativeInt, PositiveInt]
+    """First layer, and one past the last."""
+    recompute: Recompute
+    """none, selective or full."""
+    replicas: tuple[ReplicaRecord, ...] = Field(min_length=1)
+
+
+class AlternativeRecord(Frozen):
+    """The best plan of a family that was considered."""
+
+    family: str
+    step_seconds: NonNegativeFloat | None = None
+    """Predicted step, seconds; absent when the family has no plan."""
+    reason: str
+    """Why it lost, or that it was chosen."""
+
+
+class SummaryRecord(Frozen):
+    """What the search said of the plan."""
+
+    status: Status
+    step_seconds: NonNegativeFloat
+    """Predicted time of one optimizer step."""
+    bound_seconds: NonNegativeFloat
+    """No plan of the space is faster."""
+    gap: NonNegativeFloat
+    """(step - bound) / step."""
+    tokens_per_second: NonNegativeFloat
+    alternatives: tuple[AlternativeRecord, ...] = ()
+    advice: tuple[str, ...] = ()
+
+
+class DigestsRecord(Frozen):
+    """Fingerprints that show whether a part was edited."""
+
+    plan: str
+    cluster: str
+    model: str
+
+
+class InputsRecord(Frozen):
+    """The inputs that the plan was made for, with all defaults filled in."""
+
+    cluster: ClusterSpec
+    model: ModelSpec
+
+
+class PlanRecord(Frozen):
+    """A plan file."""
+
+    format: Literal["hetplan-plan/1"]
+    target: str
+    zero: NonNegativeInt
+    interleave: PositiveInt
+    sequence_parallel: bool
+    stages: tuple[StageRecord, ...] = Field(min_length=1)
+    summary: SummaryRecord | None = None
+    digests: DigestsRecord
+    inputs: InputsRecord
+
+
+def plan_part(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data, in the order of the file."""
+    return {
+        "target": plan.target,
+        "zero": plan.zero,
+        "interleave": plan.interleave,
+        "sequence_parallel": plan.sequence_parallel,
+        "stages": [_stage(stage) for stage in plan.stages],
+    }
+
+
+def summary_part(summary: SummaryRecord) -> dict[str, Any]:
+    """The summary as plain data."""
+    data = summary.model_dump(mode="json", exclude_none=True)
+    return {**data, "advice": Lines(data["advice"])}
+
+
+def inputs_part(cluster: ClusterSpec, model: ModelSpec) -> dict[str, Any]:
+    """The inputs as plain data, free of the order of pools, GPUs, fabrics and links."""
+    return {"cluster": _cluster(cluster), "model": model.model_dump(mode="json", exclude_none=True)}
+
+
+def digests_part(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> dict[str, str]:
+    """Fingerprint of each part."""
+    return {
+        "plan": _digest(plan_part(plan)),
+        "cluster": cluster_digest(cluster),
+        "model": model_digest(model),
+    }
+
+
+def cluster_digest(cluster: ClusterSpec) -> str:
+    """Fingerprint of a cluster, whatever the order of its pools."""
+    return _digest(_cluster(cluster))
+
+
+def model_digest(model: ModelSpec) -> str:
+    """Fingerprint of a model with its training."""
+    return _digest(model.model_dump(mode="json", exclude_none=True))
+
+
+def _digest(data: dict[str, Any]) -> str:
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
+    data = cluster.model_dump(mode="json", exclude_none=True)
+    data["gpus"] = {name: _by_key(gpu) for name, gpu in sorted(data["gpus"].items())}
+    data["fabrics"] = dict(sorted(data["fabrics"].items()))
+    data["pools"] = sorted(data["pools"], key=lambda pool: str(pool["name"]))
+    data["links"] = sorted(data["links"], key=lambda link: json.dumps(link, sort_keys=True))
+    return data
+
+
+def _by_key(gpu: dict[str, Any]) -> dict[str, Any]:
+    return {**gpu, "tflops": dict(sorted(gpu["tflops"].items()))}
+
+
+def _stage(stage: Stage) -> dict[str, Any]:
+    return {
+        "layers": [stage.first_layer, stage.end_layer],
+        "recompute": stage.recompute,
+        "replicas": [
+            {
+                "pool": group.pool,
+                "gpu": group.gpu,
+                "tp": group.tp,
+                "count": group.count,
+                "micro_batch": group.micro_batch,
+                "share": group.share,
+                "steps": group.steps,
+            }
+            for group in stage.replicas
+        ],
+    }

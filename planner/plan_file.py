@@ -1,0 +1,270 @@
+"""Plan files: write, and read back with every inconsistency named by its line."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.errors import OutputError, PlanError
+from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan_check import Fault, fail_on_faults, faults
+from planner.plan_document import (
+    FORMAT,
+    AlternativeRecord,
+    PlanRecord,
+    ReplicaRecord,
+    StageRecord,
+    Status,
+    SummaryRecord,
+    digests_part,
+    inputs_part,
+    plan_part,
+    summary_part,
+)
+from planner.plan_short import short_plan
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from planner.spec.yaml_file import Document, read_document
+from planner.yaml_text import dump
+
+_HEADER = """\
+# A plan of hetplan. A stage holds the layers [first, end); each of its replicas is tp devices, takes `share`
+# sequences of a step and works through them in `steps` micro-batches of at most `micro_batch` sequences.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """The best plan of a family that was considered."""
+
+    family: str
+    step_seconds: float | None
+    """Predicted step; None when the family has no plan."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What the search said of the plan."""
+
+    status: Status
+    step_seconds: float
+    bound_seconds: float
+    gap: float
+    tokens_per_second: float
+    alternatives: tuple[Alternative, ...] = ()
+    advice: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFile:
+    """A plan with the inputs that it was made for."""
+
+    plan: Plan
+    cluster: ClusterSpec
+    model: ModelSpec
+    summary: Summary | None = None
+    """None for a plan that no search made, or whose stages were edited since."""
+
+
+def to_text(plan_file: PlanFile) -> str:
+    """The file's content; the same for equal plans and inputs, whatever the order of pools."""
+    plan, cluster, model = plan_file.plan, plan_file.cluster, plan_file.model
+    parts = [_HEADER + dump({"format": FORMAT, **plan_part(plan)})]
+    if plan_file.summary is not None:
+        parts.append(dump({"summary": summary_part(_summary_record(plan_file.summary))}))
+    parts.append(dump({"digests": digests_part(plan, cluster, model)}))
+    parts.append(dump({"inputs": inputs_part(cluster, model)}))
+    return "\n".join(parts)
+
+
+def write(plan_file: PlanFile, path: Path) -> None:
+    """Write the file whole or not at all; raises OutputError."""
+    text = to_text(plan_file)
+    if path.is_dir():
+        raise OutputError(f"{path}: is a directory", hint=f"name a file, e.g. {path / 'plan.yaml'}")
+    real = Path(os.path.realpath(path))
+    part = real.with_name(f".{real.name[:200]}.{os.getpid()}.part")
+    try:
+        if real.exists() and not os.access(real, os.W_OK):
+            raise PermissionError
+        with part.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        part.replace(real)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: {_reason(path, error)}", hint="name a file in a folder of yours"
+        ) from None
+    finally:
+        _remove(part)
+
+
+def read(path: Path) -> PlanFile:
+    """The plan of a file, checked against its inputs and its target.
+
+    Raises SpecError for what is not a plan file, PlanError for another version or an inconsistent plan. The
+    summary is dropped when the stages were edited by hand.
+    """
+    document = read_document(path)
+    _check_version(document)
+    record = document.to(PlanRecord)
+    plan = _plan(document, record)
+    cluster, model = record.inputs.cluster, record.inputs.model
+    digests = digests_part(plan, cluster, model)
+    given = record.digests.model_dump()
+    edited = tuple(_edited(part) for part in ("cluster", "model") if given[part] != digests[part])
+    fail_on_faults(document, edited or faults(plan, cluster, model))
+    same = given["plan"] == digests["plan"]
+    return PlanFile(
+        plan=plan, cluster=cluster, model=model, summary=_summary(record.summary) if same else None
+    )
+
+
+def load_plan(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
+    """The plan of a file for these inputs; the file may be a full plan file or a short hand-written plan."""
+    document = read_document(path)
+    if "format" not in document.data:
+        return short_plan(document, cluster, model)
+    _check_version(document)
+    plan = _plan(document, document.to(PlanRecord))
+    fail_on_faults(document, faults(plan, cluster, model))
+    return plan
+
+
+def read_short(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
+    """The plan of a short hand-written file, all that it leaves out filled in."""
+    return short_plan(read_document(path), cluster, model)
+
+
+def _check_version(document: Document) -> None:
+    found = document.data.get("format")
+    if found == FORMAT:
+        return
+    if found is None:
+        what = (
+            f"missing, expected {FORMAT}; without it this is a short plan, which needs its cluster and model"
+        )
+        hint = "hetplan predict CLUSTER MODEL PLAN"
+    elif str(found).startswith("hetplan-plan/"):
+        what = f"the file is {found}, this hetplan reads {FORMAT}"
+        hint = "search again, or use the hetplan that wrote the file"
+    else:
+        what, hint = f"expected {FORMAT}, got {found}", None
+    raise PlanError(str(document.problem(("format",), what)), hint=hint)
+
+
+def _plan(document: Document, record: PlanRecord) -> Plan:
+    stages = []
+    for number, stage in enumerate(record.stages):
+        groups = [
+            _group(document, group, ("stages", number, "replicas", index))
+            for index, group in enumerate(stage.replicas)
+        ]
+        stages.append(_stage(document, stage, tuple(groups), ("stages", number, "layers")))
+    try:
+        return Plan(
+            target=record.target,
+            zero=record.zero,
+            stages=tuple(stages),
+            interleave=record.interleave,
+            sequence_parallel=record.sequence_parallel,
+        )
+    except PlanError as error:
+        what = re.sub(r"^(stages\[\d+\]|zero): ", "", error.message)
+        raise _at(document, _path_in(error.message), what) from None
+
+
+def _group(document: Document, record: ReplicaRecord, path: tuple[str | int, ...]) -> ReplicaGroup:
+    try:
+        group = ReplicaGroup(
+            pool=record.pool,
+            gpu=record.gpu,
+            tp=record.tp,
+            count=record.count,
+            share=record.share,
+            steps=record.steps,
+        )
+    except PlanError as error:
+        raise _at(document, path, error.message) from None
+    if group.micro_batch != record.micro_batch:
+        derived = f"{group.micro_batch} (share {group.share} in {group.steps} steps)"
+        what = f"expected {derived}, got {record.micro_batch}"
+        raise _at(document, (*path, "micro_batch"), what)
+    return group
+
+
+def _stage(
+    document: Document, record: StageRecord, groups: tuple[ReplicaGroup, ...], path: tuple[str | int, ...]
+) -> Stage:
+    first, end = record.layers
+    try:
+        return Stage(first_layer=first, end_layer=end, replicas=groups, recompute=record.recompute)
+    except PlanError as error:
+        raise _at(document, path, error.message) from None
+
+
+def _path_in(message: str) -> tuple[str | int, ...]:
+    """Where a message of Plan points: ``stages[2]: ...``, ``zero: ...``, or else all stages."""
+    match = re.match(r"stages\[(\d+)\]: ", message)
+    if match:
+        return ("stages", int(match[1]), "layers")
+    word = re.split(r"[: ]", message, maxsplit=1)[0]
+    return (word,) if word in ("zero", "interleave") else ("stages",)
+
+
+def _at(document: Document, path: tuple[str | int, ...], what: str) -> PlanError:
+    return PlanError(str(document.problem(path, what)))
+
+
+def _edited(part: str) -> Fault:
+    what = f"the {part} under inputs is not the one that the plan was made for"
+    return Fault(("digests", part), what)
+
+
+def _summary_record(summary: Summary) -> SummaryRecord:
+    return SummaryRecord(
+        status=summary.status,
+        step_seconds=summary.step_seconds,
+        bound_seconds=summary.bound_seconds,
+        gap=summary.gap,
+        tokens_per_second=summary.tokens_per_second,
+        alternatives=tuple(
+            AlternativeRecord(family=other.family, step_seconds=other.step_seconds, reason=other.reason)
+            for other in summary.alternatives
+        ),
+        advice=summary.advice,
+    )
+
+
+def _summary(record: SummaryRecord | None) -> Summary | None:
+    if record is None:
+        return None
+    return Summary(
+        status=record.status,
+        step_seconds=record.step_seconds,
+        bound_seconds=record.bound_seconds,
+        gap=record.gap,
+        tokens_per_second=record.tokens_per_second,
+        alternatives=tuple(
+            Alternative(family=other.family, step_seconds=other.step_seconds, reason=other.reason)
+            for other in record.alternatives
+        ),
+        advice=record.advice,
+    )
+
+
+def _reason(path: Path, error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return "no permission to write"
+    if isinstance(error, FileNotFoundError):
+        return f"the folder {path.parent} does not exist"
+    return f"cannot be written: {error.strerror or error}"
+
+
+def _remove(part: Path) -> None:
+    try:
+        part.unlink(missing_ok=True)
+    except OSError:
+        return

@@ -1,0 +1,74 @@
+"""The other kinds of plan that were considered, and what a wider choice of runtime would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group
+
+from planner.report.layout import bullets, number, section, table, words
+from planner.report.numbers import MISSING, percent, rate, time_unit
+from planner.report.paragraph import Paragraph
+from planner.search.values import Advice, Alternative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Considered:
+    """One family of plans with its best, as a search or a plan file remembers it."""
+
+    family: str
+    step_seconds: float | None
+    """None when the family has no plan."""
+    tokens_per_second: float | None
+    reason: str
+    chosen: bool
+
+
+def considered(alternatives: Iterable[Alternative]) -> tuple[Considered, ...]:
+    """The families of a search, the chosen one first, then the fastest, impossible ones last."""
+    found = (
+        Considered(
+            family=entry.family,
+            step_seconds=entry.scored.estimate.step_seconds if entry.scored else None,
+            tokens_per_second=entry.scored.estimate.tokens_per_second if entry.scored else None,
+            reason=entry.reason,
+            chosen=entry.chosen,
+        )
+        for entry in alternatives
+    )
+    return tuple(sorted(found, key=_rank))
+
+
+def _rank(entry: Considered) -> tuple[bool, float, str]:
+    return (not entry.chosen, entry.step_seconds or float("inf"), entry.family)
+
+
+def alternatives_section(entries: Sequence[Considered], top: int | None = None) -> Group:
+    """One row per family with the reason it lost."""
+    shown = entries if top is None else entries[:top]
+    unit = time_unit(entry.step_seconds for entry in shown)
+    columns = (
+        words("family", least=18),
+        number(f"step\n({unit.name})"),
+        number("tokens/s"),
+        words("why not", least=24),
+    )
+    rows = [[entry.family, unit.show(entry.step_seconds), _tokens(entry), entry.reason] for entry in shown]
+    strong = [index for index, entry in enumerate(shown) if entry.chosen]
+    left = [Paragraph(f"{len(shown)} of {len(entries)} families shown")] if len(shown) < len(entries) else []
+    return section("Considered", table(columns, rows, strong), *left)
+
+
+def _tokens(entry: Considered) -> str:
+    return MISSING if entry.tokens_per_second is None else rate(entry.tokens_per_second)
+
+
+def advice_section(lines: Sequence[str]) -> Group:
+    """Faster plans that need another runtime."""
+    return section("Beyond this target", bullets(lines))
+
+
+def advice_text(entry: Advice) -> str:
+    """``4.1 % faster with tp 4 on the a100 stage only: needs flagscale``."""
+    return f"{percent(entry.faster)} faster with {entry.change}: needs {entry.target}"

@@ -1,0 +1,155 @@
+"""Plans side by side: speed, memory, where the time goes, and why they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group
+
+from planner.cost.values import Estimate
+from planner.report.layout import bullets, number, section, table, words
+from planner.report.numbers import MISSING, TimeUnit, gib, percent, rate, significant, time_unit
+from planner.report.plan_table import CAUSES
+from planner.report.traits import differences
+from planner.search.values import Scored
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+
+TITLES: dict[str, str] = {
+    "compute_seconds": "compute",
+    "recompute_seconds": "recomp",
+    "tensor_parallel_seconds": "tensor",
+    "zero_seconds": "ZeRO",
+    "bubble_seconds": "bubble",
+    "gradient_sync_seconds": "sync",
+    "optimizer_seconds": "optim",
+}
+"""Column headings of the causes of step time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One plan of a comparison, or the reason why there is none."""
+
+    name: str
+    scored: Scored | None
+    note: str = ""
+    """Why there is no plan, or what makes the comparison uneven (another cluster, another batch)."""
+
+
+def uneven(cluster: ClusterSpec, model: ModelSpec, first_cluster: ClusterSpec, first_model: ModelSpec) -> str:
+    """What besides the plan differs from the first: cluster and training settings; empty when nothing."""
+    parts = [f"made for another cluster ({cluster.name})"] if cluster != first_cluster else []
+    ours, theirs = model.training.model_dump(), first_model.training.model_dump()
+    changed = [key for key in ours if ours[key] != theirs[key]]
+    return "; ".join([*parts, *(f"{key} {ours[key]} instead of {theirs[key]}" for key in changed)])
+
+
+def compare_section(contenders: Sequence[Contender]) -> Group:
+    """Speed table, time table, and one line a plan on how it differs from the first."""
+    parts = [_speed(contenders), _time(contenders)]
+    lines = list(_reasons(contenders))
+    if lines:
+        parts.append(section("Why", bullets(lines)))
+    return Group(*parts)
+
+
+def _speed(contenders: Sequence[Contender]) -> Group:
+    estimates = [contender.scored.estimate for contender in contenders if contender.scored]
+    unit = time_unit(estimate.step_seconds for estimate in estimates)
+    best = max(estimate.tokens_per_second for estimate in estimates)
+    columns = (
+        words("plan", least=16),
+        number(f"step\n({unit.name})"),
+        number("tokens/s"),
+        number("relative\nspeed"),
+        number("devices"),
+        number("peak\n(GiB)"),
+        number("least free\n(GiB)"),
+    )
+    rows = [_speed_row(contender, estimates[0], unit) for contender in contenders]
+    strong = [
+        index for index, entry in enumerate(contenders) if entry.scored and _tokens(entry.scored) >= best
+    ]
+    notes = [f"{entry.name}: {entry.note}" for entry in contenders if entry.note]
+    shown = table(columns, rows, strong[:1])
+    return section("Plans", shown, *([bullets(notes, mark="!")] if notes else []))
+
+
+def _tokens(scored: Scored) -> float:
+    return scored.estimate.tokens_per_second
+
+
+def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit) -> list[str]:
+    if contender.scored is None:
+        return [contender.name, *[MISSING] * 6]
+    estimate = contender.scored.estimate
+    least = min(group.memory.headroom_bytes for stage in estimate.stages for group in stage.groups)
+    return [
+        contender.name,
+        unit.show(estimate.step_seconds),
+        rate(estimate.tokens_per_second),
+        f"{estimate.tokens_per_second / first.tokens_per_second:.2f}",
+        str(estimate.devices),
+        gib(estimate.peak_memory_bytes),
+        gib(least),
+    ]
+
+
+def _time(contenders: Sequence[Contender]) -> Group:
+    found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
+    unit = time_unit(estimate.step_seconds for _, estimate in found)
+    columns = (words("plan", least=12), *(number(title) for title in TITLES.values()), number("step"))
+    longest = max(estimate.step_seconds for _, estimate in found)
+    rows = [[name, *_causes(estimate, unit, longest)] for name, estimate in found]
+    return section(f"Where a step's time goes ({unit.name})", table(columns, rows))
+
+
+def _causes(estimate: Estimate, unit: TimeUnit, longest: float) -> list[str]:
+    """Seconds of every cause and of the step, all with the same decimals."""
+    causes = [float(getattr(estimate.breakdown, name)) for name in TITLES]
+    return [unit.part(seconds, longest) for seconds in (*causes, estimate.step_seconds)]
+
+
+def _reasons(contenders: Sequence[Contender]) -> Iterator[str]:
+    """How each later plan differs from the first."""
+    first, *others = contenders
+    if first.scored is None:
+        return
+    for other in others:
+        if other.scored is not None:
+            yield f"{other.name}: {reason(other.scored, first.scored)}"
+
+
+def reason(scored: Scored, first: Scored) -> str:
+    """Speed against the first plan, the causes that make it, and the decisions behind them."""
+    decided = "; ".join(differences(scored.plan, first.plan)) or "the same decisions"
+    return (
+        f"{_verdict(scored.estimate, first.estimate)}{_by_cause(scored.estimate, first.estimate)}. {decided}"
+    )
+
+
+def _verdict(estimate: Estimate, first: Estimate) -> str:
+    """Time per token against the first plan."""
+    ratio = first.tokens_per_second / estimate.tokens_per_second
+    if abs(ratio - 1) < 0.0005:
+        return "as fast"
+    if 0.9 < ratio < 1.1:
+        return f"{percent(ratio - 1)} slower" if ratio > 1 else f"{percent(1 - ratio)} faster"
+    return f"takes {significant(ratio)} x the time"
+
+
+def _by_cause(estimate: Estimate, first: Estimate) -> str:
+    """Causes that change the time of a token by at least one percent of the first plan's, largest first."""
+    scale = first.tokens_per_second / estimate.tokens_per_second / estimate.step_seconds
+    changes = [
+        (
+            getattr(estimate.breakdown, name) * scale - getattr(first.breakdown, name) / first.step_seconds,
+            label,
+        )
+        for name, label in CAUSES.items()
+    ]
+    shown = sorted((entry for entry in changes if abs(entry[0]) >= 0.01), key=lambda entry: -abs(entry[0]))
+    texts = [f"{label} {'+' if change > 0 else '-'}{percent(abs(change))}" for change, label in shown]
+    return f" ({', '.join(texts)} of the first plan's step)" if texts else ""

@@ -1,0 +1,143 @@
+"""The ``--json`` form of every report: plain dictionaries, SI units in the names of the keys."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from planner.report.alternatives import Considered, considered
+from planner.report.compare import Contender
+from planner.report.keys import (
+    Document,
+    Json,
+    advice_keys,
+    alternative_keys,
+    diagnosis_keys,
+    idle_keys,
+    kind_keys,
+    neighbour_keys,
+    no_plan_keys,
+    path_keys,
+    plan_keys,
+    ranks_keys,
+    understood_keys,
+)
+from planner.report.neighbours import Neighbour
+from planner.report.proof import Proof, proof_of
+from planner.report.ranks import rank_runs
+from planner.search.values import Scored, SearchResult
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from planner.topology import Topology
+
+FORMAT = 1
+"""Version of the documents; grows when a key changes its meaning or goes away."""
+
+
+def text(document: Document) -> str:
+    """A document as JSON; numbers that are infinite or unknown become null."""
+    return json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Json) -> Json:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return value
+
+
+def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec) -> Document:
+    """The answer of ``search``."""
+    proof = proof_of(result)
+    answer = plan_keys(result.best, proof) if result.best else no_plan_keys(proof)
+    return {
+        **_head("search"),
+        **answer,
+        "interrupted": result.interrupted,
+        "candidates": result.candidates,
+        "solved": result.solved,
+        "alternatives": [alternative_keys(entry) for entry in considered(result.alternatives)],
+        "advice": [advice_keys(entry) for entry in result.advice],
+        "diagnosis": diagnosis_keys(result.diagnosis),
+        "warnings": [*result.warnings, *(result.best.estimate.warnings if result.best else ())],
+        "understood": understood_keys(cluster, model),
+    }
+
+
+def plan_document(
+    command: str, scored: Scored, cluster: ClusterSpec, model: ModelSpec, proof: Proof | None
+) -> Document:
+    """The answer of ``predict``, ``show`` and ``explain``, without what only one of them adds."""
+    return {
+        **_head(command),
+        **plan_keys(scored, proof),
+        "ranks": [ranks_keys(run) for run in rank_runs(scored.plan, cluster)],
+        "idle": idle_keys(scored.plan, cluster),
+        "warnings": list(scored.estimate.warnings),
+        "understood": understood_keys(cluster, model),
+    }
+
+
+def explain_document(
+    scored: Scored,
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    proof: Proof | None,
+    alternatives: Sequence[Considered],
+    found: Sequence[Neighbour],
+) -> Document:
+    """The answer of ``explain``: the plan, the families that lost, and what one changed decision costs."""
+    return {
+        **plan_document("explain", scored, cluster, model, proof),
+        "alternatives": [alternative_keys(entry) for entry in alternatives],
+        "neighbours": [neighbour_keys(entry) for entry in found],
+    }
+
+
+def compare_document(contenders: Sequence[Contender]) -> Document:
+    """The answer of ``compare``: one entry a plan, the first is the reference."""
+    plans: list[Json] = [
+        {
+            "name": entry.name,
+            "note": entry.note,
+            "plan": plan_keys(entry.scored, None) if entry.scored else None,
+        }
+        for entry in contenders
+    ]
+    return {
+        **_head("compare"),
+        "plans": plans,
+        "warnings": [entry.note for entry in contenders if entry.note],
+    }
+
+
+def check_document(cluster: ClusterSpec, model: ModelSpec | None, warnings: Sequence[str]) -> Document:
+    """The answer of ``check``."""
+    topology = Topology(cluster)
+    names, paths = topology.link_matrix()
+    return {
+        **_head("check"),
+        "devices": sum(kind.devices for kind in topology.kinds),
+        "kinds": [kind_keys(kind) for kind in topology.kinds],
+        "links": [
+            path_keys(names[row], names[column], paths[row][column])
+            for row in range(len(names))
+            for column in range(row, len(names))
+        ],
+        "warnings": list(warnings),
+        "understood": understood_keys(cluster, model),
+    }
+
+
+def emit_document(target: str, folder: PurePath, paths: Sequence[str]) -> Document:
+    """The answer of ``emit``."""
+    return {**_head("emit"), "target": target, "folder": str(folder), "files": list(paths), "warnings": []}
+
+
+def _head(command: str) -> Document:
+    return {"format": FORMAT, "command": command}

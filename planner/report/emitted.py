@@ -1,0 +1,31 @@
+"""What was written into a launch folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group
+
+from planner.report.layout import bullets, section
+from planner.report.numbers import count
+
+SHOWN = 12
+"""Files of one folder that are listed by name."""
+
+
+def emitted_section(target: str, folder: Path, paths: Sequence[str]) -> Group:
+    """The files by name, folders with many in one line."""
+    inside: dict[str, list[str]] = {}
+    for path in paths:
+        parent, _, name = path.rpartition("/")
+        inside.setdefault(parent, []).append(name)
+    lines = [line for parent, names in sorted(inside.items()) for line in _lines(parent, names)]
+    return section(f"Wrote {count(len(paths), 'file')} for {target} to {folder}", bullets(lines))
+
+
+def _lines(parent: str, names: list[str]) -> list[str]:
+    prefix = f"{parent}/" if parent else ""
+    if len(names) > SHOWN:
+        return [f"{prefix}{names[0]} .. {names[-1]} ({len(names)} files)"]
+    return [f"{prefix}{name}" for name in names]

@@ -1,0 +1,163 @@
+"""Why a plan is what it is: where time goes, which memory and links bind, what each decision is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group
+
+from planner.cost.values import Estimate, GroupEstimate, StageEstimate
+from planner.report.layout import bullets, number, section, table, words
+from planner.report.memory import device_text, fullest, largest_component
+from planner.report.neighbours import Neighbour
+from planner.report.numbers import duration, gib, percent, time_unit
+from planner.report.paragraph import Paragraph
+from planner.report.plan_table import CAUSES, layer_range
+from planner.report.verdict import misfits
+from planner.search.values import Scored
+
+MEANINGS: dict[str, str] = {
+    "compute_seconds": "forward and backward of layers, embedding and head",
+    "recompute_seconds": "forward run again to save activations",
+    "tensor_parallel_seconds": "collectives inside replicas",
+    "zero_seconds": "exposed gathers and scatters of ZeRO 2 and 3",
+    "bubble_seconds": "waiting for other stages, and sends",
+    "gradient_sync_seconds": "exposed reduction at the end of the step",
+    "optimizer_seconds": "update of the weights",
+}
+"""What each cause of step time is."""
+
+SMALLEST = 0.0005
+"""Share of a step below which a cause is left out."""
+
+
+def time_section(estimate: Estimate) -> Group:
+    """Seconds and share of the step by cause, on the stage that decides; then what is hidden."""
+    unit = time_unit([estimate.step_seconds])
+    columns = (words("cause", least=16), number(unit.name), number("share"), words("what", least=20))
+    found = [(name, float(getattr(estimate.breakdown, name))) for name in CAUSES]
+    rows = [
+        [
+            CAUSES[name],
+            unit.part(seconds, estimate.step_seconds),
+            percent(seconds / estimate.step_seconds),
+            MEANINGS[name],
+        ]
+        for name, seconds in found
+        if seconds >= SMALLEST * estimate.step_seconds
+    ]
+    hidden = f"{duration(estimate.breakdown.hidden_seconds)} of communication runs hidden under computation"
+    return section("Where a step's time goes", table(columns, rows), Paragraph(hidden))
+
+
+def balance_section(estimate: Estimate) -> Group:
+    """Every group against the slowest: who decides the pace and who waits."""
+    groups = [group for stage in estimate.stages for group in stage.groups]
+    unit = time_unit(_round(group) for group in groups)
+    slowest = max(_work(group) for group in groups)
+    columns = (
+        number("stage"),
+        words("layers", least=6),
+        words("devices", least=16),
+        number(f"fwd+bwd\n({unit.name})"),
+        number("steps"),
+        number("load"),
+        words("communicates", least=14),
+    )
+    rows = [
+        [
+            str(index),
+            layer_range(stage),
+            f"{group.tp * group.count} {device_text(group)}",
+            unit.show(_round(group)),
+            str(group.steps),
+            percent(_work(group) / slowest),
+            _links(stage),
+        ]
+        for index, stage in enumerate(estimate.stages)
+        for group in stage.groups
+    ]
+    note = Paragraph("load: work of a step against the busiest group; the others wait")
+    return section("Balance", table(columns, rows), note)
+
+
+def _round(group: GroupEstimate) -> float:
+    """Seconds of one micro-batch."""
+    return group.forward_seconds + group.backward_seconds
+
+
+def _work(group: GroupEstimate) -> float:
+    """Seconds of all micro-batches of a step; the smaller ones of an uneven share counted in proportion."""
+    return _round(group) * group.share / group.micro_batch
+
+
+def _links(stage: StageEstimate) -> str:
+    """Where a stage's gradients travel and by which path it sends to the next."""
+    replicas = sum(group.count for group in stage.groups)
+    parts = [f"gradients: {stage.crosses}"] if replicas > 1 else []
+    parts += [f"next: {stage.link}"] if stage.link else []
+    return ", ".join(parts) or "with no other stage"
+
+
+def binding_section(estimate: Estimate) -> Group:
+    """The device with the least room, and the links that cost most."""
+    return section("What binds", bullets([memory_line(estimate), *link_lines(estimate)]))
+
+
+def memory_line(estimate: Estimate) -> str:
+    """The fullest device, its free space and its largest component."""
+    index, group = fullest(estimate)
+    name, size = largest_component(group.memory)
+    room = group.memory.headroom_bytes
+    left = f"{gib(room)} GiB free" if room >= 0 else f"lacks {gib(-room)} GiB"
+    whole = gib(group.memory.capacity_bytes)
+    return (
+        f"memory: stage {index} on {device_text(group)}, {left} of {whole}; most is {name}, {gib(size)} GiB"
+    )
+
+
+def link_lines(estimate: Estimate) -> Iterator[str]:
+    """The slowest gradient reduction and the slowest send."""
+    stages = list(enumerate(estimate.stages))
+    index, stage = max(stages, key=lambda entry: entry[1].sync_seconds)
+    if stage.sync_seconds > 0:
+        share = percent(stage.sync_seconds / estimate.step_seconds)
+        took = duration(stage.sync_seconds)
+        yield f"gradients: stage {index} over {_over(stage.crosses)}, {took} exposed in a step ({share})"
+    index, stage = max(stages, key=lambda entry: entry[1].send_seconds)
+    if stage.send_seconds > 0:
+        share = percent(stage.send_seconds / (stage.forward_seconds + stage.backward_seconds))
+        took = duration(stage.send_seconds)
+        where = f"stage {index} to {index + 1} over {_over(stage.link)}"
+        yield f"sends: {where}, {took} a micro-batch ({share} of its work)"
+
+
+def _over(path: str) -> str:
+    """A path in words."""
+    return "the links inside a node" if path == "node" else path
+
+
+def neighbours_section(found: Sequence[Neighbour], first: Scored) -> Group:
+    """What a step takes with one decision changed."""
+    unit = time_unit([first.estimate.step_seconds])
+    columns = (
+        words("change", least=24),
+        number(f"step\n({unit.name})"),
+        number("slower by"),
+        words("memory", least=20),
+    )
+    rows = [
+        [
+            entry.change,
+            unit.show(entry.scored.estimate.step_seconds),
+            percent(entry.scored.estimate.step_seconds / first.estimate.step_seconds - 1),
+            _memory_verdict(entry.scored.estimate),
+        ]
+        for entry in found
+    ]
+    return section("One decision changed", table(columns, rows))
+
+
+def _memory_verdict(estimate: Estimate) -> str:
+    missing = misfits(estimate)
+    return f"does not fit: {missing[0]}" if missing else "fits"

@@ -1,0 +1,62 @@
+"""Memory of one device of every group, by component, in GiB."""
+
+from __future__ import annotations
+
+from rich.console import Group
+
+from planner.cost.values import Estimate, GroupEstimate, Memory
+from planner.report.layout import number, section, table, words
+from planner.report.numbers import gib
+from planner.report.paragraph import Paragraph
+
+COMPONENTS: dict[str, str] = {
+    "parameters_bytes": "param",
+    "gradients_bytes": "grad",
+    "optimizer_bytes": "optim",
+    "activations_bytes": "activ",
+    "logits_bytes": "logits",
+    "buffers_bytes": "buffer",
+}
+"""Components that a plan decides, in the order they are shown, with their column headings."""
+
+
+def memory_section(estimate: Estimate) -> Group:
+    """A row per group of replicas; components, the fixed part and free space add up to the capacity."""
+    columns = (
+        number("stage"),
+        words("device", least=14),
+        *(number(title) for title in COMPONENTS.values()),
+        number("fixed"),
+        number("free"),
+        number("of"),
+    )
+    rows = [
+        [str(index), device_text(group), *_cells(group.memory)]
+        for index, stage in enumerate(estimate.stages)
+        for group in stage.groups
+    ]
+    note = Paragraph("fixed: runtime (device context, libraries) and the reserve")
+    return section("Memory of one device (GiB)", table(columns, rows, gap=1), note)
+
+
+def device_text(group: GroupEstimate) -> str:
+    """Kind and pool of a group's devices."""
+    return f"{group.gpu} ({group.pool})"
+
+
+def _cells(memory: Memory) -> list[str]:
+    parts = [gib(getattr(memory, name)) for name in COMPONENTS]
+    fixed = memory.runtime_bytes + memory.reserve_bytes
+    return [*parts, gib(fixed), gib(memory.headroom_bytes), gib(memory.capacity_bytes)]
+
+
+def fullest(estimate: Estimate) -> tuple[int, GroupEstimate]:
+    """Stage and group with the least room left."""
+    found = [(index, group) for index, stage in enumerate(estimate.stages) for group in stage.groups]
+    return min(found, key=lambda entry: entry[1].memory.headroom_bytes)
+
+
+def largest_component(memory: Memory) -> tuple[str, float]:
+    """Name and bytes of the component that takes most."""
+    name = max(COMPONENTS, key=lambda name: float(getattr(memory, name)))
+    return name.removesuffix("_bytes"), float(getattr(memory, name))

@@ -1,0 +1,98 @@
+"""Numbers as people read them: one unit for a column, no more digits than the error deserves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from planner.units import format_count, format_seconds, gib_from_bytes
+
+MISSING = "-"
+"""Stands in a table where there is no number."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeUnit:
+    """The unit of a column of durations."""
+
+    name: str
+    seconds: float
+
+    def show(self, seconds: float | None) -> str:
+        """A duration in this unit with three digits, without the unit."""
+        return MISSING if seconds is None else significant(seconds / self.seconds)
+
+    def part(self, seconds: float, whole_seconds: float) -> str:
+        """A part of a duration with the decimals of the whole, so that parts add up as they are read."""
+        _, _, decimals = significant(whole_seconds / self.seconds).partition(".")
+        return f"{seconds / self.seconds:.{len(decimals)}f}"
+
+
+_UNITS = (TimeUnit("h", 3600.0), TimeUnit("s", 1.0), TimeUnit("ms", 1e-3), TimeUnit("µs", 1e-6))
+
+
+def time_unit(durations: Iterable[float | None]) -> TimeUnit:
+    """The unit in which the shortest of the durations that matter still reads well."""
+    known = [seconds for seconds in durations if seconds and math.isfinite(seconds)]
+    middle = sorted(known)[len(known) // 2] if known else 1.0
+    limits = (10 * 3600.0, 1.0, 1e-3)
+    return next((unit for unit, limit in zip(_UNITS, limits, strict=False) if middle >= limit), _UNITS[-1])
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number rounded to some digits, never in scientific notation."""
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):
+        return MISSING
+    decimals = digits - 1 - math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
+    return f"{round(value, decimals):.{max(decimals, 0)}f}"
+
+
+def percent(fraction: float, digits: int = 2) -> str:
+    """A fraction as ``8.1 %``; small ones keep one decimal."""
+    shown = 100 * fraction
+    if shown and abs(shown) < 0.05:
+        return "< 0.1 %" if shown > 0 else "> -0.1 %"
+    return f"{shown:.0f} %" if abs(shown) >= 10 ** (digits - 1) - 0.05 else f"{shown:.1f} %"
+
+
+def duration(seconds: float, spread: float = 0.0) -> str:
+    """A duration with its error: ``412 ms ±15 %``."""
+    if not math.isfinite(seconds):
+        return MISSING
+    return f"{format_seconds(seconds)} ±{percent(spread)}" if spread else format_seconds(seconds)
+
+
+def gib(size_bytes: float) -> str:
+    """Bytes as GiB with one decimal, without the unit."""
+    return f"{gib_from_bytes(size_bytes):.1f}"
+
+
+def rate(tokens_per_second: float) -> str:
+    """Tokens per second with a metric suffix."""
+    return format_count(tokens_per_second)
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: ``1 node``, ``3 nodes``."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """Whole numbers with runs shortened: ``0-3, 6``."""
+    ranges: list[list[int]] = []
+    for value in sorted(numbers):
+        if ranges and value == ranges[-1][1] + 1:
+            ranges[-1][1] = value
+        else:
+            ranges.append([value, value])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def names(found: Sequence[str]) -> str:
+    """Names in order; more than three are shortened to the first and last with their number."""
+    if len(found) <= 3:
+        return ", ".join(found)
+    return f"{found[0]} .. {found[-1]} ({len(found)})"

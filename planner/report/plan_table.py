@@ -1,0 +1,154 @@
+"""The chosen plan: one row per group of replicas, and what one step takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+
+from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
+from planner.plan import Plan
+from planner.report.layout import Column, number, section, table, words
+from planner.report.numbers import count, duration, gib, percent, rate, significant, time_unit
+from planner.report.paragraph import Paragraph
+from planner.report.proof import Proof, proof_text
+from planner.search.values import Scored
+from planner.spec.cluster import ClusterSpec
+
+CAUSES: dict[str, str] = {
+    "compute_seconds": "compute",
+    "recompute_seconds": "recomputation",
+    "tensor_parallel_seconds": "tensor parallel",
+    "zero_seconds": "ZeRO gathers",
+    "bubble_seconds": "bubble and sends",
+    "gradient_sync_seconds": "gradient sync",
+    "optimizer_seconds": "optimizer",
+}
+"""Exposed causes of step time, in the order they are shown."""
+
+
+def plan_section(scored: Scored, cluster: ClusterSpec, proof: Proof | None = None) -> Group:
+    """Heading, stages, what a step takes, and the proof."""
+    lines: list[RenderableType] = [stage_table(scored)]
+    lines += [Paragraph(line) for line in summary_lines(scored.estimate, cluster)]
+    if proof is not None:
+        lines.append(Paragraph(proof_text(proof)))
+    return section(f"Plan: {headline(scored.plan)}", *lines)
+
+
+def headline(plan: Plan) -> str:
+    """The plan in one line: target, depth, ZeRO stage, recomputation."""
+    parts = [
+        plan.target,
+        count(plan.pp, "stage"),
+        f"ZeRO {plan.zero}",
+        f"{recompute_text(plan)} recomputation",
+    ]
+    if plan.sequence_parallel:
+        parts.append("sequence parallel")
+    if plan.interleave > 1:
+        parts.append(f"{plan.interleave} interleaved chunks")
+    return ", ".join(parts)
+
+
+def recompute_text(plan: Plan) -> str:
+    """The recomputation of all stages: ``no``, ``full``, or ``none|full|full`` where they differ."""
+    kinds = [stage.recompute for stage in plan.stages]
+    if len(set(kinds)) > 1:
+        return "|".join(kinds)
+    return "no" if kinds[0] == "none" else kinds[0]
+
+
+def stage_table(scored: Scored) -> RenderableType:
+    """One row per group of identical replicas."""
+    groups = [group for stage in scored.estimate.stages for group in stage.groups]
+    unit = time_unit(group.forward_seconds + group.backward_seconds for group in groups)
+    columns: tuple[Column, ...] = (
+        number("stage"),
+        words("layers", least=6),
+        words("devices", least=16),
+        words("replicas", least=9),
+        number("batch\nx steps"),
+        number(f"fwd+bwd\n({unit.name})"),
+        number("memory\n(GiB)"),
+        number("free\n(GiB)"),
+    )
+    rows = [
+        [
+            *_where(index, stage, position),
+            *_group(group),
+            unit.show(group.forward_seconds + group.backward_seconds),
+            gib(group.memory.used_bytes),
+            gib(group.memory.headroom_bytes),
+        ]
+        for index, stage in enumerate(scored.estimate.stages)
+        for position, group in enumerate(stage.groups)
+    ]
+    return table(columns, rows)
+
+
+def _where(index: int, stage: StageEstimate, position: int) -> list[str]:
+    return [str(index), layer_range(stage)] if position == 0 else ["", ""]
+
+
+def layer_range(stage: StageEstimate) -> str:
+    """First and last layer of a stage: ``0-22``."""
+    last = stage.end_layer - 1
+    return str(last) if last == stage.first_layer else f"{stage.first_layer}-{last}"
+
+
+def _group(group: GroupEstimate) -> list[str]:
+    devices = f"{group.tp * group.count} {group.gpu} ({group.pool})"
+    replicas = f"{group.count} x tp {group.tp}" if group.tp > 1 else str(group.count)
+    return [devices, replicas, f"{group.micro_batch} x {group.steps}"]
+
+
+def summary_lines(estimate: Estimate, cluster: ClusterSpec) -> Iterator[str]:
+    """Step time and throughput, where the time goes, and how much of the cluster is used."""
+    step = f"step {duration(estimate.step_seconds, estimate.spread)}"
+    useful = f"{significant(estimate.tflops_per_gpu)} TFLOP/s per device (MFU {percent(estimate.mfu)})"
+    yield f"{step}, {rate(estimate.tokens_per_second)} tokens/s, {useful}"
+    yield time_text(estimate.breakdown)
+    total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
+    used = f"all {total}" if estimate.devices == total else f"{estimate.devices} of {total}"
+    yield f"uses {used} devices{_idle_text(estimate, cluster)}"
+    if price := price_text(estimate, cluster):
+        yield price
+
+
+def _idle_text(estimate: Estimate, cluster: ClusterSpec) -> str:
+    """``; idle: 4 T4 (t4)``; empty when all devices work."""
+    used: Counter[tuple[str, str]] = Counter()
+    for group in (group for stage in estimate.stages for group in stage.groups):
+        used[group.pool, group.gpu] += group.tp * group.count
+    idle = [
+        f"{left} {gpu} ({pool.name})"
+        for pool in cluster.pools
+        for gpu in dict.fromkeys(pool.devices)
+        if (left := len(pool.hosts) * pool.devices.count(gpu) - used[pool.name, gpu])
+    ]
+    return f"; idle: {', '.join(idle)}" if idle else ""
+
+
+def time_text(breakdown: Breakdown) -> str:
+    """Shares of the step by cause, largest first, those under half a percent left out."""
+    step = breakdown.step_seconds
+    shares = sorted(
+        ((getattr(breakdown, name) / step, label) for name, label in CAUSES.items()), reverse=True
+    )
+    shown = [f"{label} {percent(share)}" for share, label in shares if share >= 0.005]
+    return f"time: {', '.join(shown)}"
+
+
+def price_text(estimate: Estimate, cluster: ClusterSpec) -> str:
+    """Price per hour and per million tokens; empty unless every used pool has a price."""
+    prices = {pool.name: pool.price_per_gpu_hour for pool in cluster.pools}
+    hourly = 0.0
+    for group in (group for stage in estimate.stages for group in stage.groups):
+        price = prices[group.pool]
+        if price is None:
+            return ""
+        hourly += price * group.tp * group.count
+    per_million = hourly / 3600 / estimate.tokens_per_second * 1e6
+    return f"price {significant(hourly)} per hour, {significant(per_million)} per million tokens"

@@ -1,0 +1,138 @@
+"""Which ranks run on which devices, runs of equal hosts shortened; and which devices stay idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Group
+
+from planner.placement import Slot, place
+from planner.plan import Plan
+from planner.report.layout import bullets, section, table, words
+from planner.report.numbers import count, names, runs
+from planner.spec.cluster import ClusterSpec, PoolSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRun:
+    """Consecutive ranks of one stage on equal devices of equal hosts."""
+
+    stage: int
+    first_rank: int
+    ranks: int
+    pool: str
+    gpu: str
+    hosts: tuple[str, ...]
+    devices: tuple[int, ...]
+    """Indices of the used devices on each host."""
+    tp: int
+    replicas_per_host: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """Devices of one kind on equal hosts that the plan leaves idle."""
+
+    pool: str
+    gpu: str
+    hosts: tuple[str, ...]
+    devices: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Devices of all hosts together."""
+        return len(self.hosts) * len(self.devices)
+
+
+def rank_runs(plan: Plan, cluster: ClusterSpec) -> tuple[RankRun, ...]:
+    """All ranks in order."""
+    pools = {pool.name: pool for pool in cluster.pools}
+    found: list[RankRun] = []
+    first = 0
+    for stage, slots in enumerate(place(plan, cluster)):
+        for slot in slots:
+            found.append(_run(stage, first, slot, pools[slot.pool]))
+            first += found[-1].ranks
+    return tuple(found)
+
+
+def _run(stage: int, first: int, slot: Slot, pool: PoolSpec) -> RankRun:
+    start, size = slot.first_device, slot.replicas_per_node * slot.tp
+    return RankRun(
+        stage=stage,
+        first_rank=first,
+        ranks=slot.replicas * slot.tp,
+        pool=slot.pool,
+        gpu=slot.gpu,
+        hosts=pool.hosts[slot.first_node : slot.first_node + slot.nodes],
+        devices=_devices(pool, slot.gpu)[start : start + size],
+        tp=slot.tp,
+        replicas_per_host=slot.replicas_per_node,
+    )
+
+
+def _devices(pool: PoolSpec, gpu: str) -> tuple[int, ...]:
+    return tuple(index for index, kind in enumerate(pool.devices) if kind == gpu)
+
+
+def idle_devices(plan: Plan, cluster: ClusterSpec) -> tuple[Idle, ...]:
+    """Devices that no rank runs on, hosts with the same idle devices together."""
+    used: dict[str, set[int]] = {}
+    for run in rank_runs(plan, cluster):
+        for host in run.hosts:
+            used.setdefault(host, set()).update(run.devices)
+    return tuple(idle for pool in cluster.pools for idle in _idle_in(pool, used))
+
+
+def _idle_in(pool: PoolSpec, used: dict[str, set[int]]) -> Iterator[Idle]:
+    for gpu in dict.fromkeys(pool.devices):
+        hosts: dict[tuple[int, ...], list[str]] = {}
+        for host in pool.hosts:
+            left = tuple(device for device in _devices(pool, gpu) if device not in used.get(host, ()))
+            hosts.setdefault(left, []).append(host)
+        for devices, where in hosts.items():
+            if devices:
+                yield Idle(pool=pool.name, gpu=gpu, hosts=tuple(where), devices=devices)
+
+
+def ranks_section(plan: Plan, cluster: ClusterSpec) -> Group:
+    """A row per run of ranks."""
+    columns = (
+        words("ranks", least=7),
+        words("stage", least=5),
+        words("hosts", least=20),
+        words("devices", least=7),
+        words("replicas on a host", least=10),
+    )
+    rows = [
+        [
+            _span(run.first_rank, run.ranks),
+            str(run.stage),
+            names(run.hosts),
+            runs(run.devices),
+            f"{run.replicas_per_host} x tp {run.tp} on {run.gpu}",
+        ]
+        for run in rank_runs(plan, cluster)
+    ]
+    return section("Ranks", table(columns, rows))
+
+
+def _span(first: int, length: int) -> str:
+    return str(first) if length == 1 else f"{first}-{first + length - 1}"
+
+
+def idle_lines(plan: Plan, cluster: ClusterSpec) -> list[str]:
+    """Idle devices by name: ``4 T4 (t4): t4-01 .. t4-04 (4), devices 0``."""
+    return [
+        f"{idle.total} {idle.gpu} ({idle.pool}): {names(idle.hosts)}, "
+        f"{'device' if len(idle.devices) == 1 else 'devices'} {runs(idle.devices)}"
+        for idle in idle_devices(plan, cluster)
+    ]
+
+
+def idle_section(plan: Plan, cluster: ClusterSpec) -> Group | None:
+    """Idle devices as a list; None when all work."""
+    lines = idle_lines(plan, cluster)
+    total = sum(idle.total for idle in idle_devices(plan, cluster))
+    return section(f"Idle: {count(total, 'device')}", bullets(lines)) if lines else None

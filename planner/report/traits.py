@@ -1,0 +1,56 @@
+"""A plan as short texts by decision, for telling two plans apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from planner.plan import Plan, Stage
+from planner.report.plan_table import recompute_text
+
+
+def traits(plan: Plan) -> dict[str, str]:
+    """Decision to text; stages are separated by ``|``, runs of equal ones written once with their number."""
+    stages = plan.stages
+    return {
+        "target": plan.target,
+        "ZeRO": str(plan.zero),
+        "stages": str(plan.pp),
+        "layers": by_stage(str(stage.layers) for stage in stages),
+        "devices": by_stage(_devices(stage) for stage in stages),
+        "tp": by_stage(_by_group(str(group.tp) for group in stage.replicas) for stage in stages),
+        "replicas": by_stage(str(stage.dp) for stage in stages),
+        "micro-batch": by_stage(
+            _by_group(str(group.micro_batch) for group in stage.replicas) for stage in stages
+        ),
+        "micro-batches": by_stage(
+            _by_group(str(group.steps) for group in stage.replicas) for stage in stages
+        ),
+        "recomputation": recompute_text(plan),
+        "interleaved chunks": str(plan.interleave),
+        "sequence parallel": "yes" if plan.sequence_parallel else "no",
+    }
+
+
+def by_stage(texts: Iterable[str]) -> str:
+    """Texts of all stages: ``23|9``; equal neighbours as ``12 (x 7)|8``; all equal as one."""
+    grouped = [(text, len(list(same))) for text, same in groupby(texts)]
+    if len(grouped) == 1:
+        return grouped[0][0]
+    return "|".join(text if length == 1 else f"{text} (x {length})" for text, length in grouped)
+
+
+def _by_group(texts: Iterable[str]) -> str:
+    """Texts of the groups of one stage: ``4+1``; all equal as one."""
+    found = list(texts)
+    return found[0] if len(set(found)) == 1 else "+".join(found)
+
+
+def _devices(stage: Stage) -> str:
+    return " + ".join(f"{group.devices} {group.pool}" for group in stage.replicas)
+
+
+def differences(plan: Plan, other: Plan) -> list[str]:
+    """What the first plan decides differently: ``layers 23|9 instead of 16``."""
+    ours, theirs = traits(plan), traits(other)
+    return [f"{name} {text} instead of {theirs[name]}" for name, text in ours.items() if text != theirs[name]]

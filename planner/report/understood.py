@@ -1,0 +1,110 @@
+"""What hetplan took from the user's files, with every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group
+
+from planner.calibration import Calibration
+from planner.report.layout import pairs, section
+from planner.report.numbers import count, percent
+from planner.search.values import Limits
+from planner.spec.cluster import ClusterSpec, NicSpec, PoolSpec
+from planner.spec.model import ModelSpec
+from planner.units import format_count
+
+
+def understood(
+    cluster: ClusterSpec,
+    model: ModelSpec | None = None,
+    calibration: Calibration | None = None,
+    limits: Limits | None = None,
+) -> Group:
+    """The inputs as key-value lines: cluster, model, training, limits, and where the constants come from."""
+    rows = list(_cluster(cluster))
+    if model is not None:
+        rows += _model(model)
+    if limits is not None:
+        rows += [("limits", text)] if (text := limits_text(limits)) else []
+    if calibration is not None:
+        rows.append(("numbers", provenance_text(calibration)))
+    return section("Understood", pairs(rows))
+
+
+def _cluster(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
+    nodes = sum(len(pool.hosts) for pool in cluster.pools)
+    devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
+    memory = sum(
+        len(pool.hosts) * sum(cluster.gpus[gpu].memory_gib for gpu in pool.devices) for pool in cluster.pools
+    )
+    totals = f"{count(nodes, 'node')}, {count(devices, 'device')}, {memory_text(memory)}"
+    yield "cluster", f"{cluster.name}: {totals}, {cluster.reserve_gib:g} GiB kept free per device"
+    for pool in cluster.pools:
+        yield "", pool_text(cluster, pool)
+
+
+def memory_text(gib: float) -> str:
+    """A large size: ``480 GiB``, ``1052 TiB``."""
+    return f"{gib:.0f} GiB" if gib < 10_000 else f"{gib / 1024:.0f} TiB"
+
+
+def pool_text(cluster: ClusterSpec, pool: PoolSpec) -> str:
+    """One pool in a line: ``a100: 2 x 8 A100-SXM-80GB (80 GiB), 300 GB/s inside, 8 x 200 Gbit/s ib``."""
+    nics = " + ".join(_nic(nic) for nic in pool.nics) or "no network"
+    shared = " shared" if pool.intra_node.shared else ""
+    inside = f"{pool.intra_node.bandwidth_gBps:g} GB/s{shared} inside"
+    price = "" if pool.price_per_gpu_hour is None else f", {pool.price_per_gpu_hour:g} per device-hour"
+    return f"{pool.name}: {len(pool.hosts)} x {_devices(cluster, pool)}, {inside}, {nics}{price}"
+
+
+def _devices(cluster: ClusterSpec, pool: PoolSpec) -> str:
+    kinds = dict.fromkeys(pool.devices)
+    parts = [f"{pool.devices.count(gpu)} {gpu} ({cluster.gpus[gpu].memory_gib:g} GiB)" for gpu in kinds]
+    return parts[0] if len(parts) == 1 else f"[{' + '.join(parts)}]"
+
+
+def _nic(nic: NicSpec) -> str:
+    many = f"{nic.count} x " if nic.count > 1 else ""
+    return f"{many}{nic.bandwidth_gbps:g} Gbit/s {nic.fabric}"
+
+
+def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
+    heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
+    mlp = "gated MLP" if model.gated_mlp else "MLP"
+    shape = (
+        f"{model.layers} layers, hidden {model.hidden}, {heads}, {mlp} {model.ffn}, vocabulary {model.vocab}"
+    )
+    yield "model", f"{model.name}: {model.kind}, {shape}, {format_count(model.parameters)} parameters"
+    training = model.training
+    tokens = format_count(training.global_batch * training.sequence_length)
+    yield (
+        "training",
+        f"{training.global_batch} sequences x {training.sequence_length} tokens = {tokens} per step, "
+        f"{training.precision}, {training.optimizer}, {training.attention} attention",
+    )
+
+
+def limits_text(limits: Limits) -> str:
+    """The user's limits on the search in a line; empty when there are none."""
+    allowed = {
+        "target": (limits.target,) if limits.target else None,
+        "zero": limits.zero,
+        "tp": limits.tp,
+        "pp": limits.pp,
+        "micro-batch": limits.micro_batch,
+        "recompute": limits.recompute,
+    }
+    parts = [
+        f"{key} {', '.join(str(value) for value in values)}" for key, values in allowed.items() if values
+    ]
+    if limits.time_limit_seconds is not None:
+        parts.append(f"time limit {limits.time_limit_seconds:g} s")
+    return "; ".join(parts)
+
+
+def provenance_text(calibration: Calibration) -> str:
+    """Where the constants come from and what error that leaves."""
+    measured = sorted(name for name, source in calibration.provenance.items() if source == "measured")
+    source = f"measured: {', '.join(measured)}" if measured else "datasheet peaks x assumed efficiencies"
+    return f"{source}; step times ±{percent(calibration.spread)}"

@@ -1,0 +1,192 @@
+"""Runs a plan in which GPUs have different batches: deals sequences, weighs losses, splits the pipeline.
+
+Needs torch and nothing else of hetplan; a launch folder holds it as ``hetplan_runtime.py``::
+
+    plan = load()                                          # this rank's part of batches.json
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=plan.deepspeed_config())
+    for micro in plan.micro_batches(step):                 # at each optimizer step
+        loss = loss_of(engine, data[micro.sequences]) * micro.weight
+
+The weight of a micro-batch makes every sequence of the global batch count alike, provided that the loss
+is a mean over the sequences of the micro-batch and that sequences have equally many tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+
+FORMAT = 1
+"""Version of batches.json that this file reads."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Sequences that a rank processes at a time."""
+
+    sequences: tuple[int, ...]
+    """Indices in the data set; one stand-in sequence in a padding micro-batch."""
+    weight: float
+    """Factor of the mean loss; 0 for padding."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Layers of one pipeline stage."""
+
+    first_layer: int
+    end_layer: int
+    """One past the last layer."""
+    recompute: str
+    """``none``, ``selective`` or ``full``."""
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """What one rank does in every optimizer step."""
+
+    rank: int
+    world_size: int
+    data_parallel: int
+    """Replicas of each stage."""
+    global_batch: int
+    """Sequences of one optimizer step over all ranks."""
+    zero: int
+    stages: tuple[Stage, ...]
+    stage: int
+    """Index of this rank's stage."""
+    first_sequence: int
+    """Offset of this rank's sequences in the global batch."""
+    sizes: tuple[int, ...]
+    """Sequences of each micro-batch, [step]; 0 is padding."""
+    weights: tuple[float, ...]
+    """Loss factor of each micro-batch, [step]."""
+
+    @property
+    def steps(self) -> int:
+        """Micro-batches of one optimizer step, padding included: the gradient accumulation steps."""
+        return len(self.sizes)
+
+    @property
+    def recompute(self) -> str:
+        """How this rank's stage recomputes activations."""
+        return self.stages[self.stage].recompute
+
+    def micro_batches(self, step: int, order: Sequence[int] | None = None) -> Iterator[MicroBatch]:
+        """This rank's micro-batches of an optimizer step; all ranks together deal each sequence once.
+
+        ``order`` permutes the data set (the same on every rank); it starts again when it is used up.
+        """
+        at = step * self.global_batch + self.first_sequence
+        for size, weight in zip(self.sizes, self.weights, strict=True):
+            # Padding runs a sequence of this rank's own, so that no other data has to be at hand.
+            places = range(at, at + size) if size else range(at - 1, at)
+            yield MicroBatch(tuple(order[i % len(order)] if order else i for i in places), weight)
+            at += size
+
+    def deepspeed_config(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """``ds_config.json`` with this rank's micro-batch size and accumulation steps.
+
+        ``train_batch_size`` stays out: DeepSpeed derives it from this rank alone.
+        """
+        file = Path(path) if path else Path(__file__).with_name("ds_config.json")
+        config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        config["train_micro_batch_size_per_gpu"] = max(self.sizes)
+        config["gradient_accumulation_steps"] = self.steps
+        return config
+
+    def mean_loss(self, weighted_losses: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Mean loss over the global batch from this rank's weighted losses of one step (collective)."""
+        total = torch.stack([loss.detach().float() for loss in weighted_losses]).sum() / self.steps
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(total)
+        return total / self.data_parallel
+
+    def pipeline_parts(self, before: int = 1, after: int = 1) -> list[int]:
+        """Bounds of the stages in a list of modules with ``before`` ahead of the layers and ``after`` behind."""
+        inner = [before + stage.end_layer for stage in self.stages[:-1]]
+        return [0, *inner, before + self.stages[-1].end_layer + after]
+
+    def pipeline_class(self, pipeline_module: type, before: int = 1, after: int = 1) -> type:
+        """DeepSpeed's PipelineModule with this plan's uneven stages, which it has no option for."""
+        parts = self.pipeline_parts(before, after)
+
+        class PlannedPipeline(pipeline_module):  # type: ignore[misc]
+            def _partition_layers(self, method: str = "planned") -> None:
+                if len(self._layer_specs) != parts[-1]:
+                    raise ValueError(f"the plan places {parts[-1]} modules, the model has {len(self._layer_specs)}")
+                stage = self._topo.get_coord(self.global_rank).pipe
+                self.parts = parts
+                self._set_bounds(start=parts[stage], stop=parts[stage + 1])
+
+        return PlannedPipeline
+
+
+class PlannedBatches(Sampler):  # type: ignore[misc]
+    """Batch sampler for a DataLoader: this rank's micro-batches of whole passes over a data set.
+
+    The order is the same on every rank: as stored, or shuffled anew by ``seed + epoch``. Sequences that
+    fill no global batch at the end of a pass are left out. ``plan.weights`` repeats along.
+    """
+
+    def __init__(self, plan: RankPlan, length: int, seed: int | None = None) -> None:
+        if length < plan.global_batch:
+            raise ValueError(f"the data has {length} sequences, one step needs {plan.global_batch}")
+        self.plan = plan
+        self.length = length
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the pass over the data; changes the order when there is a seed."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.length // self.plan.global_batch * self.plan.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = None
+        if self.seed is not None:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            order = torch.randperm(self.length, generator=generator).tolist()
+        for step in range(self.length // self.plan.global_batch):
+            for micro in self.plan.micro_batches(step, order):
+                yield list(micro.sequences)
+
+
+def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) -> RankPlan:
+    """A rank's part of ``batches.json``: by default of this process (RANK), from beside this file."""
+    file = Path(path) if path else Path(__file__).with_name("batches.json")
+    table: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if table.get("format") != FORMAT:
+        raise ValueError(f"{file}: format {table.get('format')}, this file reads format {FORMAT}")
+    _check_world(file, table["world_size"])
+    number = int(os.environ["RANK"]) if rank is None else rank
+    row = table["ranks"][number]
+    batch = table["batches"][row["batch"]]
+    return RankPlan(
+        rank=number,
+        world_size=table["world_size"],
+        data_parallel=table["data_parallel"],
+        global_batch=table["global_batch"],
+        zero=table["zero"],
+        stages=tuple(Stage(**stage) for stage in table["stages"]),
+        stage=row["stage"],
+        first_sequence=row["first_sequence"],
+        sizes=tuple(batch["micro_batches"]),
+        weights=tuple(batch["loss_weights"]),
+    )
+
+
+def _check_world(file: Path, planned: int) -> None:
+    """A job of another size would deal sequences twice or not at all."""
+    started = os.environ.get("WORLD_SIZE")
+    if started is not None and int(started) != planned:
+        raise ValueError(f"{file} is for {planned} ranks, this job has {started}")

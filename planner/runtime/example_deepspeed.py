@@ -1,0 +1,170 @@
+"""Example: trains a model of the planned shape with DeepSpeed, as the plan says.
+
+Start it on every node with ``launch.sh``. To train your own, replace ``sequences`` and ``Transformer``;
+what carries the plan are ``load``, ``deepspeed_config``, ``micro_batches`` and, in a pipeline, ``pipeline_class``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import deepspeed.ops
+import torch
+from deepspeed.accelerator import get_accelerator
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+
+from planner.runtime.batches import RankPlan, load
+from planner.runtime.example_model import (
+    Embedding,
+    Head,
+    Layer,
+    Shape,
+    Transformer,
+    load_shape,
+    loss_of,
+    make_norm,
+)
+
+FOLDER = Path(__file__).parent
+MASKED_EVERY = 7
+"""An encoder predicts every seventh token."""
+IGNORED = -100
+"""Label of a token that the loss leaves out."""
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Inputs and labels, both [sequence][position]."""
+
+
+def main() -> None:
+    """Train for some steps and print the mean loss of each global batch."""
+    options = parse_options()
+    start_processes()
+    torch.manual_seed(options.seed)
+    plan, shape = load(), load_shape(FOLDER / "model.json")
+    train = train_pipeline if len(plan.stages) > 1 else train_data_parallel
+    engine = train(plan, shape, options)
+    if options.save:
+        engine.save_checkpoint(str(options.save))
+    # A rank that leaves first would break the others' connections while they still save.
+    torch.distributed.barrier()
+    if get_accelerator().device_name() != "cpu":
+        # Gloo now and then aborts a process that has destroyed its groups; NCCL complains when it has not.
+        torch.distributed.destroy_process_group()
+
+
+def parse_options() -> argparse.Namespace:
+    """What the plan leaves open."""
+    parser = argparse.ArgumentParser(description="Train a model of the planned shape.")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps (100)")
+    parser.add_argument("--lr", type=float, default=3e-4, help="learning rate (3e-4)")
+    parser.add_argument("--seed", type=int, default=0, help="of the initial weights (0)")
+    parser.add_argument("--text", type=Path, help="train on this file, byte by byte (made-up tokens)")
+    parser.add_argument("--save", type=Path, help="write a checkpoint into this folder at the end")
+    return parser.parse_args()
+
+
+def start_processes() -> None:
+    """Join the job that torchrun started."""
+    accelerator = get_accelerator()
+    if accelerator.device_name() == "cpu":
+        # DeepSpeed would compile an optional collective for minutes before the first step.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    else:
+        accelerator.set_device(int(os.environ["LOCAL_RANK"]))
+    deepspeed.init_distributed(dist_backend=accelerator.communication_backend_name())
+
+
+def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
+    """Every rank holds all layers and processes its own share of the batch."""
+    config = plan.deepspeed_config()
+    with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
+        model = Transformer(shape, plan.recompute)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=make_optimizer(model, shape, options), config=config)
+    for step in range(options.steps):
+        losses = []
+        for micro in plan.micro_batches(step):
+            inputs, labels = sequences(micro.sequences, shape, options.text)
+            loss = loss_of(engine(inputs.to(engine.device)), labels.to(engine.device)) * micro.weight
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss)
+        report(plan, step, plan.mean_loss(losses))
+    return engine
+
+
+def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
+    """Every rank holds the layers of its stage; all replicas have the same batch."""
+    modules = pipeline_modules(shape, plan.recompute)
+    planned = plan.pipeline_class(PipelineModule, before=1, after=2)
+    model = planned(
+        layers=modules, num_stages=len(plan.stages), loss_fn=loss_of, seed_layers=True, base_seed=options.seed
+    )
+    optimizer = make_optimizer(model, shape, options)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=plan.deepspeed_config())
+    for step in range(options.steps):
+        report(plan, step, engine.train_batch(micro_batch_data(plan, shape, options, step)))
+    return engine
+
+
+def pipeline_modules(shape: Shape, recompute: str) -> list[Any]:
+    """The model as DeepSpeed's pipeline takes it: embedding, layers, norm, head."""
+    if shape.tied_embeddings:
+        first = TiedLayerSpec("embedding", Embedding, shape)
+        last = TiedLayerSpec("embedding", Embedding, shape)
+    else:
+        first, last = LayerSpec(Embedding, shape), LayerSpec(Head, shape)
+    layers = [LayerSpec(Layer, shape, recompute) for _ in range(shape.layers)]
+    return [first, *layers, make_norm(shape), last]
+
+
+def micro_batch_data(plan: RankPlan, shape: Shape, options: argparse.Namespace, step: int) -> Iterator[Batch]:
+    """The micro-batches of one step, for the stages that read data."""
+    for micro in plan.micro_batches(step):
+        yield sequences(micro.sequences, shape, options.text)
+
+
+def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any:
+    """The optimizer that the plan counted memory for."""
+    if shape.optimizer == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+    return torch.optim.AdamW(model.parameters(), lr=options.lr)
+
+
+def sequences(indices: tuple[int, ...], shape: Shape, text: Path | None) -> Batch:
+    """Tokens and labels of some sequences; the same index is the same sequence on every rank."""
+    tokens = torch.stack([sequence(index, shape, text) for index in indices])
+    if shape.kind == "decoder":
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    inputs, labels = tokens[:, :-1].clone(), torch.full_like(tokens[:, :-1], IGNORED)
+    labels[:, ::MASKED_EVERY] = inputs[:, ::MASKED_EVERY]
+    inputs[:, ::MASKED_EVERY] = 0
+    return inputs, labels
+
+
+def sequence(index: int, shape: Shape, text: Path | None) -> torch.Tensor:
+    """One sequence and the token after it: bytes of the text, or a made-up run with a pattern to learn."""
+    length = shape.sequence_length + 1
+    if text is None:
+        generator = torch.Generator().manual_seed(index)
+        start, stride = torch.randint(shape.vocab, (2,), generator=generator).tolist()
+        return (start + stride % 5 * torch.arange(length)) % shape.vocab
+    whole = max(1, (text.stat().st_size - 1) // shape.sequence_length)
+    with text.open("rb") as file:
+        file.seek(index % whole * shape.sequence_length)
+        read = file.read(length)
+    return torch.tensor(list(read.ljust(length, b"\0"))) % shape.vocab
+
+
+def report(plan: RankPlan, step: int, loss: torch.Tensor) -> None:
+    """One line a step, from the first rank."""
+    if plan.rank == 0:
+        print(f"step {step} loss {loss.item():.9f}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Lower bounds of whole families and choices in closed form: what the search orders and cuts by.
+
+For a pipeline with m micro-batches let w be layers per second of a stage slot. In the time V a stage behind k
+others can work at most (V - their first and last micro-batch) / m per micro-batch; with the fastest slots
+first this gives V >= L / sum_k w_k / m * (1 - 1/(m v))^k. Whole layers give a second bound: no stage can do
+more than floor(V / m / seconds per layer) of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, replace
+from math import floor
+
+from planner.cost.communication import Ring, inside_rate
+from planner.cost.estimate import Estimator
+from planner.cost.stage import Shape
+from planner.plan import ReplicaGroup
+from planner.search.space import Family, divisors, tp_degrees, usable_kinds
+from planner.search.values import Limits
+from planner.targets import TARGETS
+from planner.topology import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What one kind of device does for a family, at best."""
+
+    slots: float
+    """Stages that its devices could fill, in parts too."""
+    layer_seconds: float
+    """Forward and backward of one layer for one micro-batch."""
+    tail_seconds: tuple[float, ...]
+    """Least end of the step, [layers]: optimizer, and synchronisation that nothing can hide."""
+    most_layers: int
+    """Layers that fit in its memory when least micro-batches are in flight."""
+    ends_layers: float
+    """What the embedding and the head cost, in layers."""
+
+
+class Bounds:
+    """Bounds for the families of one search."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self.estimator = estimator
+        self.kinds = usable_kinds(estimator.topology, estimator.model)
+        self._speeds: dict[Family, tuple[Speed, ...]] = {}
+
+    def speeds(self, family: Family) -> tuple[Speed, ...]:
+        """Speeds of all kinds, fastest first."""
+        if family not in self._speeds:
+            found = [self._speed(family, kind) for kind in self.kinds]
+            kept = (speed for speed in found if speed is not None and speed.slots > 0 and speed.most_layers > 0)
+            self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
+        return self._speeds[family]
+
+    def bound(self, family: Family, depth: int, interleave: int) -> float:
+        """No plan of this choice is faster; infinite when its layers fit in no memory."""
+        speeds = self.speeds(family)
+        if family.dp is None:
+            return self._device_seconds_bound(speeds, family.micro_batches)
+        slots = fastest_slots(speeds, depth)
+        if sum(count * speed.most_layers for count, speed in slots) < self.estimator.model.layers:
+            return float("inf")
+        steps = family.micro_batches
+        ramp = self._ramp_bound(speeds, slots, steps, interleave)
+        return max(ramp, self._whole_layers_bound(speeds, depth, steps))
+
+    def _device_seconds_bound(self, speeds: tuple[Speed, ...], steps: int) -> float:
+        """Where each stage has its own degrees: all devices at their best, without a ramp."""
+        rate = sum(speed.slots / speed.layer_seconds for speed in speeds)
+        return steps * self._work_layers(speeds) / rate if rate else float("inf")
+
+    def _work_layers(self, speeds: tuple[Speed, ...]) -> float:
+        return self.estimator.model.layers + min((speed.ends_layers for speed in speeds), default=0.0)
+
+    def _ramp_bound(
+        self, speeds: tuple[Speed, ...], slots: list[tuple[float, Speed]], steps: int, interleave: int
+    ) -> float:
+        ratio = 1.0 - 1.0 / (steps * interleave)
+        reach, done = 0.0, 0.0
+        for count, speed in slots:
+            reach += _geometric(ratio, done, count) / (speed.layer_seconds * steps)
+            done += count
+        return self._work_layers(speeds) / reach if reach else float("inf")
+
+    def _whole_layers_bound(self, speeds: tuple[Speed, ...], depth: int, steps: int) -> float:
+        """Least time in which ``depth`` stages can hold all layers, none of them in parts."""
+        layers = self.estimator.model.layers
+        work = [
+            [
+                count * steps * speed.layer_seconds + speed.tail_seconds[count]
+                for count in range(1, min(speed.most_layers, layers) + 1)
+            ]
+            for speed in speeds
+        ]
+        times = sorted({seconds for row in work for seconds in row})
+
+        def enough(seconds: float) -> bool:
+            counts = sorted(((bisect_right(row, seconds), speed.slots) for row, speed in zip(work, speeds, strict=True)), reverse=True)
+            return _layers_of_slots(counts, depth) >= layers - 1e-9
+
+        if not times or not enough(times[-1]):
+            return float("inf")
+        return times[bisect_left(times, True, key=enough)]
+
+    def _speed(self, family: Family, kind: Kind) -> Speed | None:
+        if family.tp is None or family.dp is None:
+            return self._free_speed(family, kind)
+        if kind.per_node < family.tp:
+            return None
+        group = self._group(family, kind, family.tp, family.dp)
+        return self._of_group(family, kind, group, kind.replicas(family.tp) / family.dp)
+
+    def _free_speed(self, family: Family, kind: Kind) -> Speed | None:
+        """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
+        model, row = self.estimator.model, TARGETS[family.target]
+        degrees = tp_degrees(row, Limits(), model, (kind,))
+        found = [
+            self._of_group(family, kind, self._group(family, kind, tp, dp), float(kind.devices))
+            for tp in degrees
+            for dp in divisors(family.batch)
+            if tp * dp <= kind.devices
+        ]
+        ways = [tp * dp for tp in degrees for dp in divisors(family.batch) if tp * dp <= kind.devices]
+        best = min((speed.layer_seconds * way for speed, way in zip(found, ways, strict=True)), default=None)
+        if best is None:
+            return None
+        ends = min(speed.ends_layers for speed in found)
+        return Speed(
+            slots=float(kind.devices),
+            layer_seconds=best,
+            tail_seconds=(),
+            most_layers=model.layers,
+            ends_layers=ends,
+        )
+
+    def _group(self, family: Family, kind: Kind, tp: int, dp: int) -> ReplicaGroup:
+        share = family.micro_batches * (family.batch // dp)
+        return ReplicaGroup(
+            pool=kind.pool, gpu=kind.gpu, tp=tp, count=dp, share=share, steps=family.micro_batches
+        )
+
+    def _of_group(self, family: Family, kind: Kind, group: ReplicaGroup, slots: float) -> Speed:
+        pricer = self.estimator.pricer(family.target)
+        shape = self._shape(family, group.tp, 1)
+        ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+        micro = pricer.micro_batch(shape, group, group.micro_batch, ring)
+        layer_seconds = micro.forward_seconds + micro.backward_seconds
+        ends = 0.0
+        for stage in (0, 2):
+            whole = pricer.micro_batch(replace(shape, stage=stage), group, group.micro_batch, ring)
+            ends += whole.forward_seconds + whole.backward_seconds - layer_seconds
+        return Speed(
+            slots=slots,
+            layer_seconds=layer_seconds,
+            ends_layers=ends / layer_seconds,
+            tail_seconds=self._tails(family, kind, group),
+            most_layers=self._most_layers(family, group),
+        )
+
+    def _tails(self, family: Family, kind: Kind, group: ReplicaGroup) -> tuple[float, ...]:
+        """Tail of 0, 1, 2, ... layers over the fastest ring that reaches a device of this kind."""
+        pricer = self.estimator.pricer(family.target)
+        ring = self._fastest_ring(kind, group)
+        return (
+            0.0,
+            *(
+                pricer.tail_seconds(self._shape(family, group.tp, layers), group, ring)
+                for layers in range(1, self.estimator.model.layers + 1)
+            ),
+        )
+
+    def _fastest_ring(self, kind: Kind, group: ReplicaGroup) -> Ring:
+        """Through the NICs where a node cannot hold all members, else the faster of both."""
+        topology = self.estimator.topology
+        pools = {other.pool for other in self.kinds}
+        paths = [topology.path(kind.pool, pool) for pool in pools]
+        between = max((path.first_bytes_per_second for path in paths if path.fabric != "node"), default=0.0)
+        together = sum(other.per_node for other in self.kinds if other.pool == kind.pool) // group.tp
+        rate = between / group.tp
+        if group.count <= together:
+            rate = max(rate, inside_rate(kind))
+        efficiency = self.estimator.calibration.link_efficiency
+        return Ring(size=group.count, bytes_per_second=rate * efficiency, latency_seconds=0.0, crosses="node")
+
+    def _most_layers(self, family: Family, group: ReplicaGroup) -> int:
+        """Layers that fit between the ends of a pipeline with one micro-batch in flight; one stage may hold all."""
+        pricer = self.estimator.pricer(family.target)
+        layers = range(1, self.estimator.model.layers + 1)
+        dp = group.count
+
+        def too_many(count: int) -> bool:
+            return not pricer.memory(self._shape(family, group.tp, count), group, dp).fits
+
+        return bisect_left(layers, True, key=too_many)
+
+    def _shape(self, family: Family, tp: int, layers: int) -> Shape:
+        """A stage in the middle with the least in flight: the last but one of a pipeline that has no head."""
+        return Shape(
+            chunks=(layers,),
+            stage=1,
+            depth=3,
+            micro_batches=1,
+            zero=family.zero,
+            recompute=family.recompute,
+            sequence_parallel=TARGETS[family.target].sequence_parallel and tp > 1,
+        )
+
+
+def fastest_slots(speeds: tuple[Speed, ...], depth: int) -> list[tuple[float, Speed]]:
+    """The ``depth`` fastest stage slots as (number, speed); parts of slots of several kinds may share a stage."""
+    found, left = [], float(depth)
+    for speed in speeds:
+        count = min(speed.slots, left)
+        if count > 0:
+            found.append((count, speed))
+        left -= count
+    return found
+
+
+def _geometric(ratio: float, start: float, count: float) -> float:
+    """An upper bound of sum of ratio^k over ``count`` slots from ``start`` on, in parts too.
+
+    Slots are whole in a pipeline; a part of a slot weighs as its whole slot does.
+    """
+    total, position, left = 0.0, start, count
+    while left > 1e-12:
+        slot = floor(position + 1e-12)
+        part = min(left, slot + 1 - position)
+        total += part * ratio**slot
+        position += part
+        left -= part
+    return total
+
+
+def _layers_of_slots(counts: list[tuple[int, float]], depth: int) -> float:
+    """Layers that the ``depth`` best slots hold, of (layers, slots) with most layers first."""
+    total, left = 0.0, float(depth)
+    for layers, slots in counts:
+        used = min(slots, left)
+        total += used * layers
+        left -= used
+    return total

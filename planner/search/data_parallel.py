@@ -1,0 +1,254 @@
+"""Data parallelism with a batch per device: the best shares for given devices, and the best devices.
+
+Between two synchronisations of ZeRO 0 and 1 every device works on its own, so it gets as many sequences as it
+finishes in the common time; ZeRO 2 and 3 communicate in every micro-batch, so all take the same number of
+micro-batches (Poplar, arXiv:2408.12596, algorithm 2). Both are threshold problems: the least time T for which
+the devices together finish the global batch. Work of a share never falls when the share grows, so the
+threshold is exact.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from planner.cost.communication import Ring
+from planner.cost.estimate import Estimator
+from planner.cost.stage import Shape
+from planner.plan import Plan, ReplicaGroup, Stage
+from planner.search.options import ring_alone
+from planner.search.space import recomputes_of, usable_kinds
+from planner.search.values import Limits
+from planner.targets import Recompute, Target
+from planner.topology import Kind
+
+MAX_MICRO_BATCH = 512
+MAX_COUNTS = 4096
+"""Ways to choose how many devices of each kind take part; larger clusters are offered in coarser steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallel:
+    """An outer choice: one stage, every device a replica of its own."""
+
+    target: str
+    zero: int
+    recompute: Recompute
+
+
+def choices(row: Target, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
+    """Outer choices of a target that deals a batch per device."""
+    one_stage = limits.pp is None or 1 in limits.pp
+    one_device = limits.tp is None or 1 in limits.tp
+    if row.batch_without_pipeline != "per-device" or not one_stage or not one_device:
+        return
+    for zero in row.zero_without_pipeline:
+        for recompute in recomputes_of(row, limits, estimator.model):
+            if limits.zero is None or zero in limits.zero:
+                yield DataParallel(target=row.name, zero=zero, recompute=recompute)
+
+
+def device_counts(kinds: Sequence[Kind], global_batch: int) -> list[tuple[int, ...]]:
+    """How many devices of each kind may take part, [way][kind]: all ways, or the round ones of a large cluster."""
+    for most in (8, 4, 2, 1):
+        counts = [_counts(kind, most) for kind in kinds]
+        total = 1
+        for found in counts:
+            total *= len(found)
+        if total <= MAX_COUNTS:
+            break
+    return [way for way in product(*counts) if 0 < sum(way) <= global_batch]
+
+
+def _counts(kind: Kind, most: int) -> tuple[int, ...]:
+    """0, up to ``most`` round numbers in a node and of nodes, and all."""
+    if kind.devices <= most:
+        return tuple(range(kind.devices + 1))
+    inside = {kind.per_node >> shift for shift in range(most)} - {0} if most > 1 else set()
+    nodes = {kind.per_node * max(1, kind.nodes >> shift) for shift in range(most)}
+    return (0, *sorted(inside | nodes | {kind.devices}))
+
+
+class Shares:
+    """Best shares for one outer choice."""
+
+    def __init__(self, choice: DataParallel, estimator: Estimator, limits: Limits) -> None:
+        self.choice = choice
+        self.estimator = estimator
+        self.pricer = estimator.pricer(choice.target)
+        self.limits = limits
+        self.batch = estimator.model.training.global_batch
+        self.kinds = usable_kinds(estimator.topology, estimator.model)
+        self._compute: dict[tuple[str, str], list[float]] = {}
+        self._alone_work: dict[tuple[tuple[str, str], int], list[float]] = {}
+        self._most: dict[tuple[tuple[str, str], int], int] = {}
+
+    def ways(self) -> list[tuple[int, ...]]:
+        """Device counts to try, [way][kind]."""
+        return device_counts(self.kinds, self.batch)
+
+    def bound(self, way: tuple[int, ...]) -> float:
+        """No shares of these devices are faster than all of them computing at their best rate."""
+        rates = [self._best_rate(kind, sum(way)) * count for kind, count in zip(self.kinds, way, strict=True) if count]
+        return self.batch / sum(rates) if all(rates) else float("inf")
+
+    def plan(self, way: tuple[int, ...]) -> Plan | None:
+        """The fastest shares of these devices; None when some device cannot hold its part."""
+        used = [(kind, count) for kind, count in zip(self.kinds, way, strict=True) if count]
+        most = [self.most_sequences(kind, sum(way)) for kind, _ in used]
+        if not all(most):
+            return None
+        groups = tuple(self._group(kind, count, 1, 1) for kind, count in used)
+        ring = ring_alone(groups, self.estimator)
+        if not ring.connected:
+            return None
+        dealt = self._lock_step(used, most, ring) if self.choice.zero >= 2 else self._alone(used, most, ring)
+        if dealt is None:
+            return None
+        stage = Stage(
+            first_layer=0,
+            end_layer=self.estimator.model.layers,
+            replicas=dealt,
+            recompute=self.choice.recompute,
+        )
+        return Plan(target=self.choice.target, zero=self.choice.zero, stages=(stage,))
+
+    def most_sequences(self, kind: Kind, devices: int) -> int:
+        """Largest micro-batch that fits on a device of this kind when ``devices`` share the states; 0 for none."""
+        key = (kind.key, devices if self.choice.zero else min(devices, 2))
+        if key not in self._most:
+            low, high = 0, min(self.batch, MAX_MICRO_BATCH)
+            if self.limits.micro_batch is not None:
+                high = min(high, max(self.limits.micro_batch))
+            while low < high:
+                middle = (low + high + 1) // 2
+                group = self._group(kind, 1, middle, 1)
+                fits = self.pricer.memory(self._shape(1), group, devices).fits
+                low, high = (middle, high) if fits else (low, middle - 1)
+            self._most[key] = low
+        return self._most[key]
+
+    def _alone(self, used: list[tuple[Kind, int]], most: list[int], ring: Ring) -> tuple[ReplicaGroup, ...] | None:
+        """ZeRO 0 and 1: shares by threshold; each device splits its share over as few micro-batches as fit."""
+        work = [self._work(kind, limit, ring) for (kind, _), limit in zip(used, most, strict=True)]
+        shares = _threshold(work, [count for _, count in used], self.batch)
+        return self._deal(used, shares, [-(-share // limit) for share, limit in zip(shares, most, strict=True)])
+
+    def _work(self, kind: Kind, limit: int, ring: Ring) -> list[float]:
+        """Seconds of 1, 2, ... sequences alone on a device, in the fewest micro-batches of at most ``limit``."""
+        key = (kind.key, limit)
+        if key in self._alone_work:
+            return self._alone_work[key]
+        one = self._micro_seconds(kind, ring, limit)
+        found = self._alone_work[key] = []
+        for share in range(1, self.batch + 1):
+            steps = -(-share // limit)
+            small, larger = divmod(share, steps)
+            seconds = (steps - larger) * one[small - 1]
+            found.append(seconds + (larger * one[small] if larger else 0.0))
+        return found
+
+    def _lock_step(
+        self, used: list[tuple[Kind, int]], most: list[int], ring: Ring
+    ) -> tuple[ReplicaGroup, ...] | None:
+        """ZeRO 2 and 3: for each number of micro-batches the least common micro-batch time; the best of all."""
+        counts = [count for _, count in used]
+        fewest = -(-self.batch // sum(count * limit for count, limit in zip(counts, most, strict=True)))
+        best: tuple[float, int, list[int]] | None = None
+        work = [self._micro_seconds(kind, ring, limit) for (kind, _), limit in zip(used, most, strict=True)]
+        for steps in range(fewest, min(self.batch // max(1, sum(counts)), max(2 * fewest, fewest + 16)) + 1):
+            stretched = [[value for value in values for _ in range(steps)] for values in work]
+            shares = _threshold(stretched, counts, self.batch)
+            if not shares or min(shares) < steps:
+                continue
+            seconds = steps * max(values[-(-share // steps) - 1] for values, share in zip(work, shares, strict=True))
+            if best is None or seconds < best[0]:
+                best = seconds, steps, shares
+        return None if best is None else self._deal(used, best[2], [best[1]] * len(used))
+
+    def _micro_seconds(self, kind: Kind, ring: Ring, limit: int) -> list[float]:
+        """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences."""
+        shape = self._shape(1)
+        group = self._group(kind, 1, 1, 1)
+        found = []
+        for sequences in range(1, limit + 1):
+            micro = self.pricer.micro_batch(shape, group, sequences, ring)
+            found.append(micro.forward_seconds + micro.backward_seconds)
+        return found
+
+    def _best_rate(self, kind: Kind, devices: int) -> float:
+        """Sequences per second of a device that computes all the time; 0 when nothing fits."""
+        most = self.most_sequences(kind, devices)
+        if not most:
+            return 0.0
+        if kind.key not in self._compute:
+            alone = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+            self._compute[kind.key] = self._micro_seconds(kind, alone, min(self.batch, MAX_MICRO_BATCH))
+        return max((index + 1) / seconds for index, seconds in enumerate(self._compute[kind.key][:most]))
+
+    def _deal(
+        self, used: list[tuple[Kind, int]], shares: list[int], steps: list[int]
+    ) -> tuple[ReplicaGroup, ...] | None:
+        """Groups whose shares add up to the batch: what is too much is taken back one sequence a device."""
+        if not shares:
+            return None
+        excess = sum(share * count for share, (_, count) in zip(shares, used, strict=True)) - self.batch
+        found = []
+        for (kind, count), share, fixed in zip(used, shares, steps, strict=True):
+            floor = fixed if self.choice.zero >= 2 else 1
+            whole, extra = divmod(excess, count)
+            whole = min(whole, share - floor)
+            extra = min(extra, count) if share - whole > floor else 0
+            excess -= whole * count + extra
+            found += self._split(kind, count, extra, share - whole, fixed)
+        return None if excess else tuple(found)
+
+    def _split(self, kind: Kind, count: int, extra: int, share: int, steps: int) -> list[ReplicaGroup]:
+        """``extra`` of ``count`` devices get one sequence less."""
+        parts = [(count - extra, share), (extra, share - 1)]
+        lock = self.choice.zero >= 2
+        most = -(-share // steps)
+        return [
+            self._group(kind, number, part, steps if lock else -(-part // most)) for number, part in parts if number
+        ]
+
+    def _group(self, kind: Kind, count: int, share: int, steps: int) -> ReplicaGroup:
+        return ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=count, share=share, steps=steps)
+
+    def _shape(self, steps: int) -> Shape:
+        return Shape(
+            chunks=(self.estimator.model.layers,),
+            stage=0,
+            depth=1,
+            micro_batches=steps,
+            zero=self.choice.zero,
+            recompute=self.choice.recompute,
+            sequence_parallel=False,
+        )
+
+
+def _threshold(work: Sequence[Sequence[float]], counts: Sequence[int], batch: int) -> list[int]:
+    """Largest shares within the least common time, [kind]; empty when the devices cannot do the batch.
+
+    ``work`` is [kind][share - 1] in seconds and never falls.
+    """
+
+    def shares(limit: float) -> list[int]:
+        return [bisect_right(values, limit) for values in work]
+
+    def enough(found: list[int]) -> bool:
+        return all(found) and sum(share * count for share, count in zip(found, counts, strict=True)) >= batch
+
+    low, high = 0.0, max(values[-1] for values in work)
+    if not enough(shares(high)):
+        return []
+    while True:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            return shares(high)
+        if enough(shares(middle)):
+            high = middle
+        else:
+            low = middle

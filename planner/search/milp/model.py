@@ -1,0 +1,243 @@
+"""The ILP of one outer choice: an option for every stage, least time of the pipeline's longest path.
+
+    x[s,o] = 1        stage s takes option o (a composition of devices and a number of layers)
+    e[s,a,b] = 1      stage s is in state a of its node and the next stage stands on place b (prices the send)
+    T                 end of the step
+
+The end of a pipeline is the largest of many paths through its operations, each linear in the durations and
+so in x and e. The model starts with the paths that stay on one stage; further ones are added when a
+solution is simulated and its critical path turns out longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pulp
+
+from planner.cost.schedule import Path
+from planner.search.milp.places import Places, State
+from planner.search.milp.solver import TOLERANCE, Solved, solve
+from planner.search.options import Option, StageOptions
+
+Linear = pulp.LpAffineExpression
+
+
+class PipelineModel:
+    """Builds the ILP of one choice once, then re-solves it with more cuts."""
+
+    def __init__(self, stages: StageOptions, cutoff_seconds: float, solver: str | None = None) -> None:
+        self.stages = stages
+        self.solver = solver
+        self.depth = stages.choice.depth
+        self.chunks = stages.choice.interleave
+        self.scale = cutoff_seconds
+        self.options: list[list[Option]] = [
+            list(stages.options(stage, cutoff_seconds)) for stage in range(self.depth)
+        ]
+        self.problem = pulp.LpProblem("pipeline", pulp.LpMinimize)
+        self.end = pulp.LpVariable("T", lowBound=0.0, upBound=1.0)
+        self.problem += self.end
+        self.feasible = all(self.options)
+        if self.feasible:
+            self._build()
+
+    def _build(self) -> None:
+        self.take = [
+            [pulp.LpVariable(f"x_{stage}_{index}", cat="Binary") for index in range(len(options))]
+            for stage, options in enumerate(self.options)
+        ]
+        self._one_option_per_stage()
+        self._every_layer_once()
+        self._no_device_twice()
+        self._places()
+        self._no_node_twice()
+        self._paths_of_one_stage()
+
+    def _one_option_per_stage(self) -> None:
+        for variables in self.take:
+            self.problem += pulp.lpSum(variables) == 1
+
+    def _every_layer_once(self) -> None:
+        total = self._sum((option.layers, variable) for _, option, variable in self._all())
+        self.problem += total == self.stages.estimator.model.layers
+
+    def _no_device_twice(self) -> None:
+        """Replicas against room where all have one degree, devices otherwise."""
+        tp = self.stages.choice.family.tp
+        for kind in self.stages.topology.kinds:
+            used = [
+                (group.count * (1 if tp else group.tp), variable)
+                for _, option, variable in self._all()
+                for group in self.stages.compositions[option.composition]
+                if (group.pool, group.gpu) == kind.key
+            ]
+            if used:
+                self.problem += self._sum(used) <= (kind.replicas(tp) if tp else kind.devices)
+    def _places(self) -> None:
+        """Sends cost what the places of both ends say: a flow from state to state along the stages."""
+        self.places = Places(self.stages, sorted({option.composition for row in self.options for option in row}))
+        self.send: list[Linear] = [Linear() for _ in range(self.depth)]
+        self._fresh: dict[tuple[str, str], list[pulp.LpVariable]] = {}
+        arriving = self._first_states()
+        for stage in range(self.depth - 1):
+            arriving = self._flow(stage, arriving)
+        if self.chunks > 1:
+            self._round_trip()
+
+    def _first_states(self) -> dict[State, list[pulp.LpVariable]]:
+        found: dict[State, list[pulp.LpVariable]] = {}
+        for place, variables in self._by_place(0).items():
+            state = self.places.entered(place)
+            found.setdefault(state, []).extend(variables)
+            self._count_fresh(state, variables)
+        return found
+
+    def _flow(self, stage: int, arriving: dict[State, list[pulp.LpVariable]]) -> dict[State, list[pulp.LpVariable]]:
+        """Edges from the states of a stage to the places of the next; returns what arrives in each state there."""
+        incoming: dict[int, list[pulp.LpVariable]] = {}
+        found: dict[State, list[pulp.LpVariable]] = {}
+        cost: list[tuple[float, pulp.LpVariable]] = []
+        following = self._by_place(stage + 1)
+        for number, (state, variables) in enumerate(arriving.items()):
+            leaving = []
+            for place in following:
+                after, seconds = self.places.step(state, place)
+                if seconds == float("inf"):
+                    continue
+                edge = pulp.LpVariable(f"e_{stage}_{number}_{place}", lowBound=0.0, upBound=1.0)
+                cost.append((seconds / self.scale, edge))
+                leaving.append(edge)
+                incoming.setdefault(place, []).append(edge)
+                found.setdefault(after, []).append(edge)
+                self._count_fresh(after, [edge])
+            self.problem += pulp.lpSum(leaving) == pulp.lpSum(variables)
+        for place, variables in following.items():
+            self.problem += pulp.lpSum(incoming.get(place, [])) == pulp.lpSum(variables)
+        self.send[stage] = self._sum(cost)
+        return found
+
+    def _round_trip(self) -> None:
+        """Interleaving sends from the last stage to the first."""
+        first, last = self._by_place(0), self._by_place(self.depth - 1)
+        edges: dict[tuple[int, int], pulp.LpVariable] = {}
+        for start in last:
+            for end in first:
+                if self.places.around(start, end) < float("inf"):
+                    edges[start, end] = pulp.LpVariable(f"r_{start}_{end}", lowBound=0.0, upBound=1.0)
+        for side, by_place in enumerate((last, first)):
+            for place, variables in by_place.items():
+                found = [edge for ends, edge in edges.items() if ends[side] == place]
+                self.problem += pulp.lpSum(found) == pulp.lpSum(variables)
+        self.send[-1] = self._sum((self.places.around(*ends) / self.scale, edge) for ends, edge in edges.items())
+
+    def _count_fresh(self, state: State, variables: list[pulp.LpVariable]) -> None:
+        """Remember who takes an untouched node."""
+        kind = self.places.fresh_node(state)
+        if kind is not None:
+            self._fresh.setdefault(kind, []).extend(variables)
+
+    def _by_place(self, stage: int) -> dict[int, list[pulp.LpVariable]]:
+        found: dict[int, list[pulp.LpVariable]] = {}
+        for option, variable in zip(self.options[stage], self.take[stage], strict=True):
+            found.setdefault(self.places.of[option.composition], []).append(variable)
+        return found
+
+    def _no_node_twice(self) -> None:
+        """Stages that fill nodes, and runs of stages that share one, need untouched nodes."""
+        for kind in self.stages.topology.kinds:
+            whole = [
+                (group.count // (kind.per_node // group.tp), variable)
+                for _, option, variable in self._all()
+                for group in self.stages.compositions[option.composition]
+                if (group.pool, group.gpu) == kind.key and group.count >= kind.per_node // group.tp
+            ]
+            fresh = [(1, variable) for variable in self._fresh.get(kind.key, [])]
+            if whole or fresh:
+                self.problem += self._sum_all(whole + fresh) <= kind.nodes
+
+    def _paths_of_one_stage(self) -> None:
+        """Up the pipeline to a stage, all its work, and back down to the first; and the end of its own tail."""
+        steps = self.stages.choice.family.micro_batches
+        for stage in range(self.depth):
+            up = pulp.lpSum(self._forward(before, 0) for before in range(stage))
+            down = pulp.lpSum(self._backward(before, 0) for before in range(stage))
+            work = steps * self._busy(stage)
+            self.problem += self.end >= up + work + self._tail(stage)
+            if stage:
+                self.problem += self.end >= up + work + down + self._tail(0)
+
+    def _busy(self, stage: int) -> Linear:
+        return pulp.lpSum(self._forward(stage, c) + self._backward(stage, c) for c in range(self.chunks))
+
+    def _forward(self, stage: int, chunk: int) -> Linear:
+        sends = not (stage == self.depth - 1 and chunk == self.chunks - 1)
+        seconds = self._stage_sum(stage, lambda option: option.forward[chunk])
+        return seconds + self.send[stage] if sends else seconds
+
+    def _backward(self, stage: int, chunk: int) -> Linear:
+        sends = not (stage == 0 and chunk == 0)
+        seconds = self._stage_sum(stage, lambda option: option.backward[chunk])
+        return seconds + self.send[stage - 1] if sends else seconds
+
+    def _tail(self, stage: int) -> Linear:
+        return self._stage_sum(stage, lambda option: option.tail_seconds)
+
+    def _stage_sum(self, stage: int, value) -> Linear:  # type: ignore[no-untyped-def]
+        pairs = zip(self.options[stage], self.take[stage], strict=True)
+        return self._sum((value(option) / self.scale, variable) for option, variable in pairs)
+
+    @staticmethod
+    def _sum(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
+        return Linear([(variable, factor) for factor, variable in terms])
+
+    @staticmethod
+    def _sum_all(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
+        """Like ``_sum`` where a variable may occur twice."""
+        return pulp.lpSum(factor * variable for factor, variable in terms)
+
+    def _all(self) -> list[tuple[int, Option, pulp.LpVariable]]:
+        return [
+            (stage, option, variable)
+            for stage in range(self.depth)
+            for option, variable in zip(self.options[stage], self.take[stage], strict=True)
+        ]
+
+    def limit(self, seconds: float) -> None:
+        """From now on only plans faster than ``seconds`` are of interest."""
+        self.end.upBound = seconds / self.scale
+
+    def solve(self, *, gap: float, seconds: float | None = None) -> Solved:
+        """Solve with the cuts so far; the bound is in seconds."""
+        found = solve(self.problem, gap=gap, seconds=seconds, solver=self.solver)
+        bound = found.bound * self.scale * (1 - TOLERANCE)
+        return Solved(status=found.status, bound=bound, has_solution=found.has_solution)
+
+    def chosen(self) -> list[Option]:
+        """The options of the last solution, one a stage."""
+        return [
+            max(zip(options, variables, strict=True), key=lambda pair: pair[1].value() or 0.0)[0]
+            for options, variables in zip(self.options, self.take, strict=True)
+        ]
+
+    def cut_path(self, path: Path, stage: int) -> None:
+        """The end is at least this path through the operations, which ends on ``stage``, and its tail."""
+        terms = [
+            count * expression(index, chunk)
+            for counts, expression in ((path.forward, self._forward), (path.backward, self._backward))
+            for index, row in enumerate(counts)
+            for chunk, count in enumerate(row)
+            if count
+        ]
+        self.problem += self.end >= pulp.lpSum(terms) + self._tail(stage)
+
+    def cut_solution(self, chosen: list[Option], seconds: float, bound_seconds: float) -> None:
+        """Exactly these options take ``seconds``; anything else at least ``bound_seconds``."""
+        taken = [
+            variable
+            for stage, picked in enumerate(chosen)
+            for option, variable in zip(self.options[stage], self.take[stage], strict=True)
+            if option is picked
+        ]
+        low, high = bound_seconds / self.scale, min(seconds / self.scale, 2.0)
+        self.problem += self.end >= low + (high - low) * (pulp.lpSum(taken) - (self.depth - 1))

@@ -1,0 +1,64 @@
+"""HiGHS through PuLP, and CBC where HiGHS is missing: one deterministic call for both."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+import pulp
+
+TOLERANCE = 1e-6
+"""Relative slack granted to the solvers' floating-point arithmetic when a bound is read off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """What a solver said of a model."""
+
+    status: str
+    """``optimal``, ``infeasible`` or ``stopped``."""
+    bound: float
+    """No solution has a smaller objective."""
+    has_solution: bool
+
+
+def available() -> tuple[str, ...]:
+    """Names of the solvers that can run here, best first."""
+    found = ["highs"] if importlib.util.find_spec("highspy") else []
+    return (*found, "cbc") if pulp.PULP_CBC_CMD().available() else tuple(found)
+
+
+def solve(
+    problem: pulp.LpProblem, *, gap: float, seconds: float | None = None, solver: str | None = None
+) -> Solved:
+    """Minimise ``problem`` to a relative ``gap`` with one thread and a fixed seed."""
+    name = solver or available()[0]
+    if name == "highs":
+        return _highs(problem, gap, seconds)
+    return _cbc(problem, gap, seconds)
+
+
+def _highs(problem: pulp.LpProblem, gap: float, seconds: float | None) -> Solved:
+    options: dict[str, Any] = {"random_seed": 0, "mip_abs_gap": 0.0}
+    problem.solve(pulp.HiGHS(msg=False, threads=1, gapRel=gap, timeLimit=seconds, **options))
+    info = problem.solverModel.getInfo()
+    if problem.status == pulp.LpStatusInfeasible:
+        return Solved(status="infeasible", bound=float("inf"), has_solution=False)
+    solution = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    bound = info.mip_dual_bound if problem.isMIP() else info.objective_function_value
+    done = problem.sol_status == pulp.LpSolutionOptimal
+    return Solved(status="optimal" if done else "stopped", bound=bound, has_solution=solution)
+
+
+def _cbc(problem: pulp.LpProblem, gap: float, seconds: float | None) -> Solved:
+    """CBC tells no bound through PuLP: what it stopped at, less the gap, is one."""
+    options = ["randomCbcSeed 1", "randomSeed 1"]
+    problem.solve(pulp.PULP_CBC_CMD(msg=False, threads=1, gapRel=gap, timeLimit=seconds, options=options))
+    if problem.status == pulp.LpStatusInfeasible:
+        return Solved(status="infeasible", bound=float("inf"), has_solution=False)
+    if problem.sol_status != pulp.LpSolutionOptimal:
+        has = problem.sol_status == pulp.LpSolutionIntegerFeasible
+        return Solved(status="stopped", bound=0.0, has_solution=has)
+    value = float(pulp.value(problem.objective))
+    return Solved(status="optimal", bound=value - abs(value) * gap, has_solution=True)

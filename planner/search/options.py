@@ -1,0 +1,186 @@
+"""What the ILP may choose for each stage: a composition of devices and a number of layers, with its price.
+
+Prices here never exceed those of the estimate: a stage is priced as if it stood alone on its nodes. The
+estimate then adds what neighbours on the same node cost, and the difference comes back as a cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from planner.cost.communication import Ring, data_ring, send
+from planner.cost.estimate import Estimator, boundary_bytes
+from planner.cost.stage import Pricer, Shape, chunk_layers
+from planner.errors import PlanError
+from planner.placement import Slot, place_stages
+from planner.plan import Plan, Stage
+from planner.search.space import Choice, Composition, compositions, usable_kinds
+from planner.search.values import Limits
+from planner.topology import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One way to fill one stage."""
+
+    composition: int
+    """Index into ``StageOptions.compositions``."""
+    layers: int
+    forward: tuple[float, ...]
+    """Seconds of a micro-batch without sends, [chunk]."""
+    backward: tuple[float, ...]
+    tail_seconds: float
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds of one micro-batch, forward and backward."""
+        return sum(self.forward) + sum(self.backward)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sends:
+    """Seconds of a send between two compositions, at least."""
+
+    near_seconds: float
+    """When both stand on one node; infinite when they cannot."""
+    far_seconds: float
+    """When they stand on different nodes; infinite when they cannot talk or there is one node only."""
+
+
+class StageOptions:
+    """Options of every stage of one outer choice."""
+
+    def __init__(self, choice: Choice, estimator: Estimator, limits: Limits) -> None:
+        self.choice = choice
+        self.estimator = estimator
+        self.pricer: Pricer = estimator.pricer(choice.family.target)
+        self.topology: Topology = estimator.topology
+        kinds = usable_kinds(self.topology, estimator.model)
+        found = compositions(choice.family, kinds, estimator.model, limits)
+        rings = [ring_alone(item, estimator) for item in found]
+        kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
+        self.compositions: tuple[Composition, ...] = tuple(item for item, _ in kept)
+        self.rings: tuple[Ring, ...] = tuple(ring for _, ring in kept)
+        self._prices: dict[tuple[int, int, bool, bool], Option] = {}
+        self._sends: dict[tuple[int, int], Sends] = {}
+
+    def shape(self, stage: int, layers: int) -> Shape:
+        """The shape of a stage of this choice."""
+        family = self.choice.family
+        return Shape(
+            chunks=chunk_layers(layers, self.choice.interleave),
+            stage=stage,
+            depth=self.choice.depth,
+            micro_batches=family.micro_batches,
+            zero=family.zero,
+            recompute=family.recompute,
+            sequence_parallel=self.sequence_parallel,
+        )
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """On wherever the target has it and there is a group to split over: same traffic, less memory."""
+        return self.pricer.target.sequence_parallel and self.choice.family.tp != 1
+
+    def most_layers(self, stage: int, composition: int) -> int:
+        """The largest number of layers whose memory fits on every device of the composition; 0 for none."""
+        low, high = 0, self.estimator.model.layers - (self.choice.depth - 1) * self.choice.interleave
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._fits(stage, composition, middle):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _fits(self, stage: int, composition: int, layers: int) -> bool:
+        if layers < self.choice.interleave:
+            return True
+        shape, dp = self.shape(stage, layers), self.rings[composition].size
+        return all(self.pricer.memory(shape, group, dp).fits for group in self.compositions[composition])
+
+    def option(self, stage: int, composition: int, layers: int) -> Option:
+        """The price of one option."""
+        first, last = stage == 0, stage == self.choice.depth - 1
+        key = (composition, layers, first, last)
+        if key not in self._prices:
+            shape = self.shape(stage, layers)
+            price = self.pricer.price(shape, self.compositions[composition], self.rings[composition])
+            self._prices[key] = Option(
+                composition=composition,
+                layers=layers,
+                forward=price.forward,
+                backward=price.backward,
+                tail_seconds=price.tail_seconds,
+            )
+        return self._prices[key]
+
+    def options(self, stage: int, cutoff_seconds: float) -> Iterator[Option]:
+        """Options of a stage that fit and whose own work alone stays below ``cutoff_seconds``."""
+        steps = self.choice.family.micro_batches
+        for composition in range(len(self.compositions)):
+            for layers in range(self.choice.interleave, self.most_layers(stage, composition) + 1):
+                option = self.option(stage, composition, layers)
+                if steps * option.busy_seconds + option.tail_seconds > cutoff_seconds:
+                    break
+                yield option
+
+    def sends(self, first: int, last: int) -> Sends:
+        """Least seconds of a send between two compositions."""
+        key = (first, last)
+        if key not in self._sends:
+            size = boundary_bytes(self.estimator.model, self.compositions[first][0].micro_batch)
+            self._sends[key] = send_alone(self.compositions[first], self.compositions[last], size, self.estimator)
+        return self._sends[key]
+
+    def plan(self, chosen: list[Option]) -> Plan:
+        """The plan of one option per stage, in stage order."""
+        end = 0
+        stages = []
+        for option in chosen:
+            stages.append(
+                Stage(
+                    first_layer=end,
+                    end_layer=end + option.layers,
+                    replicas=self.compositions[option.composition],
+                    recompute=self.choice.family.recompute,
+                )
+            )
+            end += option.layers
+        return Plan(
+            target=self.choice.family.target,
+            zero=self.choice.family.zero,
+            stages=tuple(stages),
+            interleave=self.choice.interleave,
+            sequence_parallel=self.sequence_parallel,
+        )
+
+
+def ring_alone(groups: Composition, estimator: Estimator) -> Ring:
+    """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
+    try:
+        (slots,) = place_stages([groups], estimator.cluster)
+    except PlanError:
+        return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
+    return data_ring(slots, {}, estimator.topology, estimator.calibration)
+
+
+def send_alone(first: Composition, last: Composition, replica_bytes: float, estimator: Estimator) -> Sends:
+    """Seconds between two stages on one node and on different nodes, each infinite where it cannot be."""
+    never = float("inf")
+    try:
+        placed = place_stages([first, last], estimator.cluster)
+    except PlanError:
+        return Sends(near_seconds=never, far_seconds=never)
+
+    def seconds(following: tuple[Slot, ...]) -> float:
+        found = send(placed[0], following, replica_bytes, estimator.topology, estimator.calibration)
+        return found.seconds if found.link else never
+
+    nodes = {(slot.pool, slot.first_node, slot.nodes) for slots in placed for slot in slots}
+    if len(nodes) > 1 or any(count > 1 for _, _, count in nodes):
+        return Sends(near_seconds=never, far_seconds=seconds(placed[1]))
+    several = estimator.topology.kind(first[0].pool, first[0].gpu).nodes > 1
+    apart = tuple(replace(slot, first_node=slot.first_node + 1) for slot in placed[1])
+    return Sends(near_seconds=seconds(placed[1]), far_seconds=seconds(apart) if several else never)

@@ -1,0 +1,186 @@
+"""The search: outer choices by their bounds, best first, each solved only while it can still win."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from time import monotonic
+
+from planner.calibration import DEFAULT, Calibration
+from planner.cost.estimate import Estimator
+from planner.search.bounds import Bounds
+from planner.search.data_parallel import DataParallel, Shares
+from planner.search.data_parallel import choices as data_parallel_choices
+from planner.search.pipeline import solve_choice
+from planner.search.space import Choice, Family, depths, families, interleavings, targets_of, usable_kinds
+from planner.search.values import Limits, Reporter, Scored, SearchResult, Silent, Status
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+
+Item = Family | Choice | DataParallel
+
+
+class Explorer:
+    """Best-first branch and bound over outer choices; keeps the best plan whatever interrupts it."""
+
+    def __init__(
+        self, estimator: Estimator, limits: Limits, reporter: Reporter, *, solver: str | None = None
+    ) -> None:
+        self.estimator = estimator
+        self.limits = limits
+        self.reporter = reporter
+        self.solver = solver
+        self.bounds = Bounds(estimator)
+        self.kinds = usable_kinds(estimator.topology, estimator.model)
+        self.best: Scored | None = None
+        self.closed_bound = float("inf")
+        self.candidates = 0
+        self.solved = 0
+        self.interrupted = False
+        self._heap: list[tuple[float, int, Item]] = []
+        self._count = 0
+        self._deadline = None if limits.time_limit_seconds is None else monotonic() + limits.time_limit_seconds
+
+    @property
+    def incumbent(self) -> float:
+        """Seconds of the best plan; infinite without one."""
+        return self.best.estimate.step_seconds if self.best else float("inf")
+
+    @property
+    def bound(self) -> float:
+        """No plan of the space is faster."""
+        opened = self._heap[0][0] if self._heap else float("inf")
+        return min(opened, self.closed_bound, self.incumbent)
+
+    @property
+    def gap(self) -> float:
+        """(incumbent - bound) / incumbent."""
+        return 1.0 if self.best is None else 1.0 - self.bound / self.incumbent
+
+    @property
+    def out_of_time(self) -> bool:
+        """True when the time limit has struck."""
+        return self._deadline is not None and monotonic() >= self._deadline
+
+    def offer(self, scored: Scored | None) -> None:
+        """Take a plan if it fits and is faster."""
+        if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.incumbent:
+            self.best = scored
+
+    def run(self, *, emitted_only: bool = True) -> None:
+        """Search all targets the limits allow; an interrupt keeps the best so far."""
+        try:
+            self._open(emitted_only)
+            while self._heap and not self.out_of_time:
+                if self._heap[0][0] >= self.incumbent * (1 - self.limits.gap):
+                    break
+                bound, _, item = heappop(self._heap)
+                self._expand(bound, item)
+                self.reporter.progress(
+                    done=self.solved,
+                    total=self.candidates,
+                    best_seconds=self.best.estimate.step_seconds if self.best else None,
+                    bound_seconds=self.bound,
+                )
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _open(self, emitted_only: bool) -> None:
+        for row in targets_of(self.limits, emitted_only=emitted_only):
+            for choice in data_parallel_choices(row, self.limits, self.estimator):
+                self._push(0.0, choice)
+                self.candidates += 1
+            for family in families(row, self.limits, self.estimator.model, self.kinds):
+                found = depths(family, self.limits, self.estimator.model, self.kinds)
+                if found:
+                    most = max(interleavings(family, max(found), self.estimator.model))
+                    self._push(self.bounds.bound(family, max(found), max(most, self._most_interleave(family))), family)
+        heapify(self._heap)
+
+    def _most_interleave(self, family: Family) -> int:
+        return 1 if family.dp is None else 4
+
+    def _push(self, bound: float, item: Item) -> None:
+        if bound < float("inf"):
+            self._count += 1
+            heappush(self._heap, (bound, self._count, item))
+
+    def _expand(self, bound: float, item: Item) -> None:
+        if isinstance(item, Family):
+            self._expand_family(bound, item)
+        elif isinstance(item, Choice):
+            self._solve(bound, item)
+        else:
+            self._data_parallel(item)
+
+    def _expand_family(self, bound: float, family: Family) -> None:
+        for depth in depths(family, self.limits, self.estimator.model, self.kinds):
+            for interleave in interleavings(family, depth, self.estimator.model):
+                self.candidates += 1
+                own = self.bounds.bound(family, depth, interleave)
+                self._push(max(bound, own), Choice(family=family, depth=depth, interleave=interleave))
+
+    def _solve(self, bound: float, choice: Choice) -> None:
+        self.solved += 1
+        outcome = solve_choice(
+            choice,
+            self.estimator,
+            self.limits,
+            cutoff_seconds=self.incumbent,
+            bound_seconds=bound,
+            deadline=self._deadline,
+            solver=self.solver,
+        )
+        self.offer(outcome.best)
+        self.closed_bound = min(self.closed_bound, max(bound, outcome.bound_seconds))
+
+    def _data_parallel(self, choice: DataParallel) -> None:
+        """All ways to choose devices, most promising first; every way is exact, so the least is the bound."""
+        self.solved += 1
+        shares = Shares(choice, self.estimator, self.limits)
+        ways = sorted((shares.bound(way), way) for way in shares.ways())
+        for index, (bound, way) in enumerate(ways):
+            if bound >= self.incumbent * (1 - self.limits.gap) or self.out_of_time:
+                self.closed_bound = min(self.closed_bound, bound)
+                break
+            plan = shares.plan(way)
+            if plan is not None:
+                self.offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
+
+
+def search(
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration = DEFAULT,
+    limits: Limits | None = None,
+    reporter: Reporter | None = None,
+) -> SearchResult:
+    """The fastest plan that fits, with a bound that no plan of the space beats."""
+    start = monotonic()
+    limits = limits or Limits()
+    explorer = Explorer(Estimator(cluster, model, calibration), limits, reporter or Silent())
+    explorer.run()
+    return SearchResult(
+        status=status_of(explorer),
+        best=explorer.best,
+        bound_seconds=explorer.bound,
+        gap=explorer.gap,
+        alternatives=(),
+        advice=(),
+        diagnosis=None,
+        candidates=explorer.candidates,
+        solved=explorer.solved,
+        seconds=monotonic() - start,
+        interrupted=explorer.interrupted,
+    )
+
+
+def status_of(explorer: Explorer) -> Status:
+    """What the state of a search amounts to."""
+    if explorer.best is None:
+        stopped = explorer.interrupted or explorer.out_of_time
+        return "unknown" if stopped else "infeasible"
+    return "optimal" if explorer.gap <= explorer.limits.gap + 1e-9 else "feasible"
+
+
+__all__ = ["Explorer", "replace", "search", "status_of"]

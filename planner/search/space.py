@@ -1,0 +1,220 @@
+"""The plan space: which outer choices a target offers, and how a stage may be composed of devices.
+
+An outer choice fixes everything that all stages share. What is left, layers and devices of each stage, is
+the ILP's. The exhaustive oracle walks the same space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+
+from planner.plan import ReplicaGroup
+from planner.search.values import Limits
+from planner.spec.model import ModelSpec
+from planner.targets import TARGETS, Recompute, Target
+from planner.topology import Kind, Topology
+
+MAX_INTERLEAVE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Outer choices that differ only in depth and interleaving."""
+
+    target: str
+    zero: int
+    recompute: Recompute
+    tp: int | None
+    """None: each stage has its own degree."""
+    dp: int | None
+    """None: each stage has its own."""
+    batch: int
+    """Sequences of one micro-batch over all replicas of a stage."""
+    micro_batches: int
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Sequences of one micro-batch of one replica, when all stages have the same dp."""
+        return None if self.dp is None else self.batch // self.dp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One outer choice."""
+
+    family: Family
+    depth: int
+    interleave: int
+
+
+Composition = tuple[ReplicaGroup, ...]
+"""Devices of one stage, sorted by (pool, gpu)."""
+
+
+def targets_of(limits: Limits, *, emitted_only: bool = True) -> tuple[Target, ...]:
+    """Targets that the search may propose."""
+    if limits.target is not None:
+        return (TARGETS[limits.target],)
+    return tuple(row for row in TARGETS.values() if row.emits or not emitted_only)
+
+
+def allowed(values: tuple[int, ...], limit: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Values that the user's limit keeps."""
+    return tuple(value for value in values if limit is None or value in limit)
+
+
+def usable_kinds(topology: Topology, model: ModelSpec) -> tuple[Kind, ...]:
+    """Kinds that have the number format of the training."""
+    return tuple(kind for kind in topology.kinds if model.training.precision in kind.peak_flops)
+
+
+def recomputes_of(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute, ...]:
+    """Recomputations worth trying; with flash attention the selective kind has nothing left to save."""
+    found = tuple(item for item in row.recomputes if limits.recompute is None or item in limits.recompute)
+    if model.training.attention == "flash" and "none" in found:
+        return tuple(item for item in found if item != "selective")
+    return found
+
+
+def tp_degrees(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> tuple[int, ...]:
+    """Tensor-parallel degrees that divide the heads and stay inside a node of at least one kind."""
+    largest = 1 if row.tensor_parallel == "none" else max((kind.per_node for kind in kinds), default=1)
+    found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
+    return allowed(found, limits.tp)
+
+
+def splits(model: ModelSpec, tp: int) -> bool:
+    """True when ``tp`` devices can share the heads and the feed-forward width evenly."""
+    grouped = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
+    return model.heads % tp == 0 and model.ffn % tp == 0 and grouped
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """Divisors in increasing order."""
+    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
+    return tuple(sorted({*small, *(number // value for value in small)}))
+
+
+def families(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> Iterator[Family]:
+    """Outer choices of a target whose replicas all process equal micro-batches."""
+    degrees = tp_degrees(row, limits, model, kinds)
+    for recompute in recomputes_of(row, limits, model):
+        if row.dp_per_stage:
+            yield from _per_stage_families(row, limits, model, kinds, recompute)
+            continue
+        for tp in degrees:
+            replicas = sum(kind.replicas(tp) for kind in kinds)
+            for batch in divisors(model.training.global_batch):
+                for dp in divisors(batch):
+                    if dp > replicas or (limits.micro_batch and batch // dp not in limits.micro_batch):
+                        continue
+                    yield from _zeros(row, limits, model, recompute, tp, dp, batch)
+
+
+def _per_stage_families(
+    row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...], recompute: Recompute
+) -> Iterator[Family]:
+    devices = sum(kind.devices for kind in kinds)
+    for batch in divisors(model.training.global_batch):
+        if batch <= 64 * devices:
+            yield from _zeros(row, limits, model, recompute, None, None, batch)
+
+
+def _zeros(
+    row: Target, limits: Limits, model: ModelSpec, recompute: Recompute, tp: int | None, dp: int | None, batch: int
+) -> Iterator[Family]:
+    """ZeRO stages worth trying: sharding the optimizer costs nothing, so it is on wherever there is a group."""
+    offered = allowed(tuple(sorted({*row.zero_without_pipeline, *row.zero_with_pipeline})), limits.zero)
+    offered = tuple(zero for zero in offered if zero <= 1)
+    best = offered[-1:] if dp is None or dp > 1 else offered[:1]
+    for zero in best:
+        yield Family(
+            target=row.name,
+            zero=zero,
+            recompute=recompute,
+            tp=tp,
+            dp=dp,
+            batch=batch,
+            micro_batches=model.training.global_batch // batch,
+        )
+
+
+def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> tuple[int, ...]:
+    """Pipeline depths for which there are layers and devices enough."""
+    row = TARGETS[family.target]
+    if family.dp is None or family.tp is None:
+        slots = sum(kind.devices for kind in kinds)
+    else:
+        slots = sum(kind.replicas(family.tp) for kind in kinds) // family.dp
+    found = range(1, min(model.layers, slots) + 1)
+    kept = (depth for depth in found if family.zero in zeros_at(row, depth))
+    # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
+    kept = (depth for depth in kept if depth > 1 or row.batch_without_pipeline == "equal")
+    return allowed(tuple(kept), limits.pp)
+
+
+def zeros_at(row: Target, depth: int) -> tuple[int, ...]:
+    """ZeRO stages that a target runs at a pipeline depth."""
+    return row.zero_without_pipeline if depth == 1 else row.zero_with_pipeline
+
+
+def interleavings(family: Family, depth: int, model: ModelSpec) -> tuple[int, ...]:
+    """Chunks per device: several only where every group of micro-batches fills the pipeline."""
+    if not TARGETS[family.target].interleave or depth == 1 or family.micro_batches % depth:
+        return (1,)
+    return tuple(chunks for chunks in range(1, MAX_INTERLEAVE + 1) if chunks * depth <= model.layers)
+
+
+def compositions(family: Family, kinds: tuple[Kind, ...], model: ModelSpec, limits: Limits) -> tuple[Composition, ...]:
+    """Every way to build one stage of a family, without its layers."""
+    if family.tp is not None and family.dp is not None:
+        return tuple(_mixes(kinds, family.tp, family.dp, family))
+    row = TARGETS[family.target]
+    found = []
+    for tp in tp_degrees(row, limits, model, kinds):
+        for dp in divisors(family.batch):
+            if limits.micro_batch is None or family.batch // dp in limits.micro_batch:
+                found += [mix for mix in _mixes(kinds, tp, dp, family) if len(mix) == 1]
+    return tuple(found)
+
+
+def _mixes(kinds: tuple[Kind, ...], tp: int, dp: int, family: Family) -> Iterator[Composition]:
+    """Stages of ``dp`` replicas: of one kind, or of several to use up what whole stages leave over.
+
+    A mixed stage is as slow as its slowest kind, so two of them lose to two pure ones wherever those exist.
+    Two kinds are mixed when one gives its remainder modulo ``dp``; more only when fewer have not enough.
+    """
+    room = {kind.key: kind.replicas(tp) for kind in kinds if kind.per_node >= tp}
+
+    def group(key: tuple[str, str], count: int) -> ReplicaGroup:
+        steps = family.micro_batches
+        share = steps * family.batch // dp
+        return ReplicaGroup(pool=key[0], gpu=key[1], tp=tp, count=count, share=share, steps=steps)
+
+    for key, capacity in room.items():
+        if capacity >= dp:
+            yield (group(key, dp),)
+    for first, second in combinations(room, 2):
+        for count in sorted({room[first] % dp, dp - room[second] % dp} - {0, dp}):
+            if count <= room[first] and dp - count <= room[second]:
+                yield group(first, count), group(second, dp - count)
+    for width in range(3, len(room) + 1):
+        for keys in combinations(room, width):
+            if sum(sorted(room[key] for key in keys)[1:]) < dp <= sum(room[key] for key in keys):
+                counts = _fill([room[key] for key in keys], dp)
+                yield tuple(group(key, count) for key, count in zip(keys, counts, strict=True))
+
+
+def _fill(room: list[int], dp: int) -> list[int]:
+    """``dp`` replicas over all of several kinds, in proportion to what there is; at least one of each."""
+    total = sum(room)
+    counts = [max(1, dp * capacity // total) for capacity in room]
+    while sum(counts) > dp:
+        counts[counts.index(max(counts))] -= 1
+    for index in range(len(room)):
+        counts[index] += min(room[index] - counts[index], dp - sum(counts))
+    return counts

@@ -1,0 +1,178 @@
+"""What must hold between the parts of a cluster file.
+
+The checks read the plain data of the file and skip whatever has the wrong shape, so that they find
+their problems beside those of the types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from planner.errors import Problem
+from planner.spec.complaints import nearest
+from planner.spec.device_checks import ambiguous_gpus, intra_nodes, unknown_gpus
+from planner.spec.loose import keys_of, mappings, pools_of
+from planner.spec.runs import MOST_HOSTS, expand_hosts, numbered_hosts
+from planner.spec.yaml_file import Document
+from planner.spec.yaml_nodes import Path as KeyPath
+
+
+def check_cluster(document: Document) -> list[Problem]:
+    """Every broken rule of the file, connectivity only when nothing else is wrong."""
+    checks = (_pool_names, _choices, _hosts, unknown_gpus, ambiguous_gpus, intra_nodes, _nics, _links)
+    found = [problem for check in checks for problem in check(document)]
+    return found or list(_connected(document))
+
+
+def _pool_names(document: Document) -> Iterator[Problem]:
+    seen: dict[object, int] = {}
+    for index, pool in pools_of(document):
+        name = pool.get("name")
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            line = document.line(("pools", seen[name], "name"))
+            yield document.problem(
+                ("pools", index, "name"),
+                f'the pool "{name}" is already on line {line}',
+                "give it another name",
+            )
+        seen.setdefault(name, index)
+
+
+def _choices(document: Document) -> Iterator[Problem]:
+    for index, pool in pools_of(document):
+        for one, other, hint in (
+            ("gpu", "devices", "write gpu and gpus_per_node for nodes of one kind, devices for mixed nodes"),
+            ("nodes", "hosts", "write nodes: 4, or hosts: [name-01, name-02]"),
+        ):
+            given = [key for key in (one, other) if pool.get(key) is not None]
+            if len(given) != 1:
+                what = "both are given" if given else "one is missing"
+                yield document.problem(("pools", index), f"expected either {one} or {other}, {what}", hint)
+        if pool.get("devices") is not None and pool.get("gpus_per_node") is not None:
+            yield document.problem(
+                ("pools", index, "gpus_per_node"), "belongs to gpu, not to devices", "remove it"
+            )
+
+
+def _hosts(document: Document) -> Iterator[Problem]:
+    seen: dict[str, KeyPath] = {}
+    for index, pool in pools_of(document):
+        for name in _numbered(pool):
+            if name in seen:
+                yield _taken(document, ("pools", index, "nodes"), name, seen[name])
+                break
+        seen.update(dict.fromkeys(_numbered(pool), ("pools", index, "nodes")))
+        hosts = pool.get("hosts")
+        for position, pattern in enumerate(hosts if isinstance(hosts, list) else []):
+            if isinstance(pattern, str):
+                yield from _host_entry(document, ("pools", index, "hosts", position), pattern, seen)
+
+
+def _numbered(pool: dict[str, Any]) -> tuple[str, ...]:
+    name, nodes = pool.get("name"), pool.get("nodes")
+    if not isinstance(name, str) or not isinstance(nodes, int) or "hosts" in pool:
+        return ()
+    return numbered_hosts(name, nodes) if 0 < nodes <= MOST_HOSTS else ()
+
+
+def _host_entry(
+    document: Document, path: KeyPath, pattern: str, seen: dict[str, KeyPath]
+) -> Iterator[Problem]:
+    try:
+        names = expand_hosts([pattern])
+    except ValueError as error:
+        yield document.problem(path, str(error))
+        return
+    again = next((name for name in names if name in seen), None)
+    if again is not None:
+        yield _taken(document, path, again, seen[again])
+    elif len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        yield document.problem(path, f'the host "{twice}" is listed twice')
+    for name in names:
+        seen.setdefault(name, path)
+
+
+def _taken(document: Document, path: KeyPath, name: str, other: KeyPath) -> Problem:
+    how = "a name that nodes: gives" if other[-1] == "nodes" else "already listed"
+    return document.problem(path, f'the host "{name}" is {how} on line {document.line(other)}')
+
+
+def _nics(document: Document) -> Iterator[Problem]:
+    fabrics = keys_of(document.data.get("fabrics"))
+    for index, pool in pools_of(document):
+        nics = list(mappings(pool.get("nics")))
+        for position, nic in nics:
+            yield from _fabric(
+                document, ("pools", index, "nics", position, "fabric"), nic.get("fabric"), fabrics
+            )
+        if not nics and pool.get("nics", []) in (None, []) and _node_count(pool) > 1:
+            hint = "write for example nics: [{fabric: ib, bandwidth_gbps: 200}]"
+            yield document.problem(
+                ("pools", index, "nics"), f"missing, the pool has {_node_count(pool)} nodes", hint
+            )
+
+
+def _node_count(pool: dict[str, Any]) -> int:
+    nodes, hosts = pool.get("nodes"), pool.get("hosts")
+    if not isinstance(hosts, list):
+        return nodes if isinstance(nodes, int) else 1
+    try:
+        return len(expand_hosts([host for host in hosts if isinstance(host, str)]))
+    except ValueError:
+        return 1
+
+
+def _fabric(document: Document, path: KeyPath, name: object, fabrics: list[str]) -> Iterator[Problem]:
+    if isinstance(name, str) and name not in fabrics:
+        hint = nearest(name, fabrics) or f"add it to fabrics: {name}: {{kind: infiniband}}"
+        yield document.problem(path, f'the fabric "{name}" is not defined under fabrics', hint)
+
+
+def _links(document: Document) -> Iterator[Problem]:
+    fabrics = keys_of(document.data.get("fabrics"))
+    for index, link in mappings(document.data.get("links")):
+        ends = link.get("between")
+        if not isinstance(ends, list):
+            continue
+        for position, end in enumerate(ends):
+            yield from _fabric(document, ("links", index, "between", position), end, fabrics)
+        if len(ends) == 2 and ends[0] == ends[1]:
+            yield document.problem(("links", index, "between"), "expected two different fabrics")
+
+
+def _connected(document: Document) -> Iterator[Problem]:
+    """Two pools at least must be able to talk when there are several."""
+    pools = list(pools_of(document))
+    island = _islands(document)
+    homes = [_home(pool, island) for _, pool in pools]
+    pairs = ((one, other) for at, one in enumerate(homes) for other in homes[at + 1 :])
+    if len(pools) > 1 and not any(one & other for one, other in pairs):
+        names = ", ".join(str(pool.get("name")) for _, pool in pools)
+        link = "links: [{between: [a, b], bandwidth_gbps: 25, latency_us: 50}]"
+        hint = f"give them NICs on a common fabric, or join their fabrics: {link}"
+        yield document.problem(
+            ("pools",), f"no two of the pools {names} share a fabric or a chain of links", hint
+        )
+
+
+def _home(pool: dict[str, Any], island: dict[str, str]) -> set[str]:
+    fabrics = (nic.get("fabric") for _, nic in mappings(pool.get("nics")))
+    return {island[fabric] for fabric in fabrics if isinstance(fabric, str) and fabric in island}
+
+
+def _islands(document: Document) -> dict[str, str]:
+    """Fabric -> a name common to all fabrics that links join with it."""
+    island = {name: name for name in keys_of(document.data.get("fabrics"))}
+    for _, link in mappings(document.data.get("links")):
+        ends = link.get("between")
+        known = (
+            [end for end in ends if isinstance(end, str) and end in island] if isinstance(ends, list) else []
+        )
+        if len(known) == 2:
+            keep, drop = island[known[0]], island[known[1]]
+            island = {name: keep if home == drop else home for name, home in island.items()}
+    return island

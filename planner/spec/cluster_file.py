@@ -1,0 +1,228 @@
+"""The cluster file: what a user writes, and how it becomes a ClusterSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, Tag
+
+from planner import catalog
+from planner.spec.base import Dtype, Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
+from planner.spec.cluster import (
+    ClusterSpec,
+    FabricKind,
+    FabricLinkSpec,
+    FabricSpec,
+    GpuSpec,
+    IntraNodeSpec,
+    NicSpec,
+    PoolSpec,
+)
+from planner.spec.cluster_checks import check_cluster
+from planner.spec.runs import expand_hosts, numbered_hosts, split_times
+from planner.spec.yaml_file import fail_on, read_document
+
+FABRIC_LATENCY_US = {"infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
+"""Latency that a fabric has when the file gives none, microseconds (assumed)."""
+_UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
+"""Network inside nodes of one device; carries nothing."""
+
+
+class GpuFile(Frozen):
+    """A kind of device by its numbers."""
+
+    memory_gib: PositiveFloat
+    """Memory of one device, GiB; what nvidia-smi calls memory.total."""
+    memory_bandwidth_gBps: PositiveFloat
+    """Memory bandwidth, gigabyte/s."""
+    tflops: Annotated[dict[Dtype, PositiveFloat], Field(min_length=1)]
+    """Dense peak by number format (bf16, fp16, fp32, fp8), TFLOP/s; an absent one is not supported."""
+    tdp_watts: PositiveFloat | None = None
+    """Board power, watt."""
+    reserve_gib: NonNegativeFloat | None = None
+    """Memory kept free on each device of this kind, GiB."""
+    source: str | None = None
+    """Where the numbers are from; free text."""
+
+
+class NamedGpuFile(GpuFile):
+    """A kind of device by its numbers, written where it is used."""
+
+    name: Name | None = None
+    """What to call it; the pool's name when absent."""
+
+
+def _written(value: Any) -> str:
+    return (
+        "<name>" if isinstance(value, str) else "<inline>" if isinstance(value, (dict, Frozen)) else "<name>"
+    )
+
+
+_Gpu = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[NamedGpuFile, Tag("<inline>")], Discriminator(_written)
+]
+_IntraNode = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[IntraNodeSpec, Tag("<inline>")], Discriminator(_written)
+]
+
+
+class PoolFile(Frozen):
+    """Identical nodes on the same fabrics."""
+
+    name: Name
+    """Name of the pool; nodes are called after it when only their number is given."""
+    gpu: _Gpu | None = None
+    """Kind of all devices of a node: a name of the catalogue or of ``gpus``, or its numbers."""
+    gpus_per_node: PositiveInt | None = None
+    """Devices of one node; 1 when absent."""
+    devices: Annotated[tuple[_Gpu, ...], Field(min_length=1)] | None = None
+    """Kind of each device of a node in index order, for nodes that mix kinds; ``3 x T4`` stands for three."""
+    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Number of nodes; they are called <pool>-0, <pool>-1 and so on."""
+    hosts: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Host names, instead of ``nodes``; ``a100-[01-16]`` stands for sixteen."""
+    intra_node: _IntraNode | None = None
+    """Network between the devices of a node: a catalogue name, or its numbers; needed from two devices on."""
+    nics: tuple[NicSpec, ...] = ()
+    """Network cards of one node; needed from two nodes on."""
+    price_per_gpu_hour: NonNegativeFloat | None = None
+    """Price of one device for one hour, in the currency of your choice."""
+    reserve_gib: NonNegativeFloat | None = None
+    """Memory kept free on each device of the pool, GiB; wins over the kind's and the cluster's."""
+    source: str | None = None
+    """Where the numbers are from; free text."""
+
+
+class FabricFile(Frozen):
+    """A network on which NICs talk natively."""
+
+    kind: FabricKind
+    """infiniband, roce or ethernet (TCP)."""
+    latency_us: NonNegativeFloat | None = None
+    """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
+    oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
+    source: str | None = None
+    """Where the numbers are from; free text."""
+
+
+class FabricLinkFile(FabricLinkSpec):
+    """A gateway or WAN link that joins two fabrics; all traffic across shares it."""
+
+    source: str | None = None
+    """Where the numbers are from; free text."""
+
+
+class ClusterFile(Frozen):
+    """A cluster: pools of nodes and the fabrics between them."""
+
+    name: Name
+    """Name of the cluster."""
+    notes: str | None = None
+    """Free text."""
+    source: str | None = None
+    """Where the numbers are from; free text."""
+    gpus: dict[Name, GpuFile] = Field(default_factory=dict)
+    """Your own kinds of devices, by name; they win over the catalogue's."""
+    pools: Annotated[tuple[PoolFile, ...], Field(min_length=1)]
+    """Pools of identical nodes."""
+    fabrics: dict[Name, FabricFile] = Field(default_factory=dict)
+    """Networks between nodes, by name."""
+    links: tuple[FabricLinkFile, ...] = ()
+    """Gateways and WAN links between fabrics."""
+    reserve_gib: NonNegativeFloat = 2.0
+    """Memory kept free on each device, GiB."""
+
+
+def load_cluster(path: Path) -> ClusterSpec:
+    """The cluster of a file; raises SpecError with every problem of the file."""
+    document = read_document(path)
+    fail_on([*document.problems(ClusterFile), *check_cluster(document)])
+    return _cluster(document.to(ClusterFile))
+
+
+def _cluster(file: ClusterFile) -> ClusterSpec:
+    kinds: dict[str, GpuSpec] = {}
+    pools = tuple(_pool(pool, file, kinds) for pool in file.pools)
+    return ClusterSpec(
+        name=file.name,
+        gpus=kinds,
+        pools=pools,
+        fabrics={name: _fabric(fabric) for name, fabric in file.fabrics.items()},
+        links=tuple(
+            FabricLinkSpec(
+                between=link.between, bandwidth_gbps=link.bandwidth_gbps, latency_us=link.latency_us
+            )
+            for link in file.links
+        ),
+        reserve_gib=file.reserve_gib,
+    )
+
+
+def _pool(pool: PoolFile, file: ClusterFile, kinds: dict[str, GpuSpec]) -> PoolSpec:
+    found = [_kind(gpu, name, file) for gpu, name in _devices(pool)]
+    kinds.update({gpu.name: gpu for gpu in found})
+    return PoolSpec(
+        name=pool.name,
+        devices=tuple(gpu.name for gpu in found),
+        hosts=expand_hosts(pool.hosts) if pool.hosts else numbered_hosts(pool.name, pool.nodes or 1),
+        intra_node=_intra_node(pool),
+        nics=pool.nics,
+        price_per_gpu_hour=pool.price_per_gpu_hour,
+        reserve_gib=pool.reserve_gib,
+    )
+
+
+def _devices(pool: PoolFile) -> Iterator[tuple[str | NamedGpuFile, str]]:
+    """Each device of a node with the name that it takes when it has none."""
+    if pool.gpu is not None:
+        for _ in range(pool.gpus_per_node or 1):
+            yield pool.gpu, f"{pool.name}-gpu"
+    for index, device in enumerate(pool.devices or ()):
+        times, gpu = split_times(device) if isinstance(device, str) else (1, device)
+        for _ in range(times):
+            yield gpu, f"{pool.name}-gpu{index}"
+
+
+def _kind(gpu: str | NamedGpuFile, default_name: str, file: ClusterFile) -> GpuSpec:
+    if isinstance(gpu, NamedGpuFile):
+        return _own(gpu.name or default_name, gpu)
+    if gpu in file.gpus:
+        return _own(gpu, file.gpus[gpu])
+    known = catalog.gpu(gpu)
+    return GpuSpec.model_validate(
+        {
+            "name": known.name,
+            "memory_gib": known.memory_gib,
+            "memory_bandwidth_gBps": known.memory_bandwidth_gBps,
+            "tflops": dict(known.tflops),
+            "tdp_watts": known.tdp_watts,
+        }
+    )
+
+
+def _own(name: str, gpu: GpuFile) -> GpuSpec:
+    return GpuSpec(
+        name=name,
+        memory_gib=gpu.memory_gib,
+        memory_bandwidth_gBps=gpu.memory_bandwidth_gBps,
+        tflops=gpu.tflops,
+        tdp_watts=gpu.tdp_watts,
+        reserve_gib=gpu.reserve_gib,
+    )
+
+
+def _intra_node(pool: PoolFile) -> IntraNodeSpec:
+    if isinstance(pool.intra_node, str):
+        known = catalog.link(pool.intra_node)
+        return IntraNodeSpec(
+            bandwidth_gBps=known.bandwidth_gBps, latency_us=known.latency_us, shared=known.shared
+        )
+    return pool.intra_node or _UNUSED
+
+
+def _fabric(fabric: FabricFile) -> FabricSpec:
+    latency = FABRIC_LATENCY_US[fabric.kind] if fabric.latency_us is None else fabric.latency_us
+    return FabricSpec(kind=fabric.kind, latency_us=latency, oversubscription=fabric.oversubscription)

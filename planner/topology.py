@@ -1,0 +1,199 @@
+"""From a cluster to its graph: kinds of devices, and the best path between any two nodes.
+
+Pools and fabrics are the nodes of a graph; a pool hangs on a fabric by its NICs, fabrics hang together by
+links. Two nodes talk along the widest path; pools never forward traffic for others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+
+from planner.spec.cluster import ClusterSpec, PoolSpec
+from planner.units import (
+    bytes_from_gib,
+    bytes_per_second_from_gbps,
+    bytes_per_second_from_gigabytes,
+    flops_from_tflops,
+    seconds_from_us,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Interchangeable devices: one kind of GPU in one pool."""
+
+    pool: str
+    gpu: str
+    nodes: int
+    per_node: int
+    """Devices of this kind on one node."""
+    memory_bytes: float
+    reserve_bytes: float
+    memory_bytes_per_second: float
+    peak_flops: dict[str, float]
+    """Dense peak FLOP/s by number format."""
+    intra_bytes_per_second: float
+    """Bandwidth of one device to its neighbours in the node, one direction."""
+    intra_latency_seconds: float
+    intra_shared: bool
+    price_per_gpu_hour: float | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(pool, gpu), unique in the cluster."""
+        return self.pool, self.gpu
+
+    @property
+    def devices(self) -> int:
+        """Devices of this kind in the cluster."""
+        return self.nodes * self.per_node
+
+    def replicas(self, tp: int) -> int:
+        """Replicas of ``tp`` devices that fit, none across nodes."""
+        return self.nodes * (self.per_node // tp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """How a node of one pool reaches a node of another (or another node of the same pool)."""
+
+    fabric: str
+    """``node`` inside a node, the fabric, ``a+b`` through a gateway, or empty when there is no path."""
+    first_bytes_per_second: float
+    """What the NICs of one node at the first end carry in one direction."""
+    last_bytes_per_second: float
+    shared_bytes_per_second: float
+    """Capacity of the narrowest gateway on the way, shared by all nodes; infinite without one."""
+    latency_seconds: float
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bandwidth of one node to one other node."""
+        return min(self.first_bytes_per_second, self.last_bytes_per_second, self.shared_bytes_per_second)
+
+    @property
+    def connected(self) -> bool:
+        """False when the two nodes cannot talk."""
+        return bool(self.fabric)
+
+
+NO_PATH = Path(
+    fabric="",
+    first_bytes_per_second=0.0,
+    last_bytes_per_second=0.0,
+    shared_bytes_per_second=0.0,
+    latency_seconds=0.0,
+)
+
+
+class Topology:
+    """A cluster as kinds of devices and paths; immutable, answers are cached."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        self.cluster = cluster
+        self._pools = {pool.name: pool for pool in cluster.pools}
+        self._paths: dict[tuple[str, str], Path] = {}
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Every kind of device, sorted by (pool, gpu)."""
+        found = (self._kind(pool, gpu) for pool in self.cluster.pools for gpu in set(pool.devices))
+        return tuple(sorted(found, key=lambda kind: kind.key))
+
+    @cached_property
+    def graph(self) -> nx.Graph[tuple[str, str]]:
+        """Fabrics and the links that join them, with bandwidth and latency on the edges."""
+        graph: nx.Graph[tuple[str, str]] = nx.Graph()
+        graph.add_nodes_from(("fabric", name) for name in self.cluster.fabrics)
+        for link in self.cluster.links:
+            first, last = (("fabric", name) for name in link.between)
+            rate = bytes_per_second_from_gbps(link.bandwidth_gbps)
+            if not graph.has_edge(first, last) or graph.edges[first, last]["rate"] < rate:
+                graph.add_edge(first, last, rate=rate, latency=seconds_from_us(link.latency_us))
+        return graph
+
+    def kind(self, pool: str, gpu: str) -> Kind:
+        """The kind with this pool and GPU name; KeyError when the cluster has none."""
+        return self._kind_index[pool, gpu]
+
+    @cached_property
+    def _kind_index(self) -> dict[tuple[str, str], Kind]:
+        return {kind.key: kind for kind in self.kinds}
+
+    def path(self, first: str, last: str) -> Path:
+        """The widest path between nodes of two pools; of two different nodes when the pools are the same."""
+        key = (first, last)
+        if key not in self._paths:
+            self._paths[key] = self._widest(self._pools[first], self._pools[last])
+        return self._paths[key]
+
+    def link_matrix(self) -> tuple[tuple[str, ...], tuple[tuple[Path, ...], ...]]:
+        """Pool names in file order and the path between each two, [pool][pool]."""
+        names = tuple(pool.name for pool in self.cluster.pools)
+        return names, tuple(tuple(self.path(first, last) for last in names) for first in names)
+
+    def _widest(self, first: PoolSpec, last: PoolSpec) -> Path:
+        if first.name == last.name and len(first.hosts) == 1:
+            return self._inside(first)
+        candidates = [
+            self._route(first, last, [name for _, name in route])
+            for start in {nic.fabric for nic in first.nics}
+            for end in {nic.fabric for nic in last.nics}
+            for route in self._routes(start, end)
+        ]
+        return max(
+            candidates, key=lambda path: (path.bytes_per_second, -path.latency_seconds, path.fabric), default=NO_PATH
+        )
+
+    def _routes(self, start: str, end: str) -> list[list[tuple[str, str]]]:
+        if start == end:
+            return [[("fabric", start)]]
+        return list(nx.all_simple_paths(self.graph, ("fabric", start), ("fabric", end)))
+
+    def _route(self, first: PoolSpec, last: PoolSpec, fabrics: list[str]) -> Path:
+        edges = [self.graph.edges[("fabric", a), ("fabric", b)] for a, b in zip(fabrics, fabrics[1:], strict=False)]
+        specs = [self.cluster.fabrics[name] for name in fabrics]
+        return Path(
+            fabric="+".join(fabrics),
+            first_bytes_per_second=self._nic_rate(first, fabrics[0]) / specs[0].oversubscription,
+            last_bytes_per_second=self._nic_rate(last, fabrics[-1]) / specs[-1].oversubscription,
+            shared_bytes_per_second=min((edge["rate"] for edge in edges), default=float("inf")),
+            latency_seconds=sum(seconds_from_us(spec.latency_us) for spec in specs)
+            + sum(edge["latency"] for edge in edges),
+        )
+
+    @staticmethod
+    def _nic_rate(pool: PoolSpec, fabric: str) -> float:
+        return sum(bytes_per_second_from_gbps(nic.bandwidth_gbps) * nic.count for nic in pool.nics if nic.fabric == fabric)
+
+    @staticmethod
+    def _inside(pool: PoolSpec) -> Path:
+        rate = bytes_per_second_from_gigabytes(pool.intra_node.bandwidth_gBps)
+        return Path(
+            fabric="node",
+            first_bytes_per_second=rate,
+            last_bytes_per_second=rate,
+            shared_bytes_per_second=float("inf"),
+            latency_seconds=seconds_from_us(pool.intra_node.latency_us),
+        )
+
+    def _kind(self, pool: PoolSpec, gpu: str) -> Kind:
+        spec = self.cluster.gpus[gpu]
+        reserve = self.cluster.reserve_gib if pool.reserve_gib is None else pool.reserve_gib
+        return Kind(
+            pool=pool.name,
+            gpu=gpu,
+            nodes=len(pool.hosts),
+            per_node=pool.devices.count(gpu),
+            memory_bytes=bytes_from_gib(spec.memory_gib),
+            reserve_bytes=bytes_from_gib(reserve),
+            memory_bytes_per_second=bytes_per_second_from_gigabytes(spec.memory_bandwidth_gBps),
+            peak_flops={dtype: flops_from_tflops(value) for dtype, value in spec.tflops.items()},
+            intra_bytes_per_second=bytes_per_second_from_gigabytes(pool.intra_node.bandwidth_gBps),
+            intra_latency_seconds=seconds_from_us(pool.intra_node.latency_us),
+            intra_shared=pool.intra_node.shared,
+            price_per_gpu_hour=pool.price_per_gpu_hour,
+        )

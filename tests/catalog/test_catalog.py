@@ -1,0 +1,164 @@
+"""The catalogue of devices and links."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner import catalog
+
+REQUIRED = [
+    "GB200",
+    "B200",
+    "H200",
+    "H100-SXM-80GB",
+    "H100-PCIe-80GB",
+    "GH200-96GB",
+    "A100-SXM-40GB",
+    "A100-SXM-80GB",
+    "A100-PCIe-40GB",
+    "A100-PCIe-80GB",
+    "A800-SXM-80GB",
+    "V100-SXM-16GB",
+    "V100-SXM-32GB",
+    "V100S-PCIe-32GB",
+    "P100-SXM-16GB",
+    "T4",
+    "A10",
+    "A10G",
+    "L4",
+    "L40S",
+    "RTX-A6000",
+    "RTX-2080-Ti",
+    "RTX-3090",
+    "RTX-4090",
+    "Titan-RTX",
+    "MI250X",
+    "MI300X",
+]
+NO_BF16 = (
+    "V100-SXM-16GB",
+    "V100-SXM-32GB",
+    "V100-PCIe-16GB",
+    "V100S-PCIe-32GB",
+    "P100-SXM-16GB",
+    "T4",
+    "RTX-2080-Ti",
+    "Titan-RTX",
+)
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_required_devices_are_known(name: str) -> None:
+    """Under these names."""
+    assert catalog.gpu(name).memory_gib > 0
+
+
+@pytest.mark.parametrize("name", catalog.gpu_names())
+def test_every_number_has_a_source(name: str) -> None:
+    """And what is assumed is a number that the entry has."""
+    facts = catalog.gpu(name)
+    numbers = {"memory_gib", "memory_bandwidth_gBps", "tflops"} | (
+        {"tdp_watts"} if facts.tdp_watts else set()
+    )
+    assert set(facts.sources) == numbers
+    assert all(facts.sources.values())
+    assert set(facts.assumed) <= numbers | {f"tflops.{dtype}" for dtype in facts.tflops}
+
+
+@pytest.mark.parametrize("name", catalog.gpu_names())
+def test_what_is_only_remembered_is_assumed(name: str) -> None:
+    """A number without a document never passes as a datasheet's."""
+    facts = catalog.gpu(name)
+    for key, source in facts.sources.items():
+        if "smi-memory" in source or "remembered" in source:
+            assert key in facts.assumed
+
+
+@pytest.mark.parametrize("name", catalog.gpu_names())
+def test_numbers_are_plausible(name: str) -> None:
+    """Within what exists; dense matrix units are faster than vector units."""
+    facts = catalog.gpu(name)
+    assert 8 <= facts.memory_gib <= 300
+    assert 200 <= facts.memory_bandwidth_gBps <= 10_000
+    assert set(facts.tflops) <= {"bf16", "fp16", "fp32", "fp8"}
+    assert facts.tflops["fp16"] > facts.tflops["fp32"]
+    assert facts.tflops.get("bf16", facts.tflops["fp16"]) == facts.tflops["fp16"]
+    assert facts.tflops.get("fp8", 2 * facts.tflops["fp16"]) == pytest.approx(
+        2 * facts.tflops["fp16"], rel=0.02
+    )
+
+
+def test_old_devices_have_no_bf16() -> None:
+    """Pascal, Volta and Turing."""
+    assert {name for name in catalog.gpu_names() if "bf16" not in catalog.gpu(name).tflops} == set(NO_BF16)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM-80GB"),
+        ("Tesla V100-SXM2-16GB", "V100-SXM-16GB"),
+        ("NVIDIA GeForce RTX 3090", "RTX-3090"),
+        ("rtx3090", "RTX-3090"),
+        ("a6000", "RTX-A6000"),
+        ("TITAN RTX", "Titan-RTX"),
+        ("H100_SXM", "H100-SXM-80GB"),
+        ("mi250x", "MI250X-GCD"),
+        ("h100-pcie-80", "H100-PCIe-80GB"),
+    ],
+)
+def test_names_are_forgiving(written: str, name: str) -> None:
+    """Case, blanks, dashes, vendor words and a final GB do not count."""
+    assert catalog.gpu(written).name == name
+
+
+def test_names_and_aliases_are_unambiguous() -> None:
+    """No two devices answer to one name."""
+    keys = [
+        (catalog._key(alias), name)
+        for name in catalog.gpu_names()
+        for alias in (name, *catalog.gpu(name).aliases)
+    ]
+    assert len({key for key, _ in set(keys)}) == len(set(keys))
+
+
+@pytest.mark.parametrize("name", ["A100", "", "H100", "nvidia", "gpu"])
+def test_unknown_names_are_refused(name: str) -> None:
+    """A family is not a device."""
+    with pytest.raises(KeyError):
+        catalog.gpu(name)
+
+
+def test_families() -> None:
+    """For the hint of an ambiguous name."""
+    assert catalog.gpus_like("v100") == (
+        "V100-SXM-16GB",
+        "V100-SXM-32GB",
+        "V100-PCIe-16GB",
+        "V100S-PCIe-32GB",
+    )
+    assert catalog.gpus_like("") == ()
+
+
+def test_links() -> None:
+    """Per direction and device; PCIe shares its host bridge unless it is behind a switch."""
+    assert [catalog.link(f"nvlink{n}").bandwidth_gBps for n in (2, 3, 4, 5)] == [150, 300, 450, 900]
+    assert catalog.link("PCIe4").shared
+    assert not catalog.link("pcie4-switch").shared
+    assert catalog.link("nvlink3-a800").bandwidth_gBps == 200
+    with pytest.raises(KeyError):
+        catalog.link("nvlink9")
+
+
+@pytest.mark.parametrize("name", catalog.link_names())
+def test_every_link_has_a_source(name: str) -> None:
+    """And a latency."""
+    facts = catalog.link(name)
+    assert facts.source
+    assert facts.latency_us > 0
+
+
+def test_facts_cannot_be_changed() -> None:
+    """They are cached and shared."""
+    with pytest.raises(TypeError):
+        catalog.gpu("T4").tflops["bf16"] = 1.0  # type: ignore[index]

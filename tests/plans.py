@@ -1,0 +1,62 @@
+"""A small cluster, a small model and plans for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.plan import Plan, ReplicaGroup, Stage
+from planner.spec.cluster import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.spec.model import ModelSpec, TrainingSpec
+
+A100 = GpuSpec(name="A100", memory_gib=80, memory_bandwidth_gBps=2000, tflops={"bf16": 312, "fp16": 312})
+T4 = GpuSpec(name="T4", memory_gib=15, memory_bandwidth_gBps=320, tflops={"fp16": 65})
+
+
+def pool(name: str, devices: tuple[str, ...], nodes: int) -> PoolSpec:
+    """Nodes of these devices on one fabric."""
+    return PoolSpec(
+        name=name,
+        devices=devices,
+        hosts=tuple(f"{name}-{index}" for index in range(nodes)),
+        intra_node=IntraNodeSpec(bandwidth_gBps=300),
+        nics=(NicSpec(fabric="ib", bandwidth_gbps=200),),
+    )
+
+
+CLUSTER = ClusterSpec(
+    name="c",
+    gpus={"T4": T4, "A100": A100},
+    pools=(pool("slow", ("T4",) * 4, 1), pool("fast", ("A100",) * 4, 2)),
+    fabrics={
+        "ib": FabricSpec(kind="infiniband", latency_us=2),
+        "eth": FabricSpec(kind="ethernet", latency_us=30),
+    },
+)
+MODEL = ModelSpec(
+    name="m",
+    layers=8,
+    hidden=64,
+    heads=8,
+    kv_heads=2,
+    head_dim=8,
+    ffn=256,
+    vocab=100,
+    training=TrainingSpec(sequence_length=128, global_batch=32, precision="fp16"),
+)
+
+
+def group(**fields: Any) -> ReplicaGroup:
+    """Two A100 replicas that take 16 sequences each in 4 steps."""
+    defaults = {"pool": "fast", "gpu": "A100", "tp": 1, "count": 2, "share": 16, "steps": 4}
+    return ReplicaGroup(**{**defaults, **fields})
+
+
+def stage(first: int, end: int, *groups: ReplicaGroup, **fields: Any) -> Stage:
+    """A stage of these layers."""
+    return Stage(first_layer=first, end_layer=end, replicas=groups or (group(),), **fields)
+
+
+def plan(*stages: Stage, **fields: Any) -> Plan:
+    """A Megatron plan of two stages unless other stages are given."""
+    both = stages or (stage(0, 5), stage(5, 8, group(pool="slow", gpu="T4")))
+    return Plan(**{"target": "megatron", "zero": 1, "stages": both, **fields})

@@ -1,0 +1,159 @@
+"""Emitted folders train for real, and equal one process that takes the whole batch at once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.emit.interface import emit, write_folder
+from planner.plan import Plan
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.runtime.launching import launch, losses
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+
+from planner.runtime import example_model  # noqa: E402
+
+STEPS = 3
+LR = 0.5
+SEED = 0
+CLIP = 1.0
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _no_third_party_warnings() -> Iterator[None]:
+    """DeepSpeed and torch warn about each other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def three_ranks() -> ClusterSpec:
+    """A node with two devices and a node with one, joined by the loopback interface."""
+    big, small = pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)), pool("small", ("T4",), 1, (nic("eth", "lo"),))
+    return cluster(big, small, eth="ethernet")
+
+
+def uneven_plan(zero: int) -> Plan:
+    """Micro-batches of 3 and 2 on two ranks, one of 2 on the third."""
+    replicas = (group("big", "A100", count=2, share=5, steps=2), group("small", "T4", share=2))
+    return plan("deepspeed", zero, [2], [replicas])
+
+
+def pipeline_plan(zero: int, dp: int) -> Plan:
+    """Three layers and one layer, two micro-batches of two sequences."""
+    first = (group("a", "A100", count=dp, share=4, steps=2),)
+    last = (group("b", "T4", count=dp, share=4, steps=2),)
+    return plan("deepspeed", zero, [3, 1], [first, last], recompute="full")
+
+
+def two_stages(dp: int) -> ClusterSpec:
+    """A node for each stage."""
+    a, b = pool("a", ("A100",) * dp, 1, (nic("eth", "lo"),)), pool("b", ("T4",) * dp, 1, (nic("eth", "lo"),))
+    return cluster(a, b, eth="ethernet")
+
+
+def run(tmp_path: Path, chosen: Plan, where: ClusterSpec, spec: ModelSpec) -> tuple[list[float], Path]:
+    """Emit, launch, and give back the losses and the folder."""
+    folder = tmp_path / "a run"
+    write_folder(emit(chosen, where, spec), folder)
+    arguments = ("--steps", str(STEPS), "--lr", str(LR), "--seed", str(SEED), "--save", str(tmp_path / "saved"))
+    return losses(launch(folder, 2, *arguments)), folder
+
+
+def reference(network: Any, shape: example_model.Shape, batch: int, sequences: Any) -> list[float]:
+    """Train the network on whole batches in this process; returns the losses."""
+    optimizer = torch.optim.SGD(network.parameters(), lr=LR, momentum=0.9)
+    found = []
+    for step in range(STEPS):
+        inputs, labels = sequences(tuple(range(step * batch, (step + 1) * batch)), shape, None)
+        optimizer.zero_grad()
+        loss = example_model.loss_of(network(inputs), labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def relative_error(got: dict[str, Any], wanted: dict[str, Any], start: dict[str, Any]) -> float:
+    """Distance of the weights from the reference over the distance it travelled."""
+    apart = sum((got[name].double() - wanted[name].double()).square().sum().item() for name in wanted)
+    way = sum((start[name].double() - wanted[name].double()).square().sum().item() for name in wanted)
+    return float((apart / way) ** 0.5)
+
+
+def copy_of(network: Any) -> dict[str, Any]:
+    """The weights as they are now."""
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_uneven_batches_equal_one_process(tmp_path: Path, zero: int) -> None:
+    """ZeRO 1 with uneven and ZeRO 3 with padded micro-batches give the weights of the whole batch."""
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    from planner.runtime.example_deepspeed import sequences
+
+    spec = model(12, layers=2, precision="fp32", optimizer="sgd", kv_heads=2, gated_mlp=True)
+    printed, folder = run(tmp_path, uneven_plan(zero), three_ranks(), spec)
+    shape = example_model.load_shape(folder / "model.json")
+    torch.manual_seed(SEED)
+    network = example_model.Transformer(shape)
+    start = copy_of(network)
+    wanted = reference(network, shape, 12, sequences)
+    assert printed == pytest.approx(wanted, rel=1e-5)
+    trained = get_fp32_state_dict_from_zero_checkpoint(str(tmp_path / "saved"))
+    assert relative_error(trained, network.state_dict(), start) < 1e-5
+
+
+def test_uneven_pipeline_equals_one_process(tmp_path: Path) -> None:
+    """Two stages of 3 + 1 layers with a tied head and recomputation give the weights of the whole batch."""
+    from planner.runtime.example_deepspeed import sequences
+
+    spec = model(4, layers=4, precision="fp32", optimizer="sgd")
+    printed, folder = run(tmp_path, pipeline_plan(1, dp=1), two_stages(dp=1), spec)
+    shape = example_model.load_shape(folder / "model.json")
+    network = Seeded(shape)
+    start = copy_of(network)
+    wanted = reference(network, shape, 4, sequences)
+    assert printed == pytest.approx(wanted, rel=1e-5)
+    assert relative_error(pipeline_weights(tmp_path / "saved"), network.state_dict(), start) < 1e-5
+
+
+class Seeded(torch.nn.Module):  # type: ignore[misc]
+    """The model with each module's weights drawn from its own seed, as DeepSpeed's pipeline does it."""
+
+    def __init__(self, shape: example_model.Shape) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList()
+        makers = [example_model.Embedding, *[example_model.Layer] * shape.layers]
+        for index, maker in enumerate(makers):
+            torch.manual_seed(SEED + index)
+            self.parts.append(maker(shape))
+        self.parts.append(example_model.make_norm(shape))
+
+    def forward(self, tokens: Any) -> Any:
+        hidden = tokens
+        for part in self.parts:
+            hidden = part(hidden)
+        return self.parts[0](hidden)
+
+
+def pipeline_weights(folder: Path) -> dict[str, Any]:
+    """The weights in a pipeline's checkpoint under the names of ``Seeded``."""
+    found = {}
+    for file in sorted(folder.glob("*/layer_*-model_states.pt")):
+        index = int(file.name.split("-")[0].removeprefix("layer_"))
+        for name, value in torch.load(file, weights_only=True).items():
+            found[f"parts.{index}.{name}"] = value
+    return found

@@ -1,0 +1,172 @@
+"""Placement: every rank has a device of its own, and a replica stays on its node."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+
+from planner.errors import PlanError
+from planner.placement import Rank, agents, place, ranks
+from planner.plan import Plan, ReplicaGroup, Stage
+from planner.spec.cluster import ClusterSpec, GpuSpec, IntraNodeSpec, PoolSpec
+
+KINDS = ("A", "B")
+
+
+def cluster(*pools: tuple[str, int]) -> ClusterSpec:
+    """Pools of (device letters of a node, nodes)."""
+    return ClusterSpec(
+        name="c",
+        gpus={
+            kind: GpuSpec(name=kind, memory_gib=1, memory_bandwidth_gBps=1, tflops={"fp16": 1})
+            for kind in KINDS
+        },
+        pools=tuple(
+            PoolSpec(
+                name=f"p{index}",
+                devices=tuple(devices),
+                hosts=tuple(f"p{index}-{node}" for node in range(nodes)),
+                intra_node=IntraNodeSpec(bandwidth_gBps=1),
+            )
+            for index, (devices, nodes) in enumerate(pools)
+        ),
+    )
+
+
+def group(pool: str, gpu: str, tp: int, count: int) -> ReplicaGroup:
+    """Replicas that take one sequence each."""
+    return ReplicaGroup(pool=pool, gpu=gpu, tp=tp, count=count, share=1, steps=1)
+
+
+def plan(*stages: tuple[ReplicaGroup, ...]) -> Plan:
+    """One layer a stage."""
+    found = tuple(
+        Stage(first_layer=index, end_layer=index + 1, replicas=groups) for index, groups in enumerate(stages)
+    )
+    return Plan(target="flagscale", zero=0, stages=found)
+
+
+@st.composite
+def pool_shapes(draw: st.DrawFn) -> tuple[str, int]:
+    """A node of up to 8 devices of two kinds, and how many of them."""
+    return "".join(draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=8))), draw(st.integers(1, 4))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[ClusterSpec, Plan]:
+    """A cluster and a plan that may be too large for it; replicas of 1, 2 or 4 devices."""
+    shapes = draw(st.lists(pool_shapes(), min_size=1, max_size=3))
+    width = draw(st.integers(1, 6))
+    stages = []
+    for _ in range(draw(st.integers(1, 3))):
+        counts = [width] if width == 1 or draw(st.booleans()) else [1, width - 1]
+        pools = st.sampled_from([f"p{index}" for index in range(len(shapes))])
+        parts = (
+            group(draw(pools), draw(st.sampled_from(KINDS)), draw(st.sampled_from([1, 2, 4])), count)
+            for count in counts
+        )
+        stages.append(tuple(parts))
+    return cluster(*shapes), plan(*stages)
+
+
+def placed(spec: ClusterSpec, wanted: Plan) -> tuple[Rank, ...]:
+    """The ranks of a plan that can be placed; other plans do not count."""
+    try:
+        return ranks(wanted, spec)
+    except PlanError:
+        reject()
+
+
+@given(problems())
+def test_no_device_twice_and_no_replica_across_nodes(problem: tuple[ClusterSpec, Plan]) -> None:
+    """Every rank runs on a device of its kind, in rank order."""
+    spec, wanted = problem
+    found = placed(spec, wanted)
+    assert [rank.rank for rank in found] == list(range(wanted.devices))
+    assert len({(rank.host, rank.device) for rank in found}) == len(found)
+    pools = {pool.name: pool for pool in spec.pools}
+    homes: dict[tuple[int, int], set[str]] = {}
+    for rank in found:
+        assert pools[rank.pool].devices[rank.device] == rank.gpu
+        assert rank.host in pools[rank.pool].hosts
+        part = wanted.stages[rank.stage].replicas[rank.group]
+        assert (part.pool, part.gpu) == (rank.pool, rank.gpu)
+        homes.setdefault((rank.stage, rank.replica), set()).add(rank.host)
+    assert all(len(hosts) == 1 for hosts in homes.values())
+    for number, stage in enumerate(wanted.stages):
+        sizes = Counter(rank.group for rank in found if rank.stage == number)
+        assert [sizes[index] for index in range(len(stage.replicas))] == [part.devices for part in stage.replicas]
+
+
+@given(st.integers(1, 8), st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 8]), st.integers(1, 45))
+def test_one_group_is_placed_exactly_when_nodes_have_room(
+    devices: int, nodes: int, tp: int, count: int
+) -> None:
+    """Whatever does not fill a node gets one of its own."""
+    spec, wanted = cluster(("A" * devices, nodes)), plan((group("p0", "A", tp, count),))
+    if count <= nodes * (devices // tp):
+        assert sum(slot.replicas for slot in place(wanted, spec)[0]) == count
+    else:
+        with pytest.raises(PlanError):
+            place(wanted, spec)
+
+
+@given(problems())
+def test_agents_cover_the_ranks_in_order(problem: tuple[ClusterSpec, Plan]) -> None:
+    """Each rank belongs to one launcher; neighbours on one node share it."""
+    spec, wanted = problem
+    found = placed(spec, wanted)
+    launchers = agents(found)
+    assert [agent.first_rank for agent in launchers] == [
+        sum(len(other.devices) for other in launchers[:index]) for index in range(len(launchers))
+    ]
+    flat = [(agent.host, device) for agent in launchers for device in agent.devices]
+    assert flat == [(rank.host, rank.device) for rank in found]
+    assert all(one.host != other.host for one, other in itertools.pairwise(launchers))
+
+
+def test_the_order_of_pools_does_not_matter() -> None:
+    """Hosts are found by name."""
+    spec = cluster(("AAAA", 2), ("BB", 1))
+    turned = spec.model_copy(update={"pools": spec.pools[::-1]})
+    wanted = plan((group("p0", "A", 2, 2), group("p1", "B", 1, 2)), (group("p0", "A", 1, 4),))
+    assert ranks(wanted, spec) == ranks(wanted, turned)
+
+
+def test_whole_nodes_stay_compact() -> None:
+    """512 nodes are one slot."""
+    spec = cluster(("AAAAAAAA", 512))
+    (slots,) = place(plan((group("p0", "A", 8, 512),)), spec)
+    assert [(slot.first_node, slot.nodes, slot.replicas) for slot in slots] == [(0, 512, 512)]
+
+
+def test_a_small_stage_fills_the_gap_of_a_larger() -> None:
+    """The fullest node that still holds it."""
+    spec = cluster(("AAAA", 2))
+    first, last = place(plan((group("p0", "A", 2, 1),), (group("p0", "A", 1, 1),)), spec)
+    assert (first[0].first_node, last[0].first_node, last[0].first_device) == (0, 0, 2)
+
+
+def test_mixed_nodes_keep_their_device_numbers() -> None:
+    """The second kind starts where its devices are."""
+    found = ranks(plan((group("p0", "B", 2, 1),)), cluster(("ABAB", 1)))
+    assert [rank.device for rank in found] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (group("p0", "A", 1, 9), "pool p0: fewer than 3 nodes left|pool p0: no node has 1 A left"),
+        (group("p0", "A", 8, 1), "pool p0: a node has 4 A, tp 8 needs more"),
+        (group("p0", "B", 1, 1), "no B in a pool named p0"),
+        (group("x", "A", 1, 1), "no A in a pool named x"),
+    ],
+)
+def test_what_the_cluster_lacks(wanted: ReplicaGroup, message: str) -> None:
+    """Two nodes of four cannot hold it."""
+    with pytest.raises(PlanError, match=message):
+        place(plan((wanted,)), cluster(("AAAA", 2)))

@@ -1,0 +1,157 @@
+"""Plans against their inputs and their target."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.errors import PlanError
+from planner.plan import Plan
+from planner.plan_check import check_plan, faults
+from planner.spec.model import ModelSpec
+from tests.plans import CLUSTER, MODEL, group, plan, stage
+
+T4S = {"pool": "slow", "gpu": "T4"}
+UNEVEN = (group(share=10, steps=2), group(**T4S, share=6, steps=2))
+
+
+def paths(found: Plan, model: ModelSpec = MODEL) -> list[str]:
+    """Where a plan is wrong."""
+    return [".".join(map(str, fault.path)) for fault in faults(found, CLUSTER, model)]
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        plan(),
+        plan(stage(0, 8), zero=0),
+        plan(stage(0, 8, group(tp=2)), sequence_parallel=True),
+        plan(interleave=2),
+        plan(stage(0, 8, *UNEVEN), target="deepspeed", zero=3),
+        plan(
+            stage(0, 8, group(share=10, steps=3), group(**T4S, share=6, steps=2)), target="deepspeed", zero=1
+        ),
+        plan(stage(0, 5, group(tp=2)), stage(5, 8, group(**T4S, count=4, share=8)), target="flagscale"),
+        plan(stage(0, 8, group(tp=4, count=1, share=32))),
+    ],
+)
+def test_plans_that_their_target_runs(good: Plan) -> None:
+    """Each shows something that is allowed."""
+    check_plan(good, CLUSTER, MODEL)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (plan(stage(0, 7)), "stages[0].layers: the stages hold 7 layers, the model m has 8"),
+        (
+            plan(stage(0, 8, group(count=1))),
+            "stages[0]: the shares add up to 16 sequences, the global batch is 32",
+        ),
+        (plan(target="horovod"), "target: unknown target 'horovod', expected one of: deepspeed, megatron"),
+        (
+            plan(stage(0, 8, group(pool="x"))),
+            'stages[0].replicas[0].pool: the cluster has no pool "x", it has: slow, fast',
+        ),
+        (
+            plan(stage(0, 8, group(gpu="T4"))),
+            'stages[0].replicas[0].gpu: the pool fast has no "T4", it has: A100',
+        ),
+        (
+            plan(stage(0, 8, group(tp=3))),
+            "stages[0].replicas[0].tp: tp 3 does not divide the 8 attention heads",
+        ),
+        (plan(target="deepspeed", zero=2), "zero: deepspeed runs ZeRO 0, 1 in a pipeline, got 2"),
+        (plan(stage(0, 8), zero=3), "zero: megatron runs ZeRO 0, 1 without a pipeline, got 3"),
+        (
+            plan(stage(0, 8, group(tp=2)), target="deepspeed"),
+            "runs without tensor parallelism, expected 1, got 2",
+        ),
+        (
+            plan(stage(0, 5, group(tp=2)), stage(5, 8)),
+            "stages[1].replicas[0].tp: megatron has one tp for all, expected 2, got 1",
+        ),
+        (
+            plan(stage(0, 5), stage(5, 8, group(count=4, share=8))),
+            "stages[1].replicas: megatron needs as many replicas in every stage, expected 2, got 4",
+        ),
+        (
+            plan(stage(0, 8, *UNEVEN)),
+            "needs the same share and steps on every replica, expected 10 and 2, got 6 and 2",
+        ),
+        (
+            plan(stage(0, 8, group(steps=3))),
+            "stages[0].replicas[0].steps: megatron needs equal micro-batches, 3 steps do not divide 16",
+        ),
+        (
+            plan(stage(0, 8, group(share=10, steps=3), group(share=6, steps=2)), target="deepspeed", zero=2),
+            "ZeRO 2 synchronises in every step, expected 3 steps on every replica, got 2",
+        ),
+        (
+            plan(stage(0, 5), stage(5, 8, group(steps=2)), target="flagscale"),
+            "a pipeline runs in lock-step, expected 4 steps",
+        ),
+        (
+            plan(stage(0, 5), stage(5, 8, *UNEVEN), target="flagscale"),
+            "flagscale needs the same share on every replica of a stage",
+        ),
+        (
+            plan(target="deepspeed", interleave=2),
+            "interleave: deepspeed cannot interleave, expected 1, got 2",
+        ),
+        (plan(stage(0, 8), interleave=2), "interleave: interleaving needs a pipeline of at least 2 stages"),
+        (
+            plan(stage(0, 3), stage(3, 6), stage(6, 8), interleave=2),
+            "interleave: interleaving needs a multiple of 3 micro-batches (one for each stage), the plan has 4",
+        ),
+        (
+            plan(stage(0, 8, recompute="selective"), target="deepspeed"),
+            "stages[0].recompute: deepspeed recomputes none, full, got selective",
+        ),
+        (plan(sequence_parallel=True), "sequence_parallel: sequence parallelism needs tp of at least 2"),
+        (
+            plan(stage(0, 8), target="deepspeed", sequence_parallel=True),
+            "deepspeed has no sequence parallelism",
+        ),
+        (
+            plan(stage(0, 8, group(count=16, share=2, steps=1))),
+            "stages: more devices than the cluster has: pool fast",
+        ),
+        (plan(stage(0, 8, group(**T4S, tp=8, count=1, share=32))), "a node has 4 T4, tp 8 needs more"),
+    ],
+)
+def test_plans_that_break_a_rule(bad: Plan, message: str) -> None:
+    """The place and the rule are named."""
+    with pytest.raises(PlanError) as caught:
+        check_plan(bad, CLUSTER, MODEL)
+    assert message in caught.value.message
+
+
+def test_key_value_heads_and_tensor_parallelism() -> None:
+    """One must divide the other."""
+    wide = MODEL.model_copy(update={"heads": 12, "kv_heads": 3})
+    assert paths(plan(stage(0, 8, group(tp=2))), wide) == ["stages.0.replicas.0.tp"]
+    assert paths(plan(stage(0, 8, group(tp=4, count=1, share=32)))) == []
+
+
+def test_a_precision_that_a_device_lacks() -> None:
+    """The device that forbids it is named."""
+    training = MODEL.training.model_copy(update={"precision": "bf16"})
+    model = MODEL.model_copy(update={"training": training})
+    with pytest.raises(PlanError, match="T4 cannot compute in bf16, it can in: fp16"):
+        check_plan(plan(), CLUSTER, model)
+    check_plan(plan(stage(0, 8)), CLUSTER, model)
+
+
+def test_sequence_parallelism_splits_the_sequence() -> None:
+    """tp must divide its length."""
+    training = MODEL.training.model_copy(update={"sequence_length": 127})
+    model = MODEL.model_copy(update={"training": training})
+    assert paths(plan(stage(0, 8, group(tp=2)), sequence_parallel=True), model) == ["sequence_parallel"]
+
+
+def test_all_faults_come_at_once() -> None:
+    """A line for each."""
+    bad = plan(stage(0, 7, group(pool="x")), zero=3)
+    with pytest.raises(PlanError) as caught:
+        check_plan(bad, CLUSTER, MODEL)
+    assert len(caught.value.message.splitlines()) == 3
