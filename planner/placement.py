@@ -86,7 +86,7 @@ class _Kind:
         if self.next_fresh + nodes > self.nodes:
             raise PlanError(f"pool {self.pool}: fewer than {nodes} nodes left for {group.count} replicas")
         first, self.next_fresh = self.next_fresh, self.next_fresh + nodes
-        if per_node * group.tp < self.per_node:
+        if per_node * group.tp < self.per_node or self.nodes == 1:
             self.used.update({node: per_node * group.tp for node in range(first, self.next_fresh)})
         return [self._slot(group, first, nodes, 0, per_node)]
 

@@ -99,7 +99,7 @@ def test_no_device_twice_and_no_replica_across_nodes(problem: tuple[ClusterSpec,
     assert all(len(hosts) == 1 for hosts in homes.values())
     for number, stage in enumerate(wanted.stages):
         sizes = Counter(rank.group for rank in found if rank.stage == number)
-        assert [sizes[index] for index in range(len(stage.replicas))] == [part.devices for part in stage.replicas]
+        assert sizes == {index: part.devices for index, part in enumerate(stage.replicas)}
 
 
 @given(st.integers(1, 8), st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 8]), st.integers(1, 45))
@@ -137,6 +137,12 @@ def test_the_order_of_pools_does_not_matter() -> None:
     assert ranks(wanted, spec) == ranks(wanted, turned)
 
 
+def test_the_only_node_is_not_given_twice() -> None:
+    """A group that fills it leaves nothing for its remainder."""
+    with pytest.raises(PlanError, match="no node is left"):
+        place(plan((group("p0", "A", 1, 5),)), cluster(("AAAA", 1)))
+
+
 def test_whole_nodes_stay_compact() -> None:
     """512 nodes are one slot."""
     spec = cluster(("AAAAAAAA", 512))
@@ -160,7 +166,7 @@ def test_mixed_nodes_keep_their_device_numbers() -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (group("p0", "A", 1, 9), "pool p0: fewer than 3 nodes left|pool p0: no node has 1 A left"),
+        (group("p0", "A", 1, 9), "pool p0: no node is left for 1 devices A"),
         (group("p0", "A", 8, 1), "pool p0: a node has 4 A, tp 8 needs more"),
         (group("p0", "B", 1, 1), "no B in a pool named p0"),
         (group("x", "A", 1, 1), "no A in a pool named x"),

@@ -82,8 +82,19 @@ stages:
 
 def test_all_keys_of_the_plan_itself(tmp_path: Path) -> None:
     """None is lost."""
-    text = "target: megatron\ntp: 2\npp: 2\ndp: 2\nmicro_batch: 2\ninterleave: 2\nzero: 1\nrecompute: selective\n"
-    found = short(tmp_path, text + "sequence_parallel: true\nlayers: [4, 4]\n")
+    text = """\
+target: megatron
+tp: 2
+pp: 2
+dp: 2
+micro_batch: 2
+interleave: 2
+zero: 1
+recompute: selective
+sequence_parallel: true
+layers: [4, 4]
+"""
+    found = short(tmp_path, text)
     assert (found.target, found.zero, found.interleave, found.sequence_parallel) == ("megatron", 1, 2, True)
     assert {part.recompute for part in found.stages} == {"selective"}
     assert found.stages[0].replicas[0] == group(pool="slow", gpu="T4", tp=2, steps=8)
@@ -91,7 +102,12 @@ def test_all_keys_of_the_plan_itself(tmp_path: Path) -> None:
 
 def test_replicas_with_a_batch_of_their_own(tmp_path: Path) -> None:
     """ZeRO data parallelism as Poplar deals it; steps follow from the global batch."""
-    text = "zero: 3\nreplicas:\n  - {pool: fast, count: 2, micro_batch: 3}\n  - {pool: slow, count: 2, micro_batch: 1}\n"
+    text = """\
+zero: 3
+replicas:
+  - {pool: fast, count: 2, micro_batch: 3}
+  - {pool: slow, count: 2, micro_batch: 1}
+"""
     found = short(tmp_path, text)
     groups = (group(share=12, steps=4), group(pool="slow", gpu="T4", share=4, steps=4))
     assert found == plan(stage(0, 8, *groups), target="deepspeed", zero=3)
@@ -99,7 +115,11 @@ def test_replicas_with_a_batch_of_their_own(tmp_path: Path) -> None:
 
 def test_replicas_with_shares(tmp_path: Path) -> None:
     """The last micro-batches are smaller."""
-    text = "replicas:\n  - {pool: fast, count: 2, micro_batch: 4, share: 11}\n  - {pool: slow, count: 2, micro_batch: 1, steps: 5}\n"
+    text = """\
+replicas:
+  - {pool: fast, count: 2, micro_batch: 4, share: 11}
+  - {pool: slow, count: 2, micro_batch: 1, steps: 5}
+"""
     fast, slow = short(tmp_path, text).stages[0].replicas
     assert (fast.share, fast.steps, fast.micro_batch_sizes) == (11, 3, (4, 4, 3))
     assert (slow.share, slow.steps) == (5, 5)
@@ -184,7 +204,8 @@ def test_a_short_plan_where_a_plan_is_expected(tmp_path: Path) -> None:
             "the shares add up to 9 sequences",
         ),
         (
-            "zero: 2\nreplicas:\n  - {pool: fast, count: 2, micro_batch: 4, share: 8}\n  - {pool: slow, count: 2, micro_batch: 1, share: 8}\n",
+            "zero: 2\nreplicas:\n  - {pool: fast, count: 2, micro_batch: 4, share: 8}\n"
+            "  - {pool: slow, count: 2, micro_batch: 1, share: 8}\n",
             4,
             "replicas[1].steps: ZeRO 2 synchronises in every step",
         ),

@@ -28,13 +28,13 @@ class ProgressBar:
 
 def state(best_seconds: float | None, bound_seconds: float) -> str:
     """``best 55.9 s, within 3.1 %``, as far as known."""
-    from planner.report.numbers import duration, percent
+    from planner.report.numbers import at_most, duration
 
     if best_seconds is None:
         return "no plan yet"
     known = math.isfinite(bound_seconds) and bound_seconds > 0
     gap = max(0.0, 1 - bound_seconds / best_seconds)
-    return f"best {duration(best_seconds)}{f', within {percent(gap)}' if known else ''}"
+    return f"best {duration(best_seconds)}{f', within {at_most(gap)}' if known else ''}"
 
 
 @contextmanager

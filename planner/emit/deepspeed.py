@@ -34,7 +34,10 @@ def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFi
         runtime_file("example_deepspeed", "train.py"),
         *([EmittedFile("hostfile", slots)] if slots else []),
         *launch,
-        EmittedFile("README.md", readme(plan, model, launchers, network, launch, slots is not None, clips(plan, model))),
+        EmittedFile(
+            "README.md",
+            readme(plan, model, launchers, network, launch, slots is not None, clips(plan, model)),
+        ),
     )
 
 

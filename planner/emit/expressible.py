@@ -15,7 +15,8 @@ HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 
 def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
-    """Raise EmitError unless the plan is for this model, these hosts have plain names and the target takes it."""
+    """Raise EmitError unless the plan is for this model, these hosts have plain names and the target "
+    "takes it."""
     if plan.layers != model.layers:
         raise EmitError(f"the plan has {plan.layers} layers, the model {model.name} has {model.layers}")
     if plan.global_batch != model.training.global_batch:
@@ -37,7 +38,9 @@ def check_target(plan: Plan, row: Target) -> None:
     _check_zero(plan, row)
     _check_batches(plan, row)
     if plan.interleave > 1 and not row.interleave:
-        raise EmitError(f"{row.name} cannot interleave: the plan has {plan.interleave} chunks of layers per device")
+        raise EmitError(
+            f"{row.name} cannot interleave: the plan has {plan.interleave} chunks of layers per device"
+        )
     if plan.interleave > 1 and plan.pp == 1:
         raise EmitError("interleaving needs a pipeline of at least 2 stages")
     if plan.sequence_parallel and not row.sequence_parallel:
@@ -56,7 +59,9 @@ def _check_tensor_parallel(plan: Plan, row: Target) -> None:
     if row.tensor_parallel == "none" and degrees != [1]:
         raise EmitError(f"{row.name} runs without tensor parallelism: the plan has tp {degrees[-1]}")
     if row.tensor_parallel == "one-degree" and len(degrees) > 1:
-        raise EmitError(f"{row.name} has one tensor-parallel degree for all: the plan has tp {_listed(degrees)}")
+        raise EmitError(
+            f"{row.name} has one tensor-parallel degree for all: the plan has tp {_listed(degrees)}"
+        )
 
 
 def _check_zero(plan: Plan, row: Target) -> None:
@@ -80,7 +85,8 @@ def _check_batches(plan: Plan, row: Target) -> None:
     share, steps = batches[0]
     if share % steps:
         raise EmitError(
-            f"{row.name} needs equal micro-batches here: {share} sequences do not divide into {steps} micro-batches"
+            f"{row.name} needs equal micro-batches here: {share} sequences do not divide into {steps} "
+            "micro-batches"
         )
 
 

@@ -26,7 +26,9 @@ class Program:
     """True when the program itself gives each process group its network."""
 
 
-def launch_files(launchers: Sequence[Agent], cluster: ClusterSpec, program: Program) -> tuple[EmittedFile, ...]:
+def launch_files(
+    launchers: Sequence[Agent], cluster: ClusterSpec, program: Program
+) -> tuple[EmittedFile, ...]:
     """``launch.sh``, ``nodes.txt`` and one environment file for each used pool."""
     network = job_network(cluster, launchers)
     sockets = on_sockets(network) and not program.network_per_group

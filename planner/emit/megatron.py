@@ -57,7 +57,9 @@ def _check(plan: Plan, model: ModelSpec) -> None:
     """What Megatron cannot be told by arguments."""
     policies = sorted({stage.recompute for stage in plan.stages})
     if len(policies) > 1:
-        raise EmitError(f"megatron has one recompute policy for all stages: the plan has {', '.join(policies)}")
+        raise EmitError(
+            f"megatron has one recompute policy for all stages: the plan has {', '.join(policies)}"
+        )
     if model.kind == "encoder" and (model.learned_positions == 0 or model.kv_heads != model.heads):
         raise EmitError(
             "megatron trains encoders with learned positions and without grouped-query attention only",

@@ -96,8 +96,10 @@ def _data(model: ModelSpec) -> list[str]:
 def arguments_script(sections: Sections, model: ModelSpec) -> str:
     """``args.sh``: the arguments as one shell array, with variables for what the plan does not decide."""
     lines = [
-        f"# Megatron-LM's arguments for {model.name}. Sections model to precision are the plan: changing them",
-        "# gives another plan. TRAIN_ITERS, LR, CLIP_GRAD and DATA_ARGS_FILE in the environment override the rest.",
+        f"# Megatron-LM's arguments for {model.name}. Sections model to precision are the plan: changing "
+        "them",
+        "# gives another plan. TRAIN_ITERS, LR, CLIP_GRAD and DATA_ARGS_FILE in the environment override "
+        "the rest.",
         "MEGATRON_ARGS=(",
     ]
     for section, words in sections.items():

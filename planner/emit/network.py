@@ -73,7 +73,9 @@ def _socket_nic(cluster: ClusterSpec, pool: PoolSpec, pools: list[PoolSpec]) -> 
     return max(pool.nics, key=preference, default=None)
 
 
-def pool_environment(cluster: ClusterSpec, pool: PoolSpec, network: JobNetwork, everything_on_sockets: bool) -> str:
+def pool_environment(
+    cluster: ClusterSpec, pool: PoolSpec, network: JobNetwork, everything_on_sockets: bool
+) -> str:
     """The shell file that a node of the pool sources before it starts: exports, and what to fill in."""
     lines = [f"# Network of the nodes of pool {pool.name}."]
     if network.nodes == 1:
@@ -95,7 +97,8 @@ def _export(name: str, value: str) -> list[str]:
 
 
 def _fill_in(pool: PoolSpec, fabric: str, key: str, lines: list[str]) -> list[str]:
-    why = f"# EDIT: the cluster file has no {key} for fabric {fabric} in pool {pool.name}; fill in and uncomment."
+    where = f"{key} for fabric {fabric} in pool {pool.name}"
+    why = f"# EDIT: the cluster file has no {where}; fill in and uncomment."
     return [why, *(f"# {line}" for line in lines)]
 
 
@@ -117,5 +120,6 @@ def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[str]:
     else:
         lines += _fill_in(pool, fabric, "hca", ["export NCCL_IB_HCA==DEVICE,DEVICE"])
     if kind == "roce":
-        lines += ["# RoCE v2 is usually GID 3; `show_gids` lists them."] + _export("NCCL_IB_GID_INDEX", "3")
+        lines += ["# RoCE v2 is usually GID 3; `show_gids` lists them."]
+        lines += _export("NCCL_IB_GID_INDEX", "3")
     return lines

@@ -22,7 +22,8 @@ def heading(plan: Plan, model: ModelSpec, launchers: Sequence[Agent]) -> str:
     return (
         f"# {model.name} on {plan.target}\n\n"
         f"Written by hetplan {__version__}. {plan.devices} ranks on {hosts} nodes: {shape}{chunks}, "
-        f"ZeRO {plan.zero}, {plan.global_batch} sequences of {model.training.sequence_length} tokens in a step, "
+        f"ZeRO {plan.zero}, {plan.global_batch} sequences of {model.training.sequence_length} tokens in a "
+        "step, "
         f"{model.training.precision}.\n\n" + stage_table(plan)
     )
 
@@ -45,7 +46,16 @@ def stage_table(plan: Plan) -> str:
                     stage.recompute,
                 )
             )
-    titles = ("stage", "layers", "pool / GPU", "replicas", "tp", "micro-batches", "sequences each", "recompute")
+    titles = (
+        "stage",
+        "layers",
+        "pool / GPU",
+        "replicas",
+        "tp",
+        "micro-batches",
+        "sequences each",
+        "recompute",
+    )
     return markdown_table(titles, rows)
 
 
@@ -72,15 +82,19 @@ def starting(launchers: Sequence[Agent], example_arguments: str) -> str:
     twice = len({agent.host for agent in launchers}) < len(launchers)
     text = (
         "## Start\n\n"
-        "Copy the folder to the same path on every node, or put it on a shared file system. Then run on each node\n\n"
+        "Copy the folder to the same path on every node, or put it on a shared file system. Then run on "
+        "each node\n\n"
         f"```sh\n./launch.sh{example_arguments}\n```\n\n"
-        "The script finds the node by its host name in `nodes.txt`. Where host names differ from the cluster file, "
-        f"give the node rank instead: `./launch.sh 0` to `./launch.sh {last}`. The first node is the rendezvous: "
+        "The script finds the node by its host name in `nodes.txt`. Where host names differ from the "
+        "cluster file, "
+        f"give the node rank instead: `./launch.sh 0` to `./launch.sh {last}`. The first node is the "
+        "rendezvous: "
         f"`MASTER_ADDR` (default `{launchers[0].host}`) and `MASTER_PORT` in the environment override it.\n"
     )
     if twice:
         text += (
-            "\nSome hosts stand in `nodes.txt` more than once, because their devices belong to separate runs of "
+            "\nSome hosts stand in `nodes.txt` more than once, because their devices belong to separate "
+            "runs of "
             "ranks. Without a node rank the script starts all of them.\n"
         )
     return text
@@ -94,7 +108,9 @@ def to_edit(files: Sequence[EmittedFile]) -> str:
     names = ", ".join(f"`{path}`" for path in open_files)
     return (
         "## Edit first\n\n"
-        f"The cluster file does not name all network interfaces. Complete the lines marked `EDIT` in {names}, or set "
-        "`interface:` and `hca:` of the NICs in the cluster file and emit again. Left as they are, NCCL chooses "
+        "The cluster file does not name all network interfaces. Complete the lines marked `EDIT` in "
+        f"{names}, or set "
+        "`interface:` and `hca:` of the NICs in the cluster file and emit again. Left as they are, NCCL "
+        "chooses "
         "interfaces by itself, which works on nodes with one network only.\n"
     )

@@ -55,23 +55,27 @@ def _own_script(plan: Plan) -> str:
             "plan = load()\n"
             "Pipeline = plan.pipeline_class(deepspeed.pipe.PipelineModule, before=1, after=2)\n"
             f"model = Pipeline(layers=modules, num_stages={plan.pp}, loss_fn=loss_fn)\n"
-            "engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=plan.deepspeed_config())\n"
+            "engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, "
+            "config=plan.deepspeed_config())\n"
         )
         note = (
-            "`before` and `after` count the modules of your list ahead of and behind the transformer layers. Do not "
+            "`before` and `after` count the modules of your list ahead of and behind the transformer "
+            "layers. Do not "
             "pass `partition_method`: the plan decides.\n"
         )
     else:
         call = (
             "plan = load()\n"
-            "engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=plan.deepspeed_config())\n"
+            "engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, "
+            "config=plan.deepspeed_config())\n"
             "for micro in plan.micro_batches(step):            # in each optimizer step\n"
             "    loss = mean_loss(engine(data[micro.sequences])) * micro.weight\n"
             "    engine.backward(loss)\n"
             "    engine.step()\n"
         )
         note = (
-            "Without the weight, sequences on GPUs with small batches would count for more than others. It is right "
+            "Without the weight, sequences on GPUs with small batches would count for more than others. It "
+            "is right "
             "when the loss is a mean over sequences of equal length. With a DataLoader, use "
             "`PlannedBatches(plan, len(data))` as `batch_sampler` and `plan.weights` in the same order.\n"
         )
@@ -82,7 +86,8 @@ def _limits(network: JobNetwork, launchers: Sequence[Agent], has_hostfile: bool,
     lines = [f"- Tried with DeepSpeed {VERSION} and PyTorch 2.13."]
     if not clips:
         lines.append(
-            "- Gradients are not clipped: with fp32, ZeRO 0 and a pipeline, DeepSpeed clips by the norm of the first "
+            "- Gradients are not clipped: with fp32, ZeRO 0 and a pipeline, DeepSpeed clips by the norm of "
+            "the first "
             "stage alone. ZeRO 1 clips rightly."
         )
     if network.crosses:
@@ -92,16 +97,19 @@ def _limits(network: JobNetwork, launchers: Sequence[Agent], has_hostfile: bool,
         )
     if not has_hostfile:
         lines.append(
-            "- There is no hostfile: this rank order uses a host twice, which DeepSpeed's launcher cannot express. "
+            "- There is no hostfile: this rank order uses a host twice, which DeepSpeed's launcher cannot "
+            "express. "
             "Use `launch.sh`."
         )
     elif any(agent.devices != tuple(range(len(agent.devices))) for agent in launchers):
         include = "@".join(f"{agent.host}:{','.join(map(str, agent.devices))}" for agent in launchers[:2])
         lines.append(
-            f"- Some nodes do not use their first devices: DeepSpeed's launcher needs `--include {include}...`."
+            "- Some nodes do not use their first devices: DeepSpeed's launcher needs `--include "
+            f"{include}...`."
         )
     lines.append(
-        "- DeepSpeed's launcher gives every node one and the same environment, so `env/` is not applied by it, and "
+        "- DeepSpeed's launcher gives every node one and the same environment, so `env/` is not applied by "
+        "it, and "
         "`--num_gpus` would overwrite uneven slots. `launch.sh` has neither problem."
     )
     return "## Limits\n\n" + "\n".join(lines) + "\n"

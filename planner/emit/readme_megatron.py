@@ -49,11 +49,13 @@ def _before(model: ModelSpec) -> str:
         text += "Set `DATA_ARGS_FILE` to a file with your data and vocabulary: encoders have no mock data."
     else:
         text += (
-            "Without more, it trains on mock data; for yours set `DATA_ARGS_FILE` to a file that sets the array "
+            "Without more, it trains on mock data; for yours set `DATA_ARGS_FILE` to a file that sets the "
+            "array "
             "`DATA_ARGS` (`--data-path`, `--tokenizer-type`, ...)."
         )
     return (
-        f"{text} `TRAIN_ITERS`, `LR` and `CLIP_GRAD` override their defaults; further arguments go after `--`: "
+        f"{text} `TRAIN_ITERS`, `LR` and `CLIP_GRAD` override their defaults; further arguments go after "
+        "`--`: "
         "`./launch.sh -- --save checkpoints`.\n"
     )
 
@@ -75,12 +77,14 @@ def _limits(network: JobNetwork, network_per_group: bool) -> str:
     lines = [f"- The arguments were tried with the parser of Megatron-LM {VERSION}."]
     if network_per_group:
         lines.append(
-            "- The nodes share no RDMA fabric: groups inside one fabric use RDMA, all others sockets. Do not set "
+            "- The nodes share no RDMA fabric: groups inside one fabric use RDMA, all others sockets. Do "
+            "not set "
             "`NCCL_NET` or `NCCL_IB_DISABLE`: they override `nccl/`. This has not been tried on hardware yet."
         )
     elif network.crosses:
         lines.append(
-            "- The nodes share no RDMA fabric, and no process group stays inside one: everything between nodes uses "
+            "- The nodes share no RDMA fabric, and no process group stays inside one: everything between "
+            "nodes uses "
             "sockets (`NCCL_NET=Socket`)."
         )
     return "## Limits\n\n" + "\n".join(lines) + "\n"

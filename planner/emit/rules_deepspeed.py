@@ -50,7 +50,9 @@ ZERO = frozenset(
         "zero_quantized_weights",
     }
 )
-PIPELINE = frozenset({"activation_checkpoint_interval", "grad_partitioned", "pipe_partitioned", "use_reentrant"})
+PIPELINE = frozenset(
+    {"activation_checkpoint_interval", "grad_partitioned", "pipe_partitioned", "use_reentrant"}
+)
 
 
 def check_config(config: Mapping[str, object], pipeline_stages: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Megatron-LM's rules for its arguments, checked against core 0.20.0: argument lists that break one are refused.
+"""Megatron-LM's rules for its arguments, as of core 0.20.0: lists that break one are refused.
 
 Only arguments that hetplan emits are known here; Megatron itself stops at an unknown one.
 """
@@ -108,7 +108,9 @@ def _divides(divisor: int, number: int, rule: str) -> None:
 
 def _check_grid(given: Mapping[str, str], world_size: int) -> int:
     """The ranks form a rectangle tp x pp x dp; returns dp."""
-    width = _number(given, "--tensor-model-parallel-size", 1) * _number(given, "--pipeline-model-parallel-size", 1)
+    width = _number(given, "--tensor-model-parallel-size", 1) * _number(
+        given, "--pipeline-model-parallel-size", 1
+    )
     _divides(width, world_size, "the number of ranks must be a multiple of tp x pp")
     return world_size // width
 
@@ -123,7 +125,11 @@ def _check_shape(given: Mapping[str, str]) -> None:
     _divides(groups, heads, "--num-attention-heads must be a multiple of --num-query-groups")
     _divides(tp, _number(given, "--ffn-hidden-size"), "--ffn-hidden-size must be a multiple of tp")
     if "--kv-channels" not in given:
-        _divides(heads, _number(given, "--hidden-size"), "--hidden-size must be a multiple of --num-attention-heads")
+        _divides(
+            heads,
+            _number(given, "--hidden-size"),
+            "--hidden-size must be a multiple of --num-attention-heads",
+        )
     sequence = _number(given, "--seq-length")
     if _number(given, "--max-position-embeddings") < sequence:
         raise EmitError("--max-position-embeddings must be at least --seq-length")

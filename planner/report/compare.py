@@ -73,8 +73,25 @@ def _speed(contenders: Sequence[Contender]) -> Group:
         index for index, entry in enumerate(contenders) if entry.scored and _tokens(entry.scored) >= best
     ]
     notes = [f"{entry.name}: {entry.note}" for entry in contenders if entry.note]
+    notes += close_calls(contenders)
     shown = table(columns, rows, strong[:1])
     return section("Plans", shown, *([bullets(notes, mark="!")] if notes else []))
+
+
+def close_calls(contenders: Sequence[Contender]) -> list[str]:
+    """Plans that the error of the estimates does not tell apart from the first."""
+    found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
+    first = found[0][1]
+    close = [
+        name
+        for name, estimate in found[1:]
+        if 0.0005 < abs(first.tokens_per_second / estimate.tokens_per_second - 1) < first.spread
+    ]
+    if not close:
+        return []
+    return [
+        f"closer to the first than the error of a step time (±{percent(first.spread)}): {', '.join(close)}"
+    ]
 
 
 def _tokens(scored: Scored) -> float:

@@ -58,6 +58,12 @@ def percent(fraction: float, digits: int = 2) -> str:
     return f"{shown:.0f} %" if abs(shown) >= 10 ** (digits - 1) - 0.05 else f"{shown:.1f} %"
 
 
+def at_most(fraction: float) -> str:
+    """A fraction that must not be understated, rounded upwards: ``0.8 %``; never less than ``0.1 %``."""
+    tenths = max(1, math.ceil(fraction * 1000 - 1e-9))
+    return f"{tenths / 10:.1f} %" if tenths < 100 else f"{math.ceil(tenths / 10)} %"
+
+
 def duration(seconds: float, spread: float = 0.0) -> str:
     """A duration with its error: ``412 ms ±15 %``."""
     if not math.isfinite(seconds):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planner.report.numbers import count, duration, percent
+from planner.report.numbers import at_most, count, duration
 from planner.search.values import SearchResult, Status
 
 
@@ -46,15 +46,15 @@ def _claim(proof: Proof) -> str:
     within = (
         "nothing is known about the best"
         if _unbounded(proof)
-        else f"within {percent(proof.gap)} of the bound"
+        else f"within {at_most(proof.gap)} of the bound"
     )
     if proof.interrupted:
         return f"interrupted: best so far, {within}"
     if proof.status == "optimal" and proof.gap <= 0:
         return "optimal: no plan of this space is faster by the cost model"
     if proof.status == "optimal":
-        return f"optimal: proven within {percent(proof.gap)} of the best plan of this space by the cost model"
-    return f"best found in the time limit: {within}"
+        return f"optimal: proven within {at_most(proof.gap)} of the best plan of this space by the cost model"
+    return f"best found before the search stopped: {within}"
 
 
 def _unbounded(proof: Proof) -> bool:

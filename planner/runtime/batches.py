@@ -110,7 +110,8 @@ class RankPlan:
         return total / self.data_parallel
 
     def pipeline_parts(self, before: int = 1, after: int = 1) -> list[int]:
-        """Bounds of the stages in a list of modules with ``before`` ahead of the layers and ``after`` behind."""
+        """Bounds of the stages in a list of modules with ``before`` ahead of the layers and ``after`` "
+        "behind."""
         inner = [before + stage.end_layer for stage in self.stages[:-1]]
         return [0, *inner, before + self.stages[-1].end_layer + after]
 
@@ -121,7 +122,9 @@ class RankPlan:
         class PlannedPipeline(pipeline_module):  # type: ignore[misc]
             def _partition_layers(self, method: str = "planned") -> None:
                 if len(self._layer_specs) != parts[-1]:
-                    raise ValueError(f"the plan places {parts[-1]} modules, the model has {len(self._layer_specs)}")
+                    raise ValueError(
+                        f"the plan places {parts[-1]} modules, the model has {len(self._layer_specs)}"
+                    )
                 stage = self._topo.get_coord(self.global_rank).pipe
                 self.parts = parts
                 self._set_bounds(start=parts[stage], stop=parts[stage + 1])

@@ -1,13 +1,15 @@
 """Example: trains a model of the planned shape with DeepSpeed, as the plan says.
 
 Start it on every node with ``launch.sh``. To train your own, replace ``sequences`` and ``Transformer``;
-what carries the plan are ``load``, ``deepspeed_config``, ``micro_batches`` and, in a pipeline, ``pipeline_class``.
+what carries the plan are ``load``, ``deepspeed_config``, ``micro_batches`` and, in a pipeline,
+``pipeline_class``.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,11 +52,7 @@ def main() -> None:
     engine = train(plan, shape, options)
     if options.save:
         engine.save_checkpoint(str(options.save))
-    # A rank that leaves first would break the others' connections while they still save.
-    torch.distributed.barrier()
-    if get_accelerator().device_name() != "cpu":
-        # Gloo now and then aborts a process that has destroyed its groups; NCCL complains when it has not.
-        torch.distributed.destroy_process_group()
+    leave()
 
 
 def parse_options() -> argparse.Namespace:
@@ -79,12 +77,24 @@ def start_processes() -> None:
     deepspeed.init_distributed(dist_backend=accelerator.communication_backend_name())
 
 
+def leave() -> None:
+    """End together: a rank that leaves first would break the others' connections while they still save."""
+    torch.distributed.barrier()
+    if get_accelerator().device_name() == "cpu":
+        # Gloo's threads may free tensors after the interpreter is gone, which aborts the process.
+        sys.stdout.flush()
+        os._exit(0)
+    torch.distributed.destroy_process_group()
+
+
 def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
     """Every rank holds all layers and processes its own share of the batch."""
     config = plan.deepspeed_config()
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
         model = Transformer(shape, plan.recompute)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=make_optimizer(model, shape, options), config=config)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=make_optimizer(model, shape, options), config=config
+    )
     for step in range(options.steps):
         losses = []
         for micro in plan.micro_batches(step):

@@ -102,7 +102,9 @@ class Layer(nn.Module):  # type: ignore[misc]
         batch, length, _ = hidden.shape
         heads, groups, width = self.shape.heads, self.shape.kv_heads, self.shape.head_dim
         query = self.query(hidden).view(batch, length, heads, width).transpose(1, 2)
-        key, value = self.key_value(hidden).view(batch, length, 2 * groups, width).transpose(1, 2).chunk(2, dim=1)
+        key, value = (
+            self.key_value(hidden).view(batch, length, 2 * groups, width).transpose(1, 2).chunk(2, dim=1)
+        )
         if not self.shape.learned_positions:
             query, key = rotate(query), rotate(key)
         key, value = (each.repeat_interleave(heads // groups, dim=1) for each in (key, value))

@@ -16,7 +16,8 @@ from planner.cost.communication import Ring, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.stage import Shape
 from planner.plan import ReplicaGroup
-from planner.search.space import Family, divisors, tp_degrees, usable_kinds
+from planner.search.options import StageOptions
+from planner.search.space import MAX_INTERLEAVE, Choice, Family, divisors, tp_degrees, usable_kinds
 from planner.search.values import Limits
 from planner.targets import TARGETS
 from planner.topology import Kind
@@ -26,16 +27,27 @@ from planner.topology import Kind
 class Speed:
     """What one kind of device does for a family, at best."""
 
+    kind: tuple[str, str]
     slots: float
     """Stages that its devices could fill, in parts too."""
     layer_seconds: float
     """Forward and backward of one layer for one micro-batch."""
-    tail_seconds: tuple[float, ...]
-    """Least end of the step, [layers]: optimizer, and synchronisation that nothing can hide."""
+    tail_seconds: float
+    """Least end of the step per layer held: optimizer, and synchronisation that nothing can hide."""
     most_layers: int
     """Layers that fit in its memory when least micro-batches are in flight."""
     ends_layers: float
     """What the embedding and the head cost, in layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """Sends of one micro-batch that a stage must do, at least."""
+
+    inner_seconds: float
+    """A stage with a neighbour on both sides."""
+    outer_seconds: float
+    """The first or the last stage."""
 
 
 class Bounds:
@@ -45,6 +57,7 @@ class Bounds:
         self.estimator = estimator
         self.kinds = usable_kinds(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
+        self._hops: dict[tuple[int | None, int | None, int], dict[tuple[str, str], Hops]] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
         """Speeds of all kinds, fastest first."""
@@ -54,17 +67,54 @@ class Bounds:
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
 
-    def bound(self, family: Family, depth: int, interleave: int) -> float:
-        """No plan of this choice is faster; infinite when its layers fit in no memory."""
+    def family_bound(self, family: Family, depth: int) -> float:
+        """No plan of the family with at most ``depth`` stages is faster; infinite when it fits in no memory."""
         speeds = self.speeds(family)
         if family.dp is None:
             return self._device_seconds_bound(speeds, family.micro_batches)
-        slots = fastest_slots(speeds, depth)
-        if sum(count * speed.most_layers for count, speed in slots) < self.estimator.model.layers:
+        free = Hops(inner_seconds=0.0, outer_seconds=0.0)
+        return self._bound(family, depth, MAX_INTERLEAVE, [free] * len(speeds))
+
+    def bound(self, family: Family, depth: int, interleave: int) -> float:
+        """No plan of this choice is faster: as for the family, and with the sends that its stages must do."""
+        speeds = self.speeds(family)
+        if family.dp is None:
+            return self._device_seconds_bound(speeds, family.micro_batches)
+        free = Hops(inner_seconds=0.0, outer_seconds=0.0)
+        hops = [self.hops(family).get(speed.kind, free) if depth > 1 else free for speed in speeds]
+        return self._bound(family, depth, interleave, hops)
+
+    def _bound(self, family: Family, depth: int, interleave: int, hops: list[Hops]) -> float:
+        speeds, steps = self.speeds(family), family.micro_batches
+        if not speeds:
             return float("inf")
-        steps = family.micro_batches
-        ramp = self._ramp_bound(speeds, slots, steps, interleave)
-        return max(ramp, self._whole_layers_bound(speeds, depth, steps))
+        ramp = self._ramp_bound(speeds, depth, steps, interleave, hops)
+        return max(ramp, self._whole_layers_bound(speeds, depth, steps, interleave, hops))
+
+    def hops(self, family: Family) -> dict[tuple[str, str], Hops]:
+        """Least sends of a stage with devices of each kind, by kind."""
+        key = (family.tp, family.dp, family.batch)
+        if key not in self._hops:
+            stages = StageOptions(Choice(family=family, depth=2, interleave=1), self.estimator, Limits())
+            self._hops[key] = {kind.key: self._hops_of(stages, kind) for kind in self.kinds}
+        return self._hops[key]
+
+    def _hops_of(self, stages: StageOptions, kind: Kind) -> Hops:
+        """Up to one neighbour of a stage shares its node where two fit, both where three do."""
+        both, one = [], []
+        everyone = range(len(stages.compositions))
+        for composition in everyone:
+            groups = stages.compositions[composition]
+            if kind.key not in {(group.pool, group.gpu) for group in groups}:
+                continue
+            found = [stages.sends(*pair) for other in everyone for pair in ((composition, other), (other, composition))]
+            far = min((sends.far_seconds for sends in found), default=float("inf"))
+            near = min(far, min((sends.near_seconds for sends in found), default=float("inf")))
+            fitting = kind.per_node // sum(group.devices for group in groups) if kind.nodes > 1 else 3
+            one.append(near)
+            both.append(2 * near if fitting >= 3 else near + far if fitting == 2 else 2 * far)
+        least = min(both, default=float("inf")), min(one, default=float("inf"))
+        return Hops(*(value if value < float("inf") else 0.0 for value in least))
 
     def _device_seconds_bound(self, speeds: tuple[Speed, ...], steps: int) -> float:
         """Where each stage has its own degrees: all devices at their best, without a ramp."""
@@ -75,30 +125,47 @@ class Bounds:
         return self.estimator.model.layers + min((speed.ends_layers for speed in speeds), default=0.0)
 
     def _ramp_bound(
-        self, speeds: tuple[Speed, ...], slots: list[tuple[float, Speed]], steps: int, interleave: int
+        self, speeds: tuple[Speed, ...], depth: int, steps: int, interleave: int, hops: list[Hops]
     ) -> float:
         ratio = 1.0 - 1.0 / (steps * interleave)
-        reach, done = 0.0, 0.0
-        for count, speed in slots:
+        reach, done, weight = 0.0, 0.0, 0.0
+        for count, speed in fastest_slots(speeds, depth):
             reach += _geometric(ratio, done, count) / (speed.layer_seconds * steps)
+            weight += count / speed.layer_seconds
             done += count
-        return self._work_layers(speeds) / reach if reach else float("inf")
+        if not reach:
+            return float("inf")
+        layers = self._work_layers(speeds)
+        plain = layers / reach
+        send = interleave * min(item.inner_seconds for item in hops)
+        tail = min(speed.tail_seconds for speed in speeds)
+        # Trading a slow slot for a fast one pays only while its time exceeds the sends.
+        if send > plain * ratio ** (depth - 1) / steps:
+            return plain
+        return (layers + max(0.0, send * (weight - 2 / speeds[0].layer_seconds))) / reach + tail
 
-    def _whole_layers_bound(self, speeds: tuple[Speed, ...], depth: int, steps: int) -> float:
+    def _whole_layers_bound(
+        self, speeds: tuple[Speed, ...], depth: int, steps: int, interleave: int, hops: list[Hops]
+    ) -> float:
         """Least time in which ``depth`` stages can hold all layers, none of them in parts."""
         layers = self.estimator.model.layers
-        work = [
+        inner, outer = (
             [
-                count * steps * speed.layer_seconds + speed.tail_seconds[count]
-                for count in range(1, min(speed.most_layers, layers) + 1)
+                [
+                    steps * (count * speed.layer_seconds + interleave * send) + count * speed.tail_seconds
+                    for count in range(1, min(speed.most_layers, layers) + 1)
+                ]
+                for speed, send in zip(speeds, sends, strict=True)
             ]
-            for speed in speeds
-        ]
-        times = sorted({seconds for row in work for seconds in row})
+            for sends in ([item.inner_seconds for item in hops], [item.outer_seconds for item in hops])
+        )
+        times = sorted({seconds for row in inner + outer for seconds in row})
 
         def enough(seconds: float) -> bool:
-            counts = sorted(((bisect_right(row, seconds), speed.slots) for row, speed in zip(work, speeds, strict=True)), reverse=True)
-            return _layers_of_slots(counts, depth) >= layers - 1e-9
+            counts = [bisect_right(row, seconds) for row in inner]
+            extra = max(bisect_right(row, seconds) - count for row, count in zip(outer, counts, strict=True))
+            slots = sorted(((count, speed.slots) for count, speed in zip(counts, speeds, strict=True)), reverse=True)
+            return _layers_of_slots(slots, depth) + 2 * extra >= layers - 1e-9
 
         if not times or not enough(times[-1]):
             return float("inf")
@@ -128,9 +195,10 @@ class Bounds:
             return None
         ends = min(speed.ends_layers for speed in found)
         return Speed(
+            kind=kind.key,
             slots=float(kind.devices),
             layer_seconds=best,
-            tail_seconds=(),
+            tail_seconds=0.0,
             most_layers=model.layers,
             ends_layers=ends,
         )
@@ -152,23 +220,12 @@ class Bounds:
             whole = pricer.micro_batch(replace(shape, stage=stage), group, group.micro_batch, ring)
             ends += whole.forward_seconds + whole.backward_seconds - layer_seconds
         return Speed(
+            kind=kind.key,
             slots=slots,
             layer_seconds=layer_seconds,
             ends_layers=ends / layer_seconds,
-            tail_seconds=self._tails(family, kind, group),
+            tail_seconds=pricer.tail_seconds(shape, group, self._fastest_ring(kind, group)),
             most_layers=self._most_layers(family, group),
-        )
-
-    def _tails(self, family: Family, kind: Kind, group: ReplicaGroup) -> tuple[float, ...]:
-        """Tail of 0, 1, 2, ... layers over the fastest ring that reaches a device of this kind."""
-        pricer = self.estimator.pricer(family.target)
-        ring = self._fastest_ring(kind, group)
-        return (
-            0.0,
-            *(
-                pricer.tail_seconds(self._shape(family, group.tp, layers), group, ring)
-                for layers in range(1, self.estimator.model.layers + 1)
-            ),
         )
 
     def _fastest_ring(self, kind: Kind, group: ReplicaGroup) -> Ring:

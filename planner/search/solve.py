@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
+from itertools import accumulate
 from time import monotonic
 
 from planner.calibration import DEFAULT, Calibration
@@ -11,13 +11,14 @@ from planner.cost.estimate import Estimator
 from planner.search.bounds import Bounds
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
-from planner.search.pipeline import solve_choice
+from planner.search.greedy import greedy
+from planner.search.pipeline import OpenChoice
 from planner.search.space import Choice, Family, depths, families, interleavings, targets_of, usable_kinds
 from planner.search.values import Limits, Reporter, Scored, SearchResult, Silent, Status
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 
-Item = Family | Choice | DataParallel
+Item = Family | Choice | OpenChoice | DataParallel
 
 
 class Explorer:
@@ -71,6 +72,7 @@ class Explorer:
         """Search all targets the limits allow; an interrupt keeps the best so far."""
         try:
             self._open(emitted_only)
+            self._first_plans()
             while self._heap and not self.out_of_time:
                 if self._heap[0][0] >= self.incumbent * (1 - self.limits.gap):
                     break
@@ -93,12 +95,27 @@ class Explorer:
             for family in families(row, self.limits, self.estimator.model, self.kinds):
                 found = depths(family, self.limits, self.estimator.model, self.kinds)
                 if found:
-                    most = max(interleavings(family, max(found), self.estimator.model))
-                    self._push(self.bounds.bound(family, max(found), max(most, self._most_interleave(family))), family)
-        heapify(self._heap)
+                    self._push(self.bounds.family_bound(family, max(found)), family)
 
-    def _most_interleave(self, family: Family) -> int:
-        return 1 if family.dp is None else 4
+    def _first_plans(self) -> None:
+        """Quick plans of the most promising family of each (target, tp, dp), to have something to cut with."""
+        seen: set[tuple[str, int | None, int | None]] = set()
+        for bound, _, item in sorted(self._heap):
+            if not isinstance(item, Family) or item.dp is None or bound >= self.incumbent:
+                continue
+            key = (item.target, item.tp, item.dp)
+            if key not in seen and not self.out_of_time:
+                seen.add(key)
+                for depth in self._sample(item, depths(item, self.limits, self.estimator.model, self.kinds)):
+                    choice = Choice(family=item, depth=depth, interleave=1)
+                    if self.bounds.bound(item, depth, 1) < self.incumbent:
+                        self.offer(greedy(choice, self.estimator, self.limits))
+
+    def _sample(self, family: Family, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Depths at which a faster kind is used up, and the halves, quarters, ... of the largest."""
+        filled = accumulate(int(speed.slots) for speed in self.bounds.speeds(family))
+        wanted = {*filled, *(values[-1] >> shift for shift in range(values[-1].bit_length()))}
+        return tuple(sorted(wanted & set(values), reverse=True))
 
     def _push(self, bound: float, item: Item) -> None:
         if bound < float("inf"):
@@ -109,7 +126,9 @@ class Explorer:
         if isinstance(item, Family):
             self._expand_family(bound, item)
         elif isinstance(item, Choice):
-            self._solve(bound, item)
+            self._begin(bound, item)
+        elif isinstance(item, OpenChoice):
+            self._continue(item)
         else:
             self._data_parallel(item)
 
@@ -120,19 +139,27 @@ class Explorer:
                 own = self.bounds.bound(family, depth, interleave)
                 self._push(max(bound, own), Choice(family=family, depth=depth, interleave=interleave))
 
-    def _solve(self, bound: float, choice: Choice) -> None:
+    def _begin(self, bound: float, choice: Choice) -> None:
         self.solved += 1
-        outcome = solve_choice(
+        opened = OpenChoice(
             choice,
             self.estimator,
             self.limits,
             cutoff_seconds=self.incumbent,
             bound_seconds=bound,
-            deadline=self._deadline,
             solver=self.solver,
         )
-        self.offer(outcome.best)
-        self.closed_bound = min(self.closed_bound, max(bound, outcome.bound_seconds))
+        self._continue(opened)
+
+    def _continue(self, opened: OpenChoice) -> None:
+        """One round; back on the heap with a better bound, unless nothing is left to find in it."""
+        left = None if self._deadline is None else max(0.01, self._deadline - monotonic())
+        opened.step(self.incumbent, left)
+        self.offer(opened.best)
+        if opened.closed:
+            self.closed_bound = min(self.closed_bound, opened.bound)
+        else:
+            self._push(opened.bound, opened)
 
     def _data_parallel(self, choice: DataParallel) -> None:
         """All ways to choose devices, most promising first; every way is exact, so the least is the bound."""
@@ -182,5 +209,3 @@ def status_of(explorer: Explorer) -> Status:
         return "unknown" if stopped else "infeasible"
     return "optimal" if explorer.gap <= explorer.limits.gap + 1e-9 else "feasible"
 
-
-__all__ = ["Explorer", "replace", "search", "status_of"]

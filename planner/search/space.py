@@ -127,11 +127,10 @@ def _per_stage_families(
 def _zeros(
     row: Target, limits: Limits, model: ModelSpec, recompute: Recompute, tp: int | None, dp: int | None, batch: int
 ) -> Iterator[Family]:
-    """ZeRO stages worth trying: sharding the optimizer costs nothing, so it is on wherever there is a group."""
+    """ZeRO stages worth trying: without a group to share with, all are the same."""
     offered = allowed(tuple(sorted({*row.zero_without_pipeline, *row.zero_with_pipeline})), limits.zero)
     offered = tuple(zero for zero in offered if zero <= 1)
-    best = offered[-1:] if dp is None or dp > 1 else offered[:1]
-    for zero in best:
+    for zero in offered[:1] if dp == 1 else offered:
         yield Family(
             target=row.name,
             zero=zero,
@@ -187,8 +186,13 @@ def _mixes(kinds: tuple[Kind, ...], tp: int, dp: int, family: Family) -> Iterato
 
     A mixed stage is as slow as its slowest kind, so two of them lose to two pure ones wherever those exist.
     Two kinds are mixed when one gives its remainder modulo ``dp``; more only when fewer have not enough.
+    Where a kind has several nodes, a group takes whole nodes or an even part of one.
     """
     room = {kind.key: kind.replicas(tp) for kind in kinds if kind.per_node >= tp}
+    whole = {kind.key: kind.per_node // tp if kind.nodes > 1 else 1 for kind in kinds if kind.per_node >= tp}
+
+    def even(key: tuple[str, str], count: int) -> bool:
+        return count % whole[key] == 0 or whole[key] % count == 0
 
     def group(key: tuple[str, str], count: int) -> ReplicaGroup:
         steps = family.micro_batches
@@ -196,11 +200,12 @@ def _mixes(kinds: tuple[Kind, ...], tp: int, dp: int, family: Family) -> Iterato
         return ReplicaGroup(pool=key[0], gpu=key[1], tp=tp, count=count, share=share, steps=steps)
 
     for key, capacity in room.items():
-        if capacity >= dp:
+        if capacity >= dp and even(key, dp):
             yield (group(key, dp),)
     for first, second in combinations(room, 2):
         for count in sorted({room[first] % dp, dp - room[second] % dp} - {0, dp}):
-            if count <= room[first] and dp - count <= room[second]:
+            fits = count <= room[first] and dp - count <= room[second]
+            if fits and even(first, count) and even(second, dp - count):
                 yield group(first, count), group(second, dp - count)
     for width in range(3, len(room) + 1):
         for keys in combinations(room, width):

@@ -7,21 +7,27 @@ their problems beside those of the types.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from planner.errors import Problem
-from planner.spec.complaints import nearest
+from planner.spec.complaints import MOST_COMPLAINTS, nearest
 from planner.spec.device_checks import ambiguous_gpus, intra_nodes, unknown_gpus
 from planner.spec.loose import keys_of, mappings, pools_of
 from planner.spec.runs import MOST_HOSTS, expand_hosts, numbered_hosts
 from planner.spec.yaml_file import Document
 from planner.spec.yaml_nodes import Path as KeyPath
 
+MOST_POOLS = 1000
+"""Pools of one cluster."""
+
 
 def check_cluster(document: Document) -> list[Problem]:
     """Every broken rule of the file, connectivity only when nothing else is wrong."""
     checks = (_pool_names, _choices, _hosts, unknown_gpus, ambiguous_gpus, intra_nodes, _nics, _links)
-    found = [problem for check in checks for problem in check(document)]
+    if sum(1 for _ in pools_of(document)) > MOST_POOLS:
+        return []
+    found = [problem for check in checks for problem in islice(check(document), MOST_COMPLAINTS)]
     return found or list(_connected(document))
 
 

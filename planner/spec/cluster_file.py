@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag
 
 from planner import catalog
-from planner.spec.base import Dtype, Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
+from planner.spec.base import Dtype, Frozen, Name, NonNegativeFloat, PositiveFloat
 from planner.spec.cluster import (
     ClusterSpec,
     FabricKind,
@@ -20,7 +20,7 @@ from planner.spec.cluster import (
     NicSpec,
     PoolSpec,
 )
-from planner.spec.cluster_checks import check_cluster
+from planner.spec.cluster_checks import MOST_POOLS, check_cluster
 from planner.spec.runs import expand_hosts, numbered_hosts, split_times
 from planner.spec.yaml_file import fail_on, read_document
 
@@ -75,9 +75,9 @@ class PoolFile(Frozen):
     """Name of the pool; nodes are called after it when only their number is given."""
     gpu: _Gpu | None = None
     """Kind of all devices of a node: a name of the catalogue or of ``gpus``, or its numbers."""
-    gpus_per_node: PositiveInt | None = None
+    gpus_per_node: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Devices of one node; 1 when absent."""
-    devices: Annotated[tuple[_Gpu, ...], Field(min_length=1)] | None = None
+    devices: Annotated[tuple[_Gpu, ...], Field(min_length=1, max_length=1000)] | None = None
     """Kind of each device of a node in index order, for nodes that mix kinds; ``3 x T4`` stands for three."""
     nodes: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Number of nodes; they are called <pool>-0, <pool>-1 and so on."""
@@ -85,7 +85,7 @@ class PoolFile(Frozen):
     """Host names, instead of ``nodes``; ``a100-[01-16]`` stands for sixteen."""
     intra_node: _IntraNode | None = None
     """Network between the devices of a node: a catalogue name, or its numbers; needed from two devices on."""
-    nics: tuple[NicSpec, ...] = ()
+    nics: Annotated[tuple[NicSpec, ...], Field(max_length=100)] = ()
     """Network cards of one node; needed from two nodes on."""
     price_per_gpu_hour: NonNegativeFloat | None = None
     """Price of one device for one hour, in the currency of your choice."""
@@ -126,11 +126,11 @@ class ClusterFile(Frozen):
     """Where the numbers are from; free text."""
     gpus: dict[Name, GpuFile] = Field(default_factory=dict)
     """Your own kinds of devices, by name; they win over the catalogue's."""
-    pools: Annotated[tuple[PoolFile, ...], Field(min_length=1)]
+    pools: Annotated[tuple[PoolFile, ...], Field(min_length=1, max_length=MOST_POOLS)]
     """Pools of identical nodes."""
     fabrics: dict[Name, FabricFile] = Field(default_factory=dict)
     """Networks between nodes, by name."""
-    links: tuple[FabricLinkFile, ...] = ()
+    links: Annotated[tuple[FabricLinkFile, ...], Field(max_length=10_000)] = ()
     """Gateways and WAN links between fabrics."""
     reserve_gib: NonNegativeFloat = 2.0
     """Memory kept free on each device, GiB."""

@@ -31,6 +31,9 @@ _SCALES = {
 }
 """Factor of the first letter of a written unit, by the end of the key."""
 _NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)")
+MOST_COMPLAINTS = 1000
+"""Errors of one validation that are put into words."""
+
 _KINDS = {
     "number": "a number",
     "integer": "a whole number",
@@ -54,15 +57,17 @@ class Complaint:
 def complaints(error: ValidationError, model: type[BaseModel], data: object) -> list[Complaint]:
     """Every error of a validation, in the user's words."""
     schema = model.model_json_schema()
-    items = [dict(item) for item in error.errors(include_url=False)]
+    items = [dict(item) for item in error.errors(include_url=False)[:MOST_COMPLAINTS]]
     return [_complaint(item, schema, data) for item in items if not _follows(item, items, data)]
 
 
 def _follows(item: dict[str, Any], items: list[dict[str, Any]], data: object) -> bool:
     """True for a list that is too short only because its items are wrong."""
+    if item["type"] != "too_short":
+        return False
     size = len(item["loc"])
     inside = any(len(other["loc"]) > size and other["loc"][:size] == item["loc"] for other in items)
-    return item["type"] == "too_short" and inside and bool(_value(data, _plain_path(item["loc"])))
+    return inside and bool(_value(data, _plain_path(item["loc"])))
 
 
 def nearest(name: str, known: list[str]) -> str | None:
@@ -183,6 +188,10 @@ def expected(part: Schema, schema: Schema) -> str:
 def _limits(found: Schema) -> str:
     if "prefixItems" in found:
         return f" of {len(found['prefixItems'])}"
+    if "minItems" in found and "maxItems" in found:
+        return f" of {found['minItems']} to {found['maxItems']} items"
+    if "maxItems" in found:
+        return f" of at most {found['maxItems']} items"
     if "minItems" in found or "minProperties" in found:
         return f" with at least {found.get('minItems', found.get('minProperties'))} item"
     if "minimum" in found and "maximum" in found:

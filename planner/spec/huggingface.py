@@ -216,9 +216,9 @@ _FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Config], Shape]]] = {
 def _unsupported(document: Document) -> list[Problem]:
     config = document.data
     known = f"supported: {', '.join(supported())}; or write the shape as a model file"
-    kind = config.get("model_type")
+    kind = str(config.get("model_type") or "")
     experts = next((key for key in _EXPERT_KEYS if config.get(key)), None)
-    if experts or "moe" in str(kind).lower() or kind in ("mixtral", "dbrx", "switch_transformers"):
+    if experts or "moe" in kind.lower() or kind in ("mixtral", "dbrx", "switch_transformers"):
         return [
             document.problem(
                 (experts or "model_type",), "mixture-of-experts models are not supported yet", known

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,9 @@ from planner.spec.yaml_nodes import Path as KeyPath
 
 MOST_BYTES = 4 * 2**20
 """Largest file that is read."""
+
+MOST_PROBLEMS = 100
+"""Problems of one file that are shown."""
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -52,7 +56,7 @@ class Document:
 
     def problems(self, model: type[BaseModel]) -> list[Problem]:
         """Everything that keeps the file from being a ``model``."""
-        empty = list(empty_values(self.root))
+        empty = list(islice(empty_values(self.root), MOST_PROBLEMS))
         found = [self.problem(path, "has no value", "give one, or remove the key") for path in empty]
         try:
             self._validate(model)
@@ -77,8 +81,12 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def fail_on(problems: Iterable[Problem]) -> None:
-    """Raise SpecError when there are problems, ordered by line."""
+    """Raise SpecError when there are problems: the first hundred by line, and how many more there are."""
     ordered = sorted(set(problems), key=lambda problem: (problem.line or 0, problem.key, problem.what))
+    more = len(ordered) - MOST_PROBLEMS
+    if more > 0:
+        rest = Problem(file=ordered[0].file, line=None, key="", what=f"and {more:,} more problems at least")
+        ordered = [*ordered[:MOST_PROBLEMS], rest]
     if ordered:
         raise SpecError(tuple(ordered))
 

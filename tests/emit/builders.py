@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from planner.plan import Plan, ReplicaGroup, Stage
@@ -13,13 +14,17 @@ GPU_MEMORY_GIB = {"A100": 80.0, "T4": 16.0}
 
 def gpu(name: str) -> GpuSpec:
     """A device kind; its numbers do not matter to emitters."""
-    return GpuSpec(name=name, memory_gib=GPU_MEMORY_GIB[name], memory_bandwidth_gBps=1000.0, tflops={"bf16": 100.0})
+    return GpuSpec(
+        name=name, memory_gib=GPU_MEMORY_GIB[name], memory_bandwidth_gBps=1000.0, tflops={"bf16": 100.0}
+    )
 
 
 def pool(name: str, devices: tuple[str, ...], nodes: int, nics: tuple[NicSpec, ...] = ()) -> PoolSpec:
     """A pool of nodes called name-0, name-1, ..."""
     hosts = tuple(f"{name}-{index}" for index in range(nodes))
-    return PoolSpec(name=name, devices=devices, hosts=hosts, intra_node=IntraNodeSpec(bandwidth_gBps=300.0), nics=nics)
+    return PoolSpec(
+        name=name, devices=devices, hosts=hosts, intra_node=IntraNodeSpec(bandwidth_gBps=300.0), nics=nics
+    )
 
 
 def cluster(*pools: PoolSpec, **fabrics: str) -> ClusterSpec:
@@ -39,7 +44,9 @@ def nic(fabric: str, interface: str | None = None, hca: str | None = None, gbps:
 
 def model(global_batch: int, layers: int = 4, **changes: Any) -> ModelSpec:
     """A tiny decoder; ``changes`` go to the model, or to its training under their own name."""
-    training = {name: changes.pop(name) for name in ("precision", "optimizer", "attention") if name in changes}
+    training = {
+        name: changes.pop(name) for name in ("precision", "optimizer", "attention") if name in changes
+    }
     values: dict[str, Any] = {
         "name": "tiny",
         "layers": layers,
@@ -54,12 +61,16 @@ def model(global_batch: int, layers: int = 4, **changes: Any) -> ModelSpec:
     return ModelSpec(**{**values, **changes})
 
 
-def group(pool: str, gpu: str, *, count: int = 1, share: int = 1, steps: int = 1, tp: int = 1) -> ReplicaGroup:
+def group(
+    pool: str, gpu: str, *, count: int = 1, share: int = 1, steps: int = 1, tp: int = 1
+) -> ReplicaGroup:
     """Replicas of a stage."""
     return ReplicaGroup(pool=pool, gpu=gpu, tp=tp, count=count, share=share, steps=steps)
 
 
-def stages(layers: list[int], replicas: list[tuple[ReplicaGroup, ...]], recompute: str = "none") -> tuple[Stage, ...]:
+def stages(
+    layers: Sequence[int], replicas: Sequence[tuple[ReplicaGroup, ...]], recompute: str = "none"
+) -> tuple[Stage, ...]:
     """Stages with these numbers of layers."""
     found, first = [], 0
     for count, groups in zip(layers, replicas, strict=True):
@@ -70,7 +81,13 @@ def stages(layers: list[int], replicas: list[tuple[ReplicaGroup, ...]], recomput
     return tuple(found)
 
 
-def plan(target: str, zero: int, layers: list[int], replicas: list[tuple[ReplicaGroup, ...]], **changes: Any) -> Plan:
+def plan(
+    target: str,
+    zero: int,
+    layers: Sequence[int],
+    replicas: Sequence[tuple[ReplicaGroup, ...]],
+    **changes: Any,
+) -> Plan:
     """A plan; ``recompute`` holds for all stages."""
     made = stages(layers, replicas, changes.pop("recompute", "none"))
     return Plan(target=target, zero=zero, stages=made, **changes)

@@ -11,9 +11,14 @@ from planner.spec.model import ModelSpec, TrainingSpec
 GIB = 2**30
 
 A100 = GpuSpec(
-    name="A100", memory_gib=40.0, memory_bandwidth_gBps=1555.0, tflops={"bf16": 312.0, "fp16": 312.0, "fp32": 19.5}
+    name="A100",
+    memory_gib=40.0,
+    memory_bandwidth_gBps=1555.0,
+    tflops={"bf16": 312.0, "fp16": 312.0, "fp32": 19.5},
 )
-V100 = GpuSpec(name="V100", memory_gib=16.0, memory_bandwidth_gBps=900.0, tflops={"fp16": 125.0, "fp32": 15.7})
+V100 = GpuSpec(
+    name="V100", memory_gib=16.0, memory_bandwidth_gBps=900.0, tflops={"fp16": 125.0, "fp32": 15.7}
+)
 
 
 def cluster() -> ClusterSpec:
@@ -72,8 +77,18 @@ def plan(first_layers: int = 24, zero: int = 1) -> Plan:
         zero=zero,
         sequence_parallel=True,
         stages=(
-            Stage(first_layer=0, end_layer=first_layers, replicas=(_group("a100", "A100"),), recompute="selective"),
-            Stage(first_layer=first_layers, end_layer=32, replicas=(_group("v100", "V100"),), recompute="selective"),
+            Stage(
+                first_layer=0,
+                end_layer=first_layers,
+                replicas=(_group("a100", "A100"),),
+                recompute="selective",
+            ),
+            Stage(
+                first_layer=first_layers,
+                end_layer=32,
+                replicas=(_group("v100", "V100"),),
+                recompute="selective",
+            ),
         ),
     )
 
@@ -162,7 +177,10 @@ def scored(first_layers: int = 24, step_seconds: float = 27.2, activations_gib: 
 
 ALTERNATIVES = (
     Alternative(
-        family="ZeRO-3 data parallel", scored=None, chosen=False, reason="V100 (v100) lacks 3.2 GiB at micro-batch 1"
+        family="ZeRO-3 data parallel",
+        scored=None,
+        chosen=False,
+        reason="V100 (v100) lacks 3.2 GiB at micro-batch 1",
     ),
     Alternative(
         family="pipeline, even layers",
@@ -183,7 +201,11 @@ def found(gap: float = 0.008, interrupted: bool = False) -> SearchResult:
         bound_seconds=best.estimate.step_seconds * (1 - gap),
         gap=gap,
         alternatives=ALTERNATIVES,
-        advice=(Advice(target="flagscale", change="tp 2 on the v100 stage", faster=0.041, scored=scored(24, 26.1)),),
+        advice=(
+            Advice(
+                target="flagscale", change="tp 2 on the v100 stage", faster=0.041, scored=scored(24, 26.1)
+            ),
+        ),
         diagnosis=None,
         candidates=412,
         solved=37,

@@ -20,8 +20,27 @@ def free_port() -> int:
         return port
 
 
-def launch(folder: Path, nodes: int, *arguments: str, limit_seconds: float = 120.0) -> str:
+def launch(folder: Path, nodes: int, *arguments: str, limit_seconds: float = 500.0) -> str:
     """Run ``launch.sh`` once for each node; returns what the first one printed."""
+    logs = [folder.parent / f"node-{node}.log" for node in range(nodes)]
+    port = free_port()
+    started = [_start(folder, node, log, arguments, port) for node, log in enumerate(logs)]
+    try:
+        ends = [process.wait(timeout=limit_seconds) for process in started]
+    except subprocess.TimeoutExpired:
+        ends = [-1]
+    finally:
+        for process in started:
+            _end(process)
+    if any(ends):
+        pytest.fail("\n".join(f"{log.name}, of {ends}:\n{log.read_text()[-3000:]}" for log in logs))
+    return logs[0].read_text()
+
+
+def _start(
+    folder: Path, node: int, log: Path, arguments: tuple[str, ...], port: int
+) -> subprocess.Popen[bytes]:
+    """One node's launcher, writing to a file: a pipe would wait for ranks that outlive it."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -29,35 +48,28 @@ def launch(folder: Path, nodes: int, *arguments: str, limit_seconds: float = 120
         "OMP_NUM_THREADS": "1",
         "PYTHONWARNINGS": "ignore",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        "MASTER_PORT": str(port),
     }
-    started = [
-        subprocess.Popen(
+    with log.open("wb") as output:
+        return subprocess.Popen(
             ["bash", str(folder / "launch.sh"), str(node), "--", *arguments],
             env=environment,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            text=True,
             start_new_session=True,
         )
-        for node in range(nodes)
-    ]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the launcher to stop, which stops its ranks (they have sessions of their own), then insist."""
+    if process.poll() is not None:
+        return
+    process.terminate()
     try:
-        outputs = [process.communicate(timeout=limit_seconds)[0] for process in started]
-    finally:
-        for process in started:
-            _end(process)
-    for process, output in zip(started, outputs, strict=True):
-        if process.returncode:
-            pytest.fail(f"a launcher ended with {process.returncode}:\n{output[-4000:]}")
-    return outputs[0]
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Stop the launcher and the ranks it started, and close its pipe."""
-    if process.poll() is None:
+        process.wait(timeout=40.0)
+    except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
 
 
 def losses(output: str) -> list[float]:

@@ -16,10 +16,11 @@ from planner.spec.model import ModelSpec
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.runtime.launching import launch, losses
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-from planner.runtime import example_model  # noqa: E402
+import torch
+
+from planner.runtime import example_model
 
 STEPS = 3
 LR = 0.5
@@ -39,7 +40,10 @@ def _no_third_party_warnings() -> Iterator[None]:
 
 def three_ranks() -> ClusterSpec:
     """A node with two devices and a node with one, joined by the loopback interface."""
-    big, small = pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)), pool("small", ("T4",), 1, (nic("eth", "lo"),))
+    big, small = (
+        pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)),
+        pool("small", ("T4",), 1, (nic("eth", "lo"),)),
+    )
     return cluster(big, small, eth="ethernet")
 
 
@@ -66,7 +70,16 @@ def run(tmp_path: Path, chosen: Plan, where: ClusterSpec, spec: ModelSpec) -> tu
     """Emit, launch, and give back the losses and the folder."""
     folder = tmp_path / "a run"
     write_folder(emit(chosen, where, spec), folder)
-    arguments = ("--steps", str(STEPS), "--lr", str(LR), "--seed", str(SEED), "--save", str(tmp_path / "saved"))
+    arguments = (
+        "--steps",
+        str(STEPS),
+        "--lr",
+        str(LR),
+        "--seed",
+        str(SEED),
+        "--save",
+        str(tmp_path / "saved"),
+    )
     return losses(launch(folder, 2, *arguments)), folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,15 @@ def test_pools_that_share_nothing(tmp_path: Path) -> None:
     assert (problem.line, problem.key) == (2, "pools")
     assert problem.what == "no two of the pools a, b share a fabric or a chain of links"
     assert "links: [{between:" in str(problem.hint)
+
+
+def test_too_many_pools_are_refused_quickly(tmp_path: Path) -> None:
+    """Nobody has as many kinds of nodes."""
+    path = tmp_path / "c.yaml"
+    path.write_text("name: c\npools: [" + "{a: 1}, " * 20_000 + "]\n")
+    start = time.monotonic()
+    assert len(problems(load_cluster, path)) == 101
+    assert time.monotonic() - start < 5
 
 
 def test_mistakes_of_both_sorts_come_together(tmp_path: Path) -> None:

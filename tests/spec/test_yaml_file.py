@@ -136,6 +136,14 @@ def test_all_problems_come_at_once_in_line_order(tmp_path: Path) -> None:
     assert [problem.line for problem in found] == [1, 4, 5, 5, 5]
 
 
+def test_a_thousand_problems_are_cut_short(tmp_path: Path) -> None:
+    """The last line says that there are more."""
+    text = "pools: []\n" + "".join(f"k{index}: 1\n" for index in range(1000))
+    found = problems(load, written(tmp_path, text))
+    assert len(found) == 101
+    assert found[-1].what == "and 900 more problems at least"
+
+
 def test_a_missing_file(tmp_path: Path) -> None:
     """Named as the user wrote it."""
     path = tmp_path / "none.yaml"

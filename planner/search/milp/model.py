@@ -19,6 +19,7 @@ from planner.cost.schedule import Path
 from planner.search.milp.places import Places, State
 from planner.search.milp.solver import TOLERANCE, Solved, solve
 from planner.search.options import Option, StageOptions
+from planner.topology import Kind
 
 Linear = pulp.LpAffineExpression
 
@@ -155,6 +156,18 @@ class PipelineModel:
             fresh = [(1, variable) for variable in self._fresh.get(kind.key, [])]
             if whole or fresh:
                 self.problem += self._sum_all(whole + fresh) <= kind.nodes
+            large = [(count, x) for stage, option, x in self._all() if (count := self._large_parts(option, kind))]
+            if large:
+                self.problem += self._sum_all(large) <= kind.nodes
+
+    def _large_parts(self, option: Option, kind: Kind) -> int:
+        """Nodes that an option fills by more than a half: no other such part fits there."""
+        found = 0
+        for group in self.stages.compositions[option.composition]:
+            if (group.pool, group.gpu) == kind.key:
+                whole, rest = divmod(group.count, kind.per_node // group.tp)
+                found += whole + (2 * rest * group.tp > kind.per_node)
+        return found
 
     def _paths_of_one_stage(self) -> None:
         """Up the pipeline to a stage, all its work, and back down to the first; and the end of its own tail."""
@@ -207,11 +220,20 @@ class PipelineModel:
         """From now on only plans faster than ``seconds`` are of interest."""
         self.end.upBound = seconds / self.scale
 
-    def solve(self, *, gap: float, seconds: float | None = None) -> Solved:
+    def solve(self, *, gap: float, nodes: int | None = None, seconds: float | None = None) -> Solved:
         """Solve with the cuts so far; the bound is in seconds."""
-        found = solve(self.problem, gap=gap, seconds=seconds, solver=self.solver)
+        found = solve(self.problem, gap=gap, nodes=nodes, seconds=seconds, solver=self.solver)
         bound = found.bound * self.scale * (1 - TOLERANCE)
         return Solved(status=found.status, bound=bound, has_solution=found.has_solution)
+
+    def relaxed_bound(self) -> float:
+        """Seconds of the linear relaxation: a bound, quickly; infinite when even that has no solution."""
+        for _, _, variable in self._all():
+            variable.cat = pulp.LpContinuous
+        found = self.solve(gap=0.0)
+        for _, _, variable in self._all():
+            variable.cat = pulp.LpInteger
+        return float("inf") if found.status == "infeasible" else found.bound
 
     def chosen(self) -> list[Option]:
         """The options of the last solution, one a stage."""

@@ -23,6 +23,21 @@ class Solved:
     has_solution: bool
 
 
+class _Highs(pulp.HiGHS):  # type: ignore[misc]
+    """HiGHS that may stop at a number of nodes, a status that PuLP does not know."""
+
+    def findSolutionValues(self, lp: pulp.LpProblem) -> tuple[int, int]:  # noqa: N802
+        """PuLP's statuses; the values are taken over before the status is looked up."""
+        try:
+            found: tuple[int, int] = super().findSolutionValues(lp)
+        except KeyError:
+            value = lp.solverModel.getInfo().objective_function_value
+            if abs(value) == float("inf"):
+                return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
+            return pulp.LpStatusOptimal, pulp.LpSolutionIntegerFeasible
+        return found
+
+
 def available() -> tuple[str, ...]:
     """Names of the solvers that can run here, best first."""
     found = ["highs"] if importlib.util.find_spec("highspy") else []
@@ -30,18 +45,25 @@ def available() -> tuple[str, ...]:
 
 
 def solve(
-    problem: pulp.LpProblem, *, gap: float, seconds: float | None = None, solver: str | None = None
+    problem: pulp.LpProblem,
+    *,
+    gap: float,
+    nodes: int | None = None,
+    seconds: float | None = None,
+    solver: str | None = None,
 ) -> Solved:
-    """Minimise ``problem`` to a relative ``gap`` with one thread and a fixed seed."""
+    """Minimise ``problem`` to a relative ``gap`` with one thread and a fixed seed, or stop after ``nodes``."""
     name = solver or available()[0]
     if name == "highs":
-        return _highs(problem, gap, seconds)
+        return _highs(problem, gap, nodes, seconds)
     return _cbc(problem, gap, seconds)
 
 
-def _highs(problem: pulp.LpProblem, gap: float, seconds: float | None) -> Solved:
+def _highs(problem: pulp.LpProblem, gap: float, nodes: int | None, seconds: float | None) -> Solved:
     options: dict[str, Any] = {"random_seed": 0, "mip_abs_gap": 0.0}
-    problem.solve(pulp.HiGHS(msg=False, threads=1, gapRel=gap, timeLimit=seconds, **options))
+    if nodes is not None:
+        options["mip_max_nodes"] = nodes
+    problem.solve(_Highs(msg=False, threads=1, gapRel=gap, timeLimit=seconds, **options))
     info = problem.solverModel.getInfo()
     if problem.status == pulp.LpStatusInfeasible:
         return Solved(status="infeasible", bound=float("inf"), has_solution=False)

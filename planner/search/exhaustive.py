@@ -1,0 +1,163 @@
+"""Every plan of the space, one by one: the oracle that the search is tested against.
+
+Only for clusters of a few devices and models of a few layers. It knows nothing of bounds, cuts, thresholds or
+the ILP; it shares with the search only what defines the space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, combinations_with_replacement, product
+
+from planner.calibration import DEFAULT, Calibration
+from planner.cost.estimate import Estimator
+from planner.errors import PlanError
+from planner.plan import Plan, ReplicaGroup, Stage
+from planner.search.space import (
+    Composition,
+    Family,
+    compositions,
+    divisors,
+    interleavings,
+    tp_degrees,
+    usable_kinds,
+    zeros_at,
+)
+from planner.search.values import Limits, Scored
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from planner.targets import TARGETS, Recompute, Target
+from planner.topology import Kind
+
+
+def exhaustive(
+    cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = DEFAULT, limits: Limits | None = None
+) -> Scored | None:
+    """The fastest of all plans that fit; None when there is none."""
+    limits = limits or Limits()
+    estimator = Estimator(cluster, model, calibration)
+    best: Scored | None = None
+    for plan in plans(estimator, limits):
+        try:
+            estimate = estimator.estimate(plan)
+        except PlanError:
+            continue
+        if estimate.fits and (best is None or estimate.step_seconds < best.estimate.step_seconds):
+            best = Scored(plan=plan, estimate=estimate)
+    return best
+
+
+def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+    """All plans of all targets that the limits allow."""
+    for row in TARGETS.values():
+        if limits.target is None and not row.emits or limits.target not in (None, row.name):
+            continue
+        for zero, recompute in product((0, 1, 2, 3), row.recomputes):
+            if limits.zero is not None and zero not in limits.zero:
+                continue
+            if limits.recompute is not None and recompute not in limits.recompute:
+                continue
+            yield from _pipelines(estimator, limits, row, zero, recompute)
+            if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
+                yield from _data_parallel(estimator, limits, row, zero, recompute)
+
+
+def _pipelines(
+    estimator: Estimator, limits: Limits, row: Target, zero: int, recompute: Recompute
+) -> Iterator[Plan]:
+    """Plans with equal micro-batches in all replicas."""
+    model, kinds = estimator.model, usable_kinds(estimator.topology, estimator.model)
+    for family in _families(row, zero, recompute, model, kinds, limits):
+        found = compositions(family, kinds, model, limits)
+        for depth in range(1, model.layers + 1):
+            if zero not in zeros_at(row, depth) or (limits.pp is not None and depth not in limits.pp):
+                continue
+            for chosen in product(found, repeat=depth):
+                if _devices_suffice(chosen, kinds):
+                    yield from _splits(family, chosen, depth, row, model)
+
+
+def _families(
+    row: Target, zero: int, recompute: Recompute, model: ModelSpec, kinds: tuple[Kind, ...], limits: Limits
+) -> Iterator[Family]:
+    for batch in divisors(model.training.global_batch):
+        steps = model.training.global_batch // batch
+        degrees: list[tuple[int | None, int | None]] = [
+            (tp, dp) for tp in tp_degrees(row, limits, model, kinds) for dp in divisors(batch)
+        ]
+        for tp, dp in [(None, None)] if row.dp_per_stage else degrees:
+            if dp is not None and limits.micro_batch is not None and batch // dp not in limits.micro_batch:
+                continue
+            yield Family(
+                target=row.name, zero=zero, recompute=recompute, tp=tp, dp=dp, batch=batch, micro_batches=steps
+            )
+
+
+def _devices_suffice(chosen: tuple[Composition, ...], kinds: tuple[Kind, ...]) -> bool:
+    room = {kind.key: kind.devices for kind in kinds}
+    for groups in chosen:
+        for group in groups:
+            room[group.pool, group.gpu] -= group.devices
+    return min(room.values()) >= 0
+
+
+def _splits(
+    family: Family, chosen: tuple[Composition, ...], depth: int, row: Target, model: ModelSpec
+) -> Iterator[Plan]:
+    """All ways to cut the layers into ``depth`` stages, with every interleaving."""
+    for interleave in interleavings(family, depth, model):
+        for cuts in combinations(range(1, model.layers), depth - 1):
+            ends = (0, *cuts, model.layers)
+            if min(b - a for a, b in zip(ends, ends[1:], strict=False)) < interleave:
+                continue
+            stages = tuple(
+                Stage(first_layer=a, end_layer=b, replicas=groups, recompute=family.recompute)
+                for a, b, groups in zip(ends, ends[1:], chosen, strict=False)
+            )
+            yield Plan(
+                target=family.target,
+                zero=family.zero,
+                stages=stages,
+                interleave=interleave,
+                sequence_parallel=row.sequence_parallel and family.tp != 1,
+            )
+
+
+def _data_parallel(
+    estimator: Estimator, limits: Limits, row: Target, zero: int, recompute: Recompute
+) -> Iterator[Plan]:
+    """Plans of one stage with any share and any micro-batch on every device."""
+    if (limits.pp is not None and 1 not in limits.pp) or (limits.tp is not None and 1 not in limits.tp):
+        return
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    batch = estimator.model.training.global_batch
+    for counts in product(*(range(kind.devices + 1) for kind in kinds)):
+        dealt = (
+            combinations_with_replacement(_loads(batch, limits), count) for count in counts
+        )
+        for per_kind in product(*dealt):
+            loads = [load for loads in per_kind for load in loads]
+            if sum(share for share, _ in loads) != batch:
+                continue
+            if zero >= 2 and len({steps for _, steps in loads}) > 1:
+                continue
+            groups = tuple(
+                ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=1, share=share, steps=steps)
+                for kind, kind_loads in zip(kinds, per_kind, strict=True)
+                for share, steps in kind_loads
+            )
+            stage = Stage(
+                first_layer=0, end_layer=estimator.model.layers, replicas=groups, recompute=recompute
+            )
+            yield Plan(target=row.name, zero=zero, stages=(stage,))
+
+
+def _loads(batch: int, limits: Limits) -> list[tuple[int, int]]:
+    """(share, steps) of one device."""
+    most = batch if limits.micro_batch is None else max(limits.micro_batch)
+    return [
+        (share, steps)
+        for share in range(1, batch + 1)
+        for steps in range(1, share + 1)
+        if -(-share // steps) <= most
+    ]

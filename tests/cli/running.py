@@ -1,0 +1,112 @@
+"""The command in this process or in its own, and small files to run it on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from planner.cli.app import run
+from planner.plan_file import PlanFile, Summary, write
+from tests.report import examples
+
+ROOT = Path(__file__).parents[2]
+
+CLUSTER = """\
+name: tiny
+pools:
+  - name: fast
+    gpu: A100-SXM-40GB
+    nodes: 1
+    gpus_per_node: 2
+    intra_node: nvlink3
+    nics: [{fabric: ib, bandwidth_gbps: 100}]
+  - name: slow
+    gpu: V100-SXM-16GB
+    nodes: 1
+    gpus_per_node: 2
+    intra_node: nvlink2
+    nics: [{fabric: ib, bandwidth_gbps: 100}]
+fabrics:
+  ib: {kind: infiniband}
+"""
+MODEL = """\
+name: small
+layers: 6
+hidden: 512
+heads: 8
+vocab: 1000
+training:
+  sequence_length: 512
+  global_batch: 16
+  precision: fp16
+"""
+SHORT_PLAN = """\
+target: megatron
+tp: 1
+pp: 2
+dp: 2
+micro_batch: 1
+zero: 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    """Runs the command in this process."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
+        self._capture = capture
+
+    def __call__(self, *arguments: object) -> Outcome:
+        """Run with these arguments."""
+        self._capture.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = self._capture.readouterr()
+        return Outcome(code, out, err)
+
+
+def separately(*arguments: object, **environment: str) -> Outcome:
+    """Run in a process of its own, without a terminal."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from planner.cli.app import main; main()",
+            *(str(each) for each in arguments),
+        ],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT), **environment},
+        check=False,
+        timeout=120,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def write_plan(path: Path, first_layers: int = 24, **training: object) -> Path:
+    """A plan file of the example."""
+    model = examples.model(**training)
+    scored = examples.scored(first_layers)
+    summary = Summary(
+        status="optimal",
+        step_seconds=scored.estimate.step_seconds,
+        bound_seconds=27.0,
+        gap=0.008,
+        tokens_per_second=scored.estimate.tokens_per_second,
+    )
+    write(PlanFile(plan=scored.plan, cluster=examples.cluster(), model=model, summary=summary), path)
+    return path

@@ -1,0 +1,164 @@
+"""The command as a whole: its surface, its errors, its streams."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from planner import __version__
+from planner.cli.app import app
+from planner.cli.exits import MEANINGS
+from planner.errors import (
+    EmitError,
+    HetplanError,
+    InfeasibleError,
+    PlanError,
+    SpecError,
+    TimeLimitError,
+    UsageError,
+)
+from tests.cli.running import ROOT, Command, separately
+
+JSON = {"--json"}
+TRAINING = {"--precision", "--global-batch", "--sequence-length"}
+SEARCH = {
+    "--gap",
+    "--micro-batch",
+    "--pp",
+    "--recompute",
+    "--target",
+    "--time-limit",
+    "--top",
+    "--tp",
+    "--zero",
+}
+SURFACE: dict[str, set[str]] = {
+    "check": JSON,
+    "search": JSON | TRAINING | SEARCH | {"--output", "-o"},
+    "predict": JSON | TRAINING,
+    "compare": JSON | {"--baselines"},
+    "explain": JSON,
+    "show": JSON,
+    "emit": JSON | {"--output", "-o", "--force", "--launcher"},
+    "schema": set(),
+}
+
+
+def commands() -> dict[str, Any]:
+    """Commands by name as the program defines them."""
+    group: Any = typer.main.get_command(app)
+    return dict(group.commands)
+
+
+def test_commands_and_options_are_frozen() -> None:
+    """Changing this set changes what scripts rely on: say so in the changelog."""
+    found = {
+        name: {option for parameter in command.params for option in parameter.opts if option.startswith("-")}
+        for name, command in commands().items()
+    }
+    assert {name: options - {"--help"} for name, options in found.items()} == SURFACE
+
+
+def test_exit_codes_are_frozen() -> None:
+    """The published codes, and the errors that lead to them."""
+    assert set(MEANINGS) == {0, 1, 2, 3, 4, 130}
+    errors: list[type[HetplanError]] = [HetplanError, SpecError, UsageError, PlanError, EmitError]
+    assert [error.exit_code for error in errors] == [1, 2, 2, 2, 2]
+    assert [InfeasibleError.exit_code, TimeLimitError.exit_code] == [3, 4]
+
+
+def test_everything_has_help() -> None:
+    """Every command and every parameter says what it is."""
+    for command in commands().values():
+        assert command.help
+        assert all(parameter.help for parameter in command.params if parameter.name != "help")
+
+
+def test_version(hetplan: Command) -> None:
+    """One line on stdout."""
+    assert hetplan("--version").out == f"hetplan {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["search"],
+        ["search", "a", "b", "--nonsense"],
+        ["search", "a", "b", "--gap", "2"],
+        ["schema", "x"],
+    ],
+)
+def test_wrong_usage_exits_with_2(hetplan: Command, arguments: list[str]) -> None:
+    """Nothing on stdout, the reason on stderr."""
+    done = hetplan(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "Error" in done.err or "error" in done.err
+
+
+def broken(*_: object) -> None:
+    """A bug."""
+    raise ZeroDivisionError("two\nlines")
+
+
+def test_a_bug_is_one_line(hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No traceback; how to report it."""
+    monkeypatch.setattr("planner.spec.cluster_file.load_cluster", broken)
+    done = hetplan("check", "cluster.yaml")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        f"error: this is a bug in hetplan {__version__}: ZeroDivisionError: two\n"
+        "  hint: please report it with your files; HETPLAN_DEBUG=1 shows where it happened\n"
+    )
+
+
+def test_a_bug_shows_its_traceback_on_request(
+    hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HETPLAN_DEBUG=1 lets the exception through."""
+    monkeypatch.setattr("planner.spec.cluster_file.load_cluster", broken)
+    monkeypatch.setenv("HETPLAN_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        hetplan("check", "cluster.yaml")
+
+
+def test_ctrl_c_outside_a_search(hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """130, without a word."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.spec.cluster_file.load_cluster", interrupted)
+    assert hetplan("check", "cluster.yaml").code == 130
+
+
+def test_a_reader_that_leaves_is_no_error(files: Path) -> None:
+    """``hetplan ... | head`` ends quietly."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", "from planner.cli.app import main; main()", "check", "cluster.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_colour_only_when_asked(files: Path) -> None:
+    """No escape sequence in a pipe; NO_COLOR wins over FORCE_COLOR for colours."""
+    assert "\033" not in separately("check", "cluster.yaml").out
+    forced = separately("check", "cluster.yaml", FORCE_COLOR="1").out
+    assert "\033[1m" in forced
+    assert "\033[3" not in separately("check", "cluster.yaml", FORCE_COLOR="1", NO_COLOR="1").out
+
+
+def test_ascii_terminals_get_an_answer(files: Path) -> None:
+    """A stream that cannot show a character shows another one."""
+    done = separately("check", "cluster.yaml", PYTHONIOENCODING="ascii")
+    assert (done.code, done.err) == (0, "")
+    assert "fast" in done.out

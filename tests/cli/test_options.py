@@ -1,0 +1,40 @@
+"""Texts of options."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.cli.options import choices, integers
+from planner.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("1,2,4", (1, 2, 4)), ("1..4", (1, 2, 3, 4)), ("8, 1..2,2", (1, 2, 8)), ("3..3", (3,)), (None, None)],
+)
+def test_lists_and_ranges(text: str | None, numbers: tuple[int, ...] | None) -> None:
+    """Sorted, each once."""
+    assert integers("--tp", text) == numbers
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1,", "1..", "..4", "4..1", "0", "-1", "1.5", "1..99999999", "1 2"]
+)
+def test_what_is_not_a_list(text: str) -> None:
+    """The option and the text are named."""
+    with pytest.raises(UsageError, match="--tp: expected"):
+        integers("--tp", text)
+
+
+def test_zero_is_a_number_where_it_means_something() -> None:
+    """ZeRO stages start at 0."""
+    assert integers("--zero", "0,1", least=0) == (0, 1)
+
+
+def test_choices_keep_the_order_of_the_program() -> None:
+    """However the user orders them."""
+    allowed = ("none", "selective", "full")
+    assert choices("--recompute", "full,none", allowed) == ("none", "full")
+    assert choices("--recompute", None, allowed) is None
+    with pytest.raises(UsageError, match="--recompute: expected some of none, selective, full, got 'all'"):
+        choices("--recompute", "all", allowed)

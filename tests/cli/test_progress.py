@@ -1,0 +1,43 @@
+"""Progress on stderr."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from planner.cli.progress import reporter, state
+from planner.search.values import Silent
+
+
+def test_silence_without_a_terminal() -> None:
+    """A log file sees nothing."""
+    with reporter() as talk:
+        assert isinstance(talk, Silent)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Yes."""
+        return True
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far, how good, and nothing left behind on stdout."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with reporter() as talk:
+        talk.progress(done=3, total=12, best_seconds=55.94, bound_seconds=54.2)
+    assert "3/12" in stream.getvalue()
+    assert "best 55.9 s, within 3.2 %" in stream.getvalue()
+
+
+def test_what_is_known_so_far() -> None:
+    """No plan, a plan without a bound, a plan with one."""
+    assert state(None, 0.0) == "no plan yet"
+    assert state(0.4123, 0.0) == "best 412 ms"
+    assert state(0.4123, 0.4) == "best 412 ms, within 3.0 %"

@@ -1,0 +1,187 @@
+"""Commands that read a plan: predict, compare, show, explain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.cost.values import Estimate
+from planner.plan import Plan
+from planner.search.values import Alternative
+from tests.cli.running import Command, write_plan
+from tests.report import examples
+
+
+def priced(plan: Plan, *_: object) -> Estimate:
+    """Made-up seconds that grow as the first stage shrinks."""
+    return examples.estimate(plan, 27.2 * 24 / plan.stages[0].layers)
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the cost model give known numbers."""
+    monkeypatch.setattr("planner.cost.estimate.estimate", priced)
+
+
+def test_predict_prices_a_short_plan(hetplan: Command, files: Path) -> None:
+    """What was left out is filled in and shown; the real cost model."""
+    done = hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert "Plan: megatron, 2 stages, ZeRO 0, no recomputation" in done.out
+    order = ("Understood", "Plan: ", "Where a step's time goes", "Memory of one device (GiB)")
+    assert sorted(order, key=done.out.index) == list(order)
+    found = json.loads(hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", "--json").out)
+    assert (found["status"], found["bound_seconds"], found["gap"]) == ("predicted", None, None)
+    assert found["step_seconds"] == pytest.approx(
+        sum(found["breakdown"].values()) - found["breakdown"]["hidden_seconds"]
+    )
+
+
+def test_predict_takes_a_plan_file_too(hetplan: Command, files: Path) -> None:
+    """A full plan is priced on other inputs if they allow it."""
+    write_plan(Path("plan.yaml"))
+    done = hetplan("predict", "cluster.yaml", "model.yaml", "plan.yaml")
+    assert done.code == 2
+    assert done.err.startswith("error: plan.yaml:")
+
+
+def test_predict_says_when_a_plan_does_not_fit(hetplan: Command, files: Path) -> None:
+    """Still an answer: the numbers, and where memory lacks."""
+    options = ("--sequence-length", "2097152")
+    done = hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", *options)
+    assert done.code == 0
+    assert "  ! does not fit: stage " in done.out
+    found = json.loads(hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", *options, "--json").out)
+    assert found["fits"] is False
+    assert found["misfits"]
+
+
+def test_compare_puts_plans_side_by_side(hetplan: Command, files: Path, made_up: None) -> None:
+    """The first is the reference."""
+    write_plan(Path("best.yaml"))
+    write_plan(Path("even.yaml"), 16)
+    done = hetplan("compare", "best.yaml", "even.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert (
+        "  best.yaml  27.2    19.3 k      1.00        8   16.3         3.3\n"
+        "  even.yaml  40.8    12.9 k      0.67        8   16.3         3.3\n"
+    ) in done.out
+    assert "  - even.yaml: takes 1.50 x the time" in done.out
+    found = json.loads(hetplan("compare", "best.yaml", "even.yaml", "--json").out)
+    assert [entry["name"] for entry in found["plans"]] == ["best.yaml", "even.yaml"]
+
+
+def test_compare_marks_other_batches_and_refuses_other_models(
+    hetplan: Command, files: Path, made_up: None
+) -> None:
+    """Seconds of different models say nothing about plans."""
+    write_plan(Path("best.yaml"))
+    write_plan(Path("short.yaml"), sequence_length=1024)
+    assert (
+        "! short.yaml: sequence_length 1024 instead of 2048"
+        in hetplan("compare", "best.yaml", "short.yaml").out
+    )
+    text = Path("short.yaml").read_text()
+    assert "hidden: 4096" in text
+    other = examples.model().model_copy(update={"ffn": 8192, "name": "other"})
+    from planner.plan_file import PlanFile, write
+
+    write(PlanFile(plan=examples.plan(), cluster=examples.cluster(), model=other), Path("other.yaml"))
+    done = hetplan("compare", "best.yaml", "other.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: other.yaml: plans other, the first plan llama-7b\n")
+
+
+def test_compare_needs_something_to_compare(hetplan: Command, files: Path) -> None:
+    """One plan alone is refused, unless --baselines adds others."""
+    write_plan(Path("best.yaml"))
+    done = hetplan("compare", "best.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert "--baselines" in done.err
+
+
+def test_compare_with_what_people_do_today(
+    hetplan: Command, files: Path, made_up: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Baselines without a plan give their reason."""
+    today = (
+        Alternative(
+            family="even split, equal batches", scored=examples.scored(16, 41.7), chosen=False, reason="slow"
+        ),
+        Alternative(family="fastest pool only", scored=None, chosen=False, reason="A100 lacks 3.1 GiB"),
+    )
+    monkeypatch.setattr("planner.search.baselines.baselines", lambda *_: today)
+    write_plan(Path("best.yaml"))
+    done = hetplan("compare", "best.yaml", "--baselines")
+    assert done.code == 0
+    assert "! fastest pool only: A100 lacks 3.1 GiB" in done.out
+    assert "- even split, equal batches: takes 1.53 x the time" in done.out
+
+
+def test_show_is_complete(hetplan: Command, files: Path, made_up: None) -> None:
+    """Stages, proof, time, balance, memory, ranks, idle devices, next command."""
+    write_plan(Path("plan.yaml"))
+    done = hetplan("show", "plan.yaml")
+    assert (done.code, done.err) == (0, "")
+    order = (
+        "Understood",
+        "Plan: ",
+        "optimal: ",
+        "Where a step's",
+        "Balance",
+        "Memory of",
+        "Ranks",
+        "Idle: 8",
+        "Next: ",
+    )
+    assert sorted(order, key=done.out.index) == list(order)
+    assert done.out.endswith("Next: hetplan explain plan.yaml\n")
+    found = json.loads(hetplan("show", "plan.yaml", "--json").out)
+    assert (found["status"], found["gap"]) == ("optimal", 0.008)
+    assert [run["first_rank"] for run in found["ranks"]] == [0, 4]
+
+
+def test_explain_says_why(hetplan: Command, files: Path) -> None:
+    """Time, balance, what binds, idle devices by name, one decision changed; the real cost model."""
+    write_plan(Path("plan.yaml"))
+    done = hetplan("explain", "plan.yaml")
+    assert (done.code, done.err) == (0, "")
+    order = (
+        "Plan: ",
+        "Where a step's",
+        "Balance",
+        "What binds",
+        "Idle: 8 devices",
+        "One decision changed",
+        "Next: ",
+    )
+    assert sorted(order, key=done.out.index) == list(order)
+    assert "4 A100 (a100): a100-02, devices 0-3" in done.out
+    found = json.loads(hetplan("explain", "plan.yaml", "--json").out)
+    assert {"neighbours", "alternatives", "idle"} <= set(found)
+
+
+def test_a_plan_edited_by_hand_loses_its_proof(hetplan: Command, files: Path, made_up: None) -> None:
+    """A changed stage is priced; nothing is claimed about its bound."""
+    path = write_plan(Path("plan.yaml"))
+    path.write_text(path.read_text().replace("zero: 1", "zero: 0", 1))
+    done = hetplan("show", "plan.yaml")
+    assert done.code == 0
+    assert "ZeRO 0" in done.out
+    assert "optimal" not in done.out
+
+
+@pytest.mark.parametrize("command", ["show", "explain", "compare", "emit"])
+def test_plans_that_cannot_be_used(hetplan: Command, files: Path, command: str) -> None:
+    """Missing, a directory, another version, inconsistent: exit 2 with a reason."""
+    path = write_plan(Path("plan.yaml"))
+    text = path.read_text()
+    Path("version.yaml").write_text(text.replace("hetplan-plan/1", "hetplan-plan/9"))
+    Path("layers.yaml").write_text(text.replace("layers: [24, 32]", "layers: [25, 32]"))
+    extra = ["-o", "run"] if command == "emit" else ["--baselines"] if command == "compare" else []
+    for name in ("missing.yaml", ".", "version.yaml", "layers.yaml"):
+        done = hetplan(command, name, *extra)
+        assert (done.code, done.out) == (2, ""), name
+        assert done.err.startswith("error: ")

@@ -1,0 +1,317 @@
+"""``hetplan search``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from planner.plan_file import read
+from planner.search.values import Limits, SearchResult
+from tests.cli.running import ROOT, Command, separately
+from tests.report import examples
+
+
+class Fake:
+    """A search with a known answer, and what it was asked."""
+
+    def __init__(self, result: SearchResult) -> None:
+        self.result = result
+        self.limits = Limits()
+
+    def __call__(
+        self, cluster: object, model: object, calibration: object, limits: Limits, talk: object
+    ) -> SearchResult:
+        """The answer."""
+        self.limits = limits
+        return self.result
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch, files: Path) -> Fake:
+    """Lets every search of the test give one answer, on the example's inputs."""
+    fake = Fake(examples.found())
+    monkeypatch.setattr("planner.search.solve.search", fake)
+    monkeypatch.setattr("planner.spec.cluster_file.load_cluster", lambda path: examples.cluster())
+    monkeypatch.setattr("planner.spec.model_file.load_model", lambda path: examples.model())
+    return fake
+
+
+def test_the_report(hetplan: Command, answer: Fake) -> None:
+    """Understood, answer, alternatives, warnings, next command: in this order, at 80 columns."""
+    done = hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.partition("Plan: ")[2] == (
+        "megatron, 2 stages, ZeRO 1, selective recomputation, sequence parallel\n"
+        "                                            batch  fwd+bwd  memory   free\n"
+        "  stage  layers  devices        replicas  x steps     (ms)   (GiB)  (GiB)\n"
+        "  ───────────────────────────────────────────────────────────────────────\n"
+        "      0  0-23    4 A100 (a100)  1 x tp 4  2 x 128      150    16.3   21.7\n"
+        "      1  24-31   4 V100 (v100)  1 x tp 4  2 x 128      128    10.7    3.3\n"
+        "  step 27.2 s ±15 %, 19.3 k tokens/s, 99.5 TFLOP/s per device (MFU 46 %)\n"
+        "  time: compute 70 %, bubble and sends 19 %, tensor parallel 10 %, optimizer\n"
+        "  1.0 %\n"
+        "  uses 8 of 16 devices; idle: 4 A100 (a100), 4 V100 (v100)\n"
+        "  price 10.0 per hour, 0.144 per million tokens\n"
+        "  optimal: proven within 0.8 % of the best plan of this space by the cost model\n"
+        "  (412 candidates, 37 solved, 1.83 s)\n"
+        "\n"
+        "Considered\n"
+        "                         step\n"
+        "  family                  (s)  tokens/s  why not\n"
+        "  ──────────────────────────────────────────────────────────────────────────────\n"
+        "  pipeline               27.2    19.3 k  chosen\n"
+        "  pipeline, even layers  41.7    12.6 k  stage 1 takes 2.6 x stage 0: a V100 has\n"
+        "                                         0.40 of the speed of an A100\n"
+        "  ZeRO-3 data parallel      -         -  V100 (v100) lacks 3.2 GiB at\n"
+        "                                         micro-batch 1\n"
+        "\n"
+        "Beyond this target\n"
+        "  - 4.1 % faster with tp 2 on the v100 stage: needs flagscale\n"
+        "\n"
+        "Warnings\n"
+        "  ! 4 of 8 V100 (v100) stay idle: their memory does not help this model\n"
+        "\n"
+        "Next: hetplan emit plan.yaml -o run/\n"
+    )
+
+
+def test_the_plan_file_keeps_what_was_found(hetplan: Command, answer: Fake) -> None:
+    """Plan, bound, alternatives and advice; a second run writes the same bytes."""
+    hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml")
+    saved = read(Path("plan.yaml"))
+    assert saved.plan == examples.plan()
+    assert saved.summary is not None
+    assert saved.summary.gap == 0.008
+    assert saved.summary.alternatives[0].reason == "chosen"
+    assert saved.summary.advice == ("4.1 % faster with tp 2 on the v100 stage: needs flagscale",)
+    first = Path("plan.yaml").read_bytes()
+    hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml")
+    assert Path("plan.yaml").read_bytes() == first
+
+
+def test_limits_reach_the_search_and_the_report(hetplan: Command, answer: Fake) -> None:
+    """Every option, echoed under Understood."""
+    options = "--target megatron --zero 0,1 --tp 1..2 --pp 2,4 --micro-batch 1 --recompute full,none"
+    more = "--gap 0.05 --time-limit 9 --top 2"
+    done = hetplan("search", "c.yaml", "m.yaml", *options.split(), *more.split())
+    assert answer.limits == Limits(
+        target="megatron",
+        zero=(0, 1),
+        tp=(1, 2),
+        pp=(2, 4),
+        micro_batch=(1,),
+        recompute=("none", "full"),
+        gap=0.05,
+        time_limit_seconds=9.0,
+    )
+    assert (
+        "  limits    target megatron; zero 0, 1; tp 1, 2; pp 2, 4; micro-batch 1;\n"
+        "            recompute none, full; time limit 9 s\n"
+    ) in done.out
+    assert "2 of 3 families shown" in done.out
+    assert done.out.endswith("Next: the same with -o plan.yaml to keep the plan\n")
+
+
+def test_training_settings_override_the_file(hetplan: Command, answer: Fake) -> None:
+    """What is overridden is what is understood."""
+    options = ("--precision", "bf16", "--global-batch", "64", "--sequence-length", "1024")
+    done = hetplan("search", "c.yaml", "m.yaml", *options)
+    assert "  training  64 sequences x 1024 tokens = 65.5 k per step, bf16" in done.out
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "line"),
+    [
+        (examples.found(), 0, "optimal: proven within 0.8 %"),
+        (examples.found(gap=0.031), 0, "best found before the search stopped: within 3.1 % of the bound"),
+        (examples.infeasible(), 3, "No plan fits (proven, 96 candidates, 12 ms)"),
+        (examples.unknown(), 4, "No plan found yet (time limit; 96 candidates, 5 s)"),
+        (examples.unknown(interrupted=True), 130, "No plan found yet (interrupted; 96 candidates, 5 s)"),
+        (
+            examples.found(gap=0.031, interrupted=True),
+            130,
+            "interrupted: best so far, within 3.1 % of the bound",
+        ),
+    ],
+)
+def test_the_answer_decides_the_exit_code(
+    hetplan: Command, answer: Fake, result: SearchResult, code: int, line: str
+) -> None:
+    """The answer is on stdout whatever it is, the same with --json."""
+    answer.result = result
+    done = hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml")
+    assert (done.code, done.err) == (code, "")
+    assert line in done.out
+    assert Path("plan.yaml").exists() == (result.best is not None)
+    document = hetplan("search", "c.yaml", "m.yaml", "--json")
+    assert document.code == code
+    found = json.loads(document.out)
+    assert (found["status"], found["interrupted"]) == (result.status, result.interrupted)
+
+
+def test_an_unwritable_output_is_refused_before_the_search(
+    hetplan: Command, answer: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory, a missing folder, no permission: exit 2 without an answer."""
+    Path("folder").mkdir()
+    for output, what in (
+        ("folder", "folder: is a directory"),
+        ("missing/plan.yaml", "missing/plan.yaml: the folder missing does not exist"),
+    ):
+        done = hetplan("search", "c.yaml", "m.yaml", "-o", output)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(f"error: {what}\n  hint: ")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    done = hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: plan.yaml: no permission to write\n")
+
+
+def test_an_output_that_fails_after_the_search_keeps_the_answer(
+    hetplan: Command, answer: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk costs the file, not the report."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    done = hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml")
+    assert done.code == 2
+    assert "Plan: megatron" in done.out
+    assert done.err.startswith("error: plan.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--tp", "x", "error: --tp: expected whole numbers such as 1,2,4 or 1..4, got 'x'\n"),
+        ("--target", "foo", "error: unknown target 'foo', expected one of: deepspeed, megatron, flagscale\n"),
+        ("--recompute", "some", "error: --recompute: expected some of none, selective, full, got 'some'\n"),
+        ("--precision", "int8", "error: --precision: expected some of bf16, fp16, fp32, got 'int8'\n"),
+    ],
+)
+def test_wrong_values_of_options(
+    hetplan: Command, answer: Fake, option: str, value: str, message: str
+) -> None:
+    """One line, exit 2."""
+    done = hetplan("search", "c.yaml", "m.yaml", option, value)
+    assert (done.code, done.out, done.err) == (2, "", message)
+
+
+def test_all_problems_of_both_files_come_at_once(hetplan: Command, files: Path) -> None:
+    """File, line, key, what, hint; both files in one go."""
+    (files / "cluster.yaml").write_text((files / "cluster.yaml").read_text().replace("100}]", "-5}]", 1))
+    (files / "model.yaml").write_text((files / "model.yaml").read_text().replace("heads: 8", "heads: eight"))
+    done = hetplan("search", "cluster.yaml", "model.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert "error: cluster.yaml:8: pools[0].nics[0].bandwidth_gbps: " in done.err
+    assert "error: model.yaml:4: heads: " in done.err
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "."])
+def test_inputs_that_are_no_files(hetplan: Command, files: Path, name: str) -> None:
+    """A missing file and a directory."""
+    done = hetplan("search", name, "model.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {name}: ")
+
+
+def test_a_real_search_end_to_end(files: Path) -> None:
+    """The real solver on a tiny cluster, from files to a plan file that can be read back."""
+    done = separately("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml", "--time-limit", "60")
+    assert (done.code, done.err) == (0, "")
+    order = [
+        done.out.index(word) for word in ("Understood", "Plan: ", "optimal: ", "Next: hetplan emit plan.yaml")
+    ]
+    assert order == sorted(order)
+    assert max(len(line) for line in done.out.splitlines()) <= 80
+    assert read(Path("plan.yaml")).summary is not None
+    found = json.loads(separately("search", "cluster.yaml", "model.yaml", "--json").out)
+    assert found["status"] == "optimal"
+    assert found["bound_seconds"] <= found["step_seconds"]
+
+
+def test_a_model_that_fits_nowhere(files: Path) -> None:
+    """Exit 3 and an argument."""
+    model = (
+        (files / "model.yaml")
+        .read_text()
+        .replace("hidden: 512", "hidden: 32768")
+        .replace("layers: 6", "layers: 96")
+    )
+    (files / "model.yaml").write_text(model.replace("heads: 8", "heads: 64"))
+    done = separately("search", "cluster.yaml", "model.yaml")
+    assert (done.code, done.err) == (3, "")
+    assert "No plan fits (proven, " in done.out
+    assert "Because " in done.out
+    assert "nearest miss" in done.out
+
+
+WITHOUT_PRIVILEGE = """
+import os, sys
+from pathlib import Path
+from planner.cli.files import require_writable
+from planner.errors import OutputError
+if os.getuid() == 0:
+    os.setuid(65534)
+try:
+    require_writable(Path(sys.argv[1]))
+except OutputError as error:
+    sys.exit(error.message)
+"""
+
+
+def test_a_folder_without_permission() -> None:
+    """For a user who is not root."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        path = f"{folder}/plan.yaml"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", WITHOUT_PRIVILEGE, path]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (1, f"{path}: no permission to write\n")
+
+
+INTERRUPTED_SEARCH = """
+import time
+import planner.search.solve as solve
+from planner.cli.app import main
+from planner.search.solve import Explorer
+expand = Explorer._expand
+def slow(self, bound, item):
+    expand(self, bound, item)
+    if self.best is not None:
+        print("found", flush=True, file=__import__("sys").stderr)
+        time.sleep(60)
+Explorer._expand = slow
+main()
+"""
+
+
+def test_ctrl_c_keeps_the_best_so_far(files: Path) -> None:
+    """SIGINT during a search that has a plan: exit 130, plan printed and written."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED_SEARCH, "search", "cluster.yaml", "model.yaml", "-o", "plan.yaml"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert started.stderr is not None
+    assert started.stderr.readline() == "found\n"
+    time.sleep(0.2)
+    started.send_signal(signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert (started.returncode, err) == (130, "")
+    assert "interrupted: best so far" in out
+    assert read(files / "plan.yaml").plan.devices >= 1

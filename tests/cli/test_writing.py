@@ -1,0 +1,103 @@
+"""Commands that check files, describe them, and write launch folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.cli.running import CLUSTER, MODEL, Command, write_plan
+
+
+def test_check_prints_what_was_understood(hetplan: Command, files: Path) -> None:
+    """Totals, formats, links, next command; a model is optional."""
+    done = hetplan("check", "cluster.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == (
+        "Understood\n"
+        "  cluster  tiny: 2 nodes, 4 devices, 112 GiB, 2 GiB kept free per device\n"
+        "           fast: 1 x 2 A100-SXM-40GB (40 GiB), 300 GB/s inside, 100 Gbit/s ib\n"
+        "           slow: 1 x 2 V100-SXM-16GB (15.78 GiB), 150 GB/s inside, 100 Gbit/s ib\n"
+        "\n"
+        "Devices (memory and dense peak of one)\n"
+        "                                usable       bf16       fp16       fp32\n"
+        "  pool  device         devices   (GiB)  (TFLOP/s)  (TFLOP/s)  (TFLOP/s)\n"
+        "  ─────────────────────────────────────────────────────────────────────\n"
+        "  fast  A100-SXM-40GB    1 x 2    38.0        312        312       19.5\n"
+        "  slow  V100-SXM-16GB    1 x 2    13.8          -        125       15.7\n"
+        "  together 4 devices, 104 GiB usable, bf16 0.624 PFLOP/s, fp16 0.874 PFLOP/s,\n"
+        "  fp32 0.0704 PFLOP/s\n"
+        "\n"
+        "Links: one node to another (GB/s, path)\n"
+        "  pool    fast    slow\n"
+        "  ────────────────────\n"
+        "  fast   300 b  12.5 a\n"
+        "  slow  12.5 a   150 b\n"
+        "  a  ib (infiniband, 2 µs)\n"
+        "  b  inside the one node of the pool\n"
+        "\n"
+        "Next: hetplan search cluster.yaml MODEL -o plan.yaml\n"
+    )
+
+
+ALONE = """\
+  - name: alone
+    gpu: A100-SXM-40GB
+    hosts: [far-away]
+    gpus_per_node: 1
+    nics: [{fabric: far, bandwidth_gbps: 10}]
+fabrics:
+  far: {kind: ethernet}
+"""
+
+
+def test_check_warns_of_what_will_hurt(hetplan: Command, files: Path) -> None:
+    """A number format that a device lacks, a pool without a path to the others; in both forms."""
+    (files / "model.yaml").write_text(MODEL.replace("fp16", "bf16"))
+    (files / "cluster.yaml").write_text(CLUSTER.replace("fabrics:\n", ALONE))
+    done = hetplan("check", "cluster.yaml", "model.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert "! V100-SXM-16GB (slow) has no bf16 and stays idle; it has fp16, fp32" in done.out
+    assert "! slow and alone share no fabric and no link: no plan can use both in one job" in done.out
+    found = json.loads(hetplan("check", "cluster.yaml", "model.yaml", "--json").out)
+    assert len(found["warnings"]) == 3
+    unlinked = {"between": ["slow", "alone"], "path": None, "bytes_per_second": None, "latency_seconds": None}
+    assert unlinked in found["links"]
+
+
+@pytest.mark.parametrize(("name", "text"), [("cluster", CLUSTER), ("model", MODEL)])
+def test_schemas_accept_what_the_program_accepts(hetplan: Command, files: Path, name: str, text: str) -> None:
+    """The schema is for editors; it knows our files."""
+    done = hetplan("schema", name)
+    assert (done.code, done.err) == (0, "")
+    jsonschema.validate(yaml.safe_load(text), json.loads(done.out))
+
+
+def test_emit_writes_a_folder(hetplan: Command, files: Path) -> None:
+    """Files by name, what to read next; a used folder needs --force."""
+    write_plan(Path("plan.yaml"))
+    done = hetplan("emit", "plan.yaml", "-o", "run")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("Wrote ")
+    assert " for megatron to run\n" in done.out
+    assert "  - README.md\n" in done.out
+    assert done.out.endswith("Next: read run/README.md\n")
+    assert (files / "run" / "README.md").is_file()
+    again = hetplan("emit", "plan.yaml", "-o", "run")
+    assert (again.code, again.out) == (2, "")
+    assert "--force" in again.err
+    found = json.loads(hetplan("emit", "plan.yaml", "-o", "run", "--force", "--json").out)
+    assert (found["target"], found["folder"]) == ("megatron", "run")
+    assert "README.md" in found["files"]
+
+
+def test_emit_refuses_an_unknown_launcher(hetplan: Command, files: Path) -> None:
+    """Exit 2, nothing written."""
+    write_plan(Path("plan.yaml"))
+    done = hetplan("emit", "plan.yaml", "-o", "run", "--launcher", "magic")
+    assert (done.code, done.out) == (2, "")
+    assert "magic" in done.err
+    assert not Path("run").exists()

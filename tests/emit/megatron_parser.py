@@ -1,0 +1,141 @@
+"""Runs Megatron-LM's own parser, validation and configuration on argument lists, without a GPU.
+
+Usage: ``megatron_parser.py CHECKOUT < cases.json > answers.json``. A case is ``{"args": [...], "world": 8}``,
+or ``{"groups": [tp, pp], "world": 8}`` for the rank groups. An answer is ``{"ok": ...}`` or
+``{"error": "..."}``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import os
+import sys
+import types
+import typing
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.utils._triton
+import typing_extensions
+
+MISSING_HERE = [
+    "--transformer-impl",
+    "local",
+    "--no-rope-fusion",
+    "--no-gradient-accumulation-fusion",
+    "--no-persist-layer-norm",
+]
+"""Megatron's defaults need Transformer Engine and Apex, which need a GPU to install."""
+
+
+class _Anything(types.ModuleType):
+    """A module in which every name is a decorator that changes nothing."""
+
+    __version__ = "0.0.0"
+    __path__ = ()  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Kernel
+
+
+class _Kernel:
+    """Stands in for a type, a decorator or a decorator with options of Triton."""
+
+    def __new__(cls, *args: Any, **_: Any) -> Any:
+        if len(args) == 1 and callable(args[0]):
+            return args[0]
+        return super().__new__(cls)
+
+    def __call__(self, function: Any) -> Any:
+        return function
+
+    def __class_getitem__(cls, _: Any) -> type:
+        return cls
+
+
+def prepare(checkout: str) -> None:
+    """Make Megatron importable here: as on Python 3.12, with a Hopper GPU, and with or without Triton."""
+    if not hasattr(typing, "override"):
+        typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    if importlib.util.find_spec("triton") is None:
+        # Torch must have found out that there is no Triton before a stand-in shows up.
+        torch.utils._triton.has_triton_package()
+        for settled in (
+            "torch._inductor.runtime.triton_compat",
+            "torch._inductor.runtime.hints",
+            "torch._dynamo",
+        ):
+            importlib.import_module(settled)
+        for name in ("triton", "triton.language"):
+            sys.modules[name] = _Anything(name)
+        sys.modules["triton"].language = sys.modules["triton.language"]  # type: ignore[attr-defined]
+    hopper = types.SimpleNamespace(major=9, minor=0, name="H100", total_memory=80 << 30)
+    torch.cuda.get_device_capability = lambda *_, **__: (9, 0)
+    torch.cuda.get_device_properties = lambda *_, **__: hopper
+    sys.path.insert(0, checkout)
+
+
+def parsed(args: list[str], world: int) -> dict[str, Any]:
+    """What Megatron understood of an argument list."""
+    megatron = importlib.import_module("megatron.training.arguments")
+    os.environ.update(WORLD_SIZE=str(world), RANK="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
+    sys.argv = ["pretrain_gpt.py", *args, *MISSING_HERE]
+    found = megatron.parse_args()
+    megatron.validate_args(found)
+    config = megatron.core_transformer_config_from_args(found)
+    pipeline = config.pipeline_model_parallel_layout
+    return {
+        "dp": found.data_parallel_size,
+        "modules": None if pipeline is None else _modules(pipeline),
+        "distributed_optimizer": found.use_distributed_optimizer,
+        "sequence_parallel": found.sequence_parallel,
+        "fp32_gradients": found.accumulate_allreduce_grads_in_fp32,
+        "recompute": found.recompute_granularity,
+    }
+
+
+def _modules(pipeline: Any) -> list[list[list[str]]]:
+    """What Megatron builds, [pipeline rank][chunk][module]."""
+    return [[[module.name for module in chunk] for chunk in rank] for rank in pipeline.layout]
+
+
+def groups(world: int, tp: int, pp: int) -> dict[str, list[list[int]]]:
+    """Megatron's rank groups by kind."""
+    dist = torch.distributed
+    parallel_state = importlib.import_module("megatron.core.parallel_state")
+    fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    found: dict[str, set[tuple[int, ...]]] = {"tp": set(), "dp": set(), "pp": set()}
+    for rank in range(world):
+        dist.init_process_group("fake", rank=rank, world_size=world, store=fake.FakeStore())
+        parallel_state.initialize_model_parallel(tp, pp, create_gloo_process_groups=False)
+        found["tp"].add(tuple(dist.get_process_group_ranks(parallel_state.get_tensor_model_parallel_group())))
+        found["dp"].add(tuple(dist.get_process_group_ranks(parallel_state.get_data_parallel_group())))
+        found["pp"].add(
+            tuple(dist.get_process_group_ranks(parallel_state.get_pipeline_model_parallel_group()))
+        )
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+    return {kind: sorted(map(list, members)) for kind, members in found.items()}
+
+
+def answer(case: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one case; Megatron talks on both streams and exits on unknown arguments."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            if "groups" in case:
+                return {"ok": groups(case["world"], *case["groups"])}
+            return {"ok": parsed(case["args"], case["world"])}
+    except (Exception, SystemExit) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    prepare(sys.argv[1])
+    print(json.dumps([answer(case) for case in json.load(sys.stdin)]))  # noqa: T201

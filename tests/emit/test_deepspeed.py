@@ -1,0 +1,125 @@
+"""DeepSpeed's own parsers take what is emitted for it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.emit.deepspeed import common_config, files, hostfile
+from planner.emit.interface import emit, write_folder
+from planner.placement import agents, ranks
+from planner.plan import Plan
+from planner.runtime import batches
+from tests.emit.builders import cluster, group, model, plan, pool
+
+CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
+
+
+@pytest.fixture(autouse=True)
+def _no_third_party_warnings() -> Iterator[None]:
+    """DeepSpeed and torch warn about each other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def data_parallel(zero: int) -> Plan:
+    """Eight devices with 5 sequences and two with 1."""
+    replicas = (group("a", "A100", count=8, share=5, steps=2), group("b", "T4", count=2, share=1))
+    return plan("deepspeed", zero, [4], [replicas])
+
+
+def pipeline(zero: int) -> Plan:
+    """Three layers on one pool and one on the other."""
+    return plan(
+        "deepspeed",
+        zero,
+        [3, 1],
+        [(group("a", "A100", count=2, share=4, steps=2),), (group("b", "T4", count=2, share=4, steps=2),)],
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("chosen", [*map(data_parallel, range(4)), *map(pipeline, range(2))])
+def test_deepspeed_accepts_the_configuration(tmp_path: Path, chosen: Plan, precision: str) -> None:
+    """Every rank's configuration passes DeepSpeed's validation and says what the plan says."""
+    config_module = pytest.importorskip("deepspeed.runtime.config")
+    spec = model(chosen.global_batch, precision=precision)
+    write_folder(emit(chosen, CLUSTER, spec), tmp_path / "run")
+    for rank in ranks(chosen, CLUSTER):
+        mine = batches.load(tmp_path / "run" / "batches.json", rank=rank.rank)
+        parsed = config_module.DeepSpeedConfig(mine.deepspeed_config(tmp_path / "run" / "ds_config.json"))
+        replicas = chosen.stages[rank.stage].replicas[rank.group]
+        assert parsed.train_micro_batch_size_per_gpu == replicas.micro_batch
+        assert parsed.gradient_accumulation_steps == (
+            chosen.micro_batches if chosen.zero >= 2 else replicas.steps
+        )
+        assert parsed.zero_config.stage == chosen.zero
+        assert parsed.bfloat16_config.enabled == (precision == "bf16")
+        assert parsed.float16_config.enabled == (precision == "fp16")
+
+
+def test_deepspeed_reads_the_hostfile(tmp_path: Path) -> None:
+    """Hosts come in rank order with as many slots as the plan uses on each."""
+    runner = pytest.importorskip("deepspeed.launcher.runner")
+    text = hostfile(agents(ranks(data_parallel(1), CLUSTER)))
+    (tmp_path / "hostfile").write_text(str(text))
+    assert list(runner.fetch_hostfile(str(tmp_path / "hostfile")).items()) == [
+        ("a-0", 4),
+        ("a-1", 4),
+        ("b-0", 2),
+    ]
+
+
+def test_no_hostfile_when_a_host_comes_twice() -> None:
+    """DeepSpeed refuses a host twice, so there is no hostfile and the README says why."""
+    mixed = cluster(pool("m", ("A100", "T4", "A100"), 1), pool("b", ("T4",), 1))
+    replicas = (group("m", "A100", share=2), group("b", "T4"), group("m", "T4"))
+    chosen = plan("deepspeed", 0, [4], [replicas])
+    made = {file.path: file.text for file in files(chosen, mixed, model(4))}
+    assert "hostfile" not in made
+    assert "uses a host twice" in made["README.md"]
+    assert made["nodes.txt"].splitlines()[1:] == ["0 m-0 m 0 0", "1 b-0 b 0 1", "2 m-0 m 1 2"]
+
+
+def section(chosen: Plan, **changes: Any) -> dict[str, Any]:
+    """The common configuration for a plan."""
+    config: dict[str, Any] = json.loads(
+        json.dumps(common_config(chosen, model(chosen.global_batch, **changes)))
+    )
+    return config
+
+
+def test_options_of_each_zero_stage() -> None:
+    """Stages reduce in buckets of the size that the memory model counts; a pipeline overlaps nothing."""
+    assert section(data_parallel(0))["zero_optimization"] == {"stage": 0}
+    second = section(data_parallel(2))["zero_optimization"]
+    assert second["overlap_comm"] is True
+    assert second["reduce_bucket_size"] == second["allgather_bucket_size"] == 200_000_000
+    assert section(pipeline(1))["zero_optimization"]["overlap_comm"] is False
+    third = section(data_parallel(3))["zero_optimization"]
+    assert third["stage3_max_live_parameters"] == 2 * model(1).layer_parameters
+    assert "allgather_bucket_size" not in third
+
+
+def test_clipping() -> None:
+    """Gradients are clipped except where DeepSpeed takes the norm of one stage for the whole."""
+    assert section(pipeline(0), precision="fp32")["gradient_clipping"] == 0.0
+    assert section(pipeline(1), precision="fp32")["gradient_clipping"] == 1.0
+    assert section(pipeline(0), precision="bf16")["gradient_clipping"] == 1.0
+    made = {file.path: file.text for file in files(pipeline(0), CLUSTER, model(8, precision="fp32"))}
+    assert "not clipped" in made["README.md"]
+
+
+def test_runtime_is_copied() -> None:
+    """The training side stands on its own: no import of the planner is left."""
+    made = {file.path: file.text for file in files(data_parallel(1), CLUSTER, model(42))}
+    assert made["hetplan_runtime.py"] == Path(batches.__file__).read_text(encoding="utf-8")
+    for path in ("hetplan_runtime.py", "example_model.py", "train.py"):
+        assert "planner" not in made[path]
+        compile(made[path], path, "exec")

@@ -1,0 +1,82 @@
+"""Plans that a target cannot run are refused with the rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.emit.expressible import check_inputs
+from planner.errors import EmitError
+from planner.plan import Plan
+from tests.emit.builders import cluster, group, model, plan, pool
+
+A = ("a", "A100")
+TWO_STAGES = [(group(*A, count=2, share=4),), (group(*A, count=2, share=4),)]
+CLUSTER = cluster(pool("a", ("A100",) * 8, 1))
+
+
+def two(first: dict[str, Any], last: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Two stages of one group each."""
+    return [(group(*A, **first),), (group(*A, **last),)]
+
+
+REFUSED = [
+    (
+        plan("deepspeed", 1, [4], [(group(*A, tp=2, share=8),)]),
+        "without tensor parallelism: the plan has tp 2",
+    ),
+    (
+        plan("megatron", 1, [2, 2], two({"tp": 2, "share": 8}, {"tp": 4, "share": 8})),
+        "one tensor-parallel degree for all: the plan has tp 2, 4",
+    ),
+    (plan("deepspeed", 2, [2, 2], TWO_STAGES), "ZeRO 0, 1 in a pipeline: the plan has ZeRO 2"),
+    (plan("megatron", 3, [4], [(group(*A, share=8),)]), "ZeRO 0, 1 without a pipeline: the plan has ZeRO 3"),
+    (
+        plan("megatron", 1, [2, 2], two({"count": 2, "share": 4}, {"count": 1, "share": 8})),
+        "as many replicas in every stage: the plan has 2, 1",
+    ),
+    (
+        plan("megatron", 1, [4], [(group(*A, share=5), group(*A, share=3))]),
+        "same batch on every replica here: the plan has 3 sequences in 1 micro-batches, 5 sequences in 1",
+    ),
+    (plan("megatron", 1, [4], [(group(*A, share=8, steps=3),)]), "8 sequences do not divide into 3"),
+    (plan("deepspeed", 1, [2, 2], two({"share": 8, "steps": 3}, {"share": 8, "steps": 3})), "do not divide"),
+    (plan("deepspeed", 0, [2, 2], TWO_STAGES, interleave=2), "deepspeed cannot interleave"),
+    (plan("megatron", 0, [4], [(group(*A, share=8),)], interleave=2), "pipeline of at least 2 stages"),
+    (plan("deepspeed", 0, [4], [(group(*A, share=8),)], sequence_parallel=True), "no sequence parallelism"),
+    (plan("deepspeed", 0, [4], [(group(*A, share=8),)], recompute="selective"), "no recompute selective"),
+]
+
+
+@pytest.mark.parametrize(("refused", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_target_rules(refused: Plan, message: str) -> None:
+    """Each limit of the capability table is checked."""
+    with pytest.raises(EmitError, match=message):
+        check_inputs(refused, CLUSTER, model(8))
+
+
+def test_uneven_batches_where_allowed() -> None:
+    """DeepSpeed without a pipeline takes any batch on any device."""
+    check_inputs(
+        plan("deepspeed", 3, [4], [(group(*A, share=5, steps=2), group(*A, share=3))]), CLUSTER, model(8)
+    )
+
+
+def test_other_model() -> None:
+    """Layers and global batch must be those of the model file."""
+    chosen = plan("deepspeed", 0, [4], [(group(*A, share=8),)])
+    with pytest.raises(EmitError, match="the plan has 4 layers, the model tiny has 5"):
+        check_inputs(chosen, CLUSTER, model(8, layers=5))
+    with pytest.raises(EmitError, match="a global batch of 8 sequences, the model file says 9"):
+        check_inputs(chosen, CLUSTER, model(9))
+
+
+def test_host_names() -> None:
+    """A host name that a shell or a hostfile would misread is refused, in used pools only."""
+    odd = pool("a", ("A100",), 1).model_copy(update={"hosts": ("a b",)})
+    chosen = plan("deepspeed", 0, [4], [(group(*A, share=8),)])
+    with pytest.raises(EmitError, match="'a b' cannot be a host name"):
+        check_inputs(chosen, cluster(odd), model(8))
+    unused = odd.model_copy(update={"name": "b"})
+    check_inputs(chosen, cluster(pool("a", ("A100",), 1), unused), model(8))

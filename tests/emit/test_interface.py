@@ -1,0 +1,57 @@
+"""The door of the package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from planner.emit.interface import EMITTERS, emit
+from planner.errors import EmitError, PlanError
+from planner.targets import TARGETS
+from tests.emit.builders import cluster, group, model, plan, pool
+
+CLUSTER = cluster(pool("a", ("A100",) * 4, 2))
+REPLICAS = [(group("a", "A100", count=4, share=2),)]
+
+
+def test_targets_that_emit_have_an_emitter() -> None:
+    """The capability table and the emitters agree."""
+    assert {name for name, target in TARGETS.items() if target.emits} == set(EMITTERS)
+
+
+@pytest.mark.parametrize("target", sorted(EMITTERS))
+def test_sorted_and_repeatable(target: str) -> None:
+    """The same plan gives the same files in the same order."""
+    made = [emit(plan(target, 1, [4], REPLICAS), CLUSTER, model(8)) for _ in range(2)]
+    assert made[0] == made[1]
+    paths = [file.path for file in made[0]]
+    assert paths == sorted(paths)
+    assert {"README.md", "launch.sh", "nodes.txt", "env/a.sh"} <= set(paths)
+    assert all(file.text.endswith("\n") for file in made[0])
+
+
+def test_other_target_is_named() -> None:
+    """A target without emitter is an error that names it and what to use."""
+    with pytest.raises(EmitError, match=r"target flagscale: .* no launch files") as caught:
+        emit(plan("flagscale", 1, [4], REPLICAS), CLUSTER, model(8))
+    assert "--target deepspeed" in str(caught.value.hint)
+
+
+def test_other_launcher_is_named() -> None:
+    """An unknown launcher is an error that lists the known ones."""
+    with pytest.raises(EmitError, match=r"launcher mpirun: .* torchrun"):
+        emit(plan("deepspeed", 1, [4], REPLICAS), CLUSTER, model(8), launcher="mpirun")
+
+
+def test_cluster_too_small() -> None:
+    """A plan for more devices than the cluster has is a plan error."""
+    with pytest.raises(PlanError):
+        emit(plan("deepspeed", 1, [4], [(group("a", "A100", count=9, share=1),)]), CLUSTER, model(9))
+
+
+def test_torch_is_not_imported() -> None:
+    """Emitting reads the runtime's source and does not import it."""
+    code = "import sys, planner.emit.interface; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

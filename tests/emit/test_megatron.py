@@ -1,0 +1,114 @@
+"""Megatron's arguments say what the plan says."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.emit.interface import emit
+from planner.emit.megatron_arguments import arguments
+from planner.emit.megatron_layout import chunk_layers, layout
+from planner.errors import EmitError
+from planner.plan import Plan, Stage
+from tests.emit.builders import cluster, group, model, plan, pool
+
+CLUSTER = cluster(pool("a", ("A100",) * 8, 4))
+
+
+def pipeline(layers: list[int], *, dp: int = 2, tp: int = 1, steps: int = 4, **changes: object) -> Plan:
+    """A pipeline with these layers in each stage, micro-batches of one sequence."""
+    replicas = (group("a", "A100", tp=tp, count=dp, share=steps, steps=steps),)
+    zero = int(str(changes.pop("zero", 1)))
+    return plan("megatron", zero, layers, [replicas] * len(layers), **changes)
+
+
+def test_layout_uneven() -> None:
+    """Stages in order, with the embedding first and the loss last."""
+    assert layout(pipeline([5, 1, 2])) == "Et*5|t|t*2L"
+
+
+def test_layout_interleaved() -> None:
+    """Virtual stage k is chunk k // pp of pipeline rank k % pp; each rank keeps its layers."""
+    chosen = pipeline([5, 4, 5], interleave=2)
+    assert chunk_layers(chosen) == ((2, 3), (2, 2), (3, 2))
+    assert layout(chosen) == "Et*2|t*2|t*3|t*3|t*2|t*2L"
+
+
+def test_golden() -> None:
+    """A Llama-like model on tp 2, pp 2, dp 2 with the distributed optimizer."""
+    spec = model(8, layers=6, kv_heads=2, gated_mlp=True, tied_embeddings=False)
+    found = arguments(pipeline([4, 2], tp=2, sequence_parallel=True, recompute="selective"), spec)
+    assert " ".join(found["model"]) == (
+        "--num-layers 6 --hidden-size 32 --ffn-hidden-size 64 --num-attention-heads 4 --kv-channels 8 "
+        "--seq-length 16 --max-position-embeddings 16 --position-embedding-type rope "
+        "--group-query-attention --num-query-groups 2 --swiglu --disable-bias-linear --normalization RMSNorm "
+        "--untie-embeddings-and-output-weights"
+    )
+    assert " ".join(found["parallel"]) == (
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
+        "--pipeline-model-parallel-layout Et*4|t*2L --sequence-parallel "
+        "--overlap-grad-reduce --use-distributed-optimizer --overlap-param-gather"
+    )
+    assert found["batch"] == ["--micro-batch-size", "1", "--global-batch-size", "8"]
+    assert found["recompute"] == ["--recompute-granularity", "selective"]
+    assert found["precision"] == ["--bf16"]
+
+
+def test_gpt_like_model() -> None:
+    """Learned positions, biases and layer norm are Megatron's defaults."""
+    words = arguments(pipeline([2, 2], zero=0), model(8, learned_positions=64, precision="fp16"))
+    assert "learned_absolute" in words["model"]
+    assert words["model"][words["model"].index("--max-position-embeddings") + 1] == "64"
+    assert not {"--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights"} & set(
+        words["model"]
+    )
+    assert words["precision"] == ["--fp16", "--accumulate-allreduce-grads-in-fp32"]
+    assert "--use-distributed-optimizer" not in words["parallel"]
+
+
+def test_one_stage_one_replica() -> None:
+    """Without a pipeline there is no layout, without replicas nothing to overlap."""
+    words = arguments(pipeline([4], dp=1, recompute="full"), model(4, attention="unfused", precision="fp32"))
+    assert words["parallel"] == ["--tensor-model-parallel-size", "1", "--pipeline-model-parallel-size", "1"]
+    assert " ".join(words["recompute"]).endswith("--recompute-method uniform --recompute-num-layers 1")
+    assert words["model"][-2:] == ["--attention-backend", "unfused"]
+    assert words["precision"] == []
+
+
+def test_encoder() -> None:
+    """BERT runs by Megatron's own BERT script on the user's data."""
+    spec = model(8, kind="encoder", learned_positions=16)
+    made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, spec)}
+    assert "examples/bert/pretrain_bert.py" in made["launch.sh"]
+    assert "encoders have no mock data" in made["args.sh"]
+    assert "--mock-data" not in made["args.sh"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"learned_positions": 0}, {"learned_positions": 16, "kv_heads": 2}], ids=["rotary", "grouped"]
+)
+def test_encoder_that_megatron_lacks(changes: dict[str, int]) -> None:
+    """Its BERT script knows learned positions and full attention heads only."""
+    with pytest.raises(EmitError, match="encoders with learned positions"):
+        emit(pipeline([3, 1]), CLUSTER, model(8, kind="encoder", **changes))
+
+
+def test_one_recompute_policy() -> None:
+    """Megatron recomputes the same on all stages."""
+    first, last = pipeline([3, 1]).stages
+    mixed = Stage(first_layer=3, end_layer=4, replicas=last.replicas, recompute="full")
+    with pytest.raises(EmitError, match="one recompute policy for all stages: the plan has full, none"):
+        emit(Plan(target="megatron", zero=1, stages=(first, mixed)), CLUSTER, model(8))
+
+
+def test_broken_rule_stops_emission() -> None:
+    """Interleaving with a number of micro-batches that Megatron's schedule refuses."""
+    with pytest.raises(EmitError, match="multiple of pp micro-batches"):
+        emit(pipeline([2, 2], steps=5, interleave=2), CLUSTER, model(10))
+
+
+def test_readme_shows_the_layout() -> None:
+    """The README names what the plan is and how to start it."""
+    made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, model(8))}
+    assert "`Et*3|tL`" in made["README.md"]
+    assert "./launch.sh" in made["README.md"]
+    assert "MEGATRON_PATH" in made["README.md"]

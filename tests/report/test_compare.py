@@ -1,0 +1,86 @@
+"""Plans side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.report.compare import Contender, close_calls, compare_section, reason, uneven
+from planner.report.traits import by_stage, differences, traits
+from tests.report import examples
+from tests.report.drawing import drawn
+
+
+def test_speed_time_and_reasons() -> None:
+    """The first plan is the reference, the fastest stands out, what has no plan has a note."""
+    contenders = [
+        Contender(name="plan.yaml", scored=examples.scored()),
+        Contender(name="even split", scored=examples.scored(16, 41.7, 40.0)),
+        Contender(name="only a100", scored=None, note="A100 lacks 3.1 GiB"),
+    ]
+    assert drawn(compare_section(contenders)) == (
+        "Plans\n"
+        "              step            relative            peak  least free\n"
+        "  plan         (s)  tokens/s     speed  devices  (GiB)       (GiB)\n"
+        "  ────────────────────────────────────────────────────────────────\n"
+        "  plan.yaml   27.2    19.3 k      1.00        8   16.3         3.3\n"
+        "  even split  41.7    12.6 k      0.65        8   49.5       -11.5\n"
+        "  only a100      -         -         -        -      -           -\n"
+        "  ! only a100: A100 lacks 3.1 GiB\n"
+        "\n"
+        "Where a step's time goes (s)\n"
+        "  plan        compute  recomp  tensor  ZeRO  bubble  sync  optim  step\n"
+        "  ────────────────────────────────────────────────────────────────────\n"
+        "  plan.yaml      19.0     0.0     2.7   0.0     5.2   0.0    0.3  27.2\n"
+        "  even split     29.2     0.0     4.2   0.0     7.9   0.0    0.4  41.7\n"
+        "\n"
+        "Why\n"
+        "  - even split: takes 1.53 x the time (compute +37 %, bubble and sends +10 %,\n"
+        "    tensor parallel +5.3 % of the first plan's step). layers 16 instead of 24|8\n"
+        "\n"
+    )
+
+
+def test_close_calls_are_marked() -> None:
+    """What the error of an estimate hides is said; equal and far plans are not."""
+    names = (("first", 27.2), ("same", 27.2), ("near", 28.2), ("far", 41.7))
+    contenders = [Contender(name=name, scored=examples.scored(step_seconds=step)) for name, step in names]
+    assert close_calls(contenders) == ["closer to the first than the error of a step time (±15 %): near"]
+
+
+def test_equal_plans_are_said_to_be_equal() -> None:
+    """No invented differences."""
+    assert reason(examples.scored(), examples.scored()) == "as fast. the same decisions"
+
+
+def test_small_differences_are_percentages() -> None:
+    """A few percent read better than a ratio."""
+    assert reason(examples.scored(step_seconds=28.2), examples.scored()).startswith("3.7 % slower")
+    assert reason(examples.scored(step_seconds=26.2), examples.scored()).startswith("3.7 % faster")
+
+
+def test_other_inputs_are_marked() -> None:
+    """Another cluster or batch makes a comparison uneven."""
+    cluster, model = examples.cluster(), examples.model()
+    assert uneven(cluster, model, cluster, model) == ""
+    renamed = cluster.model_copy(update={"name": "other"})
+    note = uneven(renamed, examples.model(global_batch=64), cluster, model)
+    assert note == "made for another cluster (other); global_batch 64 instead of 256"
+
+
+def test_traits_condense_equal_stages() -> None:
+    """Equal neighbours are written once with their number."""
+    assert by_stage(["12"] * 7 + ["8"]) == "12 (x 7)|8"
+    assert by_stage(["4", "4"]) == "4"
+    found = traits(examples.plan())
+    assert found["devices"] == "4 a100|4 v100"
+    assert found["tp"] == "4"
+
+
+def test_differences_name_each_decision() -> None:
+    """What the first plan decides differently, with both values."""
+    ours = replace(examples.plan(), sequence_parallel=False, zero=0)
+    assert differences(ours, examples.plan(16)) == [
+        "ZeRO 0 instead of 1",
+        "layers 24|8 instead of 16",
+        "sequence parallel no instead of yes",
+    ]

@@ -1,0 +1,40 @@
+"""Reports without a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.report.diagnosis import infeasible_section, unknown_section
+from tests.report import examples
+from tests.report.drawing import drawn
+
+
+def test_an_infeasible_search_argues() -> None:
+    """Because, and because, so; then what would help."""
+    assert drawn(infeasible_section(examples.infeasible())) == (
+        "No plan fits (proven, 96 candidates, 12 ms)\n"
+        "  Because the model states take 100.4 GiB,\n"
+        "  and because the cluster has 22.0 GiB beside its reserve,\n"
+        "  no plan of this space fits.\n"
+        "  nearest miss  ZeRO-3 on 2 devices, short by 39.2 GiB\n"
+        "  hint          fits with a model of at most 1.3 B parameters\n"
+        "  hint          fits with 9 more devices of this kind\n"
+        "\n"
+    )
+
+
+def test_an_infeasible_search_without_a_diagnosis_still_says_so() -> None:
+    """The proof stands without reasons."""
+    result = replace(examples.infeasible(), diagnosis=None)
+    assert drawn(infeasible_section(result)) == "No plan fits (proven, 96 candidates, 12 ms)\n\n"
+
+
+def test_a_search_out_of_time_proves_nothing() -> None:
+    """Cannot and gave up are different answers."""
+    assert drawn(unknown_section(examples.unknown())) == (
+        "No plan found yet (time limit; 96 candidates, 5 s)\n"
+        "  nothing is proven: a plan may exist; allow more time or narrow the search with\n"
+        "  --zero, --tp, --pp\n"
+        "\n"
+    )
+    assert "(interrupted; 96 candidates, 5 s)" in drawn(unknown_section(examples.unknown(interrupted=True)))

@@ -1,0 +1,117 @@
+"""The ``--json`` documents and their dictionary."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from planner.calibration import DEFAULT
+from planner.report.alternatives import considered
+from planner.report.compare import Contender
+from planner.report.dictionary import DOCUMENTS
+from planner.report.document import (
+    FORMAT,
+    check_document,
+    compare_document,
+    emit_document,
+    explain_document,
+    plan_document,
+    search_document,
+    text,
+)
+from planner.report.keys import Document
+from planner.report.neighbours import neighbours
+from planner.report.proof import proof_of
+from tests.report import examples
+
+
+def documents() -> dict[str, Document]:
+    """One document of every command, as full as it gets."""
+    cluster, model, scored, result = examples.cluster(), examples.model(), examples.scored(), examples.found()
+    around = neighbours(scored.plan, cluster, model, DEFAULT)
+    lost = considered(examples.ALTERNATIVES)
+    return {
+        "search": search_document(result, cluster, model),
+        "predict": plan_document("predict", scored, cluster, model, None),
+        "show": plan_document("show", scored, cluster, model, proof_of(result)),
+        "explain": explain_document(scored, cluster, model, proof_of(result), lost, around),
+        "compare": compare_document(
+            [Contender(name="a", scored=scored), Contender(name="b", scored=None, note="no")]
+        ),
+        "check": check_document(cluster, model, ["a warning"]),
+        "emit": emit_document("megatron", examples_folder(), ["README.md"]),
+    }
+
+
+def examples_folder() -> Any:
+    """Any folder."""
+    from pathlib import PurePosixPath
+
+    return PurePosixPath("run")
+
+
+def paths(value: Any, known: dict[str, str], at: str = "") -> set[str]:
+    """Paths of all values, in the spelling of the dictionary; ``.*`` stops the walk."""
+    if at in known or at.removesuffix("[]") in known:
+        return {at if at in known else at.removesuffix("[]")}
+    if f"{at}.*" in known:
+        return {f"{at}.*"}
+    if isinstance(value, dict) and value:
+        return set().union(
+            *(paths(entry, known, f"{at}.{key}" if at else key) for key, entry in value.items())
+        )
+    if isinstance(value, list) and value:
+        return set().union(*(paths(entry, known, f"{at}[]") for entry in value))
+    return {at}
+
+
+@pytest.mark.parametrize("command", sorted(DOCUMENTS))
+def test_every_key_is_in_the_dictionary(command: str) -> None:
+    """No key is undocumented."""
+    found = json.loads(text(documents()[command]))
+    assert found["format"] == FORMAT
+    assert found["command"] == command
+    known = DOCUMENTS[command]
+    undocumented = {path for path in paths(found, known) if path not in known}
+    assert undocumented <= {"diagnosis", "plans[].plan"}
+
+
+@pytest.mark.parametrize("command", sorted(DOCUMENTS))
+def test_every_documented_key_exists(command: str) -> None:
+    """The dictionary invents nothing."""
+    known = DOCUMENTS[command]
+    found = paths(json.loads(text(documents()[command])), known)
+    if command == "search":
+        failed = search_document(examples.infeasible(), examples.cluster(), examples.model())
+        found |= paths(json.loads(text(failed)), known)
+    assert set(known) - found <= {"warnings"} if command == "compare" else set(known) <= found
+
+
+def test_the_contract_of_search() -> None:
+    """The keys that the design promises."""
+    found = json.loads(text(documents()["search"]))
+    promised = {
+        "status", "step_seconds", "bound_seconds", "gap", "tokens_per_second", "tflops_per_gpu", "mfu",
+        "peak_memory_bytes", "search_seconds", "stages", "breakdown", "warnings",
+    }  # fmt: skip
+    assert promised <= set(found)
+    replica = found["stages"][0]["replicas"][0]
+    assert {"pool", "gpu", "tp", "count", "micro_batch", "share", "steps", "memory_bytes"} <= set(replica)
+    assert replica["memory_bytes"]["capacity"] == 40 * 2**30
+    assert found["stages"][0]["layers"] == 24
+    causes = {key: value for key, value in found["breakdown"].items() if key != "hidden_seconds"}
+    assert sum(causes.values()) == pytest.approx(found["step_seconds"])
+
+
+def test_infinite_numbers_become_null() -> None:
+    """JSON has no infinity; a search without a plan has the same keys with null."""
+    found = json.loads(text(search_document(examples.infeasible(), examples.cluster(), examples.model())))
+    assert found["status"] == "infeasible"
+    assert found["bound_seconds"] is None
+    assert found["step_seconds"] is None
+    assert found["stages"] == []
+    assert found["diagnosis"]["nearest_miss"] == "ZeRO-3 on 2 devices, short by 39.2 GiB"
+    full = json.loads(text(documents()["search"]))
+    assert set(found) == set(full)

@@ -1,0 +1,104 @@
+"""Why a plan is what it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.calibration import DEFAULT
+from planner.cost.estimate import estimate
+from planner.plan import Plan, ReplicaGroup, Stage
+from planner.report.explain import balance_section, binding_section, neighbours_section, time_section
+from planner.report.neighbours import Neighbour, neighbours
+from planner.search.values import Scored
+from tests.report import examples
+from tests.report.drawing import drawn
+
+
+def test_time_by_cause_with_what_it_is() -> None:
+    """Causes without time are left out; hidden communication is told apart."""
+    assert drawn(time_section(examples.scored().estimate)) == (
+        "Where a step's time goes\n"
+        "  cause                s  share  what\n"
+        "  ──────────────────────────────────────────────────────────────────────────────\n"
+        "  compute           19.0   70 %  forward and backward of layers, embedding and\n"
+        "                                 head\n"
+        "  tensor parallel    2.7   10 %  collectives inside replicas\n"
+        "  bubble and sends   5.2   19 %  waiting for other stages, and sends\n"
+        "  optimizer          0.3  1.0 %  update of the weights\n"
+        "  193 ms of communication runs hidden under computation\n"
+        "\n"
+    )
+
+
+def test_balance_shows_who_waits() -> None:
+    """Load is against the busiest group."""
+    assert drawn(balance_section(examples.scored().estimate)) == (
+        "Balance\n"
+        "                                fwd+bwd\n"
+        "  stage  layers  devices           (ms)  steps   load  communicates\n"
+        "  ────────────────────────────────────────────────────────────────────────\n"
+        "      0  0-23    4 A100 (a100)      150    128  100 %  next: eth\n"
+        "      1  24-31   4 V100 (v100)      128    128   85 %  with no other stage\n"
+        "  load: work of a step against the busiest group; the others wait\n"
+        "\n"
+    )
+
+
+def test_binding_memory_and_links_are_named() -> None:
+    """The fullest device, the slowest send, the slowest reduction."""
+    priced = examples.scored().estimate
+    shown = drawn(binding_section(priced), 200)
+    assert "memory: stage 1 on V100 (v100), 3.3 GiB free of 16.0; most is gradients, 4.6 GiB" in shown
+    assert "sends: stage 0 to 1 over eth, 35.8 ms a micro-batch (24 % of its work)" in shown
+    assert "gradients" not in shown.replace("most is gradients", "")
+    synced = replace(priced.stages[0], sync_seconds=1.36, crosses="ib")
+    shown = drawn(binding_section(replace(priced, stages=(synced, priced.stages[1]))), 200)
+    assert "gradients: stage 0 over ib, 1.36 s exposed in a step (5.0 %)" in shown
+
+
+def test_neighbours_change_one_decision_each() -> None:
+    """Every neighbour is a valid plan of the target, priced by the real cost model."""
+    found = neighbours(examples.plan(), examples.cluster(), examples.model(), DEFAULT)
+    changes = {entry.change for entry in found}
+    assert {
+        "ZeRO 0 instead of 1",
+        "no recomputation",
+        "full recomputation",
+        "without sequence parallelism",
+    } <= changes
+    assert any(change.startswith("one layer from stage") for change in changes)
+    assert {"micro-batches half as large", "micro-batches twice as large"} <= changes
+    for entry in found:
+        assert entry.scored.plan.global_batch == 256
+        assert entry.scored.estimate == estimate(entry.scored.plan, examples.cluster(), examples.model())
+
+
+def test_uneven_shares_have_neighbours_too() -> None:
+    """A batch per GPU allows micro-batches that do not divide its share."""
+    groups = (
+        ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, share=25, steps=9),
+        ReplicaGroup(pool="v100", gpu="V100", tp=1, count=8, share=7, steps=4),
+    )
+    plan = Plan(target="deepspeed", zero=3, stages=(Stage(first_layer=0, end_layer=32, replicas=groups),))
+    changes = [entry.change for entry in neighbours(plan, examples.cluster(), examples.model(), DEFAULT)]
+    assert "ZeRO 2 instead of 3" in changes
+    assert not any("layer from" in change for change in changes)
+
+
+def test_neighbours_that_do_not_fit_say_so() -> None:
+    """The table shows the price of each change and whether it fits."""
+    entries = [
+        Neighbour(decision="a", change="ZeRO 0 instead of 1", scored=examples.scored(24, 28.0)),
+        Neighbour(decision="b", change="no recomputation", scored=examples.scored(24, 26.0, 40.0)),
+    ]
+    first = Scored(plan=examples.plan(), estimate=examples.scored().estimate)
+    assert drawn(neighbours_section(entries, first)) == (
+        "One decision changed\n"
+        "                       step\n"
+        "  change                (s)  slower by  memory\n"
+        "  ──────────────────────────────────────────────────────────────────────────────\n"
+        "  ZeRO 0 instead of 1  28.0      2.9 %  fits\n"
+        "  no recomputation     26.0     -4.4 %  does not fit: stage 0: A100 in a100\n"
+        "                                        lacks 11.5 GiB\n"
+        "\n"
+    )

@@ -1,0 +1,64 @@
+"""Tables, lists and paragraphs at any width."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.report.layout import bullets, number, pairs, section, table, words
+from planner.report.paragraph import Paragraph
+from tests.report.drawing import drawn
+
+WORDS = st.lists(
+    st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, max_size=9), min_size=1, max_size=9
+)
+
+
+def test_a_table_has_a_rule_and_no_trailing_frame() -> None:
+    """Words stand left, numbers right, units in the heading."""
+    shown = drawn(
+        table([words("plan"), number("step\n(s)")], [["mine", "1.25"], ["theirs", "12.5"]], strong=[0])
+    )
+    assert shown == (
+        "        step\n"
+        "plan     (s)\n"
+        "────────────\n"
+        "mine    1.25\n"
+        "theirs  12.5\n"
+    )  # fmt: skip
+
+
+@given(reason=WORDS, value=st.integers(0, 10**9), width=st.integers(40, 130))
+def test_numbers_are_never_cut(reason: list[str], value: int, width: int) -> None:
+    """Whatever the width, a number is on one line and whole."""
+    shown = drawn(table([words("why", least=10), number("n")], [[" ".join(reason), str(value)]]), width)
+    assert str(value) in shown.split("\n")[2]
+
+
+@given(text=WORDS, width=st.integers(20, 100))
+def test_a_paragraph_keeps_all_words(text: list[str], width: int) -> None:
+    """Wrapping loses nothing and fits the width."""
+    shown = drawn(Paragraph(" ".join(text)), width)
+    assert shown.split() == text
+    assert max(len(line) for line in shown.splitlines()) <= width
+
+
+@pytest.mark.parametrize("pair", ["15 %", "8 x 200 Gbit/s", "1.83 s", "447 k", "2 GiB", "2 x 8"])
+def test_a_number_keeps_its_unit(pair: str) -> None:
+    """No line ends between a number and its unit."""
+    for width in range(24, 60):
+        shown = drawn(Paragraph(f"some words before it, then {pair}, and after"), width)
+        assert pair in shown
+
+
+def test_values_wrap_under_themselves() -> None:
+    """Keys stand alone in their column."""
+    shown = drawn(pairs([("key", "one two three four"), ("", "five")]), 16)
+    assert shown == "key  one two\n     three four\n     five\n"
+    assert drawn(bullets(["one two three", "four"]), 10) == "- one two\n  three\n- four\n"
+
+
+def test_a_section_ends_with_an_empty_line() -> None:
+    """Sections can be printed one after the other."""
+    assert drawn(section("Title", Paragraph("text"))) == "Title\n  text\n\n"

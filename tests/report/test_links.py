@@ -1,0 +1,97 @@
+"""The link matrix."""
+
+from __future__ import annotations
+
+from planner.report.inventory import inventory_section, precision_warnings
+from planner.report.links import links_section, unreachable
+from planner.spec.cluster import ClusterSpec, FabricLinkSpec, FabricSpec
+from planner.topology import Topology
+from tests.report import examples
+from tests.report.drawing import drawn
+
+
+def matrix(cluster: ClusterSpec) -> str:
+    """The section of a cluster's links."""
+    return drawn(links_section(*Topology(cluster).link_matrix(), cluster))
+
+
+def test_cells_carry_bandwidth_and_path() -> None:
+    """The legend says what the letters mean."""
+    assert matrix(examples.cluster()) == (
+        "Links: one node to another (GB/s, path)\n"
+        "  pool    a100    v100\n"
+        "  ────────────────────\n"
+        "  a100   100 b  1.25 a\n"
+        "  v100  1.25 a   150 c\n"
+        "  a  eth (ethernet, 30 µs)\n"
+        "  b  ib (infiniband, 2 µs)\n"
+        "  c  inside the one node of the pool\n"
+        "\n"
+    )
+
+
+def joined() -> ClusterSpec:
+    """The example with the second pool on a fabric of its own behind a gateway."""
+    cluster = examples.cluster()
+    alone = cluster.pools[1].model_copy(
+        update={"nics": (cluster.pools[1].nics[0].model_copy(update={"fabric": "far"}),)}
+    )
+    fabrics = {**cluster.fabrics, "far": FabricSpec(kind="roce", latency_us=5.0)}
+    link = FabricLinkSpec(between=("ib", "far"), bandwidth_gbps=4.0, latency_us=8000.0)
+    return cluster.model_copy(
+        update={"pools": (cluster.pools[0], alone), "fabrics": fabrics, "links": (link,)}
+    )
+
+
+def test_a_gateway_is_one_path_in_both_directions() -> None:
+    """Both directions have the same letter and the latency of all hops."""
+    shown = matrix(joined())
+    assert "far+ib (roce + infiniband, 8.01 ms)" in shown
+    assert shown.count("0.500 a") == 2
+
+
+def test_pools_without_a_path_are_named() -> None:
+    """The matrix says so, and so does a warning."""
+    cluster = joined().model_copy(update={"links": ()})
+    assert "no path" in matrix(cluster)
+    assert unreachable(*Topology(cluster).link_matrix()) == [
+        "a100 and v100 share no fabric and no link: no plan can use both in one job"
+    ]
+
+
+def test_many_pools_break_into_blocks_of_columns() -> None:
+    """Twelve pools still fit 80 columns."""
+    cluster = examples.cluster()
+    pools = tuple(
+        cluster.pools[0].model_copy(
+            update={"name": f"pool-{index:02}", "hosts": (f"h{index}a", f"h{index}b")}
+        )
+        for index in range(12)
+    )
+    shown = matrix(cluster.model_copy(update={"pools": pools}))
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert shown.count("  pool-11 ") == 3
+
+
+def test_the_inventory_lists_kinds_and_totals() -> None:
+    """A format that a device lacks is a dash."""
+    assert drawn(inventory_section(Topology(examples.cluster()).kinds)) == (
+        "Devices (memory and dense peak of one)\n"
+        "                         usable       bf16       fp16       fp32\n"
+        "  pool  device  devices   (GiB)  (TFLOP/s)  (TFLOP/s)  (TFLOP/s)\n"
+        "  ──────────────────────────────────────────────────────────────\n"
+        "  a100  A100      2 x 4    38.0        312        312       19.5\n"
+        "  v100  V100      1 x 8    14.0          -        125       15.7\n"
+        "  together 16 devices, 416 GiB usable, bf16 2.50 PFLOP/s, fp16 3.50 PFLOP/s,\n"
+        "  fp32 0.282 PFLOP/s\n"
+        "\n"
+    )
+
+
+def test_devices_without_the_number_format_are_named() -> None:
+    """With bf16 the V100 would stay idle."""
+    kinds = Topology(examples.cluster()).kinds
+    assert precision_warnings(kinds, examples.model()) == []
+    assert precision_warnings(kinds, examples.model(precision="bf16")) == [
+        "V100 (v100) has no bf16 and stays idle; it has fp16, fp32"
+    ]

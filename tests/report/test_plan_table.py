@@ -1,0 +1,146 @@
+"""What was understood, the chosen plan, its memory, and the alternatives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.calibration import DEFAULT, Calibration
+from planner.plan import Plan, ReplicaGroup, Stage
+from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
+from planner.report.memory import memory_section
+from planner.report.plan_table import headline, plan_section, price_text
+from planner.report.proof import Proof, proof_of, proof_text
+from planner.report.understood import memory_text, provenance_text, understood
+from planner.report.verdict import misfits, warnings_of
+from planner.search.values import Limits
+from tests.report import examples
+from tests.report.drawing import drawn
+
+
+def test_understood_echoes_inputs_limits_and_provenance() -> None:
+    """No default is silent."""
+    limits = Limits(zero=(0, 1), recompute=("full",), time_limit_seconds=60.0)
+    assert drawn(understood(examples.cluster(), examples.model(), DEFAULT, limits)) == (
+        "Understood\n"
+        "  cluster   example: 3 nodes, 16 devices, 448 GiB, 2 GiB kept free per device\n"
+        "            a100: 2 x 4 A100 (40 GiB), 300 GB/s inside, 4 x 200 Gbit/s ib +\n"
+        "            25 Gbit/s eth, 2 per device-hour\n"
+        "            v100: 1 x 8 V100 (16 GiB), 150 GB/s inside, 10 Gbit/s eth, 0.5 per\n"
+        "            device-hour\n"
+        "  model     llama-7b: decoder, 32 layers, hidden 4096, 32 heads, gated MLP\n"
+        "            11008, vocabulary 32000, 6.74 B parameters\n"
+        "  training  256 sequences x 2048 tokens = 524 k per step, fp16, adamw, flash\n"
+        "            attention\n"
+        "  limits    zero 0, 1; recompute full; time limit 60 s\n"
+        "  numbers   datasheet peaks x assumed efficiencies; step times ±15 %\n"
+        "\n"
+    )
+
+
+def test_measured_constants_are_named() -> None:
+    """A calibrated constant is said to be measured."""
+    calibration = Calibration(spread=0.06, provenance={"matmul_efficiency": "measured", "overlap": "assumed"})
+    assert provenance_text(calibration) == "measured: matmul_efficiency; step times ±6.0 %"
+    assert [memory_text(480.0), memory_text(1_077_740.0)] == ["480 GiB", "1052 TiB"]
+
+
+def test_the_plan_shows_stages_time_use_price_and_proof() -> None:
+    """One row per group of replicas, then what a step takes."""
+    result = examples.found()
+    assert result.best is not None
+    assert drawn(plan_section(result.best, examples.cluster(), proof_of(result))) == (
+        "Plan: megatron, 2 stages, ZeRO 1, selective recomputation, sequence parallel\n"
+        "                                            batch  fwd+bwd  memory   free\n"
+        "  stage  layers  devices        replicas  x steps     (ms)   (GiB)  (GiB)\n"
+        "  ───────────────────────────────────────────────────────────────────────\n"
+        "      0  0-23    4 A100 (a100)  1 x tp 4  2 x 128      150    16.3   21.7\n"
+        "      1  24-31   4 V100 (v100)  1 x tp 4  2 x 128      128    10.7    3.3\n"
+        "  step 27.2 s ±15 %, 19.3 k tokens/s, 99.5 TFLOP/s per device (MFU 46 %)\n"
+        "  time: compute 70 %, bubble and sends 19 %, tensor parallel 10 %, optimizer\n"
+        "  1.0 %\n"
+        "  uses 8 of 16 devices; idle: 4 A100 (a100), 4 V100 (v100)\n"
+        "  price 10.0 per hour, 0.144 per million tokens\n"
+        "  optimal: proven within 0.8 % of the best plan of this space by the cost model\n"
+        "  (412 candidates, 37 solved, 1.83 s)\n"
+        "\n"
+    )
+
+
+def test_headlines_name_what_differs() -> None:
+    """Interleaving and recomputation that differs by stage are said."""
+    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=2, share=8, steps=8)
+    stages = (
+        Stage(first_layer=0, end_layer=2, replicas=(group,), recompute="full"),
+        Stage(first_layer=2, end_layer=4, replicas=(group,)),
+    )
+    plan = Plan(target="megatron", zero=0, stages=stages, interleave=2)
+    assert headline(plan) == "megatron, 2 stages, ZeRO 0, full|none recomputation, 2 interleaved chunks"
+    assert headline(replace(plan, interleave=1)) == "megatron, 2 stages, ZeRO 0, full|none recomputation"
+
+
+def test_no_price_without_a_price_for_every_used_pool() -> None:
+    """Half a price is no price."""
+    cluster = examples.cluster()
+    free = cluster.pools[1].model_copy(update={"price_per_gpu_hour": None})
+    unpriced = cluster.model_copy(update={"pools": (cluster.pools[0], free)})
+    assert price_text(examples.scored().estimate, unpriced) == ""
+
+
+def test_proofs_in_words() -> None:
+    """Optimal, within a gap, out of time, interrupted, and nothing known."""
+    exact = Proof(status="optimal", bound_seconds=10.0, gap=0.0)
+    assert proof_text(exact) == "optimal: no plan of this space is faster by the cost model"
+    late = Proof(status="feasible", bound_seconds=9.69, gap=0.031, candidates=412, seconds=60.0)
+    assert (
+        proof_text(late)
+        == "best found before the search stopped: within 3.1 % of the bound (412 candidates, 60 s)"
+    )
+    stopped = replace(late, interrupted=True, candidates=None, seconds=None)
+    assert proof_text(stopped) == "interrupted: best so far, within 3.1 % of the bound"
+    lost = Proof(status="feasible", bound_seconds=0.0, gap=1.0)
+    assert proof_text(lost) == "best found before the search stopped: nothing is known about the best"
+
+
+def test_memory_components_add_up_to_the_capacity() -> None:
+    """A row per group; fixed is runtime and reserve."""
+    assert drawn(memory_section(examples.scored().estimate)) == (
+        "Memory of one device (GiB)\n"
+        "  stage device      param grad optim activ logits buffer fixed free   of\n"
+        "  ──────────────────────────────────────────────────────────────────────\n"
+        "      0 A100 (a100)   2.3  4.6   0.9   6.8    0.0    0.2   3.5 21.7 40.0\n"
+        "      1 V100 (v100)   2.3  4.6   0.9   1.2    0.0    0.2   3.5  3.3 16.0\n"
+        "  fixed: runtime (device context, libraries) and the reserve\n"
+        "\n"
+    )
+
+
+def test_alternatives_chosen_first_impossible_last() -> None:
+    """Each family has its reason."""
+    entries = considered(examples.ALTERNATIVES)
+    assert drawn(alternatives_section(entries)) == (
+        "Considered\n"
+        "                         step\n"
+        "  family                  (s)  tokens/s  why not\n"
+        "  ──────────────────────────────────────────────────────────────────────────────\n"
+        "  pipeline               27.2    19.3 k  chosen\n"
+        "  pipeline, even layers  41.7    12.6 k  stage 1 takes 2.6 x stage 0: a V100 has\n"
+        "                                         0.40 of the speed of an A100\n"
+        "  ZeRO-3 data parallel      -         -  V100 (v100) lacks 3.2 GiB at\n"
+        "                                         micro-batch 1\n"
+        "\n"
+    )
+    assert "1 of 3 families shown" in drawn(alternatives_section(entries, top=1))
+    advice = [advice_text(entry) for entry in examples.found().advice]
+    assert drawn(advice_section(advice)) == (
+        "Beyond this target\n  - 4.1 % faster with tp 2 on the v100 stage: needs flagscale\n\n"
+    )
+
+
+def test_a_plan_that_does_not_fit_says_where() -> None:
+    """Stage, device and missing GiB; a plan that fits says nothing."""
+    tight = examples.scored(activations_gib=40.0).estimate
+    assert misfits(tight) == ["stage 0: A100 in a100 lacks 11.5 GiB"]
+    assert drawn(warnings_of(tight)[0]) == (
+        "Warnings\n  ! does not fit: stage 0: A100 in a100 lacks 11.5 GiB\n\n"
+    )
+    assert warnings_of(examples.scored().estimate) == []

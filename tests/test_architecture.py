@@ -1,0 +1,122 @@
+"""Which part may import which, and what starting the command may cost."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "planner"
+
+HOMES: dict[str, tuple[str, ...]] = {
+    "deepspeed": ("runtime",),
+    "highspy": ("search/milp",),
+    "networkx": ("topology.py",),
+    "pulp": ("search/milp",),
+    "rich": ("report", "cli"),
+    "torch": ("runtime",),
+    "typer": ("cli",),
+}
+"""The only places that may import a library."""
+HEAVY = ("deepspeed", "highspy", "networkx", "numpy", "pulp", "pydantic", "torch", "yaml")
+"""Libraries that starting the command must not import."""
+
+
+def modules() -> Iterator[Path]:
+    """Every module of the package."""
+    return (path for path in sorted(PACKAGE.rglob("*.py")) if "__pycache__" not in path.parts)
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names of all that a module imports, wherever in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("library", sorted(HOMES))
+def test_libraries_stay_at_home(library: str) -> None:
+    """A library is imported in its places and nowhere else."""
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in modules()
+        if any(name == library or name.startswith(f"{library}.") for name in imported(path))
+    }
+    assert {user for user in users if not user.startswith(HOMES[library])} == set()
+
+
+def test_only_the_command_line_prints() -> None:
+    """Nothing but planner/cli, and the runtime on the nodes, calls print or touches the process's streams."""
+    printing = set()
+    for path in modules():
+        place = path.relative_to(PACKAGE).parts[0]
+        if place in ("cli", "runtime"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+                printing.add(path.name)
+            if isinstance(node, ast.Attribute) and node.attr in ("stdout", "stderr"):
+                printing.add(path.name)
+    assert printing == set()
+
+
+def test_starting_the_command_imports_nothing_heavy() -> None:
+    """`hetplan --help` answers at once: heavy libraries wait for the command that needs them."""
+    code = f"import sys, planner.cli.app; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_import_contracts_hold() -> None:
+    """The layers of pyproject.toml."""
+    code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_files_and_functions_stay_short() -> None:
+    """A file of more than 300 lines or a function of more than 60 wants to be two."""
+    for path in modules():
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= 300, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert (node.end_lineno or 0) - node.lineno < 60, f"{path}: {node.name}"
+
+
+def public(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    """Public classes and functions of a module, and their public methods."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+            if isinstance(node, ast.ClassDef):
+                yield from public(node)
+
+
+def test_all_that_is_public_is_documented() -> None:
+    """Every module with code, and every public class and function, says what it is."""
+    missing = []
+    for path in modules():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found = [node for node in (tree, *public(tree)) if tree.body and not ast.get_docstring(node)]
+        missing += [f"{path.relative_to(PACKAGE)}: {getattr(node, 'name', 'module')}" for node in found]
+    assert missing == []
+
+
+def test_the_version_is_written_once() -> None:
+    """The package and its metadata agree."""
+    from planner import __version__
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == __version__
