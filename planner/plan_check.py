@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations, product
 
 from planner.errors import PlanError, UsageError
 from planner.placement import place
@@ -12,6 +13,7 @@ from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.spec.yaml_file import Document, dotted
 from planner.targets import Target, target
+from planner.topology import Topology
 
 Path = tuple[str | int, ...]
 
@@ -34,7 +36,7 @@ def check_plan(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
 
 
 def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, ...]:
-    """Every rule that the plan breaks; placement is tried only when nothing else is wrong."""
+    """Every rule that the plan breaks; placement and paths are tried only when nothing else is wrong."""
     found = [*_sizes(plan, model), *_devices(plan, cluster, model)]
     try:
         row = target(plan.target)
@@ -43,7 +45,7 @@ def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, .
     for rule in _TARGET_RULES:
         found += rule(plan, row)
     found += _sequence_parallel(plan, row, model)
-    return tuple(found) or tuple(_placement(plan, cluster))
+    return tuple(found) or (*_placement(plan, cluster), *_paths(plan, cluster))
 
 
 def fail_on_faults(document: Document, found: tuple[Fault, ...]) -> None:
@@ -202,6 +204,19 @@ def _placement(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
         place(plan, cluster)
     except PlanError as error:
         yield Fault(("stages",), f"more devices than the cluster has: {error.message}")
+
+
+def _paths(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
+    """Replicas of a stage exchange gradients, neighbouring stages activations."""
+    topology = Topology(cluster)
+    pools = [sorted({group.pool for group in stage.replicas}) for stage in plan.stages]
+    for number, here in enumerate(pools):
+        before = pools[number - 1] if number else []
+        pairs = [*combinations(here, 2), *product(before, here)]
+        for first, last in pairs:
+            if first != last and not topology.path(first, last).connected:
+                what = f"the pools {first} and {last} cannot talk: no common fabric and no chain of links"
+                yield Fault(("stages", number), what)
 
 
 def _listed(values: tuple[object, ...] | list[int]) -> str:

@@ -149,6 +149,18 @@ def test_sequence_parallelism_splits_the_sequence() -> None:
     assert paths(plan(stage(0, 8, group(tp=2)), sequence_parallel=True), model) == ["sequence_parallel"]
 
 
+def test_pools_that_cannot_talk() -> None:
+    """Between neighbouring stages, and inside a stage."""
+    alone = CLUSTER.pools[0].model_copy(update={"nics": ()})
+    cluster = CLUSTER.model_copy(update={"pools": (alone, CLUSTER.pools[1])})
+    message = "cannot talk: no common fabric and no chain of links"
+    with pytest.raises(PlanError, match=rf"stages\[1\]: the pools fast and slow {message}"):
+        check_plan(plan(), cluster, MODEL)
+    with pytest.raises(PlanError, match=rf"stages\[0\]: the pools fast and slow {message}"):
+        check_plan(plan(stage(0, 8, *UNEVEN), target="deepspeed"), cluster, MODEL)
+    check_plan(plan(stage(0, 8)), cluster, MODEL)
+
+
 def test_all_faults_come_at_once() -> None:
     """A line for each."""
     bad = plan(stage(0, 7, group(pool="x")), zero=3)

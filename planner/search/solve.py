@@ -1,178 +1,19 @@
-"""The search: outer choices by their bounds, best first, each solved only while it can still win."""
+"""The search as the user sees it: the plan, its proof, what else was considered, and what would help."""
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-from itertools import accumulate
+from dataclasses import replace
 from time import monotonic
 
 from planner.calibration import DEFAULT, Calibration
 from planner.cost.estimate import Estimator
-from planner.search.bounds import Bounds
-from planner.search.data_parallel import DataParallel, Shares
-from planner.search.data_parallel import choices as data_parallel_choices
-from planner.search.greedy import greedy
-from planner.search.pipeline import OpenChoice
-from planner.search.space import Choice, Family, depths, families, interleavings, targets_of, usable_kinds
-from planner.search.values import Limits, Reporter, Scored, SearchResult, Silent, Status
+from planner.search.advice import advise
+from planner.search.diagnose import diagnose
+from planner.search.explorer import Explorer
+from planner.search.families import alternatives
+from planner.search.values import Limits, Reporter, SearchResult, Silent
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
-
-Item = Family | Choice | OpenChoice | DataParallel
-
-
-class Explorer:
-    """Best-first branch and bound over outer choices; keeps the best plan whatever interrupts it."""
-
-    def __init__(
-        self, estimator: Estimator, limits: Limits, reporter: Reporter, *, solver: str | None = None
-    ) -> None:
-        self.estimator = estimator
-        self.limits = limits
-        self.reporter = reporter
-        self.solver = solver
-        self.bounds = Bounds(estimator)
-        self.kinds = usable_kinds(estimator.topology, estimator.model)
-        self.best: Scored | None = None
-        self.closed_bound = float("inf")
-        self.candidates = 0
-        self.solved = 0
-        self.interrupted = False
-        self._heap: list[tuple[float, int, Item]] = []
-        self._count = 0
-        self._deadline = None if limits.time_limit_seconds is None else monotonic() + limits.time_limit_seconds
-
-    @property
-    def incumbent(self) -> float:
-        """Seconds of the best plan; infinite without one."""
-        return self.best.estimate.step_seconds if self.best else float("inf")
-
-    @property
-    def bound(self) -> float:
-        """No plan of the space is faster."""
-        opened = self._heap[0][0] if self._heap else float("inf")
-        return min(opened, self.closed_bound, self.incumbent)
-
-    @property
-    def gap(self) -> float:
-        """(incumbent - bound) / incumbent."""
-        return 1.0 if self.best is None else 1.0 - self.bound / self.incumbent
-
-    @property
-    def out_of_time(self) -> bool:
-        """True when the time limit has struck."""
-        return self._deadline is not None and monotonic() >= self._deadline
-
-    def offer(self, scored: Scored | None) -> None:
-        """Take a plan if it fits and is faster."""
-        if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.incumbent:
-            self.best = scored
-
-    def run(self, *, emitted_only: bool = True) -> None:
-        """Search all targets the limits allow; an interrupt keeps the best so far."""
-        try:
-            self._open(emitted_only)
-            self._first_plans()
-            while self._heap and not self.out_of_time:
-                if self._heap[0][0] >= self.incumbent * (1 - self.limits.gap):
-                    break
-                bound, _, item = heappop(self._heap)
-                self._expand(bound, item)
-                self.reporter.progress(
-                    done=self.solved,
-                    total=self.candidates,
-                    best_seconds=self.best.estimate.step_seconds if self.best else None,
-                    bound_seconds=self.bound,
-                )
-        except KeyboardInterrupt:
-            self.interrupted = True
-
-    def _open(self, emitted_only: bool) -> None:
-        for row in targets_of(self.limits, emitted_only=emitted_only):
-            for choice in data_parallel_choices(row, self.limits, self.estimator):
-                self._push(0.0, choice)
-                self.candidates += 1
-            for family in families(row, self.limits, self.estimator.model, self.kinds):
-                found = depths(family, self.limits, self.estimator.model, self.kinds)
-                if found:
-                    self._push(self.bounds.family_bound(family, max(found)), family)
-
-    def _first_plans(self) -> None:
-        """Quick plans of the most promising family of each (target, tp, dp), to have something to cut with."""
-        seen: set[tuple[str, int | None, int | None]] = set()
-        for bound, _, item in sorted(self._heap):
-            if not isinstance(item, Family) or item.dp is None or bound >= self.incumbent:
-                continue
-            key = (item.target, item.tp, item.dp)
-            if key not in seen and not self.out_of_time:
-                seen.add(key)
-                for depth in self._sample(item, depths(item, self.limits, self.estimator.model, self.kinds)):
-                    choice = Choice(family=item, depth=depth, interleave=1)
-                    if self.bounds.bound(item, depth, 1) < self.incumbent:
-                        self.offer(greedy(choice, self.estimator, self.limits))
-
-    def _sample(self, family: Family, values: tuple[int, ...]) -> tuple[int, ...]:
-        """Depths at which a faster kind is used up, and the halves, quarters, ... of the largest."""
-        filled = accumulate(int(speed.slots) for speed in self.bounds.speeds(family))
-        wanted = {*filled, *(values[-1] >> shift for shift in range(values[-1].bit_length()))}
-        return tuple(sorted(wanted & set(values), reverse=True))
-
-    def _push(self, bound: float, item: Item) -> None:
-        if bound < float("inf"):
-            self._count += 1
-            heappush(self._heap, (bound, self._count, item))
-
-    def _expand(self, bound: float, item: Item) -> None:
-        if isinstance(item, Family):
-            self._expand_family(bound, item)
-        elif isinstance(item, Choice):
-            self._begin(bound, item)
-        elif isinstance(item, OpenChoice):
-            self._continue(item)
-        else:
-            self._data_parallel(item)
-
-    def _expand_family(self, bound: float, family: Family) -> None:
-        for depth in depths(family, self.limits, self.estimator.model, self.kinds):
-            for interleave in interleavings(family, depth, self.estimator.model):
-                self.candidates += 1
-                own = self.bounds.bound(family, depth, interleave)
-                self._push(max(bound, own), Choice(family=family, depth=depth, interleave=interleave))
-
-    def _begin(self, bound: float, choice: Choice) -> None:
-        self.solved += 1
-        opened = OpenChoice(
-            choice,
-            self.estimator,
-            self.limits,
-            cutoff_seconds=self.incumbent,
-            bound_seconds=bound,
-            solver=self.solver,
-        )
-        self._continue(opened)
-
-    def _continue(self, opened: OpenChoice) -> None:
-        """One round; back on the heap with a better bound, unless nothing is left to find in it."""
-        left = None if self._deadline is None else max(0.01, self._deadline - monotonic())
-        opened.step(self.incumbent, left)
-        self.offer(opened.best)
-        if opened.closed:
-            self.closed_bound = min(self.closed_bound, opened.bound)
-        else:
-            self._push(opened.bound, opened)
-
-    def _data_parallel(self, choice: DataParallel) -> None:
-        """All ways to choose devices, most promising first; every way is exact, so the least is the bound."""
-        self.solved += 1
-        shares = Shares(choice, self.estimator, self.limits)
-        ways = sorted((shares.bound(way), way) for way in shares.ways())
-        for index, (bound, way) in enumerate(ways):
-            if bound >= self.incumbent * (1 - self.limits.gap) or self.out_of_time:
-                self.closed_bound = min(self.closed_bound, bound)
-                break
-            plan = shares.plan(way)
-            if plan is not None:
-                self.offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
 
 
 def search(
@@ -181,14 +22,21 @@ def search(
     calibration: Calibration = DEFAULT,
     limits: Limits | None = None,
     reporter: Reporter | None = None,
+    *,
+    explain: bool = True,
 ) -> SearchResult:
-    """The fastest plan that fits, with a bound that no plan of the space beats."""
+    """The fastest plan that fits, with a bound that no plan of the space beats.
+
+    ``explain`` adds the best plan of each family, advice beyond the target, and a diagnosis when nothing fits.
+    An interrupt keeps the best plan so far.
+    """
     start = monotonic()
     limits = limits or Limits()
-    explorer = Explorer(Estimator(cluster, model, calibration), limits, reporter or Silent())
+    estimator = Estimator(cluster, model, calibration)
+    explorer = Explorer(estimator, limits, reporter or Silent())
     explorer.run()
-    return SearchResult(
-        status=status_of(explorer),
+    result = SearchResult(
+        status=explorer.status,
         best=explorer.best,
         bound_seconds=explorer.bound,
         gap=explorer.gap,
@@ -200,12 +48,22 @@ def search(
         seconds=monotonic() - start,
         interrupted=explorer.interrupted,
     )
+    if not explain or explorer.interrupted:
+        return result
+    return _explained(result, estimator, limits)
 
 
-def status_of(explorer: Explorer) -> Status:
-    """What the state of a search amounts to."""
-    if explorer.best is None:
-        stopped = explorer.interrupted or explorer.out_of_time
-        return "unknown" if stopped else "infeasible"
-    return "optimal" if explorer.gap <= explorer.limits.gap + 1e-9 else "feasible"
-
+def _explained(result: SearchResult, estimator: Estimator, limits: Limits) -> SearchResult:
+    """The result with its reasons; an interrupt here costs only the reasons."""
+    try:
+        if result.status == "infeasible":
+            return replace(result, diagnosis=diagnose(estimator, limits))
+        if result.best is None:
+            return result
+        return replace(
+            result,
+            alternatives=alternatives(result.best, estimator, limits),
+            advice=advise(result.best, estimator, limits),
+        )
+    except KeyboardInterrupt:
+        return replace(result, interrupted=True)

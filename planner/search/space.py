@@ -14,7 +14,7 @@ from itertools import combinations
 from planner.plan import ReplicaGroup
 from planner.search.values import Limits
 from planner.spec.model import ModelSpec
-from planner.targets import TARGETS, Recompute, Target
+from planner.targets import TARGETS, Recompute, Target, target
 from planner.topology import Kind, Topology
 
 MAX_INTERLEAVE = 4
@@ -54,11 +54,11 @@ Composition = tuple[ReplicaGroup, ...]
 """Devices of one stage, sorted by (pool, gpu)."""
 
 
-def targets_of(limits: Limits, *, emitted_only: bool = True) -> tuple[Target, ...]:
-    """Targets that the search may propose."""
+def targets_of(limits: Limits) -> tuple[Target, ...]:
+    """Targets that the search may propose: the one asked for, or all that launch files are written for."""
     if limits.target is not None:
-        return (TARGETS[limits.target],)
-    return tuple(row for row in TARGETS.values() if row.emits or not emitted_only)
+        return (target(limits.target),)
+    return tuple(row for row in TARGETS.values() if row.emits)
 
 
 def allowed(values: tuple[int, ...], limit: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -137,7 +137,7 @@ def test_two_kinds_of_one_name(tmp_path: Path) -> None:
             "gpus_per_node: 8",
             "gpus_per_node: -8",
             "pools[0].gpus_per_node",
-            "expected a whole number >= 1, got -8",
+            "expected a whole number from 1 to 1000, got -8",
         ),
     ],
 )

@@ -1,0 +1,62 @@
+"""What a better plan would need: a faster plan outside the target, and the feature it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.cost.estimate import Estimator
+from planner.search.explorer import Explorer
+from planner.search.values import Advice, Limits, Scored, Silent
+from planner.targets import TARGETS
+
+WORTH = 0.01
+"""Savings below this are within what the model cannot tell."""
+
+ROUNDS = 40
+"""Outer choices solved per target: advice is a hint, not a proof."""
+
+
+def advise(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Advice, ...]:
+    """Faster plans of targets that the search was not allowed to propose, at most one each, fastest first."""
+    found = []
+    proposed = {row.name for row in TARGETS.values() if limits.target in (None, row.name) and row.emits}
+    for row in TARGETS.values():
+        if row.name not in proposed:
+            advice = _advice(row.name, best, estimator, limits)
+            if advice is not None:
+                found.append(advice)
+    return tuple(sorted(found, key=lambda item: -item.faster))
+
+
+def _advice(name: str, best: Scored, estimator: Estimator, limits: Limits) -> Advice | None:
+    explorer = Explorer(estimator, replace(limits, target=name, gap=WORTH, time_limit_seconds=None), Silent())
+    explorer.offer(best)
+    explorer.run(rounds=ROUNDS)
+    faster = explorer.best
+    if faster is None or faster is best:
+        return None
+    saving = 1 - faster.estimate.step_seconds / best.estimate.step_seconds
+    if saving < WORTH:
+        return None
+    return Advice(target=name, change=difference(faster, best), faster=saving, scored=faster)
+
+
+def difference(other: Scored, base: Scored) -> str:
+    """What the faster plan does in a few words."""
+    plan = other.plan
+    words = [f"{plan.pp} stages" if plan.pp > 1 else f"ZeRO-{plan.zero} data parallel"]
+    per_pool: dict[str, set[tuple[int, int]]] = {}
+    for stage in plan.stages:
+        for group in stage.replicas:
+            per_pool.setdefault(group.pool, set()).add((group.tp, stage.dp))
+    if len({way for ways in per_pool.values() for way in ways}) > 1:
+        words += [
+            f"tp {'/'.join(str(tp) for tp in sorted({tp for tp, _ in ways}))} dp "
+            f"{'/'.join(str(dp) for dp in sorted({dp for _, dp in ways}))} on {pool}"
+            for pool, ways in sorted(per_pool.items())
+        ]
+    elif plan.pp > 1:
+        words.append(f"tp {plan.stages[0].replicas[0].tp}, interleave {plan.interleave}")
+    else:
+        words.append("a batch per device")
+    return ", ".join(words)

@@ -1,0 +1,153 @@
+"""Why nothing fits, the nearest miss, and the smallest single change that would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planner.cost.compute import ELEMENT_BYTES
+from planner.cost.estimate import Estimator
+from planner.cost.memory import OPTIMIZER_BYTES
+from planner.errors import PlanError
+from planner.search.baselines import equal_batches, even_pipelines, missing_bytes
+from planner.search.explorer import Explorer
+from planner.search.space import usable_kinds
+from planner.search.values import Diagnosis, Limits, Scored, Silent
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from planner.units import format_count, gib_from_bytes
+
+MAX_FACTOR = 64
+"""Largest multiple of a pool, or part of a model, that is tried as a change."""
+
+
+def diagnose(estimator: Estimator, limits: Limits) -> Diagnosis:
+    """The causes, the nearest miss and the hints for a problem without a plan."""
+    nearest = _nearest_miss(estimator)
+    return Diagnosis(
+        causes=tuple(_causes(estimator)),
+        nearest_miss=_describe(nearest) if nearest else "no plan can be formed",
+        hints=tuple(_hints(estimator, limits)),
+    )
+
+
+def _causes(estimator: Estimator) -> Iterator[str]:
+    model, precision = estimator.model, estimator.model.training.precision
+    kinds = usable_kinds(estimator.topology, model)
+    lacking = sorted({kind.gpu for kind in estimator.topology.kinds} - {kind.gpu for kind in kinds})
+    if lacking:
+        yield f"{', '.join(lacking)} cannot be used: no {precision}"
+    mixed = precision != "fp32"
+    each = 2 * ELEMENT_BYTES[precision] + OPTIMIZER_BYTES[model.training.optimizer, mixed]
+    states = model.parameters * each
+    room = sum(
+        kind.devices * (kind.memory_bytes - kind.reserve_bytes - estimator.calibration.runtime_bytes) for kind in kinds
+    )
+    yield (
+        f"{format_count(model.parameters)} parameters need {each} bytes each with {precision} "
+        f"{model.training.optimizer}: model states take {gib_from_bytes(states):.1f} GiB"
+    )
+    names = ", ".join(f"{kind.devices} x {kind.gpu} {gib_from_bytes(kind.memory_bytes):.0f} GiB" for kind in kinds)
+    yield (
+        f"the devices ({names or 'none'}) have {gib_from_bytes(max(0.0, room)):.1f} GiB together after reserve "
+        "and runtime"
+    )
+    if states <= room:
+        yield "the states would fit; activations, buffers or the limits given rule out every plan"
+
+
+def _nearest_miss(estimator: Estimator) -> Scored | None:
+    """The plan that lacks least memory, among even ones with smallest micro-batches."""
+    if not usable_kinds(estimator.topology, estimator.model):
+        return None
+    best: Scored | None = None
+    for plan in (*equal_batches(estimator), *even_pipelines(estimator)):
+        try:
+            scored = Scored(plan=plan, estimate=estimator.estimate(plan))
+        except PlanError:
+            continue
+        if best is None or missing_bytes(scored) < missing_bytes(best):
+            best = scored
+    return best
+
+
+def _describe(scored: Scored) -> str:
+    plan = scored.plan
+    groups = [(group, stage) for stage in scored.estimate.stages for group in stage.groups]
+    worst, _ = min(groups, key=lambda item: item[0].memory.headroom_bytes)
+    what = f"{plan.pp} stages, tp {worst.tp}" if plan.pp > 1 or worst.tp > 1 else f"ZeRO-{plan.zero} data parallel"
+    missing = gib_from_bytes(missing_bytes(scored))
+    how = f"lacks {missing:.1f} GiB on {worst.gpu} in {worst.pool}" if missing > 0 else "fits outside the given limits"
+    return f"{what} with {plan.stages[0].recompute} recomputation on {plan.devices} devices {how}"
+
+
+def _hints(estimator: Estimator, limits: Limits) -> Iterator[str]:
+    cluster, model = estimator.cluster, estimator.model
+    free = replace(limits, zero=None, tp=None, pp=None, micro_batch=None, recompute=None)
+    if free != limits and fits(cluster, model, estimator, free):
+        yield "fits without the limits on --zero, --tp, --pp, --micro-batch and --recompute"
+    if limits.target is not None and fits(cluster, model, estimator, replace(limits, target=None)):
+        yield f"fits with another target than {limits.target}"
+    if _no_reserve(cluster) != cluster and fits(_no_reserve(cluster), model, estimator, limits):
+        yield "fits with reserve_gib: 0, which leaves no room for fragmentation"
+    nodes = _more_nodes(estimator, limits)
+    if nodes:
+        yield nodes
+    smaller = _smaller_model(estimator, limits)
+    if smaller:
+        yield smaller
+
+
+def fits(cluster: ClusterSpec, model: ModelSpec, estimator: Estimator, limits: Limits) -> bool:
+    """True when some plan fits."""
+    explorer = Explorer(Estimator(cluster, model, estimator.calibration), replace(limits, gap=0.9), Silent())
+    explorer.run(rounds=20)
+    return explorer.best is not None
+
+
+def _no_reserve(cluster: ClusterSpec) -> ClusterSpec:
+    pools = tuple(pool.model_copy(update={"reserve_gib": None}) for pool in cluster.pools)
+    return cluster.model_copy(update={"reserve_gib": 0.0, "pools": pools})
+
+
+def _more_nodes(estimator: Estimator, limits: Limits) -> str | None:
+    """The smallest number of further nodes of one pool that helps, by doubling."""
+    best: tuple[int, str] | None = None
+    for pool in estimator.cluster.pools:
+        if not pool.nics and len(pool.hosts) == 1:
+            continue
+        total = len(pool.hosts)
+        while total <= MAX_FACTOR * len(pool.hosts):
+            total *= 2
+            if fits(_with_nodes(estimator.cluster, pool.name, total), estimator.model, estimator, limits):
+                added = total - len(pool.hosts)
+                if best is None or added * len(pool.devices) < best[0]:
+                    best = added * len(pool.devices), f"fits with {added} more nodes in pool {pool.name}"
+                break
+    return best[1] if best else None
+
+
+def _with_nodes(cluster: ClusterSpec, name: str, total: int) -> ClusterSpec:
+    pools = tuple(
+        pool.model_copy(update={"hosts": tuple(f"{name}-{index}" for index in range(total))})
+        if pool.name == name
+        else pool
+        for pool in cluster.pools
+    )
+    return cluster.model_copy(update={"pools": pools})
+
+
+def _smaller_model(estimator: Estimator, limits: Limits) -> str | None:
+    """The largest number of layers that fits, by bisection."""
+    low, high = 0, estimator.model.layers
+    while low + 1 < high:
+        middle = (low + high) // 2
+        smaller = estimator.model.model_copy(update={"layers": middle})
+        if fits(estimator.cluster, smaller, estimator, limits):
+            low = middle
+        else:
+            high = middle
+    if not low:
+        return None
+    size = estimator.model.model_copy(update={"layers": low}).parameters
+    return f"a model of {low} instead of {estimator.model.layers} layers ({format_count(size)} parameters) fits"
