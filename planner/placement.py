@@ -106,7 +106,9 @@ class _Kind:
 
     def replicas_per_node(self, group: ReplicaGroup) -> int:
         if group.tp > self.per_node:
-            raise PlanError(f"pool {self.pool}: a node has {self.per_node} {self.gpu}, tp {group.tp} needs more")
+            raise PlanError(
+                f"pool {self.pool}: a node has {self.per_node} {self.gpu}, tp {group.tp} needs more"
+            )
         return self.per_node // group.tp
 
     def _node_for(self, devices: int, *, alone: bool, continues: bool) -> int:
@@ -234,7 +236,12 @@ def agents(all_ranks: tuple[Rank, ...]) -> tuple[Agent, ...]:
     for rank in all_ranks:
         last = found[-1] if found else None
         if last is not None and last.host == rank.host and rank.device not in last.devices:
-            found[-1] = Agent(host=last.host, pool=last.pool, first_rank=last.first_rank, devices=(*last.devices, rank.device))
+            found[-1] = Agent(
+                host=last.host,
+                pool=last.pool,
+                first_rank=last.first_rank,
+                devices=(*last.devices, rank.device),
+            )
         else:
             found.append(Agent(host=rank.host, pool=rank.pool, first_rank=rank.rank, devices=(rank.device,)))
     return tuple(found)

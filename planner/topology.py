@@ -145,7 +145,9 @@ class Topology:
             for route in self._routes(start, end)
         ]
         return max(
-            candidates, key=lambda path: (path.bytes_per_second, -path.latency_seconds, path.fabric), default=NO_PATH
+            candidates,
+            key=lambda path: (path.bytes_per_second, -path.latency_seconds, path.fabric),
+            default=NO_PATH,
         )
 
     def _routes(self, start: str, end: str) -> list[list[tuple[str, str]]]:
@@ -154,7 +156,9 @@ class Topology:
         return list(nx.all_simple_paths(self.graph, ("fabric", start), ("fabric", end)))
 
     def _route(self, first: PoolSpec, last: PoolSpec, fabrics: list[str]) -> Path:
-        edges = [self.graph.edges[("fabric", a), ("fabric", b)] for a, b in zip(fabrics, fabrics[1:], strict=False)]
+        edges = [
+            self.graph.edges[("fabric", a), ("fabric", b)] for a, b in zip(fabrics, fabrics[1:], strict=False)
+        ]
         specs = [self.cluster.fabrics[name] for name in fabrics]
         return Path(
             fabric="+".join(fabrics),
@@ -167,7 +171,11 @@ class Topology:
 
     @staticmethod
     def _nic_rate(pool: PoolSpec, fabric: str) -> float:
-        return sum(bytes_per_second_from_gbps(nic.bandwidth_gbps) * nic.count for nic in pool.nics if nic.fabric == fabric)
+        return sum(
+            bytes_per_second_from_gbps(nic.bandwidth_gbps) * nic.count
+            for nic in pool.nics
+            if nic.fabric == fabric
+        )
 
     @staticmethod
     def _inside(pool: PoolSpec) -> Path:
@@ -182,14 +190,13 @@ class Topology:
 
     def _kind(self, pool: PoolSpec, gpu: str) -> Kind:
         spec = self.cluster.gpus[gpu]
-        reserve = self.cluster.reserve_gib if pool.reserve_gib is None else pool.reserve_gib
         return Kind(
             pool=pool.name,
             gpu=gpu,
             nodes=len(pool.hosts),
             per_node=pool.devices.count(gpu),
             memory_bytes=bytes_from_gib(spec.memory_gib),
-            reserve_bytes=bytes_from_gib(reserve),
+            reserve_bytes=bytes_from_gib(self.cluster.reserve_of(pool, gpu)),
             memory_bytes_per_second=bytes_per_second_from_gigabytes(spec.memory_bandwidth_gBps),
             peak_flops={dtype: flops_from_tflops(value) for dtype, value in spec.tflops.items()},
             intra_bytes_per_second=bytes_per_second_from_gigabytes(pool.intra_node.bandwidth_gBps),

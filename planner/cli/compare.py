@@ -46,20 +46,26 @@ def compare(plans: PlanFiles, baselines: Baselines = False, as_json: AsJson = Fa
     from planner.report.compare import compare_section
     from planner.report.understood import understood
 
-    show(understood(first.cluster, first.model, DEFAULT), compare_section(contenders))
+    head = understood(first.cluster, first.model, DEFAULT)
+    show(head, compare_section(contenders), then=f"hetplan explain {plans[0]}")
 
 
 def _contenders(paths: list[Path]) -> tuple[PlanFile, list[Contender]]:
     """The first plan file, and all as contenders with what makes each comparison uneven."""
     from planner.report.compare import Contender, uneven
+    from planner.report.verdict import misfits
 
     found = [(path, *read_priced(path)) for path in paths]
     first = found[0][1]
     contenders = []
     for path, saved, scored in found:
         _require_same_model(path, saved, first)
-        note = uneven(saved.cluster, saved.model, first.cluster, first.model)
-        contenders.append(Contender(name=str(path), scored=scored, note=note))
+        unlike = uneven(saved.cluster, saved.model, first.cluster, first.model)
+        notes = [
+            *([unlike] if unlike else []),
+            *(f"does not fit: {line}" for line in misfits(scored.estimate)),
+        ]
+        contenders.append(Contender(name=str(path), scored=scored, note="; ".join(notes)))
     return first, contenders
 
 
@@ -81,7 +87,4 @@ def _today(first: PlanFile) -> list[Contender]:
     from planner.search.values import Limits
 
     found = baselines(first.cluster, first.model, DEFAULT, Limits(target=first.plan.target))
-    return [
-        Contender(name=entry.family, scored=entry.scored, note="" if entry.scored else entry.reason)
-        for entry in found
-    ]
+    return [Contender(name=entry.family, scored=entry.scored, note=entry.reason) for entry in found]

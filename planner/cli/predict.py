@@ -44,7 +44,10 @@ def predict(
     if as_json:
         show_document(plan_document("predict", scored, found_cluster, found_model, None))
     else:
-        show(*_report(scored, found_cluster, found_model))
+        show(
+            *_report(scored, found_cluster, found_model),
+            then=f"hetplan search {cluster} {model} -o plan.yaml",
+        )
 
 
 def _priced(plan: Path, cluster: ClusterSpec, model: ModelSpec) -> Scored:

@@ -40,7 +40,7 @@ def _report(saved: PlanFile, scored: Scored) -> list[RenderableType | None]:
 
     return [
         understood(saved.cluster, saved.model, DEFAULT),
-        plan_section(scored, saved.cluster, proof_in(saved)),
+        plan_section(scored, saved.cluster, proof_in(saved), few=saved.plan.pp),
         time_section(scored.estimate),
         balance_section(scored.estimate),
         memory_section(scored.estimate),

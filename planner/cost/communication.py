@@ -86,11 +86,18 @@ def data_ring(slots: Sequence[Slot], load: NodeLoad, topology: Topology, calibra
     size = sum(slot.replicas for slot in slots)
     if size == 1:
         return Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
-    inside = [_inside(slot, topology) for slot in slots if slot.replicas_per_node > 1 or not spans_nodes(slots)]
+    inside = [
+        _inside(slot, topology) for slot in slots if slot.replicas_per_node > 1 or not spans_nodes(slots)
+    ]
     hops = inside + (list(_between(slots, load, topology)) if spans_nodes(slots) else [])
     rate, _, latency, crosses = min(hops, key=lambda hop: (hop[0], hop[1]))
     latency = max(hop[2] for hop in hops)
-    return Ring(size=size, bytes_per_second=rate * calibration.link_efficiency, latency_seconds=latency, crosses=crosses)
+    return Ring(
+        size=size,
+        bytes_per_second=rate * calibration.link_efficiency,
+        latency_seconds=latency,
+        crosses=crosses,
+    )
 
 
 Hop = tuple[float, int, float, str]
@@ -194,7 +201,9 @@ def _segment_send(
 ) -> Send:
     if segment.same_node:
         kind = topology.kind(segment.first.pool, segment.first.gpu)
-        seconds = replica_bytes / (inside_rate(kind) * calibration.link_efficiency) + kind.intra_latency_seconds
+        seconds = (
+            replica_bytes / (inside_rate(kind) * calibration.link_efficiency) + kind.intra_latency_seconds
+        )
         return Send(seconds=seconds, link="node")
     path = topology.path(segment.first.pool, segment.last.pool)
     if not path.connected or path.fabric == "node":

@@ -40,7 +40,9 @@ FORWARD_KERNELS = 18
 """Kernels of one layer's forward in an eager framework: 6 products, attention, norms, element-wise."""
 
 
-def layer_operators(model: ModelSpec, *, tp: int, micro_batch: int, sequence_parallel: bool) -> list[Operator]:
+def layer_operators(
+    model: ModelSpec, *, tp: int, micro_batch: int, sequence_parallel: bool
+) -> list[Operator]:
     """Operators of one layer on one of ``tp`` devices for ``micro_batch`` sequences.
 
     Products as in Megatron-LM (arXiv:1909.08053, section 3): the attention and MLP matrices are split over
@@ -79,7 +81,10 @@ def attention_operators(model: ModelSpec, *, tp: int, micro_batch: int) -> list[
     if flash:
         return [Operator(flops=flops, bytes_moved=vectors, backward_flops_factor=2.5)]
     scores = size * micro_batch * length**2 * model.heads / tp
-    return [Operator(flops=flops, bytes_moved=vectors + 2 * scores), Operator(flops=0.0, bytes_moved=5 * scores)]
+    return [
+        Operator(flops=flops, bytes_moved=vectors + 2 * scores),
+        Operator(flops=0.0, bytes_moved=5 * scores),
+    ]
 
 
 def operator_seconds(
@@ -121,7 +126,9 @@ def layer_pass(
     return Pass(forward_seconds=forward, backward_seconds=backward, recompute_seconds=again)
 
 
-def embedding_pass(model: ModelSpec, kind: Kind, calibration: Calibration, *, tp: int, micro_batch: int) -> Pass:
+def embedding_pass(
+    model: ModelSpec, kind: Kind, calibration: Calibration, *, tp: int, micro_batch: int
+) -> Pass:
     """Seconds of the input embedding: a gather of rows, and a scatter of their gradients."""
     tokens = micro_batch * model.training.sequence_length
     moved = 3.0 * ELEMENT_BYTES[model.training.precision] * tokens * model.hidden

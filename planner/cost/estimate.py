@@ -20,7 +20,9 @@ from planner.targets import target
 from planner.topology import Topology
 
 
-def estimate(plan: Plan, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = DEFAULT) -> Estimate:
+def estimate(
+    plan: Plan, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = DEFAULT
+) -> Estimate:
     """Seconds, bytes and their causes of one optimizer step; pure, raises PlanError for a plan that cannot run."""
     return Estimator(cluster, model, calibration).estimate(plan)
 
@@ -53,7 +55,9 @@ class Estimator:
     def pricer(self, target_name: str) -> Pricer:
         """The pricer of a target, shared by all its plans."""
         if target_name not in self.pricers:
-            self.pricers[target_name] = Pricer(self.topology, self.model, self.calibration, target(target_name))
+            self.pricers[target_name] = Pricer(
+                self.topology, self.model, self.calibration, target(target_name)
+            )
         return self.pricers[target_name]
 
     def estimate(self, plan: Plan) -> Estimate:

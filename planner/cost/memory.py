@@ -48,7 +48,8 @@ def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp:
     total = layers * model.layer_parameters
     total += model.embedding_parameters if first else 0
     if last:
-        total += model.vocab * model.hidden if model.tied_embeddings and not first else model.head_parameters
+        total += model.head_parameters
+        total += model.vocab * model.embedding_width if model.tied_embeddings and not first else 0
     return total / tp
 
 
@@ -110,7 +111,11 @@ def _activations(model: ModelSpec, load: Load) -> float:
     working = 0.0
     if load.recompute != "none":
         working = activation_bytes_per_layer(
-            model, tp=load.tp, micro_batch=load.micro_batch, recompute="none", sequence_parallel=load.sequence_parallel
+            model,
+            tp=load.tp,
+            micro_batch=load.micro_batch,
+            recompute="none",
+            sequence_parallel=load.sequence_parallel,
         )
     embedding = 0.0
     if load.first:
@@ -137,6 +142,8 @@ def _buffers(model: ModelSpec, load: Load, parameters: float) -> float:
     if load.zero == 2:
         return 2 * bucket
     if load.zero == 3:
-        largest = max(2 * model.layer_parameters, model.embedding_parameters if load.first or load.last else 0)
+        largest = max(
+            2 * model.layer_parameters, model.embedding_parameters if load.first or load.last else 0
+        )
         return bucket + 2.0 * size * largest / load.tp
     return bucket

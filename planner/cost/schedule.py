@@ -192,6 +192,8 @@ def _period_seconds(timeline: Timeline, depth: int, chunks: int) -> float | None
     return found
 
 
-def uniform_seconds(forward: float, backward: float, depth: int, micro_batches: int, chunks: int = 1) -> float:
+def uniform_seconds(
+    forward: float, backward: float, depth: int, micro_batches: int, chunks: int = 1
+) -> float:
     """Seconds of a pipeline of equal stages: ``(m + (p - 1) / v) (f + b)`` (arXiv:2104.04473, section 2.2)."""
     return (micro_batches + (depth - 1) / chunks) * (forward + backward)

@@ -99,7 +99,9 @@ def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
 class Pricer:
     """Prices stages of one model on one cluster for one target; remembers what it has priced."""
 
-    def __init__(self, topology: Topology, model: ModelSpec, calibration: Calibration, target: Target) -> None:
+    def __init__(
+        self, topology: Topology, model: ModelSpec, calibration: Calibration, target: Target
+    ) -> None:
         self.topology = topology
         self.model = model
         self.calibration = calibration
@@ -112,7 +114,9 @@ class Pricer:
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
         work = [self._work(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)]
         slowest = max(range(len(groups)), key=lambda index: work[index])
-        per_chunk = [self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)]
+        per_chunk = [
+            self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
+        ]
         sync, hidden = self._sync(shape, groups[0].tp, ring, micro[slowest])
         return StagePrice(
             forward=tuple(max(values) for values in zip(*(item[0] for item in per_chunk), strict=True)),
@@ -134,11 +138,26 @@ class Pricer:
     def micro_batch(self, shape: Shape, group: ReplicaGroup, sequences: int, ring: Ring) -> MicroBatch:
         """Seconds of one micro-batch of ``sequences`` on one replica of ``group``."""
         return self._micro_batch(
-            self.topology.kind(group.pool, group.gpu), group.tp, sequences, shape, shape.layers, shape.first, shape.last, ring
+            self.topology.kind(group.pool, group.gpu),
+            group.tp,
+            sequences,
+            shape,
+            shape.layers,
+            shape.first,
+            shape.last,
+            ring,
         )
 
     def _micro_batch(
-        self, kind: Kind, tp: int, sequences: int, shape: Shape, layers: int, first: bool, last: bool, ring: Ring
+        self,
+        kind: Kind,
+        tp: int,
+        sequences: int,
+        shape: Shape,
+        layers: int,
+        first: bool,
+        last: bool,
+        ring: Ring,
     ) -> MicroBatch:
         one, collective = self._layer(kind, tp, sequences, shape.recompute, shape.sequence_parallel)
         ends = [self._end("embedding", kind, tp, sequences)] if first else []
@@ -184,7 +203,9 @@ class Pricer:
         )
         return memory(self.model, self.topology.kind(group.pool, group.gpu), self.calibration, load)
 
-    def _layer(self, kind: Kind, tp: int, sequences: int, recompute: Recompute, split: bool) -> tuple[Pass, float]:
+    def _layer(
+        self, kind: Kind, tp: int, sequences: int, recompute: Recompute, split: bool
+    ) -> tuple[Pass, float]:
         """One layer's computation, and the seconds of its collectives in one direction."""
         key = (kind.key, tp, sequences, recompute, split)
         if key not in self._layers:
@@ -270,7 +291,9 @@ class Pricer:
         if shape.zero == 3 or ring.size == 1:
             return self._tied(shape, tp), 0.0
         count = parameters_of(self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp)
-        gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision]) if shape.zero else 0.0
+        gather = (
+            ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision]) if shape.zero else 0.0
+        )
         reduction = ring.gather_seconds(count * self._gradient_bytes()) if shape.zero < 2 else 0.0
         reduction *= 1 if shape.zero else 2
         exposed, hidden = self._overlap(reduction, micro.backward_seconds)
@@ -292,7 +315,9 @@ class Pricer:
         return min(rates, default=float("inf"))
 
     def _optimizer(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
-        count = parameters_of(self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=group.tp)
+        count = parameters_of(
+            self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=group.tp
+        )
         kind = self.topology.kind(group.pool, group.gpu)
         return optimizer_seconds(count / (ring.size if shape.zero else 1), kind, self.model, self.calibration)
 

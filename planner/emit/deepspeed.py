@@ -66,24 +66,31 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
     """Options of the plan's ZeRO stage; bucket sizes are in elements."""
     if plan.zero == 0:
         return {"stage": 0}
+    bucket = bucket_elements(plan, model)
     section: dict[str, object] = {
         "stage": plan.zero,
         "overlap_comm": plan.pp == 1,
         "contiguous_gradients": True,
         "reduce_scatter": True,
-        "reduce_bucket_size": int(BUCKET_ELEMENTS),
+        "reduce_bucket_size": bucket,
     }
     if plan.zero < 3:
-        return {**section, "allgather_bucket_size": int(BUCKET_ELEMENTS)}
+        return {**section, "allgather_bucket_size": bucket}
     layer = model.layer_parameters
     return {
         **section,
-        "stage3_prefetch_bucket_size": min(int(BUCKET_ELEMENTS), layer),
+        "stage3_prefetch_bucket_size": min(bucket, layer),
         "stage3_param_persistence_threshold": 10 * model.hidden,
         "stage3_max_live_parameters": max(2 * layer, model.embedding_parameters),
         "stage3_max_reuse_distance": layer,
         "stage3_gather_16bit_weights_on_model_save": True,
     }
+
+
+def bucket_elements(plan: Plan, model: ModelSpec) -> int:
+    """Elements of a communication bucket: DeepSpeed allocates it whole, so no more than a stage has."""
+    smallest = min(stage.layers for stage in plan.stages) * model.layer_parameters
+    return min(int(BUCKET_ELEMENTS), model.parameters if plan.pp == 1 else smallest)
 
 
 def hostfile(launchers: tuple[Agent, ...]) -> str | None:
@@ -96,19 +103,6 @@ def hostfile(launchers: tuple[Agent, ...]) -> str | None:
 
 def model_shape(model: ModelSpec) -> dict[str, object]:
     """What the example needs to build a model of the planned shape."""
-    return {
-        "name": model.name,
-        "kind": model.kind,
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "ffn": model.ffn,
-        "gated_mlp": model.gated_mlp,
-        "vocab": model.vocab,
-        "tied_embeddings": model.tied_embeddings,
-        "learned_positions": model.learned_positions,
-        "sequence_length": model.training.sequence_length,
-        "optimizer": model.training.optimizer,
-    }
+    training = model.training
+    shape: dict[str, object] = model.model_dump(exclude={"training"})
+    return {**shape, "sequence_length": training.sequence_length, "optimizer": training.optimizer}

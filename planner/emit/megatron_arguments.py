@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from planner.emit.megatron_layout import layout
+from planner.emit.megatron_model import differences, model_words
 from planner.plan import Plan
 from planner.spec.model import ModelSpec
 
@@ -18,7 +19,7 @@ TUNABLE = {"--train-iters": "TRAIN_ITERS", "--lr": "LR", "--clip-grad": "CLIP_GR
 def arguments(plan: Plan, model: ModelSpec) -> Sections:
     """Every argument of the plan: model, parallel, batch, memory, precision, training, data."""
     return {
-        "model": _model(model),
+        "model": model_words(model),
         "parallel": _parallel(plan),
         "batch": _batch(plan, model),
         "recompute": _recompute(plan),
@@ -26,28 +27,6 @@ def arguments(plan: Plan, model: ModelSpec) -> Sections:
         "training": ["--train-iters", "100", "--lr", "1e-4", "--clip-grad", "1.0", *_optimizer(model)],
         "data": _data(model),
     }
-
-
-def _model(model: ModelSpec) -> list[str]:
-    words = [
-        *("--num-layers", str(model.layers)),
-        *("--hidden-size", str(model.hidden)),
-        *("--ffn-hidden-size", str(model.ffn)),
-        *("--num-attention-heads", str(model.heads)),
-        *("--kv-channels", str(model.head_dim)),
-        *("--seq-length", str(model.training.sequence_length)),
-        *("--max-position-embeddings", str(model.learned_positions or model.training.sequence_length)),
-        *("--position-embedding-type", "learned_absolute" if model.learned_positions else "rope"),
-    ]
-    if model.kv_heads != model.heads:
-        words += ["--group-query-attention", "--num-query-groups", str(model.kv_heads)]
-    if model.gated_mlp:
-        words += ["--swiglu", "--disable-bias-linear", "--normalization", "RMSNorm"]
-    if not model.tied_embeddings:
-        words += ["--untie-embeddings-and-output-weights"]
-    if model.training.attention == "unfused":
-        words += ["--attention-backend", "unfused"]
-    return words
 
 
 def _parallel(plan: Plan) -> list[str]:
@@ -100,6 +79,7 @@ def arguments_script(sections: Sections, model: ModelSpec) -> str:
         "them",
         "# gives another plan. TRAIN_ITERS, LR, CLIP_GRAD and DATA_ARGS_FILE in the environment override "
         "the rest.",
+        *(f"# Differs from the model file: {difference}." for difference in differences(model)),
         "MEGATRON_ARGS=(",
     ]
     for section, words in sections.items():

@@ -13,6 +13,8 @@ from planner.spec.model import ModelSpec
 
 VERSION = "0.19.8"
 """DeepSpeed that the folder was tried with."""
+SHOWN_HOSTS = 8
+"""Hosts of a long option that are written out."""
 
 
 def readme(
@@ -102,10 +104,10 @@ def _limits(network: JobNetwork, launchers: Sequence[Agent], has_hostfile: bool,
             "Use `launch.sh`."
         )
     elif any(agent.devices != tuple(range(len(agent.devices))) for agent in launchers):
-        include = "@".join(f"{agent.host}:{','.join(map(str, agent.devices))}" for agent in launchers[:2])
+        shown = [f"{agent.host}:{','.join(map(str, agent.devices))}" for agent in launchers[:SHOWN_HOSTS]]
+        include = "@".join(shown + ["..."] * (len(launchers) > SHOWN_HOSTS))
         lines.append(
-            "- Some nodes do not use their first devices: DeepSpeed's launcher needs `--include "
-            f"{include}...`."
+            f"- Some nodes do not use their first devices: DeepSpeed's launcher needs `--include {include}`."
         )
     lines.append(
         "- DeepSpeed's launcher gives every node one and the same environment, so `env/` is not applied by "

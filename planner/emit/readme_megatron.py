@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from planner.emit.files import EmittedFile
 from planner.emit.megatron_layout import layout
+from planner.emit.megatron_model import differences
 from planner.emit.network import JobNetwork
 from planner.emit.readme_common import heading, starting, to_edit
 from planner.placement import Agent
@@ -32,7 +33,7 @@ def readme(
         starting(launchers, ""),
         _before(model),
         _files(network_per_group),
-        _limits(network, network_per_group),
+        _limits(model, network, network_per_group),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -73,8 +74,10 @@ def _files(network_per_group: bool) -> str:
     return "## Files\n\n" + "\n".join(lines) + "\n"
 
 
-def _limits(network: JobNetwork, network_per_group: bool) -> str:
+def _limits(model: ModelSpec, network: JobNetwork, network_per_group: bool) -> str:
     lines = [f"- The arguments were tried with the parser of Megatron-LM {VERSION}."]
+    for difference in differences(model):
+        lines.append(f"- Megatron cannot build the model file exactly: {difference}.")
     if network_per_group:
         lines.append(
             "- The nodes share no RDMA fabric: groups inside one fabric use RDMA, all others sockets. Do "

@@ -43,6 +43,7 @@ VALUED = frozenset(
 SWITCHES = frozenset(
     {
         "--accumulate-allreduce-grads-in-fp32",
+        "--add-qkv-bias",
         "--bert-no-binary-head",
         "--bf16",
         "--disable-bias-linear",
@@ -51,6 +52,7 @@ SWITCHES = frozenset(
         "--mock-data",
         "--overlap-grad-reduce",
         "--overlap-param-gather",
+        "--qk-layernorm",
         "--sequence-parallel",
         "--swiglu",
         "--untie-embeddings-and-output-weights",

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from rich.console import Group
 
-from planner.report.layout import bullets, number, section, table, words
-from planner.report.numbers import MISSING, percent, rate, time_unit
+from planner.report.layout import bullets, section
+from planner.report.numbers import count_unit, percent, time_unit
 from planner.report.paragraph import Paragraph
+from planner.report.table import number, table, words
 from planner.search.values import Advice, Alternative
 
 
@@ -48,20 +49,20 @@ def alternatives_section(entries: Sequence[Considered], top: int | None = None) 
     """One row per family with the reason it lost."""
     shown = entries if top is None else entries[:top]
     unit = time_unit(entry.step_seconds for entry in shown)
+    speed = count_unit(entry.tokens_per_second for entry in shown)
     columns = (
         words("family", least=18),
         number(f"step\n({unit.name})"),
-        number("tokens/s"),
+        number(speed.heading("tokens/s")),
         words("why not", least=24),
     )
-    rows = [[entry.family, unit.show(entry.step_seconds), _tokens(entry), entry.reason] for entry in shown]
+    rows = [
+        [entry.family, unit.show(entry.step_seconds), speed.show(entry.tokens_per_second), entry.reason]
+        for entry in shown
+    ]
     strong = [index for index, entry in enumerate(shown) if entry.chosen]
     left = [Paragraph(f"{len(shown)} of {len(entries)} families shown")] if len(shown) < len(entries) else []
     return section("Considered", table(columns, rows, strong), *left)
-
-
-def _tokens(entry: Considered) -> str:
-    return MISSING if entry.tokens_per_second is None else rate(entry.tokens_per_second)
 
 
 def advice_section(lines: Sequence[str]) -> Group:

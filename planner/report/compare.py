@@ -8,9 +8,19 @@ from dataclasses import dataclass
 from rich.console import Group
 
 from planner.cost.values import Estimate
-from planner.report.layout import bullets, number, section, table, words
-from planner.report.numbers import MISSING, TimeUnit, gib, percent, rate, significant, time_unit
+from planner.report.layout import bullets, section
+from planner.report.numbers import (
+    MISSING,
+    CountUnit,
+    TimeUnit,
+    count_unit,
+    gib,
+    percent,
+    significant,
+    time_unit,
+)
 from planner.report.plan_table import CAUSES
+from planner.report.table import number, table, words
 from planner.report.traits import differences
 from planner.search.values import Scored
 from planner.spec.cluster import ClusterSpec
@@ -58,23 +68,20 @@ def compare_section(contenders: Sequence[Contender]) -> Group:
 def _speed(contenders: Sequence[Contender]) -> Group:
     estimates = [contender.scored.estimate for contender in contenders if contender.scored]
     unit = time_unit(estimate.step_seconds for estimate in estimates)
-    best = max(estimate.tokens_per_second for estimate in estimates)
+    speed = count_unit(estimate.tokens_per_second for estimate in estimates)
     columns = (
         words("plan", least=16),
         number(f"step\n({unit.name})"),
-        number("tokens/s"),
+        number(speed.heading("tokens/s")),
         number("relative\nspeed"),
         number("devices"),
         number("peak\n(GiB)"),
         number("least free\n(GiB)"),
     )
-    rows = [_speed_row(contender, estimates[0], unit) for contender in contenders]
-    strong = [
-        index for index, entry in enumerate(contenders) if entry.scored and _tokens(entry.scored) >= best
-    ]
+    rows = [_speed_row(contender, estimates[0], unit, speed) for contender in contenders]
     notes = [f"{entry.name}: {entry.note}" for entry in contenders if entry.note]
     notes += close_calls(contenders)
-    shown = table(columns, rows, strong[:1])
+    shown = table(columns, rows, fastest(contenders))
     return section("Plans", shown, *([bullets(notes, mark="!")] if notes else []))
 
 
@@ -94,11 +101,17 @@ def close_calls(contenders: Sequence[Contender]) -> list[str]:
     ]
 
 
-def _tokens(scored: Scored) -> float:
-    return scored.estimate.tokens_per_second
+def fastest(contenders: Sequence[Contender]) -> list[int]:
+    """Index of the fastest plan that fits; empty when none does."""
+    fitting = [
+        (-entry.scored.estimate.tokens_per_second, index)
+        for index, entry in enumerate(contenders)
+        if entry.scored and entry.scored.estimate.fits
+    ]
+    return [min(fitting)[1]] if fitting else []
 
 
-def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit) -> list[str]:
+def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit, speed: CountUnit) -> list[str]:
     if contender.scored is None:
         return [contender.name, *[MISSING] * 6]
     estimate = contender.scored.estimate
@@ -106,7 +119,7 @@ def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit) -> list[st
     return [
         contender.name,
         unit.show(estimate.step_seconds),
-        rate(estimate.tokens_per_second),
+        speed.show(estimate.tokens_per_second),
         f"{estimate.tokens_per_second / first.tokens_per_second:.2f}",
         str(estimate.devices),
         gib(estimate.peak_memory_bytes),

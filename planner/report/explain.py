@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group
 
 from planner.cost.values import Estimate, GroupEstimate, StageEstimate
-from planner.report.layout import bullets, number, section, table, words
+from planner.report.layout import bullets, section
 from planner.report.memory import device_text, fullest, largest_component
 from planner.report.neighbours import Neighbour
-from planner.report.numbers import duration, gib, percent, time_unit
+from planner.report.numbers import TimeUnit, duration, gib, percent, time_unit
 from planner.report.paragraph import Paragraph
-from planner.report.plan_table import CAUSES, layer_range
+from planner.report.plan_table import CAUSES
+from planner.report.stage_table import stage_runs
+from planner.report.table import number, table, words
 from planner.report.verdict import misfits
 from planner.search.values import Scored
 
@@ -65,20 +67,20 @@ def balance_section(estimate: Estimate) -> Group:
         words("communicates", least=14),
     )
     rows = [
-        [
-            str(index),
-            layer_range(stage),
-            f"{group.tp * group.count} {device_text(group)}",
-            unit.show(_round(group)),
-            str(group.steps),
-            percent(_work(group) / slowest),
-            _links(stage),
-        ]
-        for index, stage in enumerate(estimate.stages)
-        for group in stage.groups
+        [run.indices, run.layers, *_balance(members, len(run.stages), unit, slowest), _links(run.stages[0])]
+        for run in stage_runs(estimate.stages)
+        for members in zip(*(stage.groups for stage in run.stages), strict=True)
     ]
     note = Paragraph("load: work of a step against the busiest group; the others wait")
     return section("Balance", table(columns, rows), note)
+
+
+def _balance(groups: Sequence[GroupEstimate], stages: int, unit: TimeUnit, slowest: float) -> list[str]:
+    """Devices, time and load of the slowest of some groups that share a row."""
+    group = max(groups, key=_work)
+    many = f"{stages} x " if stages > 1 else ""
+    devices = f"{many}{group.tp * group.count} {device_text(group)}"
+    return [devices, unit.show(_round(group)), str(group.steps), percent(_work(group) / slowest)]
 
 
 def _round(group: GroupEstimate) -> float:

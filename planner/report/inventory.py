@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Group
 
-from planner.report.layout import number, section, table, words
+from planner.report.layout import section
 from planner.report.numbers import MISSING, gib, significant
 from planner.report.paragraph import Paragraph
+from planner.report.table import number, table, words
 from planner.report.understood import memory_text
 from planner.spec.model import ModelSpec
 from planner.topology import Kind

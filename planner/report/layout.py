@@ -1,15 +1,9 @@
-"""Building blocks of every report: headings, key-value blocks, tables, lists.
-
-Numbers never wrap and are never cut; only columns of words do.
-"""
+"""Building blocks of every report: headings, key-value blocks, lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from rich import box
-from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -18,28 +12,6 @@ from rich.text import Text
 from planner.report.paragraph import Paragraph
 
 INDENT = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One column of a table."""
-
-    title: str
-    """Heading with the unit; a newline puts the unit on its own line."""
-    words: bool = False
-    """True for text, which may wrap and stands left; numbers stand right and never wrap."""
-    least: int = 12
-    """Cells that a column of words keeps at any width."""
-
-
-def number(title: str) -> Column:
-    """A column of numbers."""
-    return Column(title=title)
-
-
-def words(title: str, least: int = 12) -> Column:
-    """A column of text."""
-    return Column(title=title, words=True, least=least)
 
 
 def section(title: str, *parts: RenderableType) -> Group:
@@ -80,33 +52,3 @@ def bullets(lines: Iterable[str], mark: str = "-") -> Table:
 def paragraphs(lines: Iterable[str]) -> Group:
     """One line each, long ones wrapping to the left edge."""
     return Group(*(Paragraph(line) for line in lines))
-
-
-def table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], strong: Iterable[int] = (), gap: int = 2
-) -> Table:
-    """Rows under headings, ``gap`` cells apart; the rows numbered in ``strong`` are the ones to look at."""
-    padding = (0, gap - 1, 0, 0)
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, header_style="")
-    for index, column in enumerate(columns):
-        _add(drawn, column, [row[index] for row in rows])
-    marked = set(strong)
-    for index, row in enumerate(rows):
-        cells = [
-            Paragraph(cell) if column.words else Text(cell) for column, cell in zip(columns, row, strict=True)
-        ]
-        drawn.add_row(*cells, style="bold green" if index in marked else "")
-    return drawn
-
-
-def _add(drawn: Table, column: Column, cells: Sequence[str]) -> None:
-    """Words may shrink to ``least``; numbers keep the width of their longest cell."""
-    longest = max(cell_len(line) for text in (column.title, *cells) for line in text.split("\n"))
-    drawn.add_column(
-        Text(column.title),
-        justify="left" if column.words else "right",
-        no_wrap=not column.words,
-        overflow="fold",
-        vertical="top",
-        min_width=min(longest, column.least) if column.words else longest,
-    )

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 
-from planner.report.layout import number, pairs, section, table, words
+from planner.report.layout import pairs, section
 from planner.report.numbers import duration, significant
+from planner.report.table import number, table, words
 from planner.spec.cluster import ClusterSpec
 from planner.topology import Path
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.console import Group
 
 from planner.cost.values import Estimate, GroupEstimate, Memory
-from planner.report.layout import number, section, table, words
+from planner.report.layout import section
 from planner.report.numbers import gib
 from planner.report.paragraph import Paragraph
+from planner.report.table import number, table, words
 
 COMPONENTS: dict[str, str] = {
     "parameters_bytes": "param",

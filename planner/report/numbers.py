@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from planner.units import format_count, format_seconds, gib_from_bytes
+from planner.units import format_seconds, gib_from_bytes
 
 MISSING = "-"
 """Stands in a table where there is no number."""
@@ -76,9 +76,36 @@ def gib(size_bytes: float) -> str:
     return f"{gib_from_bytes(size_bytes):.1f}"
 
 
+@dataclass(frozen=True, slots=True)
+class CountUnit:
+    """The unit of a column of large numbers."""
+
+    name: str
+    """Metric suffix; empty for ones."""
+    size: float
+
+    def heading(self, what: str) -> str:
+        """The heading of the column: ``tokens/s`` and, on its own line, ``(k)``."""
+        return f"{what}\n({self.name})" if self.name else what
+
+    def show(self, number: float | None) -> str:
+        """A number in this unit with three digits, without the unit."""
+        return MISSING if number is None else significant(number / self.size)
+
+
+_SIZES = (CountUnit("G", 1e9), CountUnit("M", 1e6), CountUnit("k", 1e3))
+
+
+def count_unit(numbers: Iterable[float | None]) -> CountUnit:
+    """The unit in which the largest of the numbers has at most four digits before the point."""
+    largest = max((number for number in numbers if number), default=0.0)
+    return next((unit for unit in _SIZES if largest >= 2 * unit.size), CountUnit("", 1.0))
+
+
 def rate(tokens_per_second: float) -> str:
     """Tokens per second with a metric suffix."""
-    return format_count(tokens_per_second)
+    unit = count_unit([tokens_per_second])
+    return f"{unit.show(tokens_per_second)} {unit.name}".rstrip()
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 
-from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
+from planner.cost.values import Breakdown, Estimate
 from planner.plan import Plan
-from planner.report.layout import Column, number, section, table, words
-from planner.report.numbers import count, duration, gib, percent, rate, significant, time_unit
+from planner.report.layout import section
+from planner.report.numbers import count, duration, percent, rate, significant
 from planner.report.paragraph import Paragraph
 from planner.report.proof import Proof, proof_text
+from planner.report.stage_table import FEW, stage_table
+from planner.report.traits import recompute_text
 from planner.search.values import Scored
 from planner.spec.cluster import ClusterSpec
 
@@ -28,9 +30,9 @@ CAUSES: dict[str, str] = {
 """Exposed causes of step time, in the order they are shown."""
 
 
-def plan_section(scored: Scored, cluster: ClusterSpec, proof: Proof | None = None) -> Group:
-    """Heading, stages, what a step takes, and the proof."""
-    lines: list[RenderableType] = [stage_table(scored)]
+def plan_section(scored: Scored, cluster: ClusterSpec, proof: Proof | None = None, few: int = FEW) -> Group:
+    """Heading, stages (more than ``few`` are put together), what a step takes, and the proof."""
+    lines: list[RenderableType] = [stage_table(scored.estimate, few)]
     lines += [Paragraph(line) for line in summary_lines(scored.estimate, cluster)]
     if proof is not None:
         lines.append(Paragraph(proof_text(proof)))
@@ -50,58 +52,6 @@ def headline(plan: Plan) -> str:
     if plan.interleave > 1:
         parts.append(f"{plan.interleave} interleaved chunks")
     return ", ".join(parts)
-
-
-def recompute_text(plan: Plan) -> str:
-    """The recomputation of all stages: ``no``, ``full``, or ``none|full|full`` where they differ."""
-    kinds = [stage.recompute for stage in plan.stages]
-    if len(set(kinds)) > 1:
-        return "|".join(kinds)
-    return "no" if kinds[0] == "none" else kinds[0]
-
-
-def stage_table(scored: Scored) -> RenderableType:
-    """One row per group of identical replicas."""
-    groups = [group for stage in scored.estimate.stages for group in stage.groups]
-    unit = time_unit(group.forward_seconds + group.backward_seconds for group in groups)
-    columns: tuple[Column, ...] = (
-        number("stage"),
-        words("layers", least=6),
-        words("devices", least=16),
-        words("replicas", least=9),
-        number("batch\nx steps"),
-        number(f"fwd+bwd\n({unit.name})"),
-        number("memory\n(GiB)"),
-        number("free\n(GiB)"),
-    )
-    rows = [
-        [
-            *_where(index, stage, position),
-            *_group(group),
-            unit.show(group.forward_seconds + group.backward_seconds),
-            gib(group.memory.used_bytes),
-            gib(group.memory.headroom_bytes),
-        ]
-        for index, stage in enumerate(scored.estimate.stages)
-        for position, group in enumerate(stage.groups)
-    ]
-    return table(columns, rows)
-
-
-def _where(index: int, stage: StageEstimate, position: int) -> list[str]:
-    return [str(index), layer_range(stage)] if position == 0 else ["", ""]
-
-
-def layer_range(stage: StageEstimate) -> str:
-    """First and last layer of a stage: ``0-22``."""
-    last = stage.end_layer - 1
-    return str(last) if last == stage.first_layer else f"{stage.first_layer}-{last}"
-
-
-def _group(group: GroupEstimate) -> list[str]:
-    devices = f"{group.tp * group.count} {group.gpu} ({group.pool})"
-    replicas = f"{group.count} x tp {group.tp}" if group.tp > 1 else str(group.count)
-    return [devices, replicas, f"{group.micro_batch} x {group.steps}"]
 
 
 def summary_lines(estimate: Estimate, cluster: ClusterSpec) -> Iterator[str]:

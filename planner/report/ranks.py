@@ -9,8 +9,9 @@ from rich.console import Group
 
 from planner.placement import Slot, place
 from planner.plan import Plan
-from planner.report.layout import bullets, section, table, words
+from planner.report.layout import bullets, section
 from planner.report.numbers import count, names, runs
+from planner.report.table import table, words
 from planner.spec.cluster import ClusterSpec, PoolSpec
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
 
 from planner.plan import Plan, Stage
-from planner.report.plan_table import recompute_text
 
 
 def traits(plan: Plan) -> dict[str, str]:
@@ -32,6 +32,12 @@ def traits(plan: Plan) -> dict[str, str]:
     }
 
 
+def recompute_text(plan: Plan) -> str:
+    """The recomputation of all stages: ``no``, ``full``, or ``none|full (x 3)`` where they differ."""
+    text = by_stage(stage.recompute for stage in plan.stages)
+    return "no" if text == "none" else text
+
+
 def by_stage(texts: Iterable[str]) -> str:
     """Texts of all stages: ``23|9``; equal neighbours as ``12 (x 7)|8``; all equal as one."""
     grouped = [(text, len(list(same))) for text, same in groupby(texts)]
@@ -47,7 +53,11 @@ def _by_group(texts: Iterable[str]) -> str:
 
 
 def _devices(stage: Stage) -> str:
-    return " + ".join(f"{group.devices} {group.pool}" for group in stage.replicas)
+    """Devices by pool: ``4 mixed + 2 titan``."""
+    pools: Counter[str] = Counter()
+    for group in stage.replicas:
+        pools[group.pool] += group.devices
+    return " + ".join(f"{devices} {pool}" for pool, devices in pools.items())
 
 
 def differences(plan: Plan, other: Plan) -> list[str]:

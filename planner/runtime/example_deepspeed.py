@@ -22,21 +22,20 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 from planner.runtime.batches import RankPlan, load
 from planner.runtime.example_model import (
+    IGNORED,
     Embedding,
+    Finish,
     Head,
     Layer,
     Shape,
     Transformer,
     load_shape,
     loss_of,
-    make_norm,
 )
 
 FOLDER = Path(__file__).parent
 MASKED_EVERY = 7
 """An encoder predicts every seventh token."""
-IGNORED = -100
-"""Label of a token that the loss leaves out."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs and labels, both [sequence][position]."""
@@ -122,14 +121,14 @@ def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) ->
 
 
 def pipeline_modules(shape: Shape, recompute: str) -> list[Any]:
-    """The model as DeepSpeed's pipeline takes it: embedding, layers, norm, head."""
+    """The model as DeepSpeed's pipeline takes it: embedding, layers, finish, head."""
     if shape.tied_embeddings:
         first = TiedLayerSpec("embedding", Embedding, shape)
         last = TiedLayerSpec("embedding", Embedding, shape)
     else:
         first, last = LayerSpec(Embedding, shape), LayerSpec(Head, shape)
     layers = [LayerSpec(Layer, shape, recompute) for _ in range(shape.layers)]
-    return [first, *layers, make_norm(shape), last]
+    return [first, *layers, LayerSpec(Finish, shape), last]
 
 
 def micro_batch_data(plan: RankPlan, shape: Shape, options: argparse.Namespace, step: int) -> Iterator[Batch]:

@@ -15,11 +15,13 @@ from torch.utils.checkpoint import checkpoint
 
 ROTARY_BASE = 10_000.0
 INITIAL_STD = 0.02
+IGNORED = -100
+"""Label of a token that the loss leaves out."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the model, as in ``model.json``."""
+    """Sizes of the model, as in ``model.json``; a model file of hetplan says what each key means."""
 
     name: str
     kind: str
@@ -35,6 +37,20 @@ class Shape:
     tied_embeddings: bool
     learned_positions: int
     """Rows of the position table; 0 for rotary positions."""
+    norm: str
+    """``layer`` or ``rms``."""
+    layer_norms: int
+    """Norms of one layer; with a single one, attention and feed-forward both start from it."""
+    qk_norm: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    embedding_width: int
+    token_types: int
+    embedding_norm: bool
+    final_norm: bool
+    head_transform: bool
+    head_bias: bool
     sequence_length: int
     optimizer: str
     """``adamw`` or ``sgd``."""
@@ -55,22 +71,42 @@ class Linear(nn.Linear):  # type: ignore[misc]
             nn.init.zeros_(self.bias)
 
 
+def table(rows: int, width: int) -> Any:
+    """An embedding table; None without rows."""
+    return nn.Parameter(torch.empty(rows, width).normal_(std=INITIAL_STD)) if rows else None
+
+
+def norm_of(shape: Shape, width: int, wanted: bool = True) -> Any:
+    """A norm of the model's kind, or nothing."""
+    if not wanted:
+        return nn.Identity()
+    return nn.RMSNorm(width) if shape.norm == "rms" else nn.LayerNorm(width)
+
+
 class Embedding(nn.Module):  # type: ignore[misc]
-    """Token and position embedding; a tied head asks it for the logits of hidden states."""
+    """Embedding of tokens, positions and types; a tied head asks it for the logits of hidden states."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(shape.vocab, shape.hidden).normal_(std=INITIAL_STD))
-        self.positions = None
-        if shape.learned_positions:
-            table = torch.empty(shape.learned_positions, shape.hidden).normal_(std=INITIAL_STD)
-            self.positions = nn.Parameter(table)
+        self.weight = table(shape.vocab, shape.embedding_width)
+        self.positions = table(shape.learned_positions, shape.hidden)
+        self.types = table(shape.token_types, shape.hidden)
+        self.norm = norm_of(shape, shape.hidden, shape.embedding_norm)
+        narrow = shape.embedding_width != shape.hidden
+        self.widen = Linear(shape.embedding_width, shape.hidden, bias=False) if narrow else nn.Identity()
+        self.narrow = Linear(shape.hidden, shape.embedding_width, bias=False) if narrow else nn.Identity()
+        tied_bias = shape.head_bias and shape.tied_embeddings
+        self.bias = nn.Parameter(torch.zeros(shape.vocab)) if tied_bias else None
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if inputs.is_floating_point():
-            return functional.linear(inputs, self.weight)
-        hidden = functional.embedding(inputs, self.weight)
-        return hidden if self.positions is None else hidden + self.positions[: inputs.shape[1]]
+            return functional.linear(self.narrow(inputs), self.weight, self.bias)
+        hidden = self.widen(functional.embedding(inputs, self.weight))
+        if self.positions is not None:
+            hidden = hidden + self.positions[: inputs.shape[1]]
+        if self.types is not None:
+            hidden = hidden + self.types[0]
+        return self.norm(hidden)
 
 
 class Layer(nn.Module):  # type: ignore[misc]
@@ -80,14 +116,16 @@ class Layer(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.shape = shape
         self.recompute = recompute
-        bias = not shape.gated_mlp
-        self.norm_attention = make_norm(shape)
-        self.query = Linear(shape.hidden, shape.heads * shape.head_dim, bias=bias)
-        self.key_value = Linear(shape.hidden, 2 * shape.kv_heads * shape.head_dim, bias=bias)
-        self.output = Linear(shape.heads * shape.head_dim, shape.hidden, bias=bias)
-        self.norm_mlp = make_norm(shape)
-        self.up = Linear(shape.hidden, shape.ffn * (2 if shape.gated_mlp else 1), bias=bias)
-        self.down = Linear(shape.ffn, shape.hidden, bias=bias)
+        width, hidden = shape.head_dim, shape.hidden
+        self.norm_attention = norm_of(shape, hidden)
+        self.query = Linear(hidden, shape.heads * width, bias=shape.qkv_bias)
+        self.key_value = Linear(hidden, 2 * shape.kv_heads * width, bias=shape.qkv_bias)
+        self.norm_query = nn.RMSNorm(width) if shape.qk_norm else nn.Identity()
+        self.norm_key = nn.RMSNorm(width) if shape.qk_norm else nn.Identity()
+        self.output = Linear(shape.heads * width, hidden, bias=shape.output_bias)
+        self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1)
+        self.up = Linear(hidden, shape.ffn * (2 if shape.gated_mlp else 1), bias=shape.mlp_bias)
+        self.down = Linear(shape.ffn, hidden, bias=shape.mlp_bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.recompute == "full" and torch.is_grad_enabled():
@@ -95,16 +133,19 @@ class Layer(nn.Module):  # type: ignore[misc]
         return self._forward(hidden)
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        hidden = hidden + self._attention(self.norm_attention(hidden))
+        normed = self.norm_attention(hidden)
+        if self.shape.layer_norms == 1:
+            return hidden + self._attention(normed) + self._mlp(normed)
+        hidden = hidden + self._attention(normed)
         return hidden + self._mlp(self.norm_mlp(hidden))
 
     def _attention(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, length, _ = hidden.shape
         heads, groups, width = self.shape.heads, self.shape.kv_heads, self.shape.head_dim
-        query = self.query(hidden).view(batch, length, heads, width).transpose(1, 2)
-        key, value = (
-            self.key_value(hidden).view(batch, length, 2 * groups, width).transpose(1, 2).chunk(2, dim=1)
-        )
+        query = self.norm_query(self.query(hidden).view(batch, length, heads, width)).transpose(1, 2)
+        key_value = self.key_value(hidden).view(batch, length, 2 * groups, width)
+        key, value = (each.transpose(1, 2) for each in key_value.chunk(2, dim=2))
+        key = self.norm_key(key)
         if not self.shape.learned_positions:
             query, key = rotate(query), rotate(key)
         key, value = (each.repeat_interleave(heads // groups, dim=1) for each in (key, value))
@@ -119,12 +160,27 @@ class Layer(nn.Module):  # type: ignore[misc]
         return self.down(functional.silu(gate) * up)
 
 
+class Finish(nn.Module):  # type: ignore[misc]
+    """What comes between the last layer and the output layer: the final norm and BERT's transform."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm = norm_of(shape, shape.hidden, shape.final_norm)
+        self.transform = nn.Identity()
+        if shape.head_transform:
+            dense = Linear(shape.hidden, shape.hidden)
+            self.transform = nn.Sequential(dense, nn.GELU(), norm_of(shape, shape.hidden))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.transform(self.norm(hidden))
+
+
 class Head(nn.Module):  # type: ignore[misc]
     """Output layer that is not tied to the embedding."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.project = Linear(shape.hidden, shape.vocab, bias=False)
+        self.project = Linear(shape.hidden, shape.vocab, bias=shape.head_bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.project(hidden)
@@ -137,32 +193,29 @@ class Transformer(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.embedding = Embedding(shape)
         self.layers = nn.ModuleList(Layer(shape, recompute) for _ in range(shape.layers))
-        self.norm = make_norm(shape)
+        self.finish = Finish(shape)
         self.head = None if shape.tied_embeddings else Head(shape)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         hidden = self.embedding(tokens)
         for layer in self.layers:
             hidden = layer(hidden)
-        hidden = self.norm(hidden)
+        hidden = self.finish(hidden)
         return self.embedding(hidden) if self.head is None else self.head(hidden)
-
-
-def make_norm(shape: Shape) -> Any:
-    """RMSNorm with gated layers, LayerNorm otherwise."""
-    return nn.RMSNorm(shape.hidden) if shape.gated_mlp else nn.LayerNorm(shape.hidden)
 
 
 def rotate(heads: torch.Tensor) -> torch.Tensor:
     """Rotary positions on [batch, head, position, width]."""
     length, width = heads.shape[-2:]
-    rates = ROTARY_BASE ** (-torch.arange(0, width, 2, device=heads.device, dtype=torch.float32) / width)
-    angles = torch.outer(torch.arange(length, device=heads.device, dtype=torch.float32), rates)
+    exponents = -torch.arange(0, width, 2, device=heads.device, dtype=torch.float32) / width
+    angles = torch.outer(
+        torch.arange(length, device=heads.device, dtype=torch.float32), ROTARY_BASE**exponents
+    )
     cos, sin = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
     even, odd = heads.chunk(2, dim=-1)
     return torch.cat((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
 
 
 def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over all tokens; labels below zero do not count."""
-    return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
+    """Mean cross-entropy over the tokens that have a label."""
+    return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)

@@ -96,7 +96,9 @@ def _spread(kinds: Sequence[Kind], share: int, extra: int) -> list[list[tuple[in
     for kind in kinds:
         more = min(kind.devices, extra)
         extra -= more
-        found.append([(count, size) for count, size in ((more, share + 1), (kind.devices - more, share)) if count])
+        found.append(
+            [(count, size) for count, size in ((more, share + 1), (kind.devices - more, share)) if count]
+        )
     return found
 
 
@@ -162,7 +164,13 @@ def even_pipelines(estimator: Estimator) -> Iterator[Plan]:
 
 
 def _pipeline(
-    kinds: Sequence[Kind], tp: int, dp: int, share: int, steps: int, layers: Sequence[int], recompute: Recompute
+    kinds: Sequence[Kind],
+    tp: int,
+    dp: int,
+    share: int,
+    steps: int,
+    layers: Sequence[int],
+    recompute: Recompute,
 ) -> Plan:
     """Stages of ``dp`` replicas filled from the kinds in order."""
     queue = [(kind, kind.replicas(tp)) for kind in kinds]
@@ -271,7 +279,9 @@ def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch
     shape = replace(
         _whole_model(estimator, 1, "none"), chunks=(layers,), stage=1, depth=3, micro_batches=steps
     )
-    group = ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=tp, count=dp, share=steps * micro_batch, steps=steps)
+    group = ReplicaGroup(
+        pool=kind.pool, gpu=kind.gpu, tp=tp, count=dp, share=steps * micro_batch, steps=steps
+    )
     path = estimator.topology.path(kind.pool, kind.pool)
     ring = Ring(
         size=dp,
@@ -284,7 +294,13 @@ def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch
 
 
 def _staged(
-    kinds: Sequence[Kind], tp: int, dp: int, share: int, steps: int, layers: Sequence[int], recompute: Recompute
+    kinds: Sequence[Kind],
+    tp: int,
+    dp: int,
+    share: int,
+    steps: int,
+    layers: Sequence[int],
+    recompute: Recompute,
 ) -> Plan:
     stages, end = [], 0
     for kind, count in zip(kinds, layers, strict=True):
@@ -312,5 +328,8 @@ def only_pool(estimator: Estimator, pool: str, limits: Limits) -> Alternative:
     alone = Estimator(cluster.model_copy(update={"pools": kept}), estimator.model, estimator.calibration)
     scored = Explorer(alone, replace(limits, gap=max(limits.gap, 0.02)), Silent()).quick()
     return Alternative(
-        family=f"only {pool}", scored=scored, chosen=False, reason="" if scored else "the model does not fit on it"
+        family=f"only {pool}",
+        scored=scored,
+        chosen=False,
+        reason="" if scored else "the model does not fit on it",
     )

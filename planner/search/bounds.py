@@ -63,7 +63,9 @@ class Bounds:
         """Speeds of all kinds, fastest first."""
         if family not in self._speeds:
             found = [self._speed(family, kind) for kind in self.kinds]
-            kept = (speed for speed in found if speed is not None and speed.slots > 0 and speed.most_layers > 0)
+            kept = (
+                speed for speed in found if speed is not None and speed.slots > 0 and speed.most_layers > 0
+            )
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
 
@@ -81,8 +83,11 @@ class Bounds:
         if family.dp is None:
             return self._device_seconds_bound(speeds, family.micro_batches)
         free = Hops(inner_seconds=0.0, outer_seconds=0.0)
-        hops = [self.hops(family).get(speed.kind, free) if depth > 1 else free for speed in speeds]
-        return self._bound(family, depth, interleave, hops)
+        plain = self._bound(family, depth, interleave, [free] * len(speeds))
+        if depth == 1:
+            return plain
+        hops = [self.hops(family).get(speed.kind, free) for speed in speeds]
+        return max(plain, self._bound(family, depth, interleave, hops))
 
     def _bound(self, family: Family, depth: int, interleave: int, hops: list[Hops]) -> float:
         speeds, steps = self.speeds(family), family.micro_batches
@@ -107,7 +112,11 @@ class Bounds:
             groups = stages.compositions[composition]
             if kind.key not in {(group.pool, group.gpu) for group in groups}:
                 continue
-            found = [stages.sends(*pair) for other in everyone for pair in ((composition, other), (other, composition))]
+            found = [
+                stages.sends(*pair)
+                for other in everyone
+                for pair in ((composition, other), (other, composition))
+            ]
             far = min((sends.far_seconds for sends in found), default=float("inf"))
             near = min(far, min((sends.near_seconds for sends in found), default=float("inf")))
             fitting = kind.per_node // sum(group.devices for group in groups) if kind.nodes > 1 else 3
@@ -141,7 +150,7 @@ class Bounds:
         tail = min(speed.tail_seconds for speed in speeds)
         # Trading a slow slot for a fast one pays only while its time exceeds the sends.
         if send > plain * ratio ** (depth - 1) / steps:
-            return plain
+            return plain + tail
         return (layers + max(0.0, send * (weight - 2 / speeds[0].layer_seconds))) / reach + tail
 
     def _whole_layers_bound(
@@ -164,7 +173,9 @@ class Bounds:
         def enough(seconds: float) -> bool:
             counts = [bisect_right(row, seconds) for row in inner]
             extra = max(bisect_right(row, seconds) - count for row, count in zip(outer, counts, strict=True))
-            slots = sorted(((count, speed.slots) for count, speed in zip(counts, speeds, strict=True)), reverse=True)
+            slots = sorted(
+                ((count, speed.slots) for count, speed in zip(counts, speeds, strict=True)), reverse=True
+            )
             return _layers_of_slots(slots, depth) + 2 * extra >= layers - 1e-9
 
         if not times or not enough(times[-1]):
@@ -182,18 +193,18 @@ class Bounds:
     def _free_speed(self, family: Family, kind: Kind) -> Speed | None:
         """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
         model, row = self.estimator.model, TARGETS[family.target]
-        degrees = tp_degrees(row, Limits(), model, (kind,))
-        found = [
-            self._of_group(family, kind, self._group(family, kind, tp, dp), float(kind.devices))
-            for tp in degrees
+        groups = [
+            self._group(family, kind, tp, dp)
+            for tp in tp_degrees(row, Limits(), model, (kind,))
             for dp in divisors(family.batch)
             if tp * dp <= kind.devices
         ]
-        ways = [tp * dp for tp in degrees for dp in divisors(family.batch) if tp * dp <= kind.devices]
-        best = min((speed.layer_seconds * way for speed, way in zip(found, ways, strict=True)), default=None)
+        priced = [(group, self._of_group(family, kind, group, float(kind.devices))) for group in groups]
+        found = [(group.devices, speed) for group, speed in priced if speed is not None]
+        best = min((devices * speed.layer_seconds for devices, speed in found), default=None)
         if best is None:
             return None
-        ends = min(speed.ends_layers for speed in found)
+        ends = min(speed.ends_layers for _, speed in found)
         return Speed(
             kind=kind.key,
             slots=float(kind.devices),
@@ -209,9 +220,11 @@ class Bounds:
             pool=kind.pool, gpu=kind.gpu, tp=tp, count=dp, share=share, steps=family.micro_batches
         )
 
-    def _of_group(self, family: Family, kind: Kind, group: ReplicaGroup, slots: float) -> Speed:
+    def _of_group(self, family: Family, kind: Kind, group: ReplicaGroup, slots: float) -> Speed | None:
         pricer = self.estimator.pricer(family.target)
-        shape = self._shape(family, group.tp, 1)
+        shape, fastest = self._shape(family, group.tp, 1), self._fastest_ring(kind, group)
+        if fastest is None:
+            return None
         ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
         micro = pricer.micro_batch(shape, group, group.micro_batch, ring)
         layer_seconds = micro.forward_seconds + micro.backward_seconds
@@ -224,12 +237,12 @@ class Bounds:
             slots=slots,
             layer_seconds=layer_seconds,
             ends_layers=ends / layer_seconds,
-            tail_seconds=pricer.tail_seconds(shape, group, self._fastest_ring(kind, group)),
+            tail_seconds=pricer.tail_seconds(shape, group, fastest),
             most_layers=self._most_layers(family, group),
         )
 
-    def _fastest_ring(self, kind: Kind, group: ReplicaGroup) -> Ring:
-        """Through the NICs where a node cannot hold all members, else the faster of both."""
+    def _fastest_ring(self, kind: Kind, group: ReplicaGroup) -> Ring | None:
+        """Through the NICs where a node cannot hold all members, else the faster of both; None without a way."""
         topology = self.estimator.topology
         pools = {other.pool for other in self.kinds}
         paths = [topology.path(kind.pool, pool) for pool in pools]
@@ -238,6 +251,8 @@ class Bounds:
         rate = between / group.tp
         if group.count <= together:
             rate = max(rate, inside_rate(kind))
+        if not rate and group.count > 1:
+            return None
         efficiency = self.estimator.calibration.link_efficiency
         return Ring(size=group.count, bytes_per_second=rate * efficiency, latency_seconds=0.0, crosses="node")
 

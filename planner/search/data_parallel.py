@@ -91,7 +91,11 @@ class Shares:
 
     def bound(self, way: tuple[int, ...]) -> float:
         """No shares of these devices are faster than all of them computing at their best rate."""
-        rates = [self._best_rate(kind, sum(way)) * count for kind, count in zip(self.kinds, way, strict=True) if count]
+        rates = [
+            self._best_rate(kind, sum(way)) * count
+            for kind, count in zip(self.kinds, way, strict=True)
+            if count
+        ]
         return self.batch / sum(rates) if all(rates) else float("inf")
 
     def plan(self, way: tuple[int, ...]) -> Plan | None:
@@ -130,11 +134,15 @@ class Shares:
             self._most[key] = low
         return self._most[key]
 
-    def _alone(self, used: list[tuple[Kind, int]], most: list[int], ring: Ring) -> tuple[ReplicaGroup, ...] | None:
+    def _alone(
+        self, used: list[tuple[Kind, int]], most: list[int], ring: Ring
+    ) -> tuple[ReplicaGroup, ...] | None:
         """ZeRO 0 and 1: shares by threshold; each device splits its share over as few micro-batches as fit."""
         work = [self._work(kind, limit, ring) for (kind, _), limit in zip(used, most, strict=True)]
         shares = _threshold(work, [count for _, count in used], self.batch)
-        return self._deal(used, shares, [-(-share // limit) for share, limit in zip(shares, most, strict=True)])
+        return self._deal(
+            used, shares, [-(-share // limit) for share, limit in zip(shares, most, strict=True)]
+        )
 
     def _work(self, kind: Kind, limit: int, ring: Ring) -> list[float]:
         """Seconds of 1, 2, ... sequences alone on a device, in the fewest micro-batches of at most ``limit``."""
@@ -163,7 +171,9 @@ class Shares:
             shares = _threshold(stretched, counts, self.batch)
             if not shares or min(shares) < steps:
                 continue
-            seconds = steps * max(values[-(-share // steps) - 1] for values, share in zip(work, shares, strict=True))
+            seconds = steps * max(
+                values[-(-share // steps) - 1] for values, share in zip(work, shares, strict=True)
+            )
             if best is None or seconds < best[0]:
                 best = seconds, steps, shares
         return None if best is None else self._deal(used, best[2], [best[1]] * len(used))
@@ -211,7 +221,9 @@ class Shares:
         lock = self.choice.zero >= 2
         most = -(-share // steps)
         return [
-            self._group(kind, number, part, steps if lock else -(-part // most)) for number, part in parts if number
+            self._group(kind, number, part, steps if lock else -(-part // most))
+            for number, part in parts
+            if number
         ]
 
     def _group(self, kind: Kind, count: int, share: int, steps: int) -> ReplicaGroup:

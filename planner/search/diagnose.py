@@ -41,13 +41,16 @@ def _causes(estimator: Estimator) -> Iterator[str]:
     each = 2 * ELEMENT_BYTES[precision] + OPTIMIZER_BYTES[model.training.optimizer, mixed]
     states = model.parameters * each
     room = sum(
-        kind.devices * (kind.memory_bytes - kind.reserve_bytes - estimator.calibration.runtime_bytes) for kind in kinds
+        kind.devices * (kind.memory_bytes - kind.reserve_bytes - estimator.calibration.runtime_bytes)
+        for kind in kinds
     )
     yield (
         f"{format_count(model.parameters)} parameters need {each} bytes each with {precision} "
         f"{model.training.optimizer}: model states take {gib_from_bytes(states):.1f} GiB"
     )
-    names = ", ".join(f"{kind.devices} x {kind.gpu} {gib_from_bytes(kind.memory_bytes):.0f} GiB" for kind in kinds)
+    names = ", ".join(
+        f"{kind.devices} x {kind.gpu} {gib_from_bytes(kind.memory_bytes):.0f} GiB" for kind in kinds
+    )
     yield (
         f"the devices ({names or 'none'}) have {gib_from_bytes(max(0.0, room)):.1f} GiB together after reserve "
         "and runtime"
@@ -75,9 +78,17 @@ def _describe(scored: Scored) -> str:
     plan = scored.plan
     groups = [(group, stage) for stage in scored.estimate.stages for group in stage.groups]
     worst, _ = min(groups, key=lambda item: item[0].memory.headroom_bytes)
-    what = f"{plan.pp} stages, tp {worst.tp}" if plan.pp > 1 or worst.tp > 1 else f"ZeRO-{plan.zero} data parallel"
+    what = (
+        f"{plan.pp} stages, tp {worst.tp}"
+        if plan.pp > 1 or worst.tp > 1
+        else f"ZeRO-{plan.zero} data parallel"
+    )
     missing = gib_from_bytes(missing_bytes(scored))
-    how = f"lacks {missing:.1f} GiB on {worst.gpu} in {worst.pool}" if missing > 0 else "fits outside the given limits"
+    how = (
+        f"lacks {missing:.1f} GiB on {worst.gpu} in {worst.pool}"
+        if missing > 0
+        else "fits outside the given limits"
+    )
     return f"{what} with {plan.stages[0].recompute} recomputation on {plan.devices} devices {how}"
 
 
@@ -107,7 +118,8 @@ def fits(cluster: ClusterSpec, model: ModelSpec, estimator: Estimator, limits: L
 
 def _no_reserve(cluster: ClusterSpec) -> ClusterSpec:
     pools = tuple(pool.model_copy(update={"reserve_gib": None}) for pool in cluster.pools)
-    return cluster.model_copy(update={"reserve_gib": 0.0, "pools": pools})
+    gpus = {name: gpu.model_copy(update={"reserve_gib": None}) for name, gpu in cluster.gpus.items()}
+    return cluster.model_copy(update={"reserve_gib": 0.0, "pools": pools, "gpus": gpus})
 
 
 def _more_nodes(estimator: Estimator, limits: Limits) -> str | None:
@@ -150,4 +162,6 @@ def _smaller_model(estimator: Estimator, limits: Limits) -> str | None:
     if not low:
         return None
     size = estimator.model.model_copy(update={"layers": low}).parameters
-    return f"a model of {low} instead of {estimator.model.layers} layers ({format_count(size)} parameters) fits"
+    return (
+        f"a model of {low} instead of {estimator.model.layers} layers ({format_count(size)} parameters) fits"
+    )

@@ -89,7 +89,13 @@ def _families(
             if dp is not None and limits.micro_batch is not None and batch // dp not in limits.micro_batch:
                 continue
             yield Family(
-                target=row.name, zero=zero, recompute=recompute, tp=tp, dp=dp, batch=batch, micro_batches=steps
+                target=row.name,
+                zero=zero,
+                recompute=recompute,
+                tp=tp,
+                dp=dp,
+                batch=batch,
+                micro_batches=steps,
             )
 
 
@@ -132,9 +138,7 @@ def _data_parallel(
     kinds = usable_kinds(estimator.topology, estimator.model)
     batch = estimator.model.training.global_batch
     for counts in product(*(range(kind.devices + 1) for kind in kinds)):
-        dealt = (
-            combinations_with_replacement(_loads(batch, limits), count) for count in counts
-        )
+        dealt = (combinations_with_replacement(_loads(batch, limits), count) for count in counts)
         for per_kind in product(*dealt):
             loads = [load for loads in per_kind for load in loads]
             if sum(share for share, _ in loads) != batch:

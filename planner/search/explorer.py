@@ -37,7 +37,9 @@ class Explorer:
         self.interrupted = False
         self._heap: list[tuple[float, int, Item]] = []
         self._count = 0
-        self._deadline = None if limits.time_limit_seconds is None else monotonic() + limits.time_limit_seconds
+        self._deadline = (
+            None if limits.time_limit_seconds is None else monotonic() + limits.time_limit_seconds
+        )
 
     @property
     def incumbent(self) -> float:

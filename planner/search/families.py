@@ -36,7 +36,9 @@ def alternatives(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Al
             if used != {pool.name}:
                 item = only_pool(estimator, pool.name, limits)
                 others.append(_lost(item.family, item.scored, best))
-    others.sort(key=lambda item: (item.scored is None, item.scored.estimate.step_seconds if item.scored else 0.0))
+    others.sort(
+        key=lambda item: (item.scored is None, item.scored.estimate.step_seconds if item.scored else 0.0)
+    )
     return chosen, *others
 
 
@@ -96,7 +98,8 @@ def reason_against(loser: Scored, winner: Scored) -> str:
     idle = winner.plan.devices - loser.plan.devices
     names = [field.name for field in fields(loser.estimate.breakdown) if field.name in CAUSES]
     worse = {
-        name: getattr(loser.estimate.breakdown, name) - getattr(winner.estimate.breakdown, name) for name in names
+        name: getattr(loser.estimate.breakdown, name) - getattr(winner.estimate.breakdown, name)
+        for name in names
     }
     worst = max(worse, key=lambda name: worse[name])
     share = worse[worst] / winner.estimate.step_seconds

@@ -31,7 +31,8 @@ def _orders(stages: StageOptions) -> Iterator[list[int]]:
     depth, room = stages.choice.depth, {kind.key: kind.devices for kind in stages.topology.kinds}
     probe = stages.choice.interleave
     ranked = sorted(
-        range(len(stages.compositions)), key=lambda index: stages.option(min(1, depth - 1), index, probe).busy_seconds
+        range(len(stages.compositions)),
+        key=lambda index: stages.option(min(1, depth - 1), index, probe).busy_seconds,
     )
     slots: list[int] = []
     for composition in ranked:

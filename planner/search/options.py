@@ -131,7 +131,9 @@ class StageOptions:
         key = (first, last)
         if key not in self._sends:
             size = boundary_bytes(self.estimator.model, self.compositions[first][0].micro_batch)
-            self._sends[key] = send_alone(self.compositions[first], self.compositions[last], size, self.estimator)
+            self._sends[key] = send_alone(
+                self.compositions[first], self.compositions[last], size, self.estimator
+            )
         return self._sends[key]
 
     def plan(self, chosen: list[Option]) -> Plan:

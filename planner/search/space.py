@@ -125,7 +125,13 @@ def _per_stage_families(
 
 
 def _zeros(
-    row: Target, limits: Limits, model: ModelSpec, recompute: Recompute, tp: int | None, dp: int | None, batch: int
+    row: Target,
+    limits: Limits,
+    model: ModelSpec,
+    recompute: Recompute,
+    tp: int | None,
+    dp: int | None,
+    batch: int,
 ) -> Iterator[Family]:
     """ZeRO stages worth trying: without a group to share with, all are the same."""
     offered = allowed(tuple(sorted({*row.zero_without_pipeline, *row.zero_with_pipeline})), limits.zero)
@@ -168,7 +174,9 @@ def interleavings(family: Family, depth: int, model: ModelSpec) -> tuple[int, ..
     return tuple(chunks for chunks in range(1, MAX_INTERLEAVE + 1) if chunks * depth <= model.layers)
 
 
-def compositions(family: Family, kinds: tuple[Kind, ...], model: ModelSpec, limits: Limits) -> tuple[Composition, ...]:
+def compositions(
+    family: Family, kinds: tuple[Kind, ...], model: ModelSpec, limits: Limits
+) -> tuple[Composition, ...]:
     """Every way to build one stage of a family, without its layers."""
     if family.tp is not None and family.dp is not None:
         return tuple(_mixes(kinds, family.tp, family.dp, family))

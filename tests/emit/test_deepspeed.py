@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.deepspeed import common_config, files, hostfile
 from planner.emit.interface import emit, write_folder
 from planner.placement import agents, ranks
@@ -97,11 +98,16 @@ def section(chosen: Plan, **changes: Any) -> dict[str, Any]:
 
 def test_options_of_each_zero_stage() -> None:
     """Stages reduce in buckets of the size that the memory model counts; a pipeline overlaps nothing."""
+    parameters = model(1).parameters
     assert section(data_parallel(0))["zero_optimization"] == {"stage": 0}
     second = section(data_parallel(2))["zero_optimization"]
     assert second["overlap_comm"] is True
-    assert second["reduce_bucket_size"] == second["allgather_bucket_size"] == 200_000_000
+    assert second["reduce_bucket_size"] == second["allgather_bucket_size"] == parameters
     assert section(pipeline(1))["zero_optimization"]["overlap_comm"] is False
+    assert section(pipeline(1))["zero_optimization"]["reduce_bucket_size"] == model(1).layer_parameters
+    large = common_config(data_parallel(1), model(42, hidden=8192, ffn=32768))["zero_optimization"]
+    assert isinstance(large, dict)
+    assert large["reduce_bucket_size"] == BUCKET_ELEMENTS
     third = section(data_parallel(3))["zero_optimization"]
     assert third["stage3_max_live_parameters"] == 2 * model(1).layer_parameters
     assert "allgather_bucket_size" not in third

@@ -6,7 +6,8 @@ import pytest
 
 from planner.emit.interface import emit
 from planner.emit.megatron_arguments import arguments
-from planner.emit.megatron_layout import chunk_layers, layout
+from planner.emit.megatron_layout import layout
+from planner.emit.megatron_model import differences, model_words
 from planner.errors import EmitError
 from planner.plan import Plan, Stage
 from tests.emit.builders import cluster, group, model, plan, pool
@@ -29,8 +30,7 @@ def test_layout_uneven() -> None:
 def test_layout_interleaved() -> None:
     """Virtual stage k is chunk k // pp of pipeline rank k % pp; each rank keeps its layers."""
     chosen = pipeline([5, 4, 5], interleave=2)
-    assert chunk_layers(chosen) == ((2, 3), (2, 2), (3, 2))
-    assert layout(chosen) == "Et*2|t*2|t*3|t*3|t*2|t*2L"
+    assert layout(chosen) == "Et*3|t*2|t*3|t*2|t*2|t*2L"
 
 
 def test_golden() -> None:
@@ -40,7 +40,7 @@ def test_golden() -> None:
     assert " ".join(found["model"]) == (
         "--num-layers 6 --hidden-size 32 --ffn-hidden-size 64 --num-attention-heads 4 --kv-channels 8 "
         "--seq-length 16 --max-position-embeddings 16 --position-embedding-type rope "
-        "--group-query-attention --num-query-groups 2 --swiglu --disable-bias-linear --normalization RMSNorm "
+        "--group-query-attention --num-query-groups 2 --swiglu --normalization RMSNorm --disable-bias-linear "
         "--untie-embeddings-and-output-weights"
     )
     assert " ".join(found["parallel"]) == (
@@ -63,6 +63,32 @@ def test_gpt_like_model() -> None:
     )
     assert words["precision"] == ["--fp16", "--accumulate-allreduce-grads-in-fp32"]
     assert "--use-distributed-optimizer" not in words["parallel"]
+
+
+def test_biases_and_norms() -> None:
+    """Qwen 2 has biases on queries, keys and values alone, Qwen 3 norms queries and keys."""
+    qwen2 = model_words(model(8, gated_mlp=True, qkv_bias=True))
+    assert {"--disable-bias-linear", "--add-qkv-bias"} <= set(qwen2)
+    assert "--qk-layernorm" in model_words(model(8, gated_mlp=True, qk_norm=True))
+    assert list(differences(model(8, gated_mlp=True, qkv_bias=True))) == []
+
+
+def test_differences_are_told() -> None:
+    """What Megatron cannot build stands in the README and in the arguments."""
+    neo = model(8, qkv_bias=False)
+    assert list(differences(neo)) == ["queries, keys and values have biases"]
+    made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, neo)}
+    for path in ("README.md", "args.sh"):
+        assert "queries, keys and values have biases" in made[path]
+    opt = model(8, embedding_width=16, final_norm=False)
+    assert list(differences(opt)) == [
+        "the token embedding is 32 wide instead of 16",
+        "there is a norm after the last layer",
+    ]
+    phi = model(8, layer_norms=1, head_bias=True, head_transform=True)
+    assert len(list(differences(phi))) == 3
+    bert = model(8, kind="encoder", token_types=2, embedding_norm=True, head_transform=True, head_bias=True)
+    assert len(list(differences(bert))) == 2
 
 
 def test_one_stage_one_replica() -> None:

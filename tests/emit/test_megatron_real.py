@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from planner.cost.stage import chunk_layers
 from planner.emit.megatron_arguments import arguments
-from planner.emit.megatron_layout import chunk_layers
 from planner.placement import Rank, ranks
 from planner.plan import Plan
 from planner.spec.model import ModelSpec
@@ -77,6 +77,8 @@ EMITTED: list[tuple[Plan, dict[str, Any]]] = [
         {**LLAMA, "precision": "fp32", "optimizer": "sgd", "attention": "unfused"},
     ),
     (pipeline([5, 3], dp=2, tp=2), BERT),
+    (pipeline([5, 3], dp=2, tp=2), {**LLAMA, "qkv_bias": True}),
+    (pipeline([5, 3], dp=2, tp=2), {**LLAMA, "qk_norm": True, "head_dim": 16}),
 ]
 
 
@@ -106,7 +108,7 @@ def test_emitted_arguments_are_understood() -> None:
         )
         if chosen.pp > 1:
             decoders = tuple(tuple(chunk.count("decoder") for chunk in rank) for rank in found["modules"])
-            assert decoders == chunk_layers(chosen)
+            assert decoders == tuple(chunk_layers(stage.layers, chosen.interleave) for stage in chosen.stages)
             assert found["modules"][0][0][0] == "embedding"
             assert found["modules"][-1][-1][-1] == "loss"
 

@@ -19,11 +19,11 @@ def test_speed_time_and_reasons() -> None:
     ]
     assert drawn(compare_section(contenders)) == (
         "Plans\n"
-        "              step            relative            peak  least free\n"
-        "  plan         (s)  tokens/s     speed  devices  (GiB)       (GiB)\n"
+        "              step  tokens/s  relative            peak  least free\n"
+        "  plan         (s)       (k)     speed  devices  (GiB)       (GiB)\n"
         "  ────────────────────────────────────────────────────────────────\n"
-        "  plan.yaml   27.2    19.3 k      1.00        8   16.3         3.3\n"
-        "  even split  41.7    12.6 k      0.65        8   49.5       -11.5\n"
+        "  plan.yaml   27.2      19.3      1.00        8   16.3         3.3\n"
+        "  even split  41.7      12.6      0.65        8   49.5       -11.5\n"
         "  only a100      -         -         -        -      -           -\n"
         "  ! only a100: A100 lacks 3.1 GiB\n"
         "\n"

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.report.layout import bullets, number, pairs, section, table, words
+from planner.report.layout import bullets, pairs, section
 from planner.report.paragraph import Paragraph
+from planner.report.table import number, table, words
 from tests.report.drawing import drawn
 
 WORDS = st.lists(
@@ -34,6 +35,15 @@ def test_numbers_are_never_cut(reason: list[str], value: int, width: int) -> Non
     """Whatever the width, a number is on one line and whole."""
     shown = drawn(table([words("why", least=10), number("n")], [[" ".join(reason), str(value)]]), width)
     assert str(value) in shown.split("\n")[2]
+
+
+@given(reasons=st.lists(WORDS, min_size=2, max_size=2), width=st.integers(30, 130))
+def test_a_table_fits_whenever_its_numbers_allow(reasons: list[list[str]], width: int) -> None:
+    """Columns of words give way down to their least."""
+    columns = [words("one", least=10), number("number"), words("two", least=6)]
+    shown = drawn(table(columns, [[" ".join(reasons[0]), "12345678", " ".join(reasons[1])]]), width)
+    assert max(len(line) for line in shown.splitlines()) <= width
+    assert "12345678" in shown
 
 
 @given(text=WORDS, width=st.integers(20, 100))

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from planner.report.numbers import at_most, count, duration, names, percent, runs, significant, time_unit
+from planner.report.numbers import (
+    at_most,
+    count,
+    count_unit,
+    duration,
+    names,
+    percent,
+    rate,
+    runs,
+    significant,
+    time_unit,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +78,15 @@ def test_a_column_of_times_has_one_unit() -> None:
     assert time_unit([]).name == "s"
     assert time_unit([40_000.0]).name == "h"
     assert time_unit([2e-6]).name == "µs"
+
+
+def test_a_column_of_rates_has_one_suffix() -> None:
+    """Thousands, millions, or none, for all."""
+    unit = count_unit([102_000.0, None, 96_000.0])
+    assert unit.heading("tokens/s") == "tokens/s\n(k)"
+    assert [unit.show(102_000.0), unit.show(None), unit.show(96_000.0)] == ["102", "-", "96.0"]
+    assert count_unit([]).heading("tokens/s") == "tokens/s"
+    assert [rate(950.0), rate(19_275.0), rate(2_110_000.0)] == ["950", "19.3 k", "2.11 M"]
 
 
 def test_parts_of_a_time_share_its_decimals() -> None:

@@ -119,11 +119,11 @@ def test_alternatives_chosen_first_impossible_last() -> None:
     entries = considered(examples.ALTERNATIVES)
     assert drawn(alternatives_section(entries)) == (
         "Considered\n"
-        "                         step\n"
-        "  family                  (s)  tokens/s  why not\n"
+        "                         step  tokens/s\n"
+        "  family                  (s)       (k)  why not\n"
         "  ──────────────────────────────────────────────────────────────────────────────\n"
-        "  pipeline               27.2    19.3 k  chosen\n"
-        "  pipeline, even layers  41.7    12.6 k  stage 1 takes 2.6 x stage 0: a V100 has\n"
+        "  pipeline               27.2      19.3  chosen\n"
+        "  pipeline, even layers  41.7      12.6  stage 1 takes 2.6 x stage 0: a V100 has\n"
         "                                         0.40 of the speed of an A100\n"
         "  ZeRO-3 data parallel      -         -  V100 (v100) lacks 3.2 GiB at\n"
         "                                         micro-batch 1\n"

@@ -15,11 +15,24 @@ torch = pytest.importorskip("torch")
 
 from planner.runtime.example_model import Shape, Transformer, load_shape, loss_of  # noqa: E402
 
-KINDS: list[dict[str, Any]] = [
-    {"learned_positions": 16},
-    {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False},
-    {"kind": "encoder", "learned_positions": 32},
-]
+KINDS: dict[str, dict[str, Any]] = {
+    "gpt": {"learned_positions": 16},
+    "llama": {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False},
+    "qwen3": {"gated_mlp": True, "kv_heads": 2, "qk_norm": True, "head_dim": 16},
+    "neo": {"learned_positions": 16, "qkv_bias": False},
+    "phi": {"layer_norms": 1, "head_bias": True, "tied_embeddings": False},
+    "opt": {"learned_positions": 16, "embedding_width": 16, "final_norm": False},
+    "bert": {
+        "kind": "encoder",
+        "learned_positions": 32,
+        "token_types": 2,
+        "embedding_norm": True,
+        "final_norm": False,
+        "head_transform": True,
+        "head_bias": True,
+    },
+}
+every_kind = pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS)
 
 
 def shape_of(tmp_path: Path, **changes: Any) -> Shape:
@@ -28,7 +41,7 @@ def shape_of(tmp_path: Path, **changes: Any) -> Shape:
     return load_shape(tmp_path / "model.json")
 
 
-@pytest.mark.parametrize("changes", KINDS, ids=["gpt", "llama", "bert"])
+@every_kind
 def test_parameters_are_those_of_the_plan(tmp_path: Path, changes: dict[str, Any]) -> None:
     """What the memory model counts is there, and nothing else."""
     network = Transformer(shape_of(tmp_path, **changes))
@@ -36,7 +49,7 @@ def test_parameters_are_those_of_the_plan(tmp_path: Path, changes: dict[str, Any
     assert counted == model(1, **changes).parameters
 
 
-@pytest.mark.parametrize("changes", KINDS, ids=["gpt", "llama", "bert"])
+@every_kind
 def test_recomputation_changes_nothing(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Full recomputation gives the same loss and gradients."""
     shape = shape_of(tmp_path, **changes)

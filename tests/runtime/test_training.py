@@ -149,11 +149,10 @@ class Seeded(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, shape: example_model.Shape) -> None:
         super().__init__()
         self.parts = torch.nn.ModuleList()
-        makers = [example_model.Embedding, *[example_model.Layer] * shape.layers]
+        makers = [example_model.Embedding, *[example_model.Layer] * shape.layers, example_model.Finish]
         for index, maker in enumerate(makers):
             torch.manual_seed(SEED + index)
             self.parts.append(maker(shape))
-        self.parts.append(example_model.make_norm(shape))
 
     def forward(self, tokens: Any) -> Any:
         hidden = tokens

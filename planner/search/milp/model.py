@@ -37,7 +37,7 @@ class PipelineModel:
             list(stages.options(stage, cutoff_seconds)) for stage in range(self.depth)
         ]
         self.problem = pulp.LpProblem("pipeline", pulp.LpMinimize)
-        self.end = pulp.LpVariable("T", lowBound=0.0, upBound=1.0)
+        self.end = self.problem.add_variable("T", lowBound=0.0, upBound=1.0)
         self.problem += self.end
         self.feasible = all(self.options)
         if self.feasible:
@@ -45,7 +45,7 @@ class PipelineModel:
 
     def _build(self) -> None:
         self.take = [
-            [pulp.LpVariable(f"x_{stage}_{index}", cat="Binary") for index in range(len(options))]
+            [self.problem.add_variable(f"x_{stage}_{index}", cat="Binary") for index in range(len(options))]
             for stage, options in enumerate(self.options)
         ]
         self._one_option_per_stage()
@@ -75,9 +75,12 @@ class PipelineModel:
             ]
             if used:
                 self.problem += self._sum(used) <= (kind.replicas(tp) if tp else kind.devices)
+
     def _places(self) -> None:
         """Sends cost what the places of both ends say: a flow from state to state along the stages."""
-        self.places = Places(self.stages, sorted({option.composition for row in self.options for option in row}))
+        self.places = Places(
+            self.stages, sorted({option.composition for row in self.options for option in row})
+        )
         self.send: list[Linear] = [Linear() for _ in range(self.depth)]
         self._fresh: dict[tuple[str, str], list[pulp.LpVariable]] = {}
         arriving = self._first_states()
@@ -94,7 +97,9 @@ class PipelineModel:
             self._count_fresh(state, variables)
         return found
 
-    def _flow(self, stage: int, arriving: dict[State, list[pulp.LpVariable]]) -> dict[State, list[pulp.LpVariable]]:
+    def _flow(
+        self, stage: int, arriving: dict[State, list[pulp.LpVariable]]
+    ) -> dict[State, list[pulp.LpVariable]]:
         """Edges from the states of a stage to the places of the next; returns what arrives in each state there."""
         incoming: dict[int, list[pulp.LpVariable]] = {}
         found: dict[State, list[pulp.LpVariable]] = {}
@@ -106,7 +111,7 @@ class PipelineModel:
                 after, seconds = self.places.step(state, place)
                 if seconds == float("inf"):
                     continue
-                edge = pulp.LpVariable(f"e_{stage}_{number}_{place}", lowBound=0.0, upBound=1.0)
+                edge = self.problem.add_variable(f"e_{stage}_{number}_{place}", lowBound=0.0, upBound=1.0)
                 cost.append((seconds / self.scale, edge))
                 leaving.append(edge)
                 incoming.setdefault(place, []).append(edge)
@@ -125,12 +130,16 @@ class PipelineModel:
         for start in last:
             for end in first:
                 if self.places.around(start, end) < float("inf"):
-                    edges[start, end] = pulp.LpVariable(f"r_{start}_{end}", lowBound=0.0, upBound=1.0)
+                    edges[start, end] = self.problem.add_variable(
+                        f"r_{start}_{end}", lowBound=0.0, upBound=1.0
+                    )
         for side, by_place in enumerate((last, first)):
             for place, variables in by_place.items():
                 found = [edge for ends, edge in edges.items() if ends[side] == place]
                 self.problem += pulp.lpSum(found) == pulp.lpSum(variables)
-        self.send[-1] = self._sum((self.places.around(*ends) / self.scale, edge) for ends, edge in edges.items())
+        self.send[-1] = self._sum(
+            (self.places.around(*ends) / self.scale, edge) for ends, edge in edges.items()
+        )
 
     def _count_fresh(self, state: State, variables: list[pulp.LpVariable]) -> None:
         """Remember who takes an untouched node."""
@@ -156,7 +165,9 @@ class PipelineModel:
             fresh = [(1, variable) for variable in self._fresh.get(kind.key, [])]
             if whole or fresh:
                 self.problem += self._sum_all(whole + fresh) <= kind.nodes
-            large = [(count, x) for stage, option, x in self._all() if (count := self._large_parts(option, kind))]
+            large = [
+                (count, x) for stage, option, x in self._all() if (count := self._large_parts(option, kind))
+            ]
             if large:
                 self.problem += self._sum_all(large) <= kind.nodes
 

@@ -53,7 +53,11 @@ class Places:
         sends = self.sends(last, first)
         depth = self.stages.choice.depth
         if self._small(last) and self._small(first) and depth * self._devices(first) > self._room(first):
-            return sends.far_seconds if self._kind(last) == self._kind(first) else min(sends.near_seconds, sends.far_seconds)
+            return (
+                sends.far_seconds
+                if self._kind(last) == self._kind(first)
+                else min(sends.near_seconds, sends.far_seconds)
+            )
         return min(sends.near_seconds, sends.far_seconds)
 
     def fresh_node(self, state: State) -> tuple[str, str] | None:

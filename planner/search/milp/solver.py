@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pulp
@@ -38,10 +39,16 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
         return found
 
 
+@cache
 def available() -> tuple[str, ...]:
     """Names of the solvers that can run here, best first."""
     found = ["highs"] if importlib.util.find_spec("highspy") else []
-    return (*found, "cbc") if pulp.PULP_CBC_CMD().available() else tuple(found)
+    return (*found, "cbc") if pulp.COIN_CMD(path=_cbc_path()).available() else tuple(found)
+
+
+def _cbc_path() -> str | None:
+    """The CBC that comes with PuLP; None looks for one on the PATH."""
+    return getattr(pulp.PULP_CBC_CMD, "pulp_cbc_path", None)
 
 
 def solve(
@@ -76,7 +83,9 @@ def _highs(problem: pulp.LpProblem, gap: float, nodes: int | None, seconds: floa
 def _cbc(problem: pulp.LpProblem, gap: float, seconds: float | None) -> Solved:
     """CBC tells no bound through PuLP: what it stopped at, less the gap, is one."""
     options = ["randomCbcSeed 1", "randomSeed 1"]
-    problem.solve(pulp.PULP_CBC_CMD(msg=False, threads=1, gapRel=gap, timeLimit=seconds, options=options))
+    problem.solve(
+        pulp.COIN_CMD(path=_cbc_path(), msg=False, threads=1, gapRel=gap, timeLimit=seconds, options=options)
+    )
     if problem.status == pulp.LpStatusInfeasible:
         return Solved(status="infeasible", bound=float("inf"), has_solution=False)
     if problem.sol_status != pulp.LpSolutionOptimal:

@@ -1,0 +1,69 @@
+"""Closed-form bounds are never above what a choice really gives."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.cost.estimate import Estimator
+from planner.search.bounds import Bounds
+from planner.search.pipeline import OpenChoice
+from planner.search.space import Choice, depths, families, interleavings, usable_kinds
+from planner.search.values import Limits
+from planner.targets import TARGETS
+from tests.clusters import cluster, gpt, pool, small_problem
+
+
+@given(st.integers(0, 10**9), st.sampled_from(["megatron", "deepspeed", "flagscale"]))
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_bounds_hold_for_every_choice(seed: int, target: str) -> None:
+    """Family <= choice <= best plan of the choice."""
+    spec, model = small_problem(seed)
+    estimator, limits = Estimator(spec, model), Limits(gap=0.0)
+    bounds, kinds = Bounds(estimator), usable_kinds(estimator.topology, model)
+    for family in families(TARGETS[target], limits, model, kinds):
+        found = depths(family, limits, model, kinds)
+        if not found:
+            continue
+        outer = bounds.family_bound(family, max(found))
+        for depth in found:
+            for interleave in interleavings(family, depth, model):
+                own = bounds.bound(family, depth, interleave)
+                assert outer <= own * (1 + 1e-9)
+                best = solved(Choice(family=family, depth=depth, interleave=interleave), estimator, limits)
+                assert own <= best * (1 + 1e-9)
+
+
+def solved(choice: Choice, estimator: Estimator, limits: Limits) -> float:
+    """Seconds of the best plan of a choice; infinite without one."""
+    opened = OpenChoice(choice, estimator, limits, cutoff_seconds=float("inf"), bound_seconds=0.0)
+    for _ in range(200):
+        if opened.closed:
+            break
+        opened.step(float("inf"))
+    return opened.best.estimate.step_seconds if opened.best else float("inf")
+
+
+def test_a_model_too_large_for_every_memory_is_out() -> None:
+    """No choice of it is even opened."""
+    model = gpt(96, 12288, 96, global_batch=64)
+    estimator = Estimator(cluster(pool("p")), model)
+    bounds = Bounds(estimator)
+    kinds = usable_kinds(estimator.topology, model)
+    for family in families(TARGETS["megatron"], Limits(), model, kinds):
+        assert bounds.family_bound(family, 8) == float("inf")
+
+
+def test_slow_networks_raise_the_bound_of_pipelines() -> None:
+    """Sends that every stage must do are counted."""
+    found = []
+    for gbps in (200.0, 1.0):
+        estimator = Estimator(cluster(pool("p", nodes=4, nics=1, gbps=gbps)), gpt(global_batch=64))
+        kinds = usable_kinds(estimator.topology, estimator.model)
+        family = next(
+            item
+            for item in families(TARGETS["megatron"], Limits(), estimator.model, kinds)
+            if (item.tp, item.dp, item.recompute, item.batch, item.zero) == (1, 8, "none", 8, 1)
+        )
+        found.append(Bounds(estimator).bound(family, 4, 1))
+    assert found[1] > 2 * found[0]

@@ -1,0 +1,79 @@
+"""The ILP and its solvers."""
+
+from __future__ import annotations
+
+import pulp
+import pytest
+
+from planner.cost.estimate import Estimator
+from planner.search.explorer import Explorer
+from planner.search.milp.model import PipelineModel
+from planner.search.milp.solver import available, solve
+from planner.search.options import StageOptions
+from planner.search.space import Choice, Family
+from planner.search.values import Limits, Silent
+from tests.clusters import cluster, gpt, pool, small_problem
+
+
+def options(depth: int = 4, interleave: int = 1) -> StageOptions:
+    """Stages of two replicas over an A100 and a V100 node."""
+    estimator = Estimator(cluster(pool("a"), pool("b", "V100")), gpt())
+    family = Family(target="megatron", zero=1, recompute="none", tp=2, dp=2, batch=4, micro_batches=16)
+    return StageOptions(Choice(family=family, depth=depth, interleave=interleave), estimator, Limits())
+
+
+def test_both_solvers_are_here() -> None:
+    """HiGHS first, CBC as the fallback."""
+    assert available() == ("highs", "cbc")
+
+
+@pytest.mark.parametrize("name", ["highs", "cbc"])
+def test_a_knapsack(name: str) -> None:
+    """Both solve, say what is infeasible, and give a bound that is not above the answer."""
+    problem = pulp.LpProblem("knapsack", pulp.LpMinimize)
+    take = [problem.add_variable(f"x{index}", cat="Binary") for index in range(4)]
+    problem += pulp.lpSum(cost * x for cost, x in zip((5, 4, 3, 7), take, strict=True))
+    problem += pulp.lpSum(size * x for size, x in zip((2, 3, 1, 5), take, strict=True)) >= 6
+    solved = solve(problem, gap=0.0, solver=name)
+    assert solved.status == "optimal"
+    assert pulp.value(problem.objective) == pytest.approx(10)
+    assert solved.bound <= 10 + 1e-6
+    problem += pulp.lpSum(take) >= 5
+    assert solve(problem, gap=0.0, solver=name).status == "infeasible"
+
+
+@pytest.mark.parametrize("interleave", [1, 2])
+def test_solutions_are_plans(interleave: int) -> None:
+    """Every layer once, one option a stage, and the model's time is never above the estimate's."""
+    stages = options(interleave=interleave)
+    model = PipelineModel(stages, 10.0)
+    solved = model.solve(gap=0.0)
+    plan = stages.plan(model.chosen())
+    assert plan.layers == 24
+    assert plan.pp == 4
+    estimate = stages.estimator.estimate(plan)
+    assert solved.bound <= estimate.step_seconds
+    assert model.relaxed_bound() <= solved.bound + 1e-6
+    assert solved.bound > 0.8 * estimate.step_seconds
+
+
+def test_a_cut_solution_does_not_come_back_cheap() -> None:
+    """After the cut the same options cost what the estimate says."""
+    stages = options()
+    model = PipelineModel(stages, 10.0)
+    before = model.solve(gap=0.0).bound
+    model.cut_solution(model.chosen(), 9.0, before)
+    after = model.solve(gap=0.0)
+    assert after.bound >= before * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cbc_finds_what_highs_finds(seed: int) -> None:
+    """The fallback gives plans of the same cost."""
+    found = []
+    for name in ("highs", "cbc"):
+        spec, model = small_problem(seed)
+        explorer = Explorer(Estimator(spec, model), Limits(gap=0.0, pp=(2, 3)), Silent(), solver=name)
+        explorer.run()
+        found.append(explorer.incumbent)
+    assert found[0] == pytest.approx(found[1], rel=1e-6)

@@ -1,0 +1,62 @@
+"""The ILP against every plan of the space, on generated small instances."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.search.exhaustive import exhaustive
+from planner.search.solve import search
+from planner.search.values import Limits
+from tests.clusters import small_problem
+
+SEEDS = st.integers(0, 10**9)
+
+
+def check(seed: int, limits: Limits) -> None:
+    """The same cost as the oracle, never a bound above it, and a plan that fits."""
+    cluster, model = small_problem(seed)
+    found = search(cluster, model, limits=limits, explain=False)
+    best = exhaustive(cluster, model, limits=limits)
+    if best is None:
+        assert found.best is None
+        assert found.status == "infeasible"
+        return
+    assert found.best is not None, best.plan
+    assert found.best.estimate.fits
+    assert found.best.estimate.step_seconds == pytest.approx(best.estimate.step_seconds, rel=1e-6)
+    assert found.bound_seconds <= best.estimate.step_seconds * (1 + 1e-9)
+    assert found.status == "optimal"
+    assert found.gap <= 1e-5
+
+
+@given(SEEDS)
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_the_search_finds_what_exhaustion_finds(seed: int) -> None:
+    """All targets that are emitted, the whole space."""
+    check(seed, Limits(gap=0.0))
+
+
+@given(SEEDS, st.sampled_from(["megatron", "deepspeed"]))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_pipelines_alone(seed: int, target: str) -> None:
+    """Only several stages, so that the ILP has to answer."""
+    check(seed, Limits(gap=0.0, target=target, pp=(2, 3, 4)))
+
+
+@given(SEEDS)
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_degrees_of_each_stage(seed: int) -> None:
+    """The target whose stages have tensor- and data-parallel degrees of their own."""
+    check(seed, Limits(gap=0.0, target="flagscale"))
+
+
+@pytest.mark.slow
+@given(
+    SEEDS, st.sampled_from([None, "megatron", "deepspeed", "flagscale"]), st.sampled_from([None, (2, 3, 4)])
+)
+@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+def test_thousands(seed: int, target: str | None, depths: tuple[int, ...] | None) -> None:
+    """The same on many more instances."""
+    check(seed, Limits(gap=0.0, target=target, pp=depths))

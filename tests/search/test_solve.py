@@ -1,0 +1,249 @@
+"""The search as a whole: determinism, invariants, limits, interrupts, reasons."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.calibration import DEFAULT
+from planner.cost.estimate import Estimator
+from planner.errors import UsageError
+from planner.plan_check import check_plan
+from planner.search.explorer import Explorer
+from planner.search.solve import search
+from planner.search.values import Limits, SearchResult, Silent
+from planner.spec.cluster import ClusterSpec, GpuSpec
+from planner.spec.model import ModelSpec
+from tests.clusters import cluster, gpt, pool, small_problem
+
+SEEDS = st.integers(0, 10**9)
+QUICK = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def seconds(spec: ClusterSpec, model: ModelSpec, **changes: float) -> float:
+    """Exact best step; infinite when nothing fits."""
+    found = search(spec, model, replace(DEFAULT, **changes), Limits(gap=0.0), explain=False)  # type: ignore[arg-type]
+    return found.best.estimate.step_seconds if found.best else float("inf")
+
+
+@given(SEEDS)
+@QUICK
+def test_plans_obey_their_target(seed: int) -> None:
+    """Every rule of the plan checker holds for what the search returns."""
+    spec, model = small_problem(seed)
+    found = search(spec, model, limits=Limits(gap=0.0), explain=False)
+    if found.best:
+        check_plan(found.best.plan, spec, model)
+
+
+@given(SEEDS)
+@QUICK
+def test_the_order_of_pools_does_not_matter(seed: int) -> None:
+    """The same plan for any order of pools in the file."""
+    spec, model = small_problem(seed)
+    pools = list(spec.pools)
+    random.Random(seed).shuffle(pools)
+    shuffled = spec.model_copy(update={"pools": tuple(pools), "gpus": dict(reversed(spec.gpus.items()))})
+    first, second = (search(item, model, explain=False).best for item in (spec, shuffled))
+    assert (first and first.plan) == (second and second.plan)
+
+
+def changed(spec: ClusterSpec, **factors: float) -> ClusterSpec:
+    """Every GPU with a number multiplied."""
+
+    def better(gpu: GpuSpec) -> GpuSpec:
+        return gpu.model_copy(update={name: getattr(gpu, name) * factor for name, factor in factors.items()})
+
+    return spec.model_copy(update={"gpus": {name: better(gpu) for name, gpu in spec.gpus.items()}})
+
+
+@given(SEEDS)
+@QUICK
+def test_more_memory_never_hurts(seed: int) -> None:
+    """A plan that fitted still fits."""
+    spec, model = small_problem(seed)
+    assert seconds(changed(spec, memory_gib=2.0), model) <= seconds(spec, model) * (1 + 1e-6)
+
+
+@given(SEEDS)
+@QUICK
+def test_faster_links_never_hurt(seed: int) -> None:
+    """Nor does a faster NIC."""
+    spec, model = small_problem(seed)
+    pools = tuple(
+        item.model_copy(
+            update={
+                "nics": tuple(
+                    nic.model_copy(update={"bandwidth_gbps": 4 * nic.bandwidth_gbps}) for nic in item.nics
+                )
+            }
+        )
+        for item in spec.pools
+    )
+    faster = spec.model_copy(update={"pools": pools})
+    assert seconds(faster, model) <= seconds(spec, model) * (1 + 1e-6)
+
+
+@given(SEEDS)
+@QUICK
+def test_one_more_pool_never_hurts(seed: int) -> None:
+    """Devices may stay idle."""
+    spec, model = small_problem(seed)
+    extra = pool("z", "V100", per_node=1, fabric="eth", nics=1)
+    more = cluster(*spec.pools, extra, gpus=spec.gpus).model_copy(update={"reserve_gib": spec.reserve_gib})
+    assert seconds(more, model) <= seconds(spec, model) * (1 + 1e-6)
+
+
+def problem() -> tuple[ClusterSpec, ModelSpec]:
+    """Eight A100 and eight V100 with a model of 1.3 B parameters."""
+    return cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)
+
+
+@pytest.fixture(scope="module")
+def result() -> SearchResult:
+    """The search of ``problem`` with its reasons."""
+    return search(*problem())
+
+
+def test_the_result_is_proven(result: SearchResult) -> None:
+    """Optimal within the gap, bound below the plan."""
+    assert result.status == "optimal"
+    assert result.best is not None
+    assert result.bound_seconds <= result.best.estimate.step_seconds
+    assert 0 <= result.gap <= 0.01
+    assert result.candidates >= result.solved > 0
+
+
+def test_every_family_has_a_plan_or_a_reason(result: SearchResult) -> None:
+    """The chosen one first; no other is faster than the gap allows."""
+    assert result.alternatives[0].chosen
+    assert result.best is not None
+    names = [item.family for item in result.alternatives]
+    assert len(set(names)) == len(names) > 5
+    for item in result.alternatives[1:]:
+        assert item.reason
+        if item.scored is not None:
+            assert item.scored.estimate.step_seconds >= result.bound_seconds * (1 - 1e-9)
+
+
+def test_limits_are_obeyed() -> None:
+    """Pinned choices come back as asked."""
+    spec, model = problem()
+    found = search(
+        spec, model, limits=Limits(target="megatron", tp=(2,), pp=(2,), recompute=("full",)), explain=False
+    )
+    assert found.best is not None
+    plan = found.best.plan
+    assert (plan.target, plan.pp, plan.stages[0].recompute) == ("megatron", 2, "full")
+    assert {group.tp for stage in plan.stages for group in stage.replicas} == {2}
+    with pytest.raises(UsageError, match="unknown target"):
+        search(spec, model, limits=Limits(target="horovod"))
+
+
+def test_wider_targets_are_never_worse() -> None:
+    """FlagScale expresses Megatron's plans without interleaving and mixing."""
+    spec, model = (
+        cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)),
+        gpt(8, 1024, 8, global_batch=8),
+    )
+    wide = search(spec, model, limits=Limits(gap=0.0, target="flagscale"), explain=False).best
+    narrow = search(spec, model, limits=Limits(gap=0.0, target="megatron"), explain=False).best
+    assert wide is not None
+    assert narrow is not None
+    if narrow.plan.interleave == 1 and all(len(stage.replicas) == 1 for stage in narrow.plan.stages):
+        assert wide.estimate.step_seconds <= narrow.estimate.step_seconds * (1 + 1e-6)
+
+
+def test_advice_names_the_feature() -> None:
+    """A stage that needs a degree of its own is told, with the target that has it."""
+    spec = cluster(pool("a", per_node=4), pool("b", "V100", per_node=8))
+    model = gpt(32, 4096, 32, global_batch=64, sequence_length=2048)
+    found = search(spec, model, limits=Limits(target="megatron"))
+    assert found.best is not None
+    for item in found.advice:
+        assert item.target in ("deepspeed", "flagscale")
+        assert item.faster >= 0.01
+        assert item.scored.estimate.step_seconds < found.best.estimate.step_seconds
+
+
+def test_nothing_fits_and_why() -> None:
+    """Causes add up, the nearest miss has its number, hints were tried."""
+    found = search(cluster(pool("a", "V100", per_node=2, nodes=2)), gpt(40, 5120, 40, global_batch=8))
+    assert found.status == "infeasible"
+    assert found.best is None
+    assert found.diagnosis is not None
+    assert "model states take" in found.diagnosis.causes[0]
+    assert "lacks" in found.diagnosis.nearest_miss
+    assert any("more nodes in pool a" in hint for hint in found.diagnosis.hints)
+    assert any("layers" in hint for hint in found.diagnosis.hints)
+
+
+def test_no_device_has_the_number_format() -> None:
+    """Infeasible, with the devices named."""
+    found = search(cluster(pool("b", "V100")), gpt(precision="bf16"))
+    assert found.diagnosis is not None
+    assert found.diagnosis.causes[0] == "V100 cannot be used: no bf16"
+
+
+def test_a_time_limit_keeps_the_best_plan() -> None:
+    """Feasible with an honest gap, or unknown when nothing was found in no time at all."""
+    spec, model = cluster(pool("a", nodes=8), pool("b", "V100", nodes=8)), gpt(48, 8192, 64, global_batch=512)
+    found = search(spec, model, limits=Limits(time_limit_seconds=1.0), explain=False)
+    assert found.seconds < 6
+    assert found.status in ("feasible", "optimal")
+    assert found.best is not None
+    nothing = search(spec, model, limits=Limits(time_limit_seconds=0.0), explain=False)
+    assert nothing.status == "unknown"
+
+
+def test_an_interrupt_keeps_the_best_plan() -> None:
+    """Ctrl-C in the middle: the incumbent and a valid bound."""
+
+    class Impatient:
+        def progress(
+            self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float
+        ) -> None:
+            if best_seconds is not None:
+                raise KeyboardInterrupt
+
+    spec, model = problem()
+    found = search(spec, model, limits=Limits(gap=0.0), reporter=Impatient())
+    assert found.interrupted
+    assert found.best is not None
+    assert found.status == "feasible"
+    assert found.bound_seconds <= found.best.estimate.step_seconds
+
+
+@pytest.mark.parametrize("gpus", [(3, 5), (5, 7), (12, 5)])
+def test_any_number_of_gpus(gpus: tuple[int, int]) -> None:
+    """Totals that are no powers of two: 8, 12, 17."""
+    spec = cluster(
+        *(
+            pool(name, kind, per_node=count)
+            for name, kind, count in zip("ab", ("A100", "V100"), gpus, strict=True)
+        )
+    )
+    found = search(spec, gpt(global_batch=60), explain=False)
+    assert found.status == "optimal"
+
+
+def test_a_batch_that_nothing_divides_is_kept_exactly() -> None:
+    """61 sequences on 8 devices: shares differ by device, the sum is 61."""
+    found = search(cluster(pool("a")), gpt(global_batch=61), explain=False)
+    assert found.best is not None
+    assert found.best.plan.global_batch == 61
+
+
+def test_quick_plans_are_plans() -> None:
+    """The first incumbent fits and is not faster than the optimum."""
+    spec, model = problem()
+    explorer = Explorer(Estimator(spec, model), Limits(), Silent())
+    quick = explorer.quick()
+    best = search(spec, model, limits=Limits(gap=0.0), explain=False).best
+    assert quick is not None
+    assert best is not None
+    assert best.estimate.step_seconds <= quick.estimate.step_seconds * (1 + 1e-6)

@@ -1,0 +1,82 @@
+"""Kinds and paths of a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.spec.cluster import ClusterSpec, FabricLinkSpec, FabricSpec, NicSpec
+from planner.topology import Topology
+from tests.clusters import cluster, pool
+
+
+def test_kinds_are_devices_of_one_pool() -> None:
+    """A node that mixes devices has two kinds; sizes are SI."""
+    mixed = pool("m").model_copy(update={"devices": ("A100", "A100", "V100")})
+    kinds = Topology(cluster(mixed, pool("b", "V100", nodes=3))).kinds
+    assert [(kind.key, kind.per_node, kind.devices) for kind in kinds] == [
+        (("b", "V100"), 8, 24),
+        (("m", "A100"), 2, 2),
+        (("m", "V100"), 1, 1),
+    ]
+    assert kinds[1].memory_bytes == 80 * 2**30
+    assert kinds[1].replicas(2) == 1
+    assert kinds[0].replicas(3) == 6
+
+
+def two_fabrics(*links: FabricLinkSpec) -> ClusterSpec:
+    """Pools on different fabrics, both also on Ethernet of which one card is slow."""
+    first, second = pool("a", fabric="ib"), pool("b", fabric="roce")
+    slow = NicSpec(fabric="eth", bandwidth_gbps=10)
+    both = tuple(item.model_copy(update={"nics": (*item.nics, slow)}) for item in (first, second))
+    return cluster(*both, links=links)
+
+
+def test_nodes_talk_over_the_widest_path() -> None:
+    """The common Ethernet without a link; the link between the fast fabrics when it is wider."""
+    assert Topology(two_fabrics()).path("a", "b").fabric == "eth"
+    wide = FabricLinkSpec(between=("ib", "roce"), bandwidth_gbps=400, latency_us=500)
+    path = Topology(two_fabrics(wide)).path("a", "b")
+    assert path.fabric == "ib+roce"
+    assert path.bytes_per_second == 50e9
+    assert path.latency_seconds == pytest.approx(510e-6)
+
+
+def test_inside_a_pool() -> None:
+    """One node talks inside, several over their fabric; without NICs not at all."""
+    assert Topology(cluster(pool("a"))).path("a", "a").fabric == "node"
+    assert Topology(cluster(pool("a", nodes=2))).path("a", "a").fabric == "ib"
+    lonely = pool("a", nodes=2).model_copy(update={"nics": ()})
+    assert not Topology(cluster(lonely)).path("a", "a").connected
+
+
+def test_oversubscription_divides_what_a_fabric_carries() -> None:
+    """A fabric at 2:1 carries half of the cards' sum."""
+    spec = cluster(pool("a", nodes=2, nics=1))
+    crowded = spec.model_copy(
+        update={"fabrics": {"ib": FabricSpec(kind="infiniband", latency_us=5, oversubscription=2)}}
+    )
+    full, half = (Topology(item).path("a", "a").bytes_per_second for item in (spec, crowded))
+    assert half == full / 2
+
+
+def test_links_chain() -> None:
+    """Through two gateways: the narrowest counts, latencies add up."""
+    links = (
+        FabricLinkSpec(between=("ib", "wan"), bandwidth_gbps=100, latency_us=1000),
+        FabricLinkSpec(between=("wan", "roce"), bandwidth_gbps=50, latency_us=2000),
+    )
+    spec = cluster(pool("a", fabric="ib"), pool("b", fabric="roce"), links=links)
+    spec = spec.model_copy(
+        update={"fabrics": {**spec.fabrics, "wan": FabricSpec(kind="ethernet", latency_us=0)}}
+    )
+    path = Topology(spec).path("a", "b")
+    assert path.fabric == "ib+wan+roce"
+    assert path.shared_bytes_per_second == 6.25e9
+    assert path.latency_seconds == pytest.approx(3.01e-3)
+
+
+def test_the_link_matrix_is_square_and_symmetric() -> None:
+    """In the order of the file."""
+    names, matrix = Topology(two_fabrics()).link_matrix()
+    assert names == ("a", "b")
+    assert matrix[0][1].fabric == matrix[1][0].fabric
