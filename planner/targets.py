@@ -41,6 +41,12 @@ class Target:
     """Bytes of a gradient element kept and reduced in mixed precision."""
     overlaps_parameter_gather: bool
     """True when the parameters updated by ZeRO-1 are gathered under the next forward."""
+    overlaps_reduction_always: bool
+    """True when gradients are reduced under the backward whatever the plan; else with ZeRO >= 1 and no pipeline."""
+    network_per_group: bool
+    """True when groups may use different networks; else one slow pair puts all groups on sockets."""
+    sharding_optimizers: tuple[str, ...]
+    """Optimizers whose states ZeRO-1 can shard."""
 
 
 TARGETS: dict[str, Target] = {
@@ -61,6 +67,9 @@ TARGETS: dict[str, Target] = {
             recomputes=("none", "full"),
             gradient_bytes=2,
             overlaps_parameter_gather=False,
+            overlaps_reduction_always=False,
+            network_per_group=False,
+            sharding_optimizers=("adamw", "sgd"),
         ),
         Target(
             name="megatron",
@@ -77,6 +86,9 @@ TARGETS: dict[str, Target] = {
             recomputes=("none", "selective", "full"),
             gradient_bytes=4,
             overlaps_parameter_gather=True,
+            overlaps_reduction_always=True,
+            network_per_group=True,
+            sharding_optimizers=("adamw",),
         ),
         Target(
             name="flagscale",
@@ -93,6 +105,9 @@ TARGETS: dict[str, Target] = {
             recomputes=("none", "selective", "full"),
             gradient_bytes=4,
             overlaps_parameter_gather=True,
+            overlaps_reduction_always=True,
+            network_per_group=True,
+            sharding_optimizers=("adamw",),
         ),
     )
 }

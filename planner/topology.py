@@ -6,8 +6,10 @@ links. Two nodes talk along the widest path; pools never forward traffic for oth
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations, combinations_with_replacement
 
 import networkx as nx
 
@@ -89,6 +91,18 @@ NO_PATH = Path(
 )
 
 
+def sockets_only(cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster as a job sees it that can use no RDMA: Ethernet fabrics, the cards and links on them."""
+    kept = {name for name, fabric in cluster.fabrics.items() if fabric.kind == "ethernet"}
+    pools = tuple(
+        pool.model_copy(update={"nics": tuple(nic for nic in pool.nics if nic.fabric in kept)})
+        for pool in cluster.pools
+    )
+    links = tuple(link for link in cluster.links if set(link.between) <= kept)
+    fabrics = {name: fabric for name, fabric in cluster.fabrics.items() if name in kept}
+    return cluster.model_copy(update={"pools": pools, "links": links, "fabrics": fabrics})
+
+
 class Topology:
     """A cluster as kinds of devices and paths; immutable, answers are cached."""
 
@@ -129,6 +143,26 @@ class Topology:
         if key not in self._paths:
             self._paths[key] = self._widest(self._pools[first], self._pools[last])
         return self._paths[key]
+
+    def on_rdma(self, first: str, last: str) -> bool:
+        """True when nodes of the two pools reach each other by RDMA all the way, or inside a node."""
+        path = self.path(first, last)
+        if path.fabric == "node":
+            return True
+        kinds = {self.cluster.fabrics[name].kind for name in path.fabric.split("+") if name}
+        return path.connected and "ethernet" not in kinds
+
+    def needs_sockets(self, pools: Iterable[str]) -> bool:
+        """True when some two nodes of these pools reach each other by Ethernet only."""
+        return any(not self.on_rdma(*pair) for pair in combinations_with_replacement(sorted(set(pools)), 2))
+
+    def islands(self) -> tuple[tuple[str, ...], ...]:
+        """Pools that reach each other by RDMA, largest sets, each sorted."""
+        graph: nx.Graph[str] = nx.Graph()
+        names = sorted(self._pools)
+        graph.add_nodes_from(name for name in names if self.on_rdma(name, name))
+        graph.add_edges_from(pair for pair in combinations(graph, 2) if self.on_rdma(*pair))
+        return tuple(sorted(tuple(sorted(clique)) for clique in nx.find_cliques(graph)))
 
     def link_matrix(self) -> tuple[tuple[str, ...], tuple[tuple[Path, ...], ...]]:
         """Pool names in file order and the path between each two, [pool][pool]."""

@@ -100,6 +100,12 @@ def small_problem(seed: int) -> tuple[ClusterSpec, ModelSpec]:
     if len(pools) == 2 and draw.random() < 0.15:
         devices = ("A",) * counts[0] + ("B",) * counts[1]
         pools = (pools[0].model_copy(update={"devices": devices, "hosts": ("node",), "nics": ()}),)
+    if len(pools) == 2 and draw.random() < 0.3:
+        fast = (NicSpec(fabric=fabric, bandwidth_gbps=200) for fabric in ("ib", "roce"))
+        pools = tuple(
+            item.model_copy(update={"nics": (*item.nics, card)})
+            for item, card in zip(pools, fast, strict=True)
+        )
     return cluster(*pools, gpus=specs).model_copy(update={"reserve_gib": 0.5}), _small_model(draw)
 
 

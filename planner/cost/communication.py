@@ -86,10 +86,12 @@ def data_ring(slots: Sequence[Slot], load: NodeLoad, topology: Topology, calibra
     size = sum(slot.replicas for slot in slots)
     if size == 1:
         return Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
-    inside = [
-        _inside(slot, topology) for slot in slots if slot.replicas_per_node > 1 or not spans_nodes(slots)
-    ]
-    hops = inside + (list(_between(slots, load, topology)) if spans_nodes(slots) else [])
+    members: dict[tuple[str, int], int] = {}
+    for slot in slots:
+        node = (slot.pool, slot.first_node)
+        members[node] = members.get(node, 0) + slot.replicas_per_node
+    hops = [_inside(slot, topology) for slot in slots if members[slot.pool, slot.first_node] > 1]
+    hops += _between(slots, load, topology) if spans_nodes(slots) else []
     rate, _, latency, crosses = min(hops, key=lambda hop: (hop[0], hop[1]))
     latency = max(hop[2] for hop in hops)
     return Ring(

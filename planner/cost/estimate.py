@@ -17,7 +17,7 @@ from planner.plan import Plan, ReplicaGroup, Stage
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import target
-from planner.topology import Topology
+from planner.topology import Topology, sockets_only
 
 
 def estimate(
@@ -50,15 +50,21 @@ class Estimator:
         self.model = model
         self.calibration = calibration
         self.topology = Topology(cluster)
-        self.pricers: dict[str, Pricer] = {}
+        self._sockets = Topology(sockets_only(cluster))
+        self._pricers: dict[tuple[str, bool], Pricer] = {}
 
-    def pricer(self, target_name: str) -> Pricer:
-        """The pricer of a target, shared by all its plans."""
-        if target_name not in self.pricers:
-            self.pricers[target_name] = Pricer(
-                self.topology, self.model, self.calibration, target(target_name)
-            )
-        return self.pricers[target_name]
+    def pricer(self, target_name: str, *, sockets: bool = False) -> Pricer:
+        """The pricer of a target, shared by all its plans on the same network."""
+        key = (target_name, sockets)
+        if key not in self._pricers:
+            topology = self._sockets if sockets else self.topology
+            self._pricers[key] = Pricer(topology, self.model, self.calibration, target(target_name))
+        return self._pricers[key]
+
+    def uses_sockets(self, plan: Plan) -> bool:
+        """True when the runtime has one network for all groups and some nodes of the plan share no RDMA fabric."""
+        pools = {group.pool for stage in plan.stages for group in stage.replicas}
+        return not target(plan.target).network_per_group and self.topology.needs_sockets(pools)
 
     def estimate(self, plan: Plan) -> Estimate:
         """The estimate of one plan."""
@@ -89,15 +95,16 @@ class Estimator:
         self._require_precision(plan)
         placement = place(plan, self.cluster)
         load = crossing_rings(placement)
-        rings = tuple(data_ring(slots, load, self.topology, self.calibration) for slots in placement)
-        sends = self._sends(plan, placement)
+        pricer = self.pricer(plan.target, sockets=self.uses_sockets(plan))
+        rings = tuple(data_ring(slots, load, pricer.topology, self.calibration) for slots in placement)
+        sends = self._sends(plan, placement, pricer.topology)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
             if not ring.connected:
                 raise PlanError(f"stages[{index}]: its replicas stand on pools without a common fabric")
             if not sent.link:
                 raise PlanError(f"stages[{index}] and the next stand on pools without a common fabric")
         stages = tuple(
-            self.pricer(plan.target).price(shape_of(plan, index), stage.replicas, ring)
+            pricer.price(shape_of(plan, index), stage.replicas, ring)
             for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True))
         )
         forward, backward = with_sends(stages, [sent.seconds for sent in sends])
@@ -105,7 +112,7 @@ class Estimator:
             placement=placement, rings=rings, sends=sends, stages=stages, forward=forward, backward=backward
         )
 
-    def _sends(self, plan: Plan, placement: Placement) -> tuple[Send, ...]:
+    def _sends(self, plan: Plan, placement: Placement, topology: Topology) -> tuple[Send, ...]:
         """Sends from each stage to the next; from the last to the first only with interleaving."""
         if plan.pp == 1:
             return (Send(seconds=0.0, link="node"),)
@@ -116,7 +123,7 @@ class Estimator:
                 continue
             size = boundary_bytes(self.model, stage.replicas[0].micro_batch)
             following = placement[(index + 1) % plan.pp]
-            found.append(send(placement[index], following, size, self.topology, self.calibration))
+            found.append(send(placement[index], following, size, topology, self.calibration))
         return tuple(found)
 
     def _require_precision(self, plan: Plan) -> None:

@@ -134,12 +134,12 @@ def _logits(model: ModelSpec, load: Load) -> float:
 
 
 def _buffers(model: ModelSpec, load: Load, parameters: float) -> float:
-    """Reduction buckets of data parallelism; ZeRO-3 also holds the layers it has gathered ahead."""
+    """Reduction buckets, two where one fills while the other travels; ZeRO-3 also holds layers gathered ahead."""
     if load.dp == 1:
         return 0.0
     size = ELEMENT_BYTES[model.training.precision]
     bucket = size * min(parameters, BUCKET_ELEMENTS)
-    if load.zero == 2:
+    if load.zero in (1, 2):
         return 2 * bucket
     if load.zero == 3:
         largest = max(

@@ -296,7 +296,8 @@ class Pricer:
         )
         reduction = ring.gather_seconds(count * self._gradient_bytes()) if shape.zero < 2 else 0.0
         reduction *= 1 if shape.zero else 2
-        exposed, hidden = self._overlap(reduction, micro.backward_seconds)
+        overlapping = self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
+        exposed, hidden = self._overlap(reduction, micro.backward_seconds if overlapping else 0.0)
         under = micro.forward_seconds if self.target.overlaps_parameter_gather else 0.0
         exposed_gather, hidden_gather = self._overlap(gather, under)
         return exposed + exposed_gather + self._tied(shape, tp), hidden + hidden_gather

@@ -36,6 +36,8 @@ class DataParallel:
     target: str
     zero: int
     recompute: Recompute
+    network: str = ""
+    """As in ``Family``."""
 
 
 def choices(row: Target, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:

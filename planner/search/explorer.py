@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import accumulate
 from time import monotonic
@@ -11,11 +12,31 @@ from planner.search.bounds import Bounds
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.greedy import greedy
+from planner.search.milp.solver import TOLERANCE
 from planner.search.pipeline import OpenChoice
-from planner.search.space import Choice, Family, depths, families, interleavings, targets_of, usable_kinds
+from planner.search.space import (
+    Choice,
+    Family,
+    depths,
+    families,
+    interleavings,
+    networks,
+    targets_of,
+    usable_kinds,
+)
 from planner.search.values import Limits, Reporter, Scored, Status
+from planner.targets import Target
 
 Item = Family | Choice | OpenChoice | DataParallel
+
+
+class View:
+    """What a job of one runtime sees of the cluster."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self.estimator = estimator
+        self.bounds = Bounds(estimator)
+        self.kinds = usable_kinds(estimator.topology, estimator.model)
 
 
 class Explorer:
@@ -28,8 +49,8 @@ class Explorer:
         self.limits = limits
         self.reporter = reporter
         self.solver = solver
-        self.bounds = Bounds(estimator)
-        self.kinds = usable_kinds(estimator.topology, estimator.model)
+        self._whole = View(estimator)
+        self._views: dict[tuple[str, str], View] = {}
         self.best: Scored | None = None
         self.closed_bound = float("inf")
         self.candidates = 0
@@ -63,7 +84,9 @@ class Explorer:
         return self._deadline is not None and monotonic() >= self._deadline
 
     def offer(self, scored: Scored | None) -> None:
-        """Take a plan if it fits and is faster."""
+        """Take a plan if it fits and is faster on the whole cluster."""
+        if scored is not None and self._views:
+            scored = Scored(plan=scored.plan, estimate=self.estimator.estimate(scored.plan))
         if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.incumbent:
             self.best = scored
 
@@ -94,33 +117,50 @@ class Explorer:
         except KeyboardInterrupt:
             self.interrupted = True
 
+    def view(self, item: Family | DataParallel) -> View:
+        """The part of the cluster that a choice is about."""
+        return self._views[item.target, item.network] if item.network else self._whole
+
     def _open(self) -> None:
         for row in targets_of(self.limits):
-            for choice in data_parallel_choices(row, self.limits, self.estimator):
-                self._push(0.0, choice)
-                self.candidates += 1
-            for family in families(row, self.limits, self.estimator.model, self.kinds):
-                found = depths(family, self.limits, self.estimator.model, self.kinds)
-                if found:
-                    self._push(self.bounds.family_bound(family, max(found)), family)
+            for name, cluster in networks(row, self.estimator.topology).items():
+                view = self._whole
+                if name:
+                    view = View(Estimator(cluster, self.estimator.model, self.estimator.calibration))
+                    self._views[row.name, name] = view
+                self._open_view(row, name, view)
+
+    def _open_view(self, row: Target, network: str, view: View) -> None:
+        for choice in data_parallel_choices(row, self.limits, view.estimator):
+            self._push(0.0, replace(choice, network=network))
+            self.candidates += 1
+        for family in families(row, self.limits, view.estimator.model, view.kinds):
+            named = replace(family, network=network)
+            found = depths(named, self.limits, view.estimator.model, view.kinds)
+            if found:
+                self._push(view.bounds.family_bound(named, max(found)), named)
 
     def _first_plans(self) -> None:
-        """Quick plans of the most promising family of each (target, tp, dp), to have something to cut with."""
-        seen: set[tuple[str, int | None, int | None]] = set()
-        for bound, _, item in sorted(self._heap):
-            if not isinstance(item, Family) or item.dp is None or bound >= self.incumbent:
+        """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
+        seen: set[tuple[str, str, int | None, int | None]] = set()
+        for bound, _, item in sorted(self._heap, key=lambda entry: entry[:2]):
+            if not isinstance(item, Family) or item.dp is None or bound >= self.incumbent or self.out_of_time:
                 continue
-            key = (item.target, item.tp, item.dp)
-            if key not in seen and not self.out_of_time:
+            key = (item.target, item.network, item.tp, item.dp)
+            if key not in seen:
                 seen.add(key)
-                for depth in self._sample(item, depths(item, self.limits, self.estimator.model, self.kinds)):
-                    choice = Choice(family=item, depth=depth, interleave=1)
-                    if self.bounds.bound(item, depth, 1) < self.incumbent:
-                        self.offer(greedy(choice, self.estimator, self.limits))
+                self._greedy(item)
+
+    def _greedy(self, family: Family) -> None:
+        view = self.view(family)
+        for depth in self._sample(family, depths(family, self.limits, view.estimator.model, view.kinds)):
+            choice = Choice(family=family, depth=depth, interleave=1)
+            if view.bounds.bound(family, depth, 1) < self.incumbent:
+                self.offer(greedy(choice, view.estimator, self.limits))
 
     def _sample(self, family: Family, values: tuple[int, ...]) -> tuple[int, ...]:
         """Depths at which a faster kind is used up, and the halves, quarters, ... of the largest."""
-        filled = accumulate(int(speed.slots) for speed in self.bounds.speeds(family))
+        filled = accumulate(int(speed.slots) for speed in self.view(family).bounds.speeds(family))
         wanted = {*filled, *(values[-1] >> shift for shift in range(values[-1].bit_length()))}
         return tuple(sorted(wanted & set(values), reverse=True))
 
@@ -140,17 +180,18 @@ class Explorer:
             self._data_parallel(item)
 
     def _expand_family(self, bound: float, family: Family) -> None:
-        for depth in depths(family, self.limits, self.estimator.model, self.kinds):
+        view = self.view(family)
+        for depth in depths(family, self.limits, view.estimator.model, view.kinds):
             for interleave in interleavings(family, depth, self.estimator.model):
                 self.candidates += 1
-                own = self.bounds.bound(family, depth, interleave)
+                own = view.bounds.bound(family, depth, interleave)
                 self._push(max(bound, own), Choice(family=family, depth=depth, interleave=interleave))
 
     def _begin(self, bound: float, choice: Choice) -> None:
         self.solved += 1
         opened = OpenChoice(
             choice,
-            self.estimator,
+            self.view(choice.family).estimator,
             self.limits,
             cutoff_seconds=self.incumbent,
             bound_seconds=bound,
@@ -171,7 +212,8 @@ class Explorer:
     def _data_parallel(self, choice: DataParallel) -> None:
         """All ways to choose devices, most promising first; every way is exact, so the least is the bound."""
         self.solved += 1
-        shares = Shares(choice, self.estimator, self.limits)
+        estimator = self.view(choice).estimator
+        shares = Shares(choice, estimator, self.limits)
         ways = sorted((shares.bound(way), way) for way in shares.ways())
         for index, (bound, way) in enumerate(ways):
             if bound >= self.incumbent * (1 - self.limits.gap) or self.out_of_time:
@@ -179,11 +221,11 @@ class Explorer:
                 break
             plan = shares.plan(way)
             if plan is not None:
-                self.offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
+                self.offer(Scored(plan=plan, estimate=estimator.estimate(plan)))
 
     @property
     def status(self) -> Status:
         """What the state of the search amounts to."""
         if self.best is None:
             return "unknown" if self.interrupted or self.out_of_time else "infeasible"
-        return "optimal" if self.gap <= self.limits.gap + 1e-9 else "feasible"
+        return "optimal" if self.gap <= max(self.limits.gap, 2 * TOLERANCE) + 1e-9 else "feasible"

@@ -13,9 +13,10 @@ from itertools import combinations
 
 from planner.plan import ReplicaGroup
 from planner.search.values import Limits
+from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import TARGETS, Recompute, Target, target
-from planner.topology import Kind, Topology
+from planner.topology import Kind, Topology, sockets_only
 
 MAX_INTERLEAVE = 4
 
@@ -34,6 +35,8 @@ class Family:
     batch: int
     """Sequences of one micro-batch over all replicas of a stage."""
     micro_batches: int
+    network: str = ""
+    """Part of the cluster, or its sockets, where the runtime has one network for a job; empty for all of it."""
 
     @property
     def micro_batch(self) -> int | None:
@@ -64,6 +67,23 @@ def targets_of(limits: Limits) -> tuple[Target, ...]:
 def allowed(values: tuple[int, ...], limit: tuple[int, ...] | None) -> tuple[int, ...]:
     """Values that the user's limit keeps."""
     return tuple(value for value in values if limit is None or value in limit)
+
+
+def networks(row: Target, topology: Topology) -> dict[str, ClusterSpec]:
+    """What a job of this runtime may see of the cluster, by name.
+
+    A runtime with one network per job runs inside a set of pools that share RDMA, or over sockets.
+    """
+    cluster = topology.cluster
+    names = [pool.name for pool in cluster.pools]
+    islands = topology.islands()
+    if row.network_per_group or not islands or not topology.needs_sockets(names):
+        return {"": cluster}
+    found = {"sockets": sockets_only(cluster)}
+    for island in islands:
+        pools = tuple(pool for pool in cluster.pools if pool.name in island)
+        found["+".join(island)] = cluster.model_copy(update={"pools": pools})
+    return found
 
 
 def usable_kinds(topology: Topology, model: ModelSpec) -> tuple[Kind, ...]:
@@ -135,7 +155,8 @@ def _zeros(
 ) -> Iterator[Family]:
     """ZeRO stages worth trying: without a group to share with, all are the same."""
     offered = allowed(tuple(sorted({*row.zero_without_pipeline, *row.zero_with_pipeline})), limits.zero)
-    offered = tuple(zero for zero in offered if zero <= 1)
+    sharding = model.training.optimizer in row.sharding_optimizers
+    offered = tuple(zero for zero in offered if zero <= (1 if sharding else 0))
     for zero in offered[:1] if dp == 1 else offered:
         yield Family(
             target=row.name,
