@@ -87,7 +87,7 @@ class _Kind:
             raise PlanError(f"pool {self.pool}: fewer than {nodes} nodes left for {group.count} replicas")
         first, self.next_fresh = self.next_fresh, self.next_fresh + nodes
         if per_node * group.tp < self.per_node or self.nodes == 1:
-            self.used.update({node: per_node * group.tp for node in range(first, self.next_fresh)})
+            self.used.update(dict.fromkeys(range(first, self.next_fresh), per_node * group.tp))
         return [self._slot(group, first, nodes, 0, per_node)]
 
     def take_rest(self, group: ReplicaGroup, *, alone: bool, continues: bool) -> list[Slot]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations, combinations_with_replacement, pairwise
 
 import networkx as nx
 
@@ -164,6 +164,15 @@ class Topology:
         graph.add_edges_from(pair for pair in combinations(graph, 2) if self.on_rdma(*pair))
         return tuple(sorted(tuple(sorted(clique)) for clique in nx.find_cliques(graph)))
 
+    def node_bytes_per_second(self, pool: str) -> float:
+        """What the cards of one node carry on its widest fabric; inside the node where it has none."""
+        spec = self._pools[pool]
+        rates = (
+            self._nic_rate(spec, nic.fabric) / self.cluster.fabrics[nic.fabric].oversubscription
+            for nic in spec.nics
+        )
+        return max(rates, default=bytes_per_second_from_gigabytes(spec.intra_node.bandwidth_gBps))
+
     def link_matrix(self) -> tuple[tuple[str, ...], tuple[tuple[Path, ...], ...]]:
         """Pool names in file order and the path between each two, [pool][pool]."""
         names = tuple(pool.name for pool in self.cluster.pools)
@@ -190,9 +199,7 @@ class Topology:
         return list(nx.all_simple_paths(self.graph, ("fabric", start), ("fabric", end)))
 
     def _route(self, first: PoolSpec, last: PoolSpec, fabrics: list[str]) -> Path:
-        edges = [
-            self.graph.edges[("fabric", a), ("fabric", b)] for a, b in zip(fabrics, fabrics[1:], strict=False)
-        ]
+        edges = [self.graph.edges[("fabric", a), ("fabric", b)] for a, b in pairwise(fabrics)]
         specs = [self.cluster.fabrics[name] for name in fabrics]
         return Path(
             fabric="+".join(fabrics),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Annotated
 
 import typer
@@ -24,6 +25,20 @@ from planner.cli.schema import schema
 from planner.cli.search import search
 from planner.cli.show import show_plan
 from planner.errors import HetplanError
+
+
+def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """Ctrl-C ends a command at once with its own exit code; a search has caught it before."""
+
+    @wraps(command)
+    def run_command(*arguments: object, **options: object) -> None:
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+    return run_command
+
 
 app = typer.Typer(
     help="Plan the training of large models on clusters of unequal GPUs and networks.",
@@ -42,7 +57,7 @@ for _name, _command in (
     ("emit", emit),
     ("schema", schema),
 ):
-    app.command(_name)(_command)
+    app.command(_name)(_interruptible(_command))
 
 
 def _version(asked: bool) -> None:

@@ -13,7 +13,7 @@ from planner.cost.stage import Pricer, Shape, StagePrice, chunk_layers
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
 from planner.errors import PlanError
 from planner.placement import Placement, place
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan import Plan, Stage
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import target

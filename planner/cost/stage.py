@@ -117,7 +117,7 @@ class Pricer:
         per_chunk = [
             self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
-        sync, hidden = self._sync(shape, groups[0].tp, ring, micro[slowest])
+        sync, hidden = self._sync(shape, groups[slowest], ring, micro[slowest])
         return StagePrice(
             forward=tuple(max(values) for values in zip(*(item[0] for item in per_chunk), strict=True)),
             backward=tuple(max(values) for values in zip(*(item[1] for item in per_chunk), strict=True)),
@@ -132,7 +132,7 @@ class Pricer:
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
         """What follows the last backward on one group: exposed synchronisation and optimizer."""
-        sync, _ = self._sync(shape, group.tp, ring, self.micro_batch(shape, group, group.micro_batch, ring))
+        sync, _ = self._sync(shape, group, ring, self.micro_batch(shape, group, group.micro_batch, ring))
         return sync + self._optimizer(shape, group, ring)
 
     def micro_batch(self, shape: Shape, group: ReplicaGroup, sequences: int, ring: Ring) -> MicroBatch:
@@ -282,15 +282,17 @@ class Pricer:
         hidden = min(traffic, self.calibration.overlap * compute)
         return traffic - hidden, hidden
 
-    def _sync(self, shape: Shape, tp: int, ring: Ring, micro: MicroBatch) -> tuple[float, float]:
+    def _sync(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> tuple[float, float]:
         """(exposed, hidden) seconds of the traffic at the end of the step.
 
         All-reduce of the gradients, or with ZeRO-1 a scatter and a gather of the new parameters; ZeRO-2 has
         scattered already and ZeRO-3 has nothing left to do.
         """
         if shape.zero == 3 or ring.size == 1:
-            return self._tied(shape, tp), 0.0
-        count = parameters_of(self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp)
+            return self._tied(shape, group), 0.0
+        count = parameters_of(
+            self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=group.tp
+        )
         gather = (
             ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision]) if shape.zero else 0.0
         )
@@ -300,20 +302,14 @@ class Pricer:
         exposed, hidden = self._overlap(reduction, micro.backward_seconds if overlapping else 0.0)
         under = micro.forward_seconds if self.target.overlaps_parameter_gather else 0.0
         exposed_gather, hidden_gather = self._overlap(gather, under)
-        return exposed + exposed_gather + self._tied(shape, tp), hidden + hidden_gather
+        return exposed + exposed_gather + self._tied(shape, group), hidden + hidden_gather
 
-    def _tied(self, shape: Shape, tp: int) -> float:
+    def _tied(self, shape: Shape, group: ReplicaGroup) -> float:
         """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""
         if not self.model.tied_embeddings or shape.depth == 1 or not (shape.first or shape.last):
             return 0.0
-        size = self.model.vocab * self.model.hidden / tp * self._gradient_bytes()
-        return size / (self._slowest_link() * self.calibration.link_efficiency)
-
-    def _slowest_link(self) -> float:
-        """Bytes per second of the slowest path between nodes, a safe stand-in for the two ends of a pipeline."""
-        names, matrix = self.topology.link_matrix()
-        rates = [path.bytes_per_second for row in matrix for path in row if path.connected]
-        return min(rates, default=float("inf"))
+        size = self.model.vocab * self.model.embedding_width / group.tp * self._gradient_bytes()
+        return size / (self.topology.node_bytes_per_second(group.pool) * self.calibration.link_efficiency)
 
     def _optimizer(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
         count = parameters_of(

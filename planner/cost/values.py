@@ -26,7 +26,7 @@ class Memory:
     @property
     def used_bytes(self) -> float:
         """Bytes of all components without the reserve."""
-        return sum(getattr(self, f.name) for f in fields(self)[:-2])
+        return float(sum(getattr(self, f.name) for f in fields(self)[:-2]))
 
     @property
     def headroom_bytes(self) -> float:
@@ -64,7 +64,7 @@ class Breakdown:
     @property
     def step_seconds(self) -> float:
         """Sum of the exposed causes."""
-        return sum(getattr(self, f.name) for f in fields(self)[:-1])
+        return float(sum(getattr(self, f.name) for f in fields(self)[:-1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ the ILP; it shares with the search only what defines the space.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, combinations_with_replacement, product
+from itertools import combinations, combinations_with_replacement, pairwise, product
 
 from planner.calibration import DEFAULT, Calibration
 from planner.cost.estimate import Estimator
@@ -50,7 +50,7 @@ def exhaustive(
 def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
     """All plans of all targets that the limits allow."""
     for row in TARGETS.values():
-        if limits.target is None and not row.emits or limits.target not in (None, row.name):
+        if (limits.target is None and not row.emits) or limits.target not in (None, row.name):
             continue
         for zero, recompute in product((0, 1, 2, 3), row.recomputes):
             if limits.zero is not None and zero not in limits.zero:
@@ -114,7 +114,7 @@ def _splits(
     for interleave in interleavings(family, depth, model):
         for cuts in combinations(range(1, model.layers), depth - 1):
             ends = (0, *cuts, model.layers)
-            if min(b - a for a, b in zip(ends, ends[1:], strict=False)) < interleave:
+            if min(b - a for a, b in pairwise(ends)) < interleave:
                 continue
             stages = tuple(
                 Stage(first_layer=a, end_layer=b, replicas=groups, recompute=family.recompute)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate
 from time import monotonic
@@ -30,6 +31,13 @@ from planner.targets import Target
 Item = Family | Choice | OpenChoice | DataParallel
 
 
+QUICK_TRIES = 6
+"""Families of one (tp, dp) that are tried until a quick plan fits."""
+
+POLISH_ROUNDS = 10
+"""Rounds of the ILP for the first incumbent."""
+
+
 class View:
     """What a job of one runtime sees of the cluster."""
 
@@ -37,6 +45,26 @@ class View:
         self.estimator = estimator
         self.bounds = Bounds(estimator)
         self.kinds = usable_kinds(estimator.topology, estimator.model)
+
+
+@lru_cache(maxsize=64)
+def whole_view(estimator: Estimator) -> View:
+    """The view of the whole cluster; bounds are shared by all searches with one estimator."""
+    return View(estimator)
+
+
+@lru_cache(maxsize=64)
+def network_views(estimator: Estimator, row: Target) -> tuple[tuple[str, View], ...]:
+    """What a job of a runtime may see of the cluster, by network name."""
+    return tuple(
+        (
+            name,
+            View(Estimator(cluster, estimator.model, estimator.calibration))
+            if name
+            else whole_view(estimator),
+        )
+        for name, cluster in networks(row, estimator.topology).items()
+    )
 
 
 class Explorer:
@@ -49,9 +77,10 @@ class Explorer:
         self.limits = limits
         self.reporter = reporter
         self.solver = solver
-        self._whole = View(estimator)
+        self._whole = whole_view(estimator)
         self._views: dict[tuple[str, str], View] = {}
         self.best: Scored | None = None
+        self._promising: Choice | None = None
         self.closed_bound = float("inf")
         self.candidates = 0
         self.solved = 0
@@ -94,8 +123,9 @@ class Explorer:
         """The best of a few plans per family, without proof."""
         self._open()
         self._first_plans()
-        while self._heap and isinstance(self._heap[0][2], DataParallel):
-            self._data_parallel(heappop(self._heap)[2])
+        for item in [entry[2] for entry in self._heap]:
+            if isinstance(item, DataParallel):
+                self._data_parallel(item)
         return self.best
 
     def run(self, *, rounds: int | None = None) -> None:
@@ -103,6 +133,7 @@ class Explorer:
         try:
             self._open()
             self._first_plans()
+            self._polish()
             while self._heap and not self.out_of_time and (rounds is None or self.solved < rounds):
                 if self._heap[0][0] >= self.incumbent * (1 - self.limits.gap):
                     break
@@ -123,10 +154,8 @@ class Explorer:
 
     def _open(self) -> None:
         for row in targets_of(self.limits):
-            for name, cluster in networks(row, self.estimator.topology).items():
-                view = self._whole
+            for name, view in network_views(self.estimator, row):
                 if name:
-                    view = View(Estimator(cluster, self.estimator.model, self.estimator.calibration))
                     self._views[row.name, name] = view
                 self._open_view(row, name, view)
 
@@ -142,21 +171,40 @@ class Explorer:
 
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
-        seen: set[tuple[str, str, int | None, int | None]] = set()
+        tries: dict[tuple[str, str, int | None, int | None], int] = {}
         for bound, _, item in sorted(self._heap, key=lambda entry: entry[:2]):
             if not isinstance(item, Family) or item.dp is None or bound >= self.incumbent or self.out_of_time:
                 continue
             key = (item.target, item.network, item.tp, item.dp)
-            if key not in seen:
-                seen.add(key)
-                self._greedy(item)
+            if tries.get(key, 0) < QUICK_TRIES:
+                found = self._greedy(item)
+                tries[key] = QUICK_TRIES if found else tries.get(key, 0) + 1
 
-    def _greedy(self, family: Family) -> None:
-        view = self.view(family)
+    def _greedy(self, family: Family) -> bool:
+        """Offer quick plans at a few depths; False when none fits."""
+        view, found = self.view(family), False
         for depth in self._sample(family, depths(family, self.limits, view.estimator.model, view.kinds)):
             choice = Choice(family=family, depth=depth, interleave=1)
             if view.bounds.bound(family, depth, 1) < self.incumbent:
-                self.offer(greedy(choice, view.estimator, self.limits))
+                before = self.best
+                scored = greedy(choice, view.estimator, self.limits)
+                found = found or scored is not None
+                self.offer(scored)
+                if self.best is not before:
+                    self._promising = choice
+        return found
+
+    def _polish(self) -> None:
+        """The ILP on the choice of the best quick plan: a good incumbent makes every other choice smaller."""
+        if self._promising is None or self._promising.depth == 1:
+            return
+        choice = self._promising
+        bound = self.view(choice.family).bounds.bound(choice.family, choice.depth, choice.interleave)
+        opened = self._open_choice(bound, choice)
+        for _ in range(POLISH_ROUNDS):
+            if not opened.closed and not self.out_of_time:
+                opened.step(self.incumbent, self._seconds_left())
+                self.offer(opened.best)
 
     def _sample(self, family: Family, values: tuple[int, ...]) -> tuple[int, ...]:
         """Depths at which a faster kind is used up, and the halves, quarters, ... of the largest."""
@@ -189,7 +237,10 @@ class Explorer:
 
     def _begin(self, bound: float, choice: Choice) -> None:
         self.solved += 1
-        opened = OpenChoice(
+        self._continue(self._open_choice(bound, choice))
+
+    def _open_choice(self, bound: float, choice: Choice) -> OpenChoice:
+        return OpenChoice(
             choice,
             self.view(choice.family).estimator,
             self.limits,
@@ -197,12 +248,13 @@ class Explorer:
             bound_seconds=bound,
             solver=self.solver,
         )
-        self._continue(opened)
+
+    def _seconds_left(self) -> float | None:
+        return None if self._deadline is None else max(0.01, self._deadline - monotonic())
 
     def _continue(self, opened: OpenChoice) -> None:
         """One round; back on the heap with a better bound, unless nothing is left to find in it."""
-        left = None if self._deadline is None else max(0.01, self._deadline - monotonic())
-        opened.step(self.incumbent, left)
+        opened.step(self.incumbent, self._seconds_left())
         self.offer(opened.best)
         if opened.closed:
             self.closed_bound = min(self.closed_bound, opened.bound)
@@ -215,7 +267,7 @@ class Explorer:
         estimator = self.view(choice).estimator
         shares = Shares(choice, estimator, self.limits)
         ways = sorted((shares.bound(way), way) for way in shares.ways())
-        for index, (bound, way) in enumerate(ways):
+        for _index, (bound, way) in enumerate(ways):
             if bound >= self.incumbent * (1 - self.limits.gap) or self.out_of_time:
                 self.closed_bound = min(self.closed_bound, bound)
                 break

@@ -6,6 +6,7 @@ It proves nothing; it gives the search an early incumbent to cut with.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 from planner.cost.estimate import Estimator
 from planner.search.options import Option, StageOptions
@@ -34,33 +35,67 @@ def _orders(stages: StageOptions) -> Iterator[list[int]]:
         range(len(stages.compositions)),
         key=lambda index: stages.option(min(1, depth - 1), index, probe).busy_seconds,
     )
+    by_memory = sorted(ranked, key=lambda index: -stages.most_layers(0, index))
+    seen = []
+    for order in (ranked, by_memory):
+        slots = _filled(stages, order, dict(room))
+        for found in (slots, slots[::-1]):
+            if len(found) == depth and found not in seen:
+                seen.append(found)
+                yield found
+
+
+def _filled(stages: StageOptions, order: list[int], room: dict[tuple[str, str], int]) -> list[int]:
+    """Stages one after the other from each composition in turn, as long as its devices last."""
     slots: list[int] = []
-    for composition in ranked:
+    for composition in order:
         groups = stages.compositions[composition]
-        while len(slots) < depth and all(room[group.pool, group.gpu] >= group.devices for group in groups):
+        while len(slots) < stages.choice.depth and all(room[g.pool, g.gpu] >= g.devices for g in groups):
             slots.append(composition)
             for group in groups:
                 room[group.pool, group.gpu] -= group.devices
-    if len(slots) == depth:
-        yield slots
-        if len(set(slots)) > 1:
-            yield slots[::-1]
+    return slots
 
 
 def _layers(stages: StageOptions, slots: list[int]) -> list[Option]:
-    """Options with the least common busy time, the surplus taken back where it helps most; empty when it cannot be."""
+    """Layers one by one to the stage where they delay the pipeline least; empty when they do not fit."""
     most = [stages.most_layers(stage, composition) for stage, composition in enumerate(slots)]
     least = stages.choice.interleave
     total = stages.estimator.model.layers
     if sum(most) < total or min(most) < least:
         return []
     layers = [least] * len(slots)
-
-    def busy(stage: int, count: int) -> float:
-        return stages.option(stage, slots[stage], count).busy_seconds
-
+    steps = stages.choice.family.micro_batches
+    ends = _stage_times(stages, slots, layers)
     for _ in range(total - sum(layers)):
-        growing = [stage for stage in range(len(slots)) if layers[stage] < most[stage]]
-        best = min(growing, key=lambda stage: busy(stage, layers[stage] + 1))
-        layers[best] += 1
+        best = min(_growths(stages, slots, layers, most, ends, steps), default=None)
+        if best is None:
+            return []
+        layers[best[1]] += 1
+        ends = _stage_times(stages, slots, layers)
     return [stages.option(stage, slots[stage], count) for stage, count in enumerate(layers)]
+
+
+def _stage_times(stages: StageOptions, slots: list[int], layers: list[int]) -> list[float]:
+    """When each stage can end at the earliest: the first micro-batch comes up, then all its work."""
+    steps, up, found = stages.choice.family.micro_batches, 0.0, []
+    for stage, count in enumerate(layers):
+        busy = stages.option(stage, slots[stage], count).busy_seconds
+        found.append(up + steps * busy)
+        up += busy
+    return found
+
+
+def _growths(
+    stages: StageOptions, slots: list[int], layers: list[int], most: list[int], ends: list[float], steps: int
+) -> Iterator[tuple[float, int]]:
+    """(end of the pipeline, stage) for each stage that can take one more layer."""
+    before = [0.0, *accumulate(ends, max)]
+    after = [*reversed([0.0, *accumulate(reversed(ends), max)])]
+    for stage, count in enumerate(layers):
+        if count < most[stage]:
+            grown, now = (
+                stages.option(stage, slots[stage], value).busy_seconds for value in (count + 1, count)
+            )
+            more = grown - now
+            yield max(before[stage], ends[stage] + steps * more, after[stage + 1] + more), stage

@@ -231,7 +231,10 @@ def _mixes(kinds: tuple[Kind, ...], tp: int, dp: int, family: Family) -> Iterato
     for key, capacity in room.items():
         if capacity >= dp and even(key, dp):
             yield (group(key, dp),)
+    pure = {key for key, capacity in room.items() if capacity >= dp and even(key, dp)}
     for first, second in combinations(room, 2):
+        if dp <= max(room[first], room[second]) and not pure & {first, second}:
+            continue
         for count in sorted({room[first] % dp, dp - room[second] % dp} - {0, dp}):
             fits = count <= room[first] and dp - count <= room[second]
             if fits and even(first, count) and even(second, dp - count):

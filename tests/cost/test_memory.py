@@ -8,6 +8,7 @@ import pytest
 
 from planner.calibration import DEFAULT
 from planner.cost.memory import Load, activation_bytes_per_layer, layers_in_flight, memory, parameters_of
+from planner.targets import Recompute
 from planner.topology import Topology
 from tests.clusters import cluster, gpt, pool
 
@@ -52,13 +53,13 @@ def test_activations_are_those_of_korthikanti() -> None:
     model = gpt(hidden=4096, heads=32, sequence_length=2048, attention="unfused")
     sbh, ratio = 2048 * 4096, 5 * 32 * 2048 / 4096
 
-    def bytes_of(tp: int, recompute: str, split: bool) -> float:
+    def bytes_of(tp: int, recompute: Recompute, split: bool) -> float:
         return activation_bytes_per_layer(
             model,
             tp=tp,
             micro_batch=1,
             recompute=recompute,
-            sequence_parallel=split,  # type: ignore[arg-type]
+            sequence_parallel=split,
         )
 
     assert bytes_of(1, "none", False) == pytest.approx(sbh * (34 + ratio))
@@ -111,7 +112,8 @@ def test_buffers_make_memory_not_monotone_in_the_stage() -> None:
     """The bucket that fills while another travels can weigh more than what sharding over two saves."""
     model = gpt(layers=2, hidden=512, heads=8)
     none, one, three = (
-        memory(model, KIND, DEFAULT, replace(LOAD, layers=2, zero=zero, dp=2)).buffers_bytes for zero in (0, 1, 3)
+        memory(model, KIND, DEFAULT, replace(LOAD, layers=2, zero=zero, dp=2)).buffers_bytes
+        for zero in (0, 1, 3)
     )
     assert one == 2 * none
     assert three > none

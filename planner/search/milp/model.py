@@ -11,7 +11,8 @@ solution is simulated and its critical path turns out longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pulp
 
@@ -21,7 +22,8 @@ from planner.search.milp.solver import TOLERANCE, Solved, solve
 from planner.search.options import Option, StageOptions
 from planner.topology import Kind
 
-Linear = pulp.LpAffineExpression
+Linear = Any
+"""A linear expression of PuLP, which has no types."""
 
 
 class PipelineModel:
@@ -81,7 +83,7 @@ class PipelineModel:
         self.places = Places(
             self.stages, sorted({option.composition for row in self.options for option in row})
         )
-        self.send: list[Linear] = [Linear() for _ in range(self.depth)]
+        self.send: list[Linear] = [pulp.LpAffineExpression() for _ in range(self.depth)]
         self._fresh: dict[tuple[str, str], list[pulp.LpVariable]] = {}
         arriving = self._first_states()
         for stage in range(self.depth - 1):
@@ -207,13 +209,13 @@ class PipelineModel:
     def _tail(self, stage: int) -> Linear:
         return self._stage_sum(stage, lambda option: option.tail_seconds)
 
-    def _stage_sum(self, stage: int, value) -> Linear:  # type: ignore[no-untyped-def]
+    def _stage_sum(self, stage: int, value: Callable[[Option], float]) -> Linear:
         pairs = zip(self.options[stage], self.take[stage], strict=True)
         return self._sum((value(option) / self.scale, variable) for option, variable in pairs)
 
     @staticmethod
     def _sum(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
-        return Linear([(variable, factor) for factor, variable in terms])
+        return pulp.LpAffineExpression([(variable, factor) for factor, variable in terms])
 
     @staticmethod
     def _sum_all(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
