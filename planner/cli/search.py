@@ -48,9 +48,12 @@ Gap = Annotated[
     ),
 ]
 TimeLimit = Annotated[
-    float | None,
+    float,
     typer.Option(
-        "--time-limit", metavar="SECONDS", min=0.0, help="Stop after this time with the best so far."
+        "--time-limit",
+        metavar="SECONDS",
+        min=0.0,
+        help="Stop after this time with the best so far and its gap; inf for no limit.",
     ),
 ]
 Zero = Annotated[str | None, typer.Option("--zero", metavar="LIST", help="ZeRO stages to allow, e.g. 0,1.")]
@@ -75,7 +78,7 @@ def search(
     target: TargetName = None,
     top: Top = None,
     gap: Gap = 0.01,
-    time_limit: TimeLimit = None,
+    time_limit: TimeLimit = 60.0,
     zero: Zero = None,
     tp: Tp = None,
     pp: Pp = None,
@@ -101,7 +104,7 @@ def search(
         micro_batch=integers("--micro-batch", micro_batch),
         recompute=_recompute(recompute),
         gap=gap,
-        time_limit_seconds=time_limit,
+        time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     _answer(*read_inputs(cluster, model, overrides), limits, top, output, as_json)

@@ -12,7 +12,7 @@ from planner.targets import TARGETS
 WORTH = 0.01
 """Savings below this are within what the model cannot tell."""
 
-ROUNDS = 40
+ROUNDS = 10
 """Outer choices solved per target: advice is a hint, not a proof."""
 
 

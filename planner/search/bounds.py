@@ -9,6 +9,7 @@ more than floor(V / m / seconds per layer) of them.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import floor
 
@@ -32,6 +33,8 @@ class Speed:
     """Stages that its devices could fill, in parts too."""
     layer_seconds: float
     """Forward and backward of one layer for one micro-batch."""
+    forward_share: float
+    """Part of ``layer_seconds`` that is forward."""
     tail_seconds: float
     """Least end of the step per layer held: optimizer, and synchronisation that nothing can hide."""
     most_layers: int
@@ -94,6 +97,8 @@ class Bounds:
         if not speeds:
             return float("inf")
         ramp = self._ramp_bound(speeds, depth, steps, interleave, hops)
+        if interleave == 1:
+            ramp = max(ramp, self._round_trip_bound(speeds, depth, steps, hops))
         return max(ramp, self._whole_layers_bound(speeds, depth, steps, interleave, hops))
 
     def hops(self, family: Family) -> dict[tuple[str, str], Hops]:
@@ -139,7 +144,7 @@ class Bounds:
         ratio = 1.0 - 1.0 / (steps * interleave)
         reach, done, weight = 0.0, 0.0, 0.0
         for count, speed in fastest_slots(speeds, depth):
-            reach += _geometric(ratio, done, count) / (speed.layer_seconds * steps)
+            reach += _parts(done, count, lambda slot: ratio**slot) / (speed.layer_seconds * steps)
             weight += count / speed.layer_seconds
             done += count
         if not reach:
@@ -152,6 +157,27 @@ class Bounds:
         if send > plain * ratio ** (depth - 1) / steps:
             return plain + tail
         return (layers + max(0.0, send * (weight - 2 / speeds[0].layer_seconds))) / reach + tail
+
+    def _round_trip_bound(self, speeds: tuple[Speed, ...], depth: int, steps: int, hops: list[Hops]) -> float:
+        """One micro-batch through everything and back, then what each stage has still to do after it.
+
+        A stage with k behind it has done depth - k forwards by then: its remaining time per second of
+        micro-batch is (m - 1) - forward share x (depth - 1 - k).
+        """
+        forward = max(speed.forward_share for speed in speeds)
+        layers = self._work_layers(speeds)
+        reach, done = 0.0, 0.0
+        for count, speed in fastest_slots(speeds, depth):
+            reach += (
+                _parts(done, count, lambda slot: _remaining(steps, depth, slot, forward))
+                / speed.layer_seconds
+            )
+            done += count
+        if not reach:
+            return float("inf")
+        sends = max(0, 2 * depth - 2) * min(item.inner_seconds for item in hops) / 2
+        tail = min(speed.tail_seconds for speed in speeds)
+        return layers * speeds[0].layer_seconds + sends + layers / reach + tail
 
     def _whole_layers_bound(
         self, speeds: tuple[Speed, ...], depth: int, steps: int, interleave: int, hops: list[Hops]
@@ -209,6 +235,7 @@ class Bounds:
             kind=kind.key,
             slots=float(kind.devices),
             layer_seconds=best,
+            forward_share=1.0,
             tail_seconds=0.0,
             most_layers=model.layers,
             ends_layers=ends,
@@ -236,6 +263,7 @@ class Bounds:
             kind=kind.key,
             slots=slots,
             layer_seconds=layer_seconds,
+            forward_share=micro.forward_seconds / layer_seconds,
             ends_layers=ends / layer_seconds,
             tail_seconds=pricer.tail_seconds(shape, group, fastest),
             most_layers=self._most_layers(family, group),
@@ -291,16 +319,19 @@ def fastest_slots(speeds: tuple[Speed, ...], depth: int) -> list[tuple[float, Sp
     return found
 
 
-def _geometric(ratio: float, start: float, count: float) -> float:
-    """An upper bound of sum of ratio^k over ``count`` slots from ``start`` on, in parts too.
+def _remaining(steps: int, depth: int, slot: int, forward: float) -> float:
+    """Inverse of the micro-batches that a stage has still to do when the first one is back."""
+    kept = max(0, steps - (depth - slot))
+    return 1.0 / (kept * forward + (steps - 1) * (1 - forward)) if steps > 1 else float("inf")
 
-    Slots are whole in a pipeline; a part of a slot weighs as its whole slot does.
-    """
+
+def _parts(start: float, count: float, weight: Callable[[int], float]) -> float:
+    """Sum of the weights of ``count`` slots from ``start`` on; a part of a slot weighs in proportion."""
     total, position, left = 0.0, start, count
     while left > 1e-12:
         slot = floor(position + 1e-12)
         part = min(left, slot + 1 - position)
-        total += part * ratio**slot
+        total += part * weight(slot)
         position += part
         left -= part
     return total

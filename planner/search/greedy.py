@@ -5,8 +5,8 @@ It proves nothing; it gives the search an early incumbent to cut with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Callable, Iterator
+from itertools import accumulate, product
 
 from planner.cost.estimate import Estimator
 from planner.search.options import Option, StageOptions
@@ -19,8 +19,8 @@ def greedy(choice: Choice, estimator: Estimator, limits: Limits) -> Scored | Non
     """The best of a few plans with one pool after the other; None when none fits."""
     stages = StageOptions(choice, estimator, limits)
     best: Scored | None = None
-    for slots in _orders(stages):
-        chosen = _layers(stages, slots)
+    for slots, growths in product(_orders(stages), (_growths, _even_growths)):
+        chosen = _layers(stages, slots, growths)
         scored = score(estimator, stages, chosen) if chosen else None
         if scored and (best is None or scored.estimate.step_seconds < best.estimate.step_seconds):
             best = scored
@@ -57,7 +57,10 @@ def _filled(stages: StageOptions, order: list[int], room: dict[tuple[str, str], 
     return slots
 
 
-def _layers(stages: StageOptions, slots: list[int]) -> list[Option]:
+Growths = Callable[[StageOptions, list[int], list[int], list[int]], Iterator[tuple[float, int]]]
+
+
+def _layers(stages: StageOptions, slots: list[int], growths: Growths) -> list[Option]:
     """Layers one by one to the stage where they delay the pipeline least; empty when they do not fit."""
     most = [stages.most_layers(stage, composition) for stage, composition in enumerate(slots)]
     least = stages.choice.interleave
@@ -65,37 +68,49 @@ def _layers(stages: StageOptions, slots: list[int]) -> list[Option]:
     if sum(most) < total or min(most) < least:
         return []
     layers = [least] * len(slots)
-    steps = stages.choice.family.micro_batches
-    ends = _stage_times(stages, slots, layers)
     for _ in range(total - sum(layers)):
-        best = min(_growths(stages, slots, layers, most, ends, steps), default=None)
+        best = min(growths(stages, slots, layers, most), default=None)
         if best is None:
             return []
         layers[best[1]] += 1
-        ends = _stage_times(stages, slots, layers)
     return [stages.option(stage, slots[stage], count) for stage, count in enumerate(layers)]
 
 
-def _stage_times(stages: StageOptions, slots: list[int], layers: list[int]) -> list[float]:
-    """When each stage can end at the earliest: the first micro-batch comes up, then all its work."""
-    steps, up, found = stages.choice.family.micro_batches, 0.0, []
-    for stage, count in enumerate(layers):
-        busy = stages.option(stage, slots[stage], count).busy_seconds
-        found.append(up + steps * busy)
-        up += busy
-    return found
-
-
 def _growths(
-    stages: StageOptions, slots: list[int], layers: list[int], most: list[int], ends: list[float], steps: int
+    stages: StageOptions, slots: list[int], layers: list[int], most: list[int]
 ) -> Iterator[tuple[float, int]]:
-    """(end of the pipeline, stage) for each stage that can take one more layer."""
-    before = [0.0, *accumulate(ends, max)]
-    after = [*reversed([0.0, *accumulate(reversed(ends), max)])]
+    """(end of the pipeline, stage) for each stage that can take one more layer, by the paths of the ILP."""
+    steps, depth = stages.choice.family.micro_batches, len(slots)
+    options = [stages.option(stage, slots[stage], count) for stage, count in enumerate(layers)]
+    once = sum(option.busy_seconds for option in options)
+    later = [max(0, steps - (depth - stage)) for stage in range(depth)]
+    trips = [
+        once + count * sum(option.forward) + (steps - 1) * sum(option.backward)
+        for option, count in zip(options, later, strict=True)
+    ]
+    up = [0.0, *accumulate(option.busy_seconds for option in options)]
+    work = [start + steps * option.busy_seconds for start, option in zip(up, options, strict=False)]
+    before, after = [0.0, *accumulate(work, max)], [0.0, *accumulate(reversed(work), max)][::-1]
     for stage, count in enumerate(layers):
         if count < most[stage]:
-            grown, now = (
-                stages.option(stage, slots[stage], value).busy_seconds for value in (count + 1, count)
+            grown = stages.option(stage, slots[stage], count + 1)
+            forward = sum(grown.forward) - sum(options[stage].forward)
+            backward = sum(grown.backward) - sum(options[stage].backward)
+            more = forward + backward
+            trip = trips[stage] + later[stage] * forward + (steps - 1) * backward
+            ends = (
+                before[stage],
+                work[stage] + steps * more,
+                after[stage + 1] + more,
+                max(*trips, trip) + more,
             )
-            more = grown - now
-            yield max(before[stage], ends[stage] + steps * more, after[stage + 1] + more), stage
+            yield max(ends), stage
+
+
+def _even_growths(
+    stages: StageOptions, slots: list[int], layers: list[int], most: list[int]
+) -> Iterator[tuple[float, int]]:
+    """(busy time of the stage, stage) for each stage that can take one more layer."""
+    for stage, count in enumerate(layers):
+        if count < most[stage]:
+            yield stages.option(stage, slots[stage], count + 1).busy_seconds, stage

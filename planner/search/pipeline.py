@@ -102,6 +102,8 @@ class OpenChoice:
         self.bound = max(self.bound, min(bound, self.incumbent))
         if self.bound >= self.incumbent * (1 - self.gap):
             self._close(self.bound)
+        # Thousands of choices wait on the heap with nothing but their bound; few are ever solved.
+        self._model = None
 
     def _effort(self) -> int | None:
         """Nodes for the next solve: few at first, when a better choice may make it needless."""

@@ -20,6 +20,9 @@ from planner.topology import Kind, Topology, sockets_only
 
 MAX_INTERLEAVE = 4
 
+MAX_DEPTH = 64
+"""Deepest pipeline that is offered; published runs end there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -176,7 +179,7 @@ def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, 
         slots = sum(kind.devices for kind in kinds)
     else:
         slots = sum(kind.replicas(family.tp) for kind in kinds) // family.dp
-    found = range(1, min(model.layers, slots) + 1)
+    found = range(1, min(model.layers, slots, MAX_DEPTH) + 1)
     kept = (depth for depth in found if family.zero in zeros_at(row, depth))
     # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
     kept = (depth for depth in kept if depth > 1 or row.batch_without_pipeline == "equal")

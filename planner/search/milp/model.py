@@ -192,6 +192,19 @@ class PipelineModel:
             self.problem += self.end >= up + work + self._tail(stage)
             if stage:
                 self.problem += self.end >= up + work + down + self._tail(0)
+        if self.chunks == 1:
+            self._round_trips(steps)
+
+    def _round_trips(self, steps: int) -> None:
+        """The first micro-batch through the whole pipeline and back, then what a stage has not done meanwhile.
+
+        1F1B lets a stage run ``depth - stage`` forwards before the first backward is back.
+        """
+        once = pulp.lpSum(self._busy(stage) for stage in range(self.depth))
+        for stage in range(self.depth):
+            later = max(0, steps - (self.depth - stage))
+            rest = later * self._forward(stage, 0) + (steps - 1) * self._backward(stage, 0)
+            self.problem += self.end >= once + rest + self._tail(0)
 
     def _busy(self, stage: int) -> Linear:
         return pulp.lpSum(self._forward(stage, c) + self._backward(stage, c) for c in range(self.chunks))
