@@ -90,6 +90,9 @@ def write(plan_file: PlanFile, path: Path) -> None:
     try:
         if real.exists() and not os.access(real, os.W_OK):
             raise PermissionError
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8", newline="\n")  # a pipe or a device is never replaced
+            return
         with part.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
         part.replace(real)
@@ -258,7 +261,7 @@ def _summary(record: SummaryRecord | None) -> Summary | None:
 def _reason(path: Path, error: OSError) -> str:
     if isinstance(error, PermissionError):
         return "no permission to write"
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) and not path.parent.is_dir():
         return f"the folder {path.parent} does not exist"
     return f"cannot be written: {error.strerror or error}"
 

@@ -258,12 +258,13 @@ def _batch(short: ShortPlan, path: Path, dp: int, micro_batch: int, model: Model
     if batch % (dp * micro_batch):
         what = f"the global batch {batch} does not divide by dp {dp} x micro_batch {micro_batch}"
         near = _nearest_divisor(batch, dp, micro_batch)
-        raise _WrongError(path or (("dp",) if short.dp else ("micro_batch",)), f"{what}, dp {near} would do")
+        would = "no dp would do" if near is None else f"dp {near} would do"
+        raise _WrongError(path or (("dp",) if short.dp else ("micro_batch",)), f"{what}, {would}")
     return batch // dp, batch // (dp * micro_batch)
 
 
-def _nearest_divisor(batch: int, dp: int, micro_batch: int) -> int:
-    return next((width for width in range(dp, 0, -1) if batch % (width * micro_batch) == 0), 1)
+def _nearest_divisor(batch: int, dp: int, micro_batch: int) -> int | None:
+    return next((width for width in range(dp, 0, -1) if batch % (width * micro_batch) == 0), None)
 
 
 def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Plan:

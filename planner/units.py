@@ -38,19 +38,19 @@ def flops_from_tflops(tflops: float) -> float:
 
 def format_seconds(seconds: float) -> str:
     """A duration with three significant digits and its unit: ``412 ms``, ``55.9 s``, ``1.2 h``."""
-    if seconds < 1e-3:
+    if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.3g} µs"
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 3600:
-        return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+        return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"
     return f"{seconds / 3600:.3g} h"
 
 
 def format_count(count: float) -> str:
     """A large number with a metric suffix: ``18.8 k``, ``6.74 B``."""
     for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(count) >= limit:
+        if abs(count) >= 0.9995 * limit:
             return f"{count / limit:.3g} {suffix}"
     return f"{count:.3g}"
 

@@ -363,3 +363,14 @@ def test_a_full_plan_for_other_inputs(tmp_path: Path) -> None:
     deeper = MODEL.model_copy(update={"layers": 9})
     with pytest.raises(PlanError, match=r"plan.yaml:13: stages\[1\].layers: the stages hold 8 layers"):
         load_plan(path, CLUSTER, deeper)
+
+
+def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    """A named pipe stays a pipe and carries the plan."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True)
+    write(PlanFile(plan=plan(), cluster=CLUSTER, model=MODEL, summary=None), pipe)
+    text, _ = reader.communicate(timeout=10)
+    assert text == to_text(PlanFile(plan=plan(), cluster=CLUSTER, model=MODEL, summary=None))
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

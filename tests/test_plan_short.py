@@ -152,6 +152,7 @@ def test_a_short_plan_where_a_plan_is_expected(tmp_path: Path) -> None:
         ("stages: [{poool: fast}]\n", 1, "stages[0].poool: unknown key"),
         ("dp: 2\ntarget: mega\n", 2, "target: unknown target 'mega'"),
         ("dp: 3\n", 1, "dp: the global batch 32 does not divide by dp 3 x micro_batch 1, dp 2 would do"),
+        ("dp: 2\nmicro_batch: 3\n", 1, "dp 2 x micro_batch 3, no dp would do"),
         ("dp: 2\nmicro_batch: 5\n", 1, "dp: the global batch 32 does not divide by dp 2 x micro_batch 5"),
         ("dp: 32\n", 1, "dp: 32 replicas of 1 devices, the cluster has room for 12"),
         ("tp: 8\n", None, "1 replicas of 8 devices, the cluster has room for 0"),

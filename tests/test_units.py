@@ -26,7 +26,16 @@ def test_gib_and_back(gib: float) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(5e-6, "5 µs"), (0.412, "412 ms"), (1, "1 s"), (55.93, "55.9 s"), (1234.5, "1234 s"), (5400, "1.5 h")],
+    [
+        (5e-6, "5 µs"),
+        (0.412, "412 ms"),
+        (0.99999, "1 s"),
+        (1, "1 s"),
+        (999.9, "1000 s"),
+        (55.93, "55.9 s"),
+        (1234.5, "1234 s"),
+        (5400, "1.5 h"),
+    ],
 )
 def test_durations(seconds: float, text: str) -> None:
     """Three significant digits."""
@@ -35,7 +44,15 @@ def test_durations(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0"), (999, "999"), (18_800, "18.8 k"), (6_738_415_616, "6.74 B"), (3.5e6, "3.5 M"), (2e12, "2 T")],
+    [
+        (0, "0"),
+        (999, "999"),
+        (18_800, "18.8 k"),
+        (999_900, "1 M"),
+        (6_738_415_616, "6.74 B"),
+        (3.5e6, "3.5 M"),
+        (2e12, "2 T"),
+    ],
 )
 def test_counts(count: float, text: str) -> None:
     """With a metric suffix."""

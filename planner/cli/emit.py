@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from planner.cli.options import AsJson, SavedPlan
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, warn
+from planner.cli.saved import read_priced
 
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; new or empty.")]
 Force = Annotated[
@@ -30,15 +31,18 @@ def emit(
     """
     from planner.emit.interface import emit as files_of
     from planner.emit.interface import write_folder
-    from planner.plan_file import read
     from planner.report.document import emit_document
     from planner.report.emitted import emitted_section
+    from planner.report.verdict import misfits
 
-    saved = read(plan)
+    saved, scored = read_priced(plan)
     files = files_of(saved.plan, saved.cluster, saved.model, launcher)
     write_folder(files, output, force)
     paths = [file.path for file in files]
+    warnings = [f"does not fit: {line}" for line in misfits(scored.estimate)]
     if as_json:
-        show_document(emit_document(saved.plan.target, output, paths))
+        show_document(emit_document(saved.plan.target, output, paths, warnings))
     else:
+        for line in warnings:
+            warn(line)
         show(emitted_section(saved.plan.target, output, paths), then=f"read {output / 'README.md'}")

@@ -13,6 +13,8 @@ def require_writable(path: Path) -> None:
     if path.is_dir():
         raise OutputError(f"{path}: is a directory", hint=f"name a file, e.g. {path / 'plan.yaml'}")
     folder = path.parent
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{path}: {folder} is a file, expected a folder")
     if not folder.is_dir():
         raise OutputError(f"{path}: the folder {folder} does not exist", hint=f"mkdir -p {folder}")
     if not os.access(path if path.exists() else folder, os.W_OK):

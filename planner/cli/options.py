@@ -37,13 +37,17 @@ LONGEST_RANGE = 10_000
 """Numbers that a range like ``1..64`` may stand for."""
 
 
-def integers(option: str, text: str | None, least: int = 1) -> tuple[int, ...] | None:
+def integers(
+    option: str, text: str | None, least: int = 1, most: int | None = None
+) -> tuple[int, ...] | None:
     """``1,2,4`` or ``1..4`` or a mixture, sorted, each once; None stays None."""
     if text is None:
         return None
     found: set[int] = set()
     for part in text.split(","):
         found.update(_range(option, part.strip(), least))
+    if most is not None and max(found) > most:
+        raise UsageError(f"{option}: expected numbers from {least} to {most}, got {max(found)}")
     return tuple(sorted(found))
 
 

@@ -59,6 +59,11 @@ def write(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         silence(sys.stdout)
+    except OSError as error:
+        from planner.errors import OutputError
+
+        silence(sys.stdout)
+        raise OutputError(f"standard output: cannot be written: {error.strerror or error}") from None
 
 
 def silence(stream: TextIO) -> None:

@@ -98,7 +98,7 @@ def search(
 
     limits = Limits(
         target=_target(target),
-        zero=integers("--zero", zero, least=0),
+        zero=integers("--zero", zero, least=0, most=3),
         tp=integers("--tp", tp),
         pp=integers("--pp", pp),
         micro_batch=integers("--micro-batch", micro_batch),

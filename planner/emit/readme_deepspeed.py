@@ -103,6 +103,11 @@ def _limits(network: JobNetwork, launchers: Sequence[Agent], has_hostfile: bool,
             "express. "
             "Use `launch.sh`."
         )
+    elif any(list(agent.devices) != sorted(agent.devices) for agent in launchers):
+        lines.append(
+            "- The ranks of some nodes do not follow the order of their devices, and DeepSpeed's launcher sorts "
+            "devices: it would give them the batches of others. Use `launch.sh`."
+        )
     elif any(agent.devices != tuple(range(len(agent.devices))) for agent in launchers):
         shown = [f"{agent.host}:{','.join(map(str, agent.devices))}" for agent in launchers[:SHOWN_HOSTS]]
         include = "@".join(shown + ["..."] * (len(launchers) > SHOWN_HOSTS))

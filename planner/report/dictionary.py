@@ -123,7 +123,7 @@ EMIT: dict[str, str] = {
     "target": "Runtime of the plan.",
     "folder": "Folder that was written.",
     "files": "Files in it.",
-    "warnings": "Empty so far.",
+    "warnings": "Where the plan does not fit, in words.",
 }
 
 DOCUMENTS: dict[str, dict[str, str]] = {

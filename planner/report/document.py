@@ -134,9 +134,17 @@ def check_document(cluster: ClusterSpec, model: ModelSpec | None, warnings: Sequ
     }
 
 
-def emit_document(target: str, folder: PurePath, paths: Sequence[str]) -> Document:
+def emit_document(
+    target: str, folder: PurePath, paths: Sequence[str], warnings: Sequence[str] = ()
+) -> Document:
     """The answer of ``emit``."""
-    return {**_head("emit"), "target": target, "folder": str(folder), "files": list(paths), "warnings": []}
+    return {
+        **_head("emit"),
+        "target": target,
+        "folder": str(folder),
+        "files": list(paths),
+        "warnings": list(warnings),
+    }
 
 
 def _head(command: str) -> Document:

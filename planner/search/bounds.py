@@ -175,7 +175,10 @@ class Bounds:
             done += count
         if not reach:
             return float("inf")
-        sends = max(0, 2 * depth - 2) * min(item.inner_seconds for item in hops) / 2
+        inner, outer = (
+            min(getattr(item, name) for item in hops) for name in ("inner_seconds", "outer_seconds")
+        )
+        sends = (depth - 2) * inner + 2 * outer if depth > 1 else 0.0
         tail = min(speed.tail_seconds for speed in speeds)
         return layers * speeds[0].layer_seconds + sends + layers / reach + tail
 

@@ -38,6 +38,10 @@ POLISH_ROUNDS = 10
 """Rounds of the ILP for the first incumbent."""
 
 
+POLISHED_DEVICES = 256
+"""Largest cluster whose quick plans get the ILP as well."""
+
+
 class View:
     """What a job of one runtime sees of the cluster."""
 
@@ -120,12 +124,14 @@ class Explorer:
             self.best = scored
 
     def quick(self) -> Scored | None:
-        """The best of a few plans per family, without proof."""
+        """The best of a few plans per family, without proof; small clusters get some rounds of the ILP too."""
         self._open()
-        self._first_plans()
         for item in [entry[2] for entry in self._heap]:
             if isinstance(item, DataParallel):
                 self._data_parallel(item)
+        self._first_plans()
+        if sum(kind.devices for kind in self._whole.kinds) <= POLISHED_DEVICES:
+            self._polish()
         return self.best
 
     def run(self, *, rounds: int | None = None) -> None:
@@ -167,6 +173,7 @@ class Explorer:
             named = replace(family, network=network)
             found = depths(named, self.limits, view.estimator.model, view.kinds)
             if found:
+                self.candidates += 1
                 self._push(view.bounds.family_bound(named, max(found)), named)
 
     def _first_plans(self) -> None:
@@ -280,4 +287,4 @@ class Explorer:
         """What the state of the search amounts to."""
         if self.best is None:
             return "unknown" if self.interrupted or self.out_of_time else "infeasible"
-        return "optimal" if self.gap <= max(self.limits.gap, 2 * TOLERANCE) + 1e-9 else "feasible"
+        return "optimal" if self.gap <= max(self.limits.gap, 4 * TOLERANCE) + 1e-9 else "feasible"

@@ -92,7 +92,7 @@ def reason_against(loser: Scored, winner: Scored) -> str:
     """The component in which a plan loses most, or the devices it leaves idle."""
     difference = loser.estimate.step_seconds - winner.estimate.step_seconds
     if abs(difference) < 5e-4 * winner.estimate.step_seconds:
-        return "as fast: the same decisions in other words"
+        return "as fast"
     if difference < 0:
         return "faster"
     idle = winner.plan.devices - loser.plan.devices

@@ -122,7 +122,6 @@ class OpenChoice:
             if not self._model.feasible:
                 self._close(cutoff if known else float("inf"))
                 return None
-            self._model.end.lowBound = min(1.0, self.bound / cutoff)
         elif self.incumbent < float("inf"):
             self._model.limit(self._wanted())
         return self._model

@@ -38,3 +38,9 @@ def test_choices_keep_the_order_of_the_program() -> None:
     assert choices("--recompute", None, allowed) is None
     with pytest.raises(UsageError, match="--recompute: expected some of none, selective, full, got 'all'"):
         choices("--recompute", "all", allowed)
+
+
+def test_numbers_above_what_an_option_knows_are_refused() -> None:
+    """There is no ZeRO stage 7."""
+    with pytest.raises(UsageError, match="--zero: expected numbers from 0 to 3, got 7"):
+        integers("--zero", "1,7", least=0, most=3)

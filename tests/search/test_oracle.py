@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.search.exhaustive import exhaustive
+from planner.search.explorer import Explorer
 from planner.search.solve import search
-from planner.search.values import Limits
+from planner.search.values import Limits, Scored, SearchResult
 from tests.clusters import small_problem
 
 SEEDS = st.integers(0, 10**9)
 
 
 def check(seed: int, limits: Limits) -> None:
-    """The same cost as the oracle, never a bound above it, and a plan that fits."""
+    """The same cost as the oracle, with the quick first plans and with the ILP alone."""
     cluster, model = small_problem(seed)
-    found = search(cluster, model, limits=limits, explain=False)
     best = exhaustive(cluster, model, limits=limits)
+    compare(search(cluster, model, limits=limits, explain=False), best)
+    with patch.object(Explorer, "_first_plans", lambda explorer: None):
+        compare(search(cluster, model, limits=limits, explain=False), best)
+
+
+def compare(found: SearchResult, best: Scored | None) -> None:
+    """The same cost, never a bound above it, and a plan that fits."""
     if best is None:
         assert found.best is None
         assert found.status == "infeasible"
