@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from planner.cost.communication import Ring, data_ring, send
 from planner.cost.estimate import Estimator, boundary_bytes
@@ -117,14 +118,39 @@ class StageOptions:
         return self._prices[key]
 
     def options(self, stage: int, cutoff_seconds: float) -> Iterator[Option]:
-        """Options of a stage that fit and whose own work alone stays below ``cutoff_seconds``."""
-        steps = self.choice.family.micro_batches
+        """Options of a stage that fit and that no plan faster than ``cutoff_seconds`` can contain."""
         for composition in range(len(self.compositions)):
             for layers in range(self.choice.interleave, self.most_layers(stage, composition) + 1):
                 option = self.option(stage, composition, layers)
-                if steps * option.busy_seconds + option.tail_seconds > cutoff_seconds:
+                if self._least_end(stage, option) > cutoff_seconds:
                     break
                 yield option
+
+    def _least_end(self, stage: int, option: Option) -> float:
+        """The end of any plan with this option: its own work, and in 1F1B also what comes before it.
+
+        The first micro-batch goes through all layers and back; then the stage has still to do what it could
+        not do meanwhile (the round trip of the ILP).
+        """
+        steps, depth = self.choice.family.micro_batches, self.choice.depth
+        own = steps * option.busy_seconds + option.tail_seconds
+        if self.choice.interleave > 1:
+            return own
+        rest = (self.estimator.model.layers - option.layers) * self.least_layer_seconds
+        later = max(0, steps - (depth - stage))
+        trip = option.busy_seconds + rest + later * sum(option.forward) + (steps - 1) * sum(option.backward)
+        return max(own, trip)
+
+    @cached_property
+    def least_layer_seconds(self) -> float:
+        """Forward and backward of one layer for one micro-batch on the fastest devices."""
+        inner = replace(self.shape(0, 1), chunks=(1,), stage=1, depth=3)
+        micro = [
+            self.pricer.micro_batch(inner, group, group.micro_batch, ring)
+            for groups, ring in zip(self.compositions, self.rings, strict=True)
+            for group in groups
+        ]
+        return min(item.forward_seconds + item.backward_seconds for item in micro)
 
     def sends(self, first: int, last: int) -> Sends:
         """Least seconds of a send between two compositions."""

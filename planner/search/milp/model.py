@@ -35,15 +35,24 @@ class PipelineModel:
         self.depth = stages.choice.depth
         self.chunks = stages.choice.interleave
         self.scale = cutoff_seconds
-        self.options: list[list[Option]] = [
-            list(stages.options(stage, cutoff_seconds)) for stage in range(self.depth)
-        ]
+        self.options = self._useful(
+            [list(stages.options(stage, cutoff_seconds)) for stage in range(self.depth)]
+        )
         self.problem = pulp.LpProblem("pipeline", pulp.LpMinimize)
         self.end = self.problem.add_variable("T", lowBound=0.0, upBound=1.0)
         self.problem += self.end
         self.feasible = all(self.options)
         if self.feasible:
             self._build()
+
+    def _useful(self, options: list[list[Option]]) -> list[list[Option]]:
+        """Without options so small that the other stages cannot hold the rest."""
+        most = [max((option.layers for option in row), default=0) for row in options]
+        missing = self.stages.estimator.model.layers - sum(most)
+        return [
+            [option for option in row if option.layers >= missing + largest]
+            for row, largest in zip(options, most, strict=True)
+        ]
 
     def _build(self) -> None:
         self.take = [
