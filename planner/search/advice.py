@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice, product
 
 from planner.cost.estimate import Estimator
 from planner.search.explorer import Explorer
+from planner.search.greedy import fastest, layered
+from planner.search.options import StageOptions
+from planner.search.space import Choice, Family
 from planner.search.values import Advice, Limits, Scored, Silent
 from planner.targets import TARGETS
 
 WORTH = 0.01
 """Savings below this are within what the model cannot tell."""
+
+MAX_COMBINATIONS = 256
+"""Ways to give every pool degrees of its own that are tried on the stages of a plan."""
 
 ROUNDS = 10
 """Outer choices solved per target: advice is a hint, not a proof."""
@@ -31,6 +38,11 @@ def advise(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Advice, 
 def _advice(name: str, best: Scored, estimator: Estimator, limits: Limits) -> Advice | None:
     explorer = Explorer(estimator, replace(limits, target=name, gap=WORTH, time_limit_seconds=None), Silent())
     explorer.offer(best)
+    if TARGETS[name].dp_per_stage and best.plan.pp > 1:
+        batch = best.plan.global_batch // best.plan.micro_batches
+        for times in (1, 2, 4):
+            if best.plan.global_batch % (times * batch) == 0:
+                explorer.offer(_own_degrees(name, best, estimator, limits, times * batch))
     explorer.run(rounds=ROUNDS)
     faster = explorer.best
     if faster is None or faster is best:
@@ -39,6 +51,36 @@ def _advice(name: str, best: Scored, estimator: Estimator, limits: Limits) -> Ad
     if saving < WORTH:
         return None
     return Advice(target=name, change=difference(faster, best), faster=saving, scored=faster)
+
+
+def _own_degrees(name: str, best: Scored, estimator: Estimator, limits: Limits, batch: int) -> Scored | None:
+    """The best plan with the same stages on the same devices, the degrees of each pool changed."""
+    plan = best.plan
+    family = Family(
+        target=name,
+        zero=plan.zero,
+        recompute=plan.stages[0].recompute,
+        tp=None,
+        dp=None,
+        batch=batch,
+        micro_batches=plan.global_batch // batch,
+    )
+    stages = StageOptions(Choice(family=family, depth=plan.pp, interleave=1), estimator, limits)
+    ways = [
+        [
+            index
+            for index, groups in enumerate(stages.compositions)
+            if [(group.pool, group.gpu, group.devices) for group in groups]
+            == [(group.pool, group.gpu, group.devices) for group in stage.replicas]
+        ]
+        for stage in plan.stages
+    ]
+    kinds = sorted({tuple(row) for row in ways})
+    combinations = islice(product(*kinds), MAX_COMBINATIONS)
+    return fastest(
+        layered(stages, [dict(zip(kinds, way, strict=True))[tuple(row)] for row in ways], estimator)
+        for way in combinations
+    )
 
 
 def difference(other: Scored, base: Scored) -> str:

@@ -5,8 +5,8 @@ It proves nothing; it gives the search an early incumbent to cut with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import accumulate, product
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 
 from planner.cost.estimate import Estimator
 from planner.search.options import Option, StageOptions
@@ -18,13 +18,19 @@ from planner.search.values import Limits, Scored
 def greedy(choice: Choice, estimator: Estimator, limits: Limits) -> Scored | None:
     """The best of a few plans with one pool after the other; None when none fits."""
     stages = StageOptions(choice, estimator, limits)
-    best: Scored | None = None
-    for slots, growths in product(_orders(stages), (_growths, _even_growths)):
-        chosen = _layers(stages, slots, growths)
-        scored = score(estimator, stages, chosen) if chosen else None
-        if scored and (best is None or scored.estimate.step_seconds < best.estimate.step_seconds):
-            best = scored
-    return best
+    return fastest(layered(stages, slots, estimator) for slots in _orders(stages))
+
+
+def layered(stages: StageOptions, slots: list[int], estimator: Estimator) -> Scored | None:
+    """Good layers for given compositions, [stage]; None when none fit."""
+    chosen = (_layers(stages, slots, growths) for growths in (_growths, _even_growths))
+    return fastest(score(estimator, stages, options) for options in chosen if options)
+
+
+def fastest(plans: Iterable[Scored | None]) -> Scored | None:
+    """The fastest of those that exist."""
+    found = (plan for plan in plans if plan is not None)
+    return min(found, key=lambda plan: plan.estimate.step_seconds, default=None)
 
 
 def _orders(stages: StageOptions) -> Iterator[list[int]]:
