@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from planner.calibration import DEFAULT, Calibration
 from planner.cost.communication import Ring
@@ -174,23 +175,37 @@ def _pipeline(
 ) -> Plan:
     """Stages of ``dp`` replicas filled from the kinds in order."""
     queue = [(kind, kind.replicas(tp)) for kind in kinds]
-    stages, end = [], 0
-    for count in layers:
-        groups, need = [], dp
-        while need:
+    stages = []
+    for _ in layers:
+        groups: list[ReplicaGroup] = []
+        while (need := dp - sum(group.count for group in groups)) > 0:
             kind, left = queue[0]
             taken = min(left, need)
-            if taken:
-                groups.append(
-                    ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=tp, count=taken, share=share, steps=steps)
-                )
-            need -= taken
             queue = queue[1:] if taken == left else [(kind, left - taken), *queue[1:]]
-        stages.append(
-            Stage(first_layer=end, end_layer=end + count, replicas=tuple(groups), recompute=recompute)
-        )
-        end += count
-    return Plan(target="megatron", zero=1 if dp > 1 else 0, stages=tuple(stages), sequence_parallel=tp > 1)
+            groups += [_replicas(kind, tp, taken, share, steps)] if taken else []
+        stages.append(tuple(groups))
+    return _megatron(stages, layers, recompute)
+
+
+def _replicas(kind: Kind, tp: int, count: int, share: int, steps: int) -> ReplicaGroup:
+    return ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=tp, count=count, share=share, steps=steps)
+
+
+def _megatron(
+    stages: Sequence[tuple[ReplicaGroup, ...]], layers: Sequence[int], recompute: Recompute
+) -> Plan:
+    """A Megatron plan of given replicas and layers, [stage]."""
+    ends = list(accumulate(layers))
+    tp, dp = stages[0][0].tp, sum(group.count for group in stages[0])
+    return Plan(
+        target="megatron",
+        zero=1 if dp > 1 else 0,
+        stages=tuple(
+            Stage(first_layer=end - count, end_layer=end, replicas=groups, recompute=recompute)
+            for groups, count, end in zip(stages, layers, ends, strict=True)
+        ),
+        sequence_parallel=tp > 1,
+    )
 
 
 def flops_proportional(estimator: Estimator) -> Iterator[Plan]:
@@ -258,7 +273,8 @@ def holmes(estimator: Estimator) -> Iterator[Plan]:
             speeds = [_stage_speed(estimator, kind, tp, dp, micro_batch) for kind in used]
             layers = holmes_partition(speeds, model.layers)
             for recompute in RECOMPUTES:
-                yield _staged(used, tp, dp, share, share // micro_batch, layers, recompute)
+                stages = [(_replicas(kind, tp, dp, share, share // micro_batch),) for kind in used]
+                yield _megatron(stages, layers, recompute)
 
 
 def holmes_partition(speeds: Sequence[float], layers: int, alpha: float = 1.0) -> list[int]:
@@ -291,23 +307,6 @@ def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch
     )
     price = estimator.pricer("megatron").price(shape, (group,), ring)
     return layers / (price.work_seconds + price.tail_seconds)
-
-
-def _staged(
-    kinds: Sequence[Kind],
-    tp: int,
-    dp: int,
-    share: int,
-    steps: int,
-    layers: Sequence[int],
-    recompute: Recompute,
-) -> Plan:
-    stages, end = [], 0
-    for kind, count in zip(kinds, layers, strict=True):
-        group = ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=tp, count=dp, share=share, steps=steps)
-        stages.append(Stage(first_layer=end, end_layer=end + count, replicas=(group,), recompute=recompute))
-        end += count
-    return Plan(target="megatron", zero=1 if dp > 1 else 0, stages=tuple(stages), sequence_parallel=tp > 1)
 
 
 def fastest_pool_only(estimator: Estimator, limits: Limits) -> Alternative:

@@ -194,8 +194,8 @@ def test_no_device_has_the_number_format() -> None:
 def test_a_time_limit_keeps_the_best_plan() -> None:
     """Feasible with an honest gap, or unknown when nothing was found in no time at all."""
     spec, model = cluster(pool("a", nodes=8), pool("b", "V100", nodes=8)), gpt(48, 8192, 64, global_batch=512)
-    found = search(spec, model, limits=Limits(time_limit_seconds=1.0), explain=False)
-    assert found.seconds < 6
+    found = search(spec, model, limits=Limits(time_limit_seconds=3.0), explain=False)
+    assert found.seconds < 15
     assert found.status in ("feasible", "optimal")
     assert found.best is not None
     nothing = search(spec, model, limits=Limits(time_limit_seconds=0.0), explain=False)
