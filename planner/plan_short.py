@@ -247,7 +247,7 @@ def _groups(
             left -= count
     if left:
         where = f"the pool {entry.pool}" if entry.pool else "the cluster"
-        what = f"{replicas} replicas of {tp} devices, {where} has room for {replicas - left}"
+        what = f"{replicas} replicas of {tp} devices, {where} has room for {replicas - left} more"
         raise _WrongError(path or ("dp",), what)
     return tuple(groups)
 
