@@ -53,8 +53,3 @@ def format_count(count: float) -> str:
         if abs(count) >= 0.9995 * limit:
             return f"{count / limit:.3g} {suffix}"
     return f"{count:.3g}"
-
-
-def format_gib(size_bytes: float) -> str:
-    """A size in GiB with one decimal, without its unit."""
-    return f"{gib_from_bytes(size_bytes):.1f}"

@@ -57,8 +57,3 @@ def test_durations(seconds: float, text: str) -> None:
 def test_counts(count: float, text: str) -> None:
     """With a metric suffix."""
     assert units.format_count(count) == text
-
-
-def test_sizes() -> None:
-    """One decimal, in GiB."""
-    assert units.format_gib(1.25 * 2**30) == "1.2"

@@ -86,6 +86,8 @@ class Explorer:
         self.best: Scored | None = None
         self._promising: Choice | None = None
         self.closed_bound = float("inf")
+        # What an interrupt would lose: the item being worked on is neither on the heap nor closed.
+        self._taken_bound = 0.0
         self.candidates = 0
         self.solved = 0
         self.interrupted = False
@@ -104,7 +106,7 @@ class Explorer:
     def bound(self) -> float:
         """No plan of the space is faster."""
         opened = self._heap[0][0] if self._heap else float("inf")
-        return min(opened, self.closed_bound, self.incumbent)
+        return min(opened, self.closed_bound, self._taken_bound, self.incumbent)
 
     @property
     def gap(self) -> float:
@@ -138,13 +140,15 @@ class Explorer:
         """Search all targets the limits allow, or at most so many ``rounds``; an interrupt keeps the best so far."""
         try:
             self._open()
+            self._taken_bound = float("inf")
             self._first_plans()
             self._polish()
             while self._heap and not self.out_of_time and (rounds is None or self.solved < rounds):
                 if self._heap[0][0] >= self.incumbent * (1 - self.limits.gap):
                     break
-                bound, _, item = heappop(self._heap)
-                self._expand(bound, item)
+                self._taken_bound, _, item = heappop(self._heap)
+                self._expand(self._taken_bound, item)
+                self._taken_bound = float("inf")
                 self.reporter.progress(
                     done=self.solved,
                     total=self.candidates,

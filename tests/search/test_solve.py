@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -218,6 +220,29 @@ def test_an_interrupt_keeps_the_best_plan() -> None:
     assert found.best is not None
     assert found.status == "feasible"
     assert found.bound_seconds <= found.best.estimate.step_seconds
+
+
+@pytest.mark.parametrize(
+    "place", ["_open_view", "_first_plans", "_expand_family", "_continue", "_data_parallel"]
+)
+def test_an_interrupt_anywhere_leaves_a_valid_bound(place: str) -> None:
+    """Work that is cut off is neither on the heap nor closed; its bound still counts."""
+    spec, model = problem()
+    best = search(spec, model, limits=Limits(gap=0.0), explain=False).best
+    assert best is not None
+    original = getattr(Explorer, place)
+    for calls in (1, 2, 3, 5, 8):
+        left = iter(range(calls - 1))
+
+        def cut(self: Explorer, *args: object, left: Iterator[int] = left) -> object:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return original(self, *args)
+
+        with patch.object(Explorer, place, cut):
+            found = search(spec, model, limits=Limits(gap=0.0), explain=False)
+        assert found.bound_seconds <= best.estimate.step_seconds * (1 + 1e-6)
+        assert found.interrupted or found.status == "optimal"
 
 
 @pytest.mark.parametrize("gpus", [(3, 5), (5, 7), (12, 5)])
