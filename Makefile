@@ -11,7 +11,7 @@ TESTS ?= tests
 TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
-.PHONY: help demo test test-slow check lint format docs docs-check clean
+.PHONY: help demo test test-slow check lint format docs docs-check accuracy clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ docs: $(VENV)/base.stamp  ## write docs/cli.md and the outputs in README.md from
 
 docs-check: $(VENV)/base.stamp  ## docs/cli.md is what the program says
 	@$(BIN)/python -m planner.cli.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)
+
+accuracy: $(VENV)/test.stamp  ## write docs/accuracy.md: predictions next to published runs
+	$(BIN)/python -m tests.measured.accuracy
 
 clean:  ## remove the environment and everything that was made
 	rm -rf $(VENV) build dist *.egg-info run plan.yaml .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

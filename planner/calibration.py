@@ -1,35 +1,156 @@
-"""Constants of the cost model: what is measured, what is a datasheet's word, what is assumed."""
+"""Constants of the cost model: what was fitted to measurements, what is assumed; and measured curves.
+
+Every constant has a physical meaning and belongs to a GPU family, to a software stack, or to a kind of link;
+none belongs to a model, a run or a paper. ``planner/calibration_file.py`` reads and writes them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-Provenance = Literal["measured", "datasheet", "assumed"]
+Provenance = Literal["measured", "fitted", "datasheet", "assumed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Constants of one generation of GPUs; the defaults hold for a family that nobody has fitted."""
+
+    matmul_efficiency: float = 0.75
+    """Share of the dense peak that a large, well-shaped matrix product reaches."""
+    attention_efficiency: float = 0.50
+    """Share of the dense peak that fused (flash) attention reaches."""
+    memory_efficiency: float = 0.80
+    """Share of the datasheet memory bandwidth that a streaming kernel reaches."""
+    kernel_seconds: float = 5e-6
+    """Device seconds that every kernel costs before and after its work: ramp, tail, cold caches."""
+    launch_seconds: float = 4e-5
+    """Host seconds per kernel of an eager framework; a layer takes at least its kernels times this."""
+    link_efficiency: float = 0.75
+    """Share of the in-node wire that a collective's ring carries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Constants of one training framework."""
+
+    host_factor: float = 0.5
+    """Host time per layer over that of Megatron without captured graphs: below 1 thin, compiled or captured code."""
+    overlap: float = 0.70
+    """Share of gradient and parameter traffic that is free while it runs under a computation."""
+    runtime_bytes: float = 1.5 * 2**30
+    """Device context, libraries and allocator slack of one process."""
+    wire: float = 1.0
+    """Share of a fabric's rate that the framework's own collectives between nodes reach: 1 for large buckets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Constants of one kind of network between nodes."""
+
+    efficiency: float = 0.75
+    """Share of the wire that a collective or a send carries on nodes with one card."""
+    rail: float = 0.85
+    """What is left of that share each time the cards of a node are doubled: bridges, rings that miss a card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPoint:
+    """Measured seconds and bytes of one transformer layer on one device."""
+
+    gpu: str
+    """Catalogue name of the device."""
+    model: str
+    """Name of the model that the layer belongs to."""
+    tp: int
+    micro_batch: int
+    """Sequences."""
+    forward_seconds: float
+    """Forward of one layer with its tensor-parallel collectives."""
+    backward_seconds: float
+    activation_bytes: float | None = None
+    """Kept for the backward; None when not measured."""
+    parameters: float | None = None
+    """Elements on one device; None when not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPoint:
+    """Measured seconds of one collective or send of a size."""
+
+    link: str
+    """``node:<gpu>`` inside a node, or the name of a fabric."""
+    operation: Literal["all-reduce", "all-gather", "reduce-scatter", "send"]
+    members: int
+    """Devices of the group."""
+    size_bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """How far the fit is from the measurements it was fitted to."""
+
+    family: str
+    stack: str
+    rows: int
+    spread: float
+    """Robust relative standard error of the step time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """Where one constant comes from."""
+
+    name: str
+    """Dotted, as ``families.A100.matmul_efficiency``."""
+    value: float
+    provenance: Provenance
+    spread: float | None = None
+    """Relative standard error; None when unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Constants with a physical meaning; defaults hold where nothing was measured."""
+    """Everything the cost model takes from measurements; anything absent has an assumed default."""
 
-    matmul_efficiency: float = 0.70
-    """Share of the dense peak that a large matrix product reaches."""
-    memory_efficiency: float = 0.80
-    """Share of the datasheet memory bandwidth that a streaming kernel reaches."""
-    launch_seconds: float = 6e-6
-    """Host time per kernel; a layer takes at least its kernels times this."""
-    link_efficiency: float = 0.75
-    """Share of the wire that a collective's ring carries."""
-    overlap: float = 0.70
-    """Share of gradient and parameter traffic that can run under computation."""
-    runtime_bytes: float = 1.5 * 2**30
-    """Device context, libraries and allocator slack of one process."""
-    activation_factor: float = 1.10
-    """Allocator rounding and temporaries over the activation formulas."""
-    spread: float = 0.15
-    """Relative standard error of a step time without measurements."""
-    provenance: dict[str, Provenance] = field(default_factory=dict)
-    """Provenance of each constant that is not assumed."""
+    families: dict[str, Family] = field(default_factory=dict)
+    stacks: dict[str, Stack] = field(default_factory=dict)
+    links: dict[str, Link] = field(default_factory=dict)
+    """By kind of fabric: infiniband, roce, ethernet."""
+    layers: tuple[LayerPoint, ...] = ()
+    link_points: tuple[LinkPoint, ...] = ()
+    residuals: tuple[Residual, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    """Provenance and spread of the constants that are not assumed."""
+    default_spread: float = 0.20
+    """Relative standard error of a step time on a family and stack without measurements."""
+    notes: str = ""
+    """Free text for readers."""
+    provenance: dict[str, str] = field(default_factory=dict)
+    """What the measurements were made with, for readers: device, driver, torch, date, command."""
+
+    def family(self, name: str) -> Family:
+        """Constants of a GPU family; the defaults for an unknown one."""
+        return self.families.get(name, ASSUMED_FAMILY)
+
+    def stack(self, name: str) -> Stack:
+        """Constants of a framework; the defaults for an unknown one."""
+        return self.stacks.get(name, ASSUMED_STACK)
+
+    def link(self, kind: str) -> Link:
+        """Constants of a kind of fabric; the defaults for an unknown one."""
+        return self.links.get(kind, ASSUMED_LINK)
+
+    def spread(self, families: Iterable[str], stack: str) -> float:
+        """Relative standard error of a step time on these families: the widest that applies."""
+        known = {(item.family, item.stack): item.spread for item in self.residuals}
+        return max(known.get((family, stack), self.default_spread) for family in families)
 
 
-DEFAULT = Calibration()
+ASSUMED_FAMILY = Family()
+ASSUMED_STACK = Stack()
+ASSUMED_LINK = Link()
+ASSUMED = Calibration()
+"""Nothing measured: every constant at its assumed value."""

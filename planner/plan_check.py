@@ -44,6 +44,7 @@ def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, .
         return (*found, Fault(("target",), error.message))
     for rule in _TARGET_RULES:
         found += rule(plan, row)
+    found += _number_format(row, model)
     found += _sequence_parallel(plan, row, model)
     return tuple(found) or (*_placement(plan, cluster), *_paths(plan, cluster))
 
@@ -95,6 +96,14 @@ def _precision(path: Path, group: ReplicaGroup, cluster: ClusterSpec, model: Mod
     if wanted not in formats:
         yield Fault(
             (*path, "gpu"), f"{group.gpu} cannot compute in {wanted}, it can in: {', '.join(formats)}"
+        )
+
+
+def _number_format(row: Target, model: ModelSpec) -> Iterator[Fault]:
+    wanted = model.training.precision
+    if wanted not in row.precisions:
+        yield Fault(
+            ("target",), f"{row.name} does not train in {wanted}, it can: {', '.join(row.precisions)}"
         )
 
 

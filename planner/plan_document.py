@@ -87,6 +87,15 @@ class DigestsRecord(Frozen):
     model: str
 
 
+class CalibrationRecord(Frozen):
+    """The calibration file that the plan was found with."""
+
+    name: str
+    """Name of the file, without its folder."""
+    digest: str
+    """First 16 digits of the SHA-256 of its bytes."""
+
+
 class InputsRecord(Frozen):
     """The inputs that the plan was made for, with all defaults filled in."""
 
@@ -104,6 +113,7 @@ class PlanRecord(Frozen):
     sequence_parallel: bool
     stages: tuple[StageRecord, ...] = Field(min_length=1)
     summary: SummaryRecord | None = None
+    calibration: CalibrationRecord | None = None
     digests: DigestsRecord
     inputs: InputsRecord
 

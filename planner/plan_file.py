@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from planner.errors import OutputError, PlanError
+from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.plan_check import Fault, fail_on_faults, faults
 from planner.plan_document import (
     FORMAT,
     AlternativeRecord,
+    CalibrationRecord,
     PlanRecord,
     ReplicaRecord,
     StageRecord,
@@ -27,6 +27,7 @@ from planner.plan_short import short_plan
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.spec.yaml_file import Document, read_document
+from planner.whole_file import write_whole
 from planner.yaml_text import dump
 
 _HEADER = """\
@@ -59,6 +60,16 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsedCalibration:
+    """The user's calibration file that a plan was found with."""
+
+    name: str
+    """Name of the file, without its folder."""
+    digest: str
+    """First 16 digits of the SHA-256 of its bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
     """A plan with the inputs that it was made for."""
 
@@ -67,6 +78,8 @@ class PlanFile:
     model: ModelSpec
     summary: Summary | None = None
     """None for a plan that no search made, or whose stages were edited since."""
+    calibration: UsedCalibration | None = None
+    """None for a plan found with the constants that ship with the package."""
 
 
 def to_text(plan_file: PlanFile) -> str:
@@ -75,6 +88,8 @@ def to_text(plan_file: PlanFile) -> str:
     parts = [_HEADER + dump({"format": FORMAT, **plan_part(plan)})]
     if plan_file.summary is not None:
         parts.append(dump({"summary": summary_part(_summary_record(plan_file.summary))}))
+    if plan_file.calibration is not None:
+        parts.append(dump({"calibration": asdict(plan_file.calibration)}))
     parts.append(dump({"digests": digests_part(plan, cluster, model)}))
     parts.append(dump({"inputs": inputs_part(cluster, model)}))
     return "\n".join(parts)
@@ -82,26 +97,7 @@ def to_text(plan_file: PlanFile) -> str:
 
 def write(plan_file: PlanFile, path: Path) -> None:
     """Write the file whole or not at all; raises OutputError."""
-    text = to_text(plan_file)
-    if path.is_dir():
-        raise OutputError(f"{path}: is a directory", hint=f"name a file, e.g. {path / 'plan.yaml'}")
-    real = Path(os.path.realpath(path))
-    part = real.with_name(f".{real.name[:200]}.{os.getpid()}.part")
-    try:
-        if real.exists() and not os.access(real, os.W_OK):
-            raise PermissionError
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8", newline="\n")  # a pipe or a device is never replaced
-            return
-        with part.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        part.replace(real)
-    except OSError as error:
-        raise OutputError(
-            f"{path}: {_reason(path, error)}", hint="name a file in a folder of yours"
-        ) from None
-    finally:
-        _remove(part)
+    write_whole(to_text(plan_file), path, "plan.yaml")
 
 
 def read(path: Path) -> PlanFile:
@@ -121,7 +117,11 @@ def read(path: Path) -> PlanFile:
     fail_on_faults(document, edited or faults(plan, cluster, model))
     same = given["plan"] == digests["plan"]
     return PlanFile(
-        plan=plan, cluster=cluster, model=model, summary=_summary(record.summary) if same else None
+        plan=plan,
+        cluster=cluster,
+        model=model,
+        summary=_summary(record.summary) if same else None,
+        calibration=_calibration(record.calibration),
     )
 
 
@@ -241,6 +241,10 @@ def _summary_record(summary: Summary) -> SummaryRecord:
     )
 
 
+def _calibration(record: CalibrationRecord | None) -> UsedCalibration | None:
+    return None if record is None else UsedCalibration(name=record.name, digest=record.digest)
+
+
 def _summary(record: SummaryRecord | None) -> Summary | None:
     if record is None:
         return None
@@ -256,18 +260,3 @@ def _summary(record: SummaryRecord | None) -> Summary | None:
         ),
         advice=record.advice,
     )
-
-
-def _reason(path: Path, error: OSError) -> str:
-    if isinstance(error, PermissionError):
-        return "no permission to write"
-    if isinstance(error, FileNotFoundError) and not path.parent.is_dir():
-        return f"the folder {path.parent} does not exist"
-    return f"cannot be written: {error.strerror or error}"
-
-
-def _remove(part: Path) -> None:
-    try:
-        part.unlink(missing_ok=True)
-    except OSError:
-        return

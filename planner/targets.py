@@ -37,8 +37,10 @@ class Target:
     sequence_parallel: bool
     """True when activations outside the tensor-parallel matrices can be split over the sequence."""
     recomputes: tuple[Recompute, ...]
+    precisions: tuple[str, ...]
+    """Number formats the runtime trains in."""
     gradient_bytes: int
-    """Bytes of a gradient element kept and reduced in mixed precision."""
+    """Bytes of a gradient element kept and reduced in bf16 training."""
     overlaps_parameter_gather: bool
     """True when the parameters updated by ZeRO-1 are gathered under the next forward."""
     overlaps_reduction_always: bool
@@ -47,6 +49,10 @@ class Target:
     """True when groups may use different networks; else one slow pair puts all groups on sockets."""
     sharding_optimizers: tuple[str, ...]
     """Optimizers whose states ZeRO-1 can shard."""
+
+    def gradient_size(self, precision: str) -> int:
+        """Bytes of a gradient element: fp16 training keeps its gradients in fp16 in every runtime."""
+        return {"fp32": 4, "tf32": 4, "fp16": 2}.get(precision, self.gradient_bytes)
 
 
 TARGETS: dict[str, Target] = {
@@ -65,6 +71,7 @@ TARGETS: dict[str, Target] = {
             interleave=False,
             sequence_parallel=False,
             recomputes=("none", "full"),
+            precisions=("bf16", "fp16", "fp32", "tf32"),
             gradient_bytes=2,
             overlaps_parameter_gather=False,
             overlaps_reduction_always=False,
@@ -84,11 +91,32 @@ TARGETS: dict[str, Target] = {
             interleave=True,
             sequence_parallel=True,
             recomputes=("none", "selective", "full"),
+            precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
             gradient_bytes=4,
             overlaps_parameter_gather=True,
             overlaps_reduction_always=True,
             network_per_group=True,
             sharding_optimizers=("adamw",),
+        ),
+        Target(
+            name="torch",
+            version="2.13",
+            emits=False,
+            tensor_parallel="none",
+            zero_without_pipeline=(0, 2, 3),
+            zero_with_pipeline=(),
+            batch_without_pipeline="equal",
+            batch_with_pipeline="equal",
+            dp_per_stage=False,
+            interleave=False,
+            sequence_parallel=False,
+            recomputes=("none", "full"),
+            precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
+            gradient_bytes=4,
+            overlaps_parameter_gather=False,
+            overlaps_reduction_always=True,
+            network_per_group=False,
+            sharding_optimizers=("adamw", "sgd"),
         ),
         Target(
             name="flagscale",
@@ -103,6 +131,7 @@ TARGETS: dict[str, Target] = {
             interleave=False,
             sequence_parallel=True,
             recomputes=("none", "selective", "full"),
+            precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
             gradient_bytes=4,
             overlaps_parameter_gather=True,
             overlaps_reduction_always=True,

@@ -29,6 +29,10 @@ class Kind:
 
     pool: str
     gpu: str
+    family: str
+    """Generation of the GPU, which calibrations are kept for; empty for an unknown device."""
+    multiprocessors: int
+    """Streaming multiprocessors or compute units; 0 when unknown."""
     nodes: int
     per_node: int
     """Devices of this kind on one node."""
@@ -70,6 +74,11 @@ class Path:
     shared_bytes_per_second: float
     """Capacity of the narrowest gateway on the way, shared by all nodes; infinite without one."""
     latency_seconds: float
+    kind: str
+    """``node``, or the slowest kind of fabric on the way: infiniband, roce, ethernet."""
+    first_cards: int
+    """Network cards of one node at the first end that carry it; 1 inside a node."""
+    last_cards: int
 
     @property
     def bytes_per_second(self) -> float:
@@ -82,12 +91,17 @@ class Path:
         return bool(self.fabric)
 
 
+_SLOWER = ("infiniband", "roce", "ethernet")
+
 NO_PATH = Path(
     fabric="",
     first_bytes_per_second=0.0,
     last_bytes_per_second=0.0,
     shared_bytes_per_second=0.0,
     latency_seconds=0.0,
+    kind="",
+    first_cards=1,
+    last_cards=1,
 )
 
 
@@ -149,8 +163,7 @@ class Topology:
         path = self.path(first, last)
         if path.fabric == "node":
             return True
-        kinds = {self.cluster.fabrics[name].kind for name in path.fabric.split("+") if name}
-        return path.connected and "ethernet" not in kinds
+        return path.kind in ("infiniband", "roce")
 
     def needs_sockets(self, pools: Iterable[str]) -> bool:
         """True when some two nodes of these pools reach each other by Ethernet only."""
@@ -172,6 +185,19 @@ class Topology:
             for nic in spec.nics
         )
         return max(rates, default=bytes_per_second_from_gigabytes(spec.intra_node.bandwidth_gBps))
+
+    def cards(self, pool: str, fabric: str) -> int:
+        """Network cards that a node of the pool has on a fabric."""
+        return sum(nic.count for nic in self._pools[pool].nics if nic.fabric == fabric)
+
+    def widest_fabric(self, pool: str) -> str:
+        """The fabric that ``node_bytes_per_second`` speaks of; empty without one."""
+        spec = self._pools[pool]
+        rates = {
+            nic.fabric: self._nic_rate(spec, nic.fabric) / self.cluster.fabrics[nic.fabric].oversubscription
+            for nic in spec.nics
+        }
+        return max(sorted(rates), key=lambda name: rates[name], default="")
 
     def link_matrix(self) -> tuple[tuple[str, ...], tuple[tuple[Path, ...], ...]]:
         """Pool names in file order and the path between each two, [pool][pool]."""
@@ -208,6 +234,9 @@ class Topology:
             shared_bytes_per_second=min((edge["rate"] for edge in edges), default=float("inf")),
             latency_seconds=sum(seconds_from_us(spec.latency_us) for spec in specs)
             + sum(edge["latency"] for edge in edges),
+            kind=max((spec.kind for spec in specs), key=_SLOWER.index),
+            first_cards=self.cards(first.name, fabrics[0]),
+            last_cards=self.cards(last.name, fabrics[-1]),
         )
 
     @staticmethod
@@ -227,6 +256,9 @@ class Topology:
             last_bytes_per_second=rate,
             shared_bytes_per_second=float("inf"),
             latency_seconds=seconds_from_us(pool.intra_node.latency_us),
+            kind="node",
+            first_cards=1,
+            last_cards=1,
         )
 
     def _kind(self, pool: PoolSpec, gpu: str) -> Kind:
@@ -234,6 +266,8 @@ class Topology:
         return Kind(
             pool=pool.name,
             gpu=gpu,
+            family=spec.family,
+            multiprocessors=spec.multiprocessors,
             nodes=len(pool.hosts),
             per_node=pool.devices.count(gpu),
             memory_bytes=bytes_from_gib(spec.memory_gib),

@@ -17,14 +17,27 @@ PACKAGE = ROOT / "planner"
 HOMES: dict[str, tuple[str, ...]] = {
     "deepspeed": ("runtime",),
     "highspy": ("search/milp",),
+    "matplotlib": ("report/validation_plot.py",),
     "networkx": ("topology.py",),
     "pulp": ("search/milp",),
     "rich": ("report", "cli"),
+    "scipy": ("cost/measured_curves.py", "measured"),
     "torch": ("runtime",),
     "typer": ("cli",),
 }
 """The only places that may import a library."""
-HEAVY = ("deepspeed", "highspy", "networkx", "numpy", "pulp", "pydantic", "torch", "yaml")
+HEAVY = (
+    "deepspeed",
+    "highspy",
+    "matplotlib",
+    "networkx",
+    "numpy",
+    "pulp",
+    "pydantic",
+    "scipy",
+    "torch",
+    "yaml",
+)
 """Libraries that starting the command must not import."""
 
 

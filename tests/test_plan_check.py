@@ -142,6 +142,17 @@ def test_a_precision_that_a_device_lacks() -> None:
     check_plan(plan(stage(0, 8)), CLUSTER, model)
 
 
+def test_a_number_format_that_the_target_does_not_train_in() -> None:
+    """DeepSpeed has no fp8; the fault is the target's, with what it can."""
+    fast = CLUSTER.gpus["A100"].model_copy(update={"tflops": {"bf16": 989.0, "fp8": 1979.0}})
+    cluster = CLUSTER.model_copy(update={"gpus": {**CLUSTER.gpus, "A100": fast}})
+    training = MODEL.training.model_copy(update={"precision": "fp8"})
+    model = MODEL.model_copy(update={"training": training})
+    with pytest.raises(PlanError, match="target: deepspeed does not train in fp8, it can: bf16, fp16"):
+        check_plan(plan(stage(0, 8), target="deepspeed"), cluster, model)
+    check_plan(plan(stage(0, 8)), cluster, model)
+
+
 def test_sequence_parallelism_splits_the_sequence() -> None:
     """tp must divide its length."""
     training = MODEL.training.model_copy(update={"sequence_length": 127})

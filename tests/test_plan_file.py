@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from planner.errors import HetplanError, OutputError, PlanError, SpecError
 from planner.plan import Plan, Stage
 from planner.plan_document import cluster_digest
-from planner.plan_file import Alternative, PlanFile, Summary, load_plan, read, to_text, write
+from planner.plan_file import Alternative, PlanFile, Summary, UsedCalibration, load_plan, read, to_text, write
 from tests.plans import CLUSTER, MODEL, group, plan, stage
 
 SUMMARY = Summary(
@@ -152,6 +153,18 @@ def test_a_plan_without_summary(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     write(PlanFile(plan=plan(), cluster=CLUSTER, model=MODEL), path)
     assert read(path).summary is None
+
+
+def test_the_calibration_is_remembered(tmp_path: Path) -> None:
+    """Its name and digest, between what the search said and the digests; also when the stages are edited."""
+    used = UsedCalibration(name="mine.yaml", digest="1234567890123456")
+    path = tmp_path / "plan.yaml"
+    write(replace(FILE, calibration=used), path)
+    assert read(path).calibration == used
+    assert list(yaml.safe_load(path.read_text()))[-3:] == ["calibration", "digests", "inputs"]
+    path.write_text(path.read_text().replace("zero: 1", "zero: 0", 1))
+    assert (read(path).calibration, read(path).summary) == (used, None)
+    assert read(written(tmp_path)).calibration is None
 
 
 def test_a_consistent_edit_drops_the_summary(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import UsageError
-from planner.targets import TARGETS, target
+from planner.targets import TARGETS, Target, target
 
 
 def test_deepspeed_has_no_pipeline_with_gradients_or_parameters_sharded() -> None:
@@ -24,3 +24,25 @@ def test_unknown_targets_are_named_with_the_known() -> None:
     """A usage error lists the choices."""
     with pytest.raises(UsageError, match=", ".join(TARGETS)):
         target("horovod")
+
+
+@pytest.mark.parametrize("row", TARGETS.values(), ids=TARGETS)
+def test_gradients_have_the_size_of_their_format(row: Target) -> None:
+    """fp16 keeps two bytes and formats stored in four bytes four everywhere; bf16 is the target's own choice."""
+    assert row.gradient_size("fp16") == 2
+    assert row.gradient_size("fp32") == row.gradient_size("tf32") == 4
+    assert row.gradient_size("bf16") == row.gradient_size("fp8") == row.gradient_bytes
+
+
+def test_megatron_keeps_fp32_gradients_beside_bf16_weights() -> None:
+    """DeepSpeed keeps bf16 ones."""
+    assert target("megatron").gradient_size("bf16") == 4
+    assert target("deepspeed").gradient_size("bf16") == 2
+
+
+def test_deepspeed_has_no_fp8() -> None:
+    """Every other number format is everybody's."""
+    assert "fp8" not in target("deepspeed").precisions
+    assert "fp8" in target("megatron").precisions
+    for row in TARGETS.values():
+        assert {"bf16", "fp16", "fp32", "tf32"} <= set(row.precisions)

@@ -30,6 +30,10 @@ class Gpu:
     """Gigabyte/s."""
     tflops: Mapping[str, float]
     """Dense peak by number format, TFLOP/s; an absent format is not supported."""
+    family: str
+    """Generation that calibrations are kept for."""
+    multiprocessors: int
+    """Streaming multiprocessors or compute units."""
     tdp_watts: float | None
     sources: Mapping[str, str]
     """Where each number was taken from, by key."""
@@ -91,6 +95,8 @@ def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
         memory_gib=float(entry["memory_gib"]),
         memory_bandwidth_gBps=float(entry["memory_bandwidth_gBps"]),
         tflops=MappingProxyType({dtype: float(peak) for dtype, peak in entry["tflops"].items()}),
+        family=entry["family"],
+        multiprocessors=int(entry["multiprocessors"]),
         tdp_watts=float(entry["tdp_watts"]) if "tdp_watts" in entry else None,
         sources=MappingProxyType(dict(entry["sources"])),
         assumed=tuple(entry.get("assumed", ())),

@@ -14,6 +14,8 @@ from typing import Annotated
 import typer
 
 from planner import __version__
+from planner.cli.calibrate import import_tables
+from planner.cli.calibrate_fit import fit_constants
 from planner.cli.check import check
 from planner.cli.compare import compare
 from planner.cli.emit import emit
@@ -24,6 +26,7 @@ from planner.cli.predict import predict
 from planner.cli.schema import schema
 from planner.cli.search import search
 from planner.cli.show import show_plan
+from planner.cli.validate import validate
 from planner.errors import HetplanError
 
 
@@ -55,9 +58,19 @@ for _name, _command in (
     ("explain", explain),
     ("show", show_plan),
     ("emit", emit),
+    ("validate", validate),
     ("schema", schema),
 ):
     app.command(_name)(_interruptible(_command))
+
+calibrate = typer.Typer(
+    help="Write calibration files: measured constants and curves.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+for _name, _writer in (("fit", fit_constants), ("import", import_tables)):
+    calibrate.command(_name)(_interruptible(_writer))
+app.add_typer(calibrate, name="calibrate")
 
 
 def _version(asked: bool) -> None:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import AsJson, PlanFiles
+from planner.cli.inputs import read_calibration, with_calibration
+from planner.cli.options import AsJson, CalibrationFile, PlanFiles
 from planner.cli.output import show, show_document
-from planner.cli.saved import read_priced
+from planner.cli.saved import read_priced, warn_of_other_calibration
 from planner.errors import UsageError
 
 if TYPE_CHECKING:
+    from planner.calibration import Calibration
     from planner.plan_file import PlanFile
     from planner.report.compare import Contender
 
@@ -24,7 +26,12 @@ Baselines = Annotated[
 ]
 
 
-def compare(plans: PlanFiles, baselines: Baselines = False, as_json: AsJson = False) -> None:
+def compare(
+    plans: PlanFiles,
+    baselines: Baselines = False,
+    calibration: CalibrationFile = None,
+    as_json: AsJson = False,
+) -> None:
     """Put plans side by side.
 
     Prints speed, memory, where the time goes, and what the plans decide differently. The first plan is the
@@ -34,32 +41,36 @@ def compare(plans: PlanFiles, baselines: Baselines = False, as_json: AsJson = Fa
         raise UsageError(
             "compare: expected at least two plans", hint="or add --baselines for what people do today"
         )
-    first, contenders = _contenders(plans)
+    constants = read_calibration(calibration)
+    first, contenders = _contenders(plans, constants, calibration)
     if baselines:
-        contenders += _today(first)
+        contenders += _today(first, constants)
     if as_json:
         from planner.report.document import compare_document
 
         show_document(compare_document(contenders))
         return
-    from planner.calibration import DEFAULT
     from planner.report.compare import compare_section
     from planner.report.understood import understood
 
-    head = understood(first.cluster, first.model, DEFAULT)
-    show(head, compare_section(contenders), then=f"hetplan explain {plans[0]}")
+    head = understood(first.cluster, first.model, constants)
+    following = with_calibration(f"hetplan explain {plans[0]}", calibration)
+    show(head, compare_section(contenders), then=following)
 
 
-def _contenders(paths: list[Path]) -> tuple[PlanFile, list[Contender]]:
+def _contenders(
+    paths: list[Path], constants: Calibration, calibration: Path | None
+) -> tuple[PlanFile, list[Contender]]:
     """The first plan file, and all as contenders with what makes each comparison uneven."""
     from planner.report.compare import Contender, uneven
     from planner.report.verdict import misfits
 
-    found = [(path, *read_priced(path)) for path in paths]
+    found = [(path, *read_priced(path, constants)) for path in paths]
     first = found[0][1]
     contenders = []
     for path, saved, scored in found:
         _require_same_model(path, saved, first)
+        warn_of_other_calibration(path, saved, calibration)
         unlike = uneven(saved.cluster, saved.model, first.cluster, first.model)
         notes = [
             *([unlike] if unlike else []),
@@ -79,12 +90,11 @@ def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
         )
 
 
-def _today(first: PlanFile) -> list[Contender]:
+def _today(first: PlanFile, constants: Calibration) -> list[Contender]:
     """What people do today on the first plan's cluster, for its runtime."""
-    from planner.calibration import DEFAULT
     from planner.report.compare import Contender
     from planner.search.baselines import baselines
     from planner.search.values import Limits
 
-    found = baselines(first.cluster, first.model, DEFAULT, Limits(target=first.plan.target))
+    found = baselines(first.cluster, first.model, constants, Limits(target=first.plan.target))
     return [Contender(name=entry.family, scored=entry.scored, note=entry.reason) for entry in found]

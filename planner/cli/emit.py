@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from planner.cli.inputs import read_calibration
 from planner.cli.options import AsJson, SavedPlan
 from planner.cli.output import show, show_document, warn
 from planner.cli.saved import read_priced
@@ -35,7 +36,7 @@ def emit(
     from planner.report.emitted import emitted_section
     from planner.report.verdict import misfits
 
-    saved, scored = read_priced(plan)
+    saved, scored = read_priced(plan, read_calibration(None))
     files = files_of(saved.plan, saved.cluster, saved.model, launcher)
     write_folder(files, output, force)
     paths = [file.path for file in files]

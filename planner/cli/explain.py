@@ -5,30 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.cli.options import AsJson, SavedPlan
+from planner.cli.inputs import read_calibration, with_calibration
+from planner.cli.options import AsJson, CalibrationFile, SavedPlan
 from planner.cli.output import show, show_document
-from planner.cli.saved import considered_in, proof_in, read_priced
+from planner.cli.saved import considered_in, proof_in, read_priced, warn_of_other_calibration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from planner.calibration import Calibration
     from planner.plan_file import PlanFile
     from planner.report.alternatives import Considered
     from planner.report.neighbours import Neighbour
     from planner.search.values import Scored
 
 
-def explain(plan: SavedPlan, as_json: AsJson = False) -> None:
+def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJson = False) -> None:
     """Say why a plan is what it is.
 
     Prints where the time goes, which memory and links bind, which plans lost and why, and what each decision
     is worth.
     """
-    from planner.calibration import DEFAULT
     from planner.report.neighbours import neighbours
 
-    saved, scored = read_priced(plan)
-    around = neighbours(saved.plan, saved.cluster, saved.model, DEFAULT)
+    constants = read_calibration(calibration)
+    saved, scored = read_priced(plan, constants)
+    warn_of_other_calibration(plan, saved, calibration)
+    around = neighbours(saved.plan, saved.cluster, saved.model, constants)
     lost = considered_in(saved)
     if as_json:
         from planner.report.document import explain_document
@@ -36,11 +39,15 @@ def explain(plan: SavedPlan, as_json: AsJson = False) -> None:
         proof = proof_in(saved)
         show_document(explain_document(scored, saved.cluster, saved.model, proof, lost, around))
     else:
-        show(*_report(saved, scored, lost, around), then=_next(saved, plan))
+        show(*_report(saved, scored, constants, lost, around), then=_next(saved, plan, calibration))
 
 
 def _report(
-    saved: PlanFile, scored: Scored, lost: tuple[Considered, ...], around: tuple[Neighbour, ...]
+    saved: PlanFile,
+    scored: Scored,
+    calibration: Calibration,
+    lost: tuple[Considered, ...],
+    around: tuple[Neighbour, ...],
 ) -> list[RenderableType | None]:
     from planner.report.alternatives import advice_section, alternatives_section
     from planner.report.explain import balance_section, binding_section, neighbours_section, time_section
@@ -50,7 +57,7 @@ def _report(
     from planner.report.verdict import warnings_of
 
     return [
-        understood(saved.cluster, saved.model),
+        understood(saved.cluster, saved.model, calibration),
         plan_section(scored, saved.cluster, proof_in(saved)),
         time_section(scored.estimate),
         balance_section(scored.estimate),
@@ -63,8 +70,10 @@ def _report(
     ]
 
 
-def _next(saved: PlanFile, plan: Path) -> str:
+def _next(saved: PlanFile, plan: Path, calibration: Path | None) -> str:
     from planner.targets import target
 
     emits = target(saved.plan.target).emits
-    return f"hetplan emit {plan} -o run/" if emits else f"hetplan compare {plan} --baselines"
+    if emits:
+        return f"hetplan emit {plan} -o run/"
+    return with_calibration(f"hetplan compare {plan} --baselines", calibration)

@@ -8,10 +8,10 @@ from pathlib import Path
 from planner.errors import OutputError
 
 
-def require_writable(path: Path) -> None:
-    """Raise OutputError when no file can be written at this path."""
+def require_writable(path: Path, example: str = "plan.yaml") -> None:
+    """Raise OutputError when no file can be written at this path; its hint names an ``example`` file."""
     if path.is_dir():
-        raise OutputError(f"{path}: is a directory", hint=f"name a file, e.g. {path / 'plan.yaml'}")
+        raise OutputError(f"{path}: is a directory", hint=f"name a file, e.g. {path / example}")
     folder = path.parent
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{path}: {folder} is a file, expected a folder")

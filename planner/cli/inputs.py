@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from planner.cli.options import choices
 
 if TYPE_CHECKING:
+    from planner.calibration import Calibration
+    from planner.plan_file import UsedCalibration
     from planner.spec.cluster import ClusterSpec
     from planner.spec.model import ModelSpec
 
-PRECISIONS = ("bf16", "fp16", "fp32")
+PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,30 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
     if found_cluster is None or found_model is None:
         raise SpecError(tuple(problems))
     return found_cluster, found_model
+
+
+def read_calibration(path: Path | None) -> Calibration:
+    """What ships with the package; what the file says, where there is one, wins over it."""
+    from planner.calibration_file import load_calibration, shipped
+    from planner.calibration_merge import merged
+
+    return shipped() if path is None else merged(shipped(), load_calibration(path))
+
+
+def used_calibration(path: Path | None) -> UsedCalibration | None:
+    """What a plan file keeps of a calibration file: its name and the SHA-256 of its bytes."""
+    from hashlib import sha256
+
+    from planner.plan_file import UsedCalibration
+
+    if path is None:
+        return None
+    return UsedCalibration(name=path.name, digest=sha256(path.read_bytes()).hexdigest()[:16])
+
+
+def with_calibration(command: str, path: Path | None) -> str:
+    """A command that goes on with the same calibration file."""
+    return command if path is None else f"{command} --calibration {path}"
 
 
 def overridden(model: ModelSpec, overrides: Overrides) -> ModelSpec:

@@ -18,7 +18,9 @@ SavedPlan = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file writt
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Precision = Annotated[
     str | None,
-    typer.Option("--precision", metavar="NAME", help="bf16, fp16 or fp32 in place of the model file's."),
+    typer.Option(
+        "--precision", metavar="NAME", help="bf16, fp16, fp32, tf32 or fp8 in place of the model file's."
+    ),
 ]
 GlobalBatch = Annotated[
     int | None,
@@ -30,6 +32,14 @@ SequenceLength = Annotated[
     int | None,
     typer.Option(
         "--sequence-length", metavar="N", min=1, help="Tokens per sequence in place of the model file's."
+    ),
+]
+CalibrationFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        metavar="FILE",
+        help="Measured constants and curves, which win over the shipped ones.",
     ),
 ]
 

@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.inputs import Overrides, read_inputs
-from planner.cli.options import AsJson, ClusterFile, GlobalBatch, ModelFile, Precision, SequenceLength
+from planner.cli.inputs import Overrides, read_calibration, read_inputs, with_calibration
+from planner.cli.options import (
+    AsJson,
+    CalibrationFile,
+    ClusterFile,
+    GlobalBatch,
+    ModelFile,
+    Precision,
+    SequenceLength,
+)
 from planner.cli.output import show, show_document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from planner.calibration import Calibration
     from planner.search.values import Scored
     from planner.spec.cluster import ClusterSpec
     from planner.spec.model import ModelSpec
@@ -30,6 +39,7 @@ def predict(
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
+    calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Price a plan written by hand.
@@ -40,27 +50,29 @@ def predict(
 
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
-    scored = _priced(plan, found_cluster, found_model)
+    constants = read_calibration(calibration)
+    scored = _priced(plan, found_cluster, found_model, constants)
     if as_json:
         show_document(plan_document("predict", scored, found_cluster, found_model, None))
     else:
         show(
-            *_report(scored, found_cluster, found_model),
-            then=f"hetplan search {cluster} {model} -o plan.yaml",
+            *_report(scored, found_cluster, found_model, constants),
+            then=with_calibration(f"hetplan search {cluster} {model} -o plan.yaml", calibration),
         )
 
 
-def _priced(plan: Path, cluster: ClusterSpec, model: ModelSpec) -> Scored:
+def _priced(plan: Path, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration) -> Scored:
     from planner.cost.estimate import estimate
     from planner.plan_file import load_plan
     from planner.search.values import Scored
 
     decided = load_plan(plan, cluster, model)
-    return Scored(plan=decided, estimate=estimate(decided, cluster, model))
+    return Scored(plan=decided, estimate=estimate(decided, cluster, model, calibration))
 
 
-def _report(scored: Scored, cluster: ClusterSpec, model: ModelSpec) -> list[RenderableType]:
-    from planner.calibration import DEFAULT
+def _report(
+    scored: Scored, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration
+) -> list[RenderableType]:
     from planner.report.explain import time_section
     from planner.report.memory import memory_section
     from planner.report.plan_table import plan_section
@@ -68,7 +80,7 @@ def _report(scored: Scored, cluster: ClusterSpec, model: ModelSpec) -> list[Rend
     from planner.report.verdict import warnings_of
 
     return [
-        understood(cluster, model, DEFAULT),
+        understood(cluster, model, calibration),
         plan_section(scored, cluster),
         time_section(scored.estimate),
         memory_section(scored.estimate),

@@ -15,16 +15,19 @@ import typer
 from planner.cli.app import app
 from planner.cli.exits import MEANINGS
 from planner.report.dictionary import (
+    CALIBRATE,
     CHECK,
     COMPARE,
     CONSIDERED,
     EMIT,
+    FIT,
     HEAD,
     NEIGHBOURS,
     PLAN,
     RANKS,
     SEARCH,
     UNDERSTOOD,
+    VALIDATE,
 )
 
 INTRODUCTION = """\
@@ -57,6 +60,9 @@ TABLES: tuple[tuple[str, dict[str, str]], ...] = (
     ("compare", COMPARE),
     ("check", CHECK),
     ("emit", EMIT),
+    ("validate", VALIDATE),
+    ("calibrate import", CALIBRATE),
+    ("calibrate fit", FIT),
     ("search, predict, show, explain, check", UNDERSTOOD),
 )
 
@@ -66,10 +72,19 @@ def page() -> str:
     group: Any = typer.main.get_command(app)
     parts = [INTRODUCTION, "## Exit codes\n\n" + table(("code", "meaning"), _codes())]
     parts += ["## Commands\n"]
-    parts += [_command(name, command) for name, command in group.commands.items()]
+    parts += [_command(name, command) for name, command in commands(group)]
     parts += [JSON_INTRODUCTION]
     parts += [f"### {title}\n\n" + table(("key", "meaning"), _keys(keys)) for title, keys in TABLES]
     return "\n".join(parts)
+
+
+def commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(name, command) of every command of a group, those of groups inside it as ``calibrate import``."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
 
 
 def _codes() -> Iterator[tuple[str, str]]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planner.cli.inputs import used_calibration
+from planner.cli.output import warn
+
 if TYPE_CHECKING:
+    from planner.calibration import Calibration
     from planner.plan_file import PlanFile, Summary
     from planner.report.alternatives import Considered
     from planner.report.proof import Proof
@@ -15,14 +19,28 @@ CHOSEN = "chosen"
 """Reason of the family that the plan belongs to, in the plan file."""
 
 
-def read_priced(path: Path) -> tuple[PlanFile, Scored]:
+def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]:
     """A plan file and its plan with its estimate."""
     from planner.cost.estimate import estimate
     from planner.plan_file import read
     from planner.search.values import Scored
 
     saved = read(path)
-    return saved, Scored(plan=saved.plan, estimate=estimate(saved.plan, saved.cluster, saved.model))
+    found = estimate(saved.plan, saved.cluster, saved.model, calibration)
+    return saved, Scored(plan=saved.plan, estimate=found)
+
+
+def warn_of_other_calibration(path: Path, saved: PlanFile, calibration: Path | None) -> None:
+    """Say on stderr when a plan was found with a calibration file and is priced without it."""
+    found = saved.calibration
+    if found is None:
+        return
+    now = used_calibration(calibration)
+    if now is not None and now.digest == found.digest:
+        return
+    without = f"without it: add --calibration {found.name}"
+    instead = f"with another {now.name} ({now.digest})" if now else without
+    warn(f"{path}: found with the calibration {found.name} ({found.digest}), priced here {instead}")
 
 
 def proof_in(saved: PlanFile) -> Proof | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -9,9 +10,10 @@ import typer
 
 from planner.cli.exits import ANSWER, INFEASIBLE, INTERRUPTED, NO_PLAN_IN_TIME
 from planner.cli.files import require_writable
-from planner.cli.inputs import Overrides, read_inputs
+from planner.cli.inputs import Overrides, read_calibration, read_inputs, used_calibration
 from planner.cli.options import (
     AsJson,
+    CalibrationFile,
     ClusterFile,
     GlobalBatch,
     ModelFile,
@@ -27,6 +29,8 @@ from planner.errors import OutputError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from planner.calibration import Calibration
+    from planner.plan_file import UsedCalibration
     from planner.search.values import Limits, Scored, SearchResult
     from planner.spec.cluster import ClusterSpec
     from planner.spec.model import ModelSpec
@@ -87,6 +91,7 @@ def search(
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
+    calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest plan, with a proof of how good it is.
@@ -107,7 +112,15 @@ def search(
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
-    _answer(*read_inputs(cluster, model, overrides), limits, top, output, as_json)
+    found_cluster, found_model = read_inputs(cluster, model, overrides)
+    asked = Asked(
+        cluster=found_cluster,
+        model=found_model,
+        calibration=read_calibration(calibration),
+        used=used_calibration(calibration),
+        limits=limits,
+    )
+    _answer(asked, top, output, as_json)
 
 
 def _target(name: str | None) -> str | None:
@@ -122,48 +135,56 @@ def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
 
 
-def _answer(
-    cluster: ClusterSpec,
-    model: ModelSpec,
-    limits: Limits,
-    top: int | None,
-    output: Path | None,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is searched for."""
+
+    cluster: ClusterSpec
+    model: ModelSpec
+    calibration: Calibration
+    used: UsedCalibration | None
+    """The user's calibration file."""
+    limits: Limits
+
+
+def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -> None:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
     if output is not None:
         require_writable(output)
-    result = _run(cluster, model, limits)
-    unwritten = _keep(result, cluster, model, output)
+    result = _run(asked)
+    unwritten = _keep(result, asked, output)
     if as_json:
         from planner.report.document import search_document
 
-        show_document(search_document(result, cluster, model))
+        show_document(search_document(result, asked.cluster, asked.model))
     else:
-        show(*_report(result, cluster, model, limits, top), then=_next(result, output))
+        show(*_report(result, asked, top), then=_next(result, output))
     if unwritten is not None:
         raise unwritten
     raise typer.Exit(_exit_code(result))
 
 
-def _run(cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> SearchResult:
-    from planner.calibration import DEFAULT
+def _run(asked: Asked) -> SearchResult:
     from planner.cli.progress import reporter
     from planner.search.solve import search as solve
 
     with reporter() as talk:
-        return solve(cluster, model, DEFAULT, limits, talk)
+        return solve(asked.cluster, asked.model, asked.calibration, asked.limits, talk)
 
 
-def _keep(
-    result: SearchResult, cluster: ClusterSpec, model: ModelSpec, output: Path | None
-) -> OutputError | None:
+def _keep(result: SearchResult, asked: Asked, output: Path | None) -> OutputError | None:
     """Write the plan file if there is a plan; a failure is returned, so that the report is printed first."""
     from planner.plan_file import PlanFile, write
 
     if result.best is None or output is None:
         return None
-    file = PlanFile(plan=result.best.plan, cluster=cluster, model=model, summary=summary_of(result))
+    file = PlanFile(
+        plan=result.best.plan,
+        cluster=asked.cluster,
+        model=asked.model,
+        summary=summary_of(result),
+        calibration=asked.used,
+    )
     try:
         write(file, output)
     except OutputError as error:
@@ -179,21 +200,14 @@ def _exit_code(result: SearchResult) -> int:
     return ANSWER if result.best is not None else NO_PLAN_IN_TIME
 
 
-def _report(
-    result: SearchResult,
-    cluster: ClusterSpec,
-    model: ModelSpec,
-    limits: Limits,
-    top: int | None,
-) -> list[RenderableType]:
+def _report(result: SearchResult, asked: Asked, top: int | None) -> list[RenderableType]:
     """Understood, answer, alternatives, warnings."""
-    from planner.calibration import DEFAULT
     from planner.report.layout import warnings_section
     from planner.report.understood import understood
 
-    head = understood(cluster, model, DEFAULT, limits)
+    head = understood(asked.cluster, asked.model, asked.calibration, asked.limits)
     warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
-    answer = _found(result, result.best, cluster, top) if result.best else _nothing(result)
+    answer = _found(result, result.best, asked.cluster, top) if result.best else _nothing(result)
     tail = [warnings_section(warnings)] if warnings else []
     return [head, *answer, *tail]
 

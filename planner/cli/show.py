@@ -4,33 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planner.cli.options import AsJson, SavedPlan
+from planner.cli.inputs import read_calibration, with_calibration
+from planner.cli.options import AsJson, CalibrationFile, SavedPlan
 from planner.cli.output import show, show_document
-from planner.cli.saved import proof_in, read_priced
+from planner.cli.saved import proof_in, read_priced, warn_of_other_calibration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from planner.calibration import Calibration
     from planner.plan_file import PlanFile
     from planner.search.values import Scored
 
 
-def show_plan(plan: SavedPlan, as_json: AsJson = False) -> None:
+def show_plan(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJson = False) -> None:
     """Show a plan in full.
 
     Prints its stages, time, memory by component, and which ranks run where.
     """
-    saved, scored = read_priced(plan)
+    constants = read_calibration(calibration)
+    saved, scored = read_priced(plan, constants)
+    warn_of_other_calibration(plan, saved, calibration)
     if as_json:
         from planner.report.document import plan_document
 
         show_document(plan_document("show", scored, saved.cluster, saved.model, proof_in(saved)))
     else:
-        show(*_report(saved, scored), then=f"hetplan explain {plan}")
+        show(
+            *_report(saved, scored, constants), then=with_calibration(f"hetplan explain {plan}", calibration)
+        )
 
 
-def _report(saved: PlanFile, scored: Scored) -> list[RenderableType | None]:
-    from planner.calibration import DEFAULT
+def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[RenderableType | None]:
     from planner.report.explain import balance_section, time_section
     from planner.report.memory import memory_section
     from planner.report.plan_table import plan_section
@@ -39,7 +44,7 @@ def _report(saved: PlanFile, scored: Scored) -> list[RenderableType | None]:
     from planner.report.verdict import warnings_of
 
     return [
-        understood(saved.cluster, saved.model, DEFAULT),
+        understood(saved.cluster, saved.model, calibration),
         plan_section(scored, saved.cluster, proof_in(saved), few=saved.plan.pp),
         time_section(scored.estimate),
         balance_section(scored.estimate),

@@ -1,7 +1,8 @@
 """Seconds of collectives and sends: latency plus bytes over bandwidth of the path they take.
 
-A ring moves (n-1)/n of the data per pass over its narrowest hop (Patarasuk and Yuan 2009); latency is paid
-per level of a tree, as NCCL does for large groups. Rings that leave a node at the same time share its NICs.
+A ring moves (n-1)/n of the data per pass over its narrowest hop (Patarasuk and Yuan 2009); latency is paid per
+member inside a node and per level of a tree between nodes, as NCCL does for large groups. Rings that leave a node
+at the same time share its NICs. Measured curves win over all of this.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from itertools import combinations_with_replacement
 from math import ceil, log2
 
 from planner.calibration import Calibration
+from planner.cost.measured_curves import LinkCurves
 from planner.placement import Slot
 from planner.topology import Kind, Path, Topology
 
@@ -25,8 +27,15 @@ class Ring:
     bytes_per_second: float
     """Bandwidth of its narrowest hop."""
     latency_seconds: float
+    """Latency of one pass over all members."""
     crosses: str
     """``device`` for one member, ``node``, or the fabric of the narrowest hop; empty when unreachable."""
+    curves: LinkCurves | None = None
+    """Measured collectives; they win where they know this link and number of members."""
+    link: str = ""
+    """What the curves call the link: ``node:<gpu>``, or the fabric."""
+    sharing: int = 1
+    """Rings that share the link's cards with this one."""
 
     @property
     def connected(self) -> bool:
@@ -37,26 +46,40 @@ class Ring:
         """An all-gather to, or a reduce-scatter from, ``size_bytes`` on every member."""
         if self.size == 1:
             return 0.0
+        measured = self._measured("all-gather", size_bytes) or self._measured("reduce-scatter", size_bytes)
+        if measured is not None:
+            return measured
         passes = (self.size - 1) / self.size
-        return passes * size_bytes / self.bytes_per_second + self.latency_seconds * ceil(log2(self.size))
+        return passes * size_bytes / self.bytes_per_second + self.latency_seconds
 
     def reduce_seconds(self, size_bytes: float) -> float:
         """An all-reduce of ``size_bytes``: a reduce-scatter and an all-gather."""
-        return 2 * self.gather_seconds(size_bytes)
+        measured = self._measured("all-reduce", size_bytes)
+        return 2 * self.gather_seconds(size_bytes) if measured is None else measured
+
+    def _measured(self, operation: str, size_bytes: float) -> float | None:
+        """Seconds by measurement; rings that share a card take as long as one with all their bytes."""
+        if self.curves is None or not size_bytes:
+            return None
+        found = self.curves.seconds(self.link, operation, self.size, size_bytes * self.sharing)
+        return found[0] if found else None
 
 
-def inside_rate(kind: Kind) -> float:
+def inside_rate(kind: Kind, calibration: Calibration) -> float:
     """Bytes per second between two devices of a node; on a shared bus all devices of the node talk at once."""
-    return kind.intra_bytes_per_second / (kind.per_node if kind.intra_shared else 1)
+    wire = kind.intra_bytes_per_second / (kind.per_node if kind.intra_shared else 1)
+    return wire * calibration.family(kind.family).link_efficiency
 
 
-def tensor_ring(kind: Kind, calibration: Calibration, *, tp: int) -> Ring:
+def tensor_ring(kind: Kind, calibration: Calibration, *, tp: int, curves: LinkCurves | None = None) -> Ring:
     """The ring inside one replica."""
     return Ring(
         size=tp,
-        bytes_per_second=inside_rate(kind) * calibration.link_efficiency,
-        latency_seconds=kind.intra_latency_seconds,
+        bytes_per_second=inside_rate(kind, calibration),
+        latency_seconds=(tp - 1) * kind.intra_latency_seconds,
         crosses="device" if tp == 1 else "node",
+        curves=curves,
+        link=f"node:{kind.gpu}",
     )
 
 
@@ -81,7 +104,14 @@ def crossing_rings(placement: Sequence[Sequence[Slot]]) -> NodeLoad:
     return load
 
 
-def data_ring(slots: Sequence[Slot], load: NodeLoad, topology: Topology, calibration: Calibration) -> Ring:
+def data_ring(
+    slots: Sequence[Slot],
+    load: NodeLoad,
+    topology: Topology,
+    calibration: Calibration,
+    stack: str,
+    curves: LinkCurves | None = None,
+) -> Ring:
     """One of the data-parallel rings of a stage: one member from each replica."""
     size = sum(slot.replicas for slot in slots)
     if size == 1:
@@ -90,15 +120,22 @@ def data_ring(slots: Sequence[Slot], load: NodeLoad, topology: Topology, calibra
     for slot in slots:
         node = (slot.pool, slot.first_node)
         members[node] = members.get(node, 0) + slot.replicas_per_node
-    hops = [_inside(slot, topology) for slot in slots if members[slot.pool, slot.first_node] > 1]
-    hops += _between(slots, load, topology) if spans_nodes(slots) else []
-    rate, _, latency, crosses = min(hops, key=lambda hop: (hop[0], hop[1]))
-    latency = max(hop[2] for hop in hops)
+    hops = [_inside(slot, topology, calibration) for slot in slots if members[slot.pool, slot.first_node] > 1]
+    if spans_nodes(slots):
+        wire = calibration.stack(stack).wire
+        hops += [(hop[0] * wire, *hop[1:]) for hop in _between(slots, load, topology, calibration)]
+    rate, _, _, crosses = min(hops, key=lambda hop: (hop[0], hop[1]))
+    together = max(members.values())
+    inside = max((hop[2] for hop in hops if hop[3] == "node"), default=0.0)
+    between = max((hop[2] for hop in hops if hop[3] != "node"), default=0.0)
     return Ring(
         size=size,
-        bytes_per_second=rate * calibration.link_efficiency,
-        latency_seconds=latency,
+        bytes_per_second=rate,
+        latency_seconds=(together - 1) * inside + ceil(log2(-(-size // together))) * between,
         crosses=crosses,
+        curves=curves,
+        link=f"node:{slots[0].gpu}" if crosses == "node" else crosses,
+        sharing=1 if crosses == "node" else max(_rings(slot, load) for slot in slots),
     )
 
 
@@ -106,30 +143,48 @@ Hop = tuple[float, int, float, str]
 """Bytes per second, tie-break, latency in seconds, name."""
 
 
-def _inside(slot: Slot, topology: Topology) -> Hop:
+def _inside(slot: Slot, topology: Topology, calibration: Calibration) -> Hop:
     kind = topology.kind(slot.pool, slot.gpu)
-    return inside_rate(kind), 1, kind.intra_latency_seconds, "node"
+    return inside_rate(kind, calibration), 1, kind.intra_latency_seconds, "node"
 
 
-def _between(slots: Sequence[Slot], load: NodeLoad, topology: Topology) -> Iterator[Hop]:
+def _rings(slot: Slot, load: NodeLoad) -> int:
+    """Data-parallel rings that leave the nodes of a slot."""
+    return load.get((slot.pool, slot.first_node), slot.tp) if slot.nodes == 1 else slot.tp
+
+
+def _between(
+    slots: Sequence[Slot], load: NodeLoad, topology: Topology, calibration: Calibration
+) -> Iterator[Hop]:
     """Hops between nodes, one for each two pools of the group."""
     rings: dict[str, int] = {}
     nodes: dict[str, set[tuple[int, int]]] = {}
     for slot in slots:
-        sharing = load.get((slot.pool, slot.first_node), slot.tp) if slot.nodes == 1 else slot.tp
-        rings[slot.pool] = max(rings.get(slot.pool, 1), sharing)
+        rings[slot.pool] = max(rings.get(slot.pool, 1), _rings(slot, load))
         nodes.setdefault(slot.pool, set()).add((slot.first_node, slot.nodes))
     ways = max(slot.tp for slot in slots)
     for first, last in combinations_with_replacement(sorted(rings), 2):
         if first == last and len(nodes[first]) == 1 and next(iter(nodes[first]))[1] == 1:
             continue
         path = topology.path(first, last)
-        rate = min(
-            path.first_bytes_per_second / rings[first],
-            path.last_bytes_per_second / rings[last],
-            path.shared_bytes_per_second / ways,
-        )
+        carried = carried_rates(path, calibration)
+        rate = min(carried[0] / rings[first], carried[1] / rings[last], carried[2] / ways)
         yield rate, 0, path.latency_seconds, path.fabric
+
+
+def carried_rates(path: Path, calibration: Calibration) -> tuple[float, float, float]:
+    """Bytes per second that the first end, the last end and the gateways of a path between nodes really carry."""
+    return (
+        path.first_bytes_per_second * fabric_share(path.kind, path.first_cards, calibration),
+        path.last_bytes_per_second * fabric_share(path.kind, path.last_cards, calibration),
+        path.shared_bytes_per_second * fabric_share(path.kind, 1, calibration),
+    )
+
+
+def fabric_share(kind: str, cards: int, calibration: Calibration) -> float:
+    """Share of the wire of ``cards`` cards a node that traffic on a kind of fabric carries."""
+    link = calibration.link(kind)
+    return float(link.efficiency * link.rail ** log2(max(1, cards)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +202,7 @@ def send(
     replica_bytes: float,
     topology: Topology,
     calibration: Calibration,
+    curves: LinkCurves | None = None,
 ) -> Send:
     """The slowest of the sends between replicas of two stages, all at the same time.
 
@@ -156,6 +212,8 @@ def send(
     worst = Send(seconds=0.0, link="node")
     for segment in _segments(first, last):
         found = _segment_send(segment, replica_bytes, crossing, topology, calibration)
+        if curves is not None:
+            found = _measured_send(found, segment, replica_bytes, curves)
         if found.seconds > worst.seconds or not found.link:
             worst = found
     return worst
@@ -203,30 +261,38 @@ def _segment_send(
 ) -> Send:
     if segment.same_node:
         kind = topology.kind(segment.first.pool, segment.first.gpu)
-        seconds = (
-            replica_bytes / (inside_rate(kind) * calibration.link_efficiency) + kind.intra_latency_seconds
-        )
+        seconds = replica_bytes / inside_rate(kind, calibration) + kind.intra_latency_seconds
         return Send(seconds=seconds, link="node")
     path = topology.path(segment.first.pool, segment.last.pool)
     if not path.connected or path.fabric == "node":
-        return _node_to_node(path, segment, replica_bytes, calibration)
-    seconds = _fabric_seconds(path, segment, replica_bytes, crossing)
-    return Send(seconds=seconds / calibration.link_efficiency + path.latency_seconds, link=path.fabric)
+        return _node_to_node(path, segment, replica_bytes, topology, calibration)
+    seconds = _fabric_seconds(carried_rates(path, calibration), segment, replica_bytes, crossing)
+    return Send(seconds=seconds + path.latency_seconds, link=path.fabric)
 
 
-def _node_to_node(path: Path, segment: _Segment, replica_bytes: float, calibration: Calibration) -> Send:
+def _measured_send(found: Send, segment: _Segment, replica_bytes: float, curves: LinkCurves) -> Send:
+    """The measured time of all that a node sends at once, where somebody has measured this link."""
+    at_once = 1 if segment.same_node else min(segment.first.replicas_per_node, segment.replicas)
+    link = f"node:{segment.first.gpu}" if found.link == "node" else found.link
+    known = curves.seconds(link, "send", 2, replica_bytes * at_once) if found.link else None
+    return Send(seconds=known[0], link=found.link) if known else found
+
+
+def _node_to_node(
+    path: Path, segment: _Segment, replica_bytes: float, topology: Topology, calibration: Calibration
+) -> Send:
     """A pool of one node whose slots were told apart: still inside the node."""
     if not path.connected:
         return Send(seconds=float("inf"), link="")
-    seconds = replica_bytes / (path.bytes_per_second * calibration.link_efficiency) + path.latency_seconds
+    kind = topology.kind(segment.first.pool, segment.first.gpu)
+    share = calibration.family(kind.family).link_efficiency
+    seconds = replica_bytes / (path.bytes_per_second * share) + path.latency_seconds
     return Send(seconds=seconds, link="node")
 
 
-def _fabric_seconds(path: Path, segment: _Segment, replica_bytes: float, crossing: int) -> float:
+def _fabric_seconds(
+    carried: tuple[float, float, float], segment: _Segment, replica_bytes: float, crossing: int
+) -> float:
     out = min(segment.first.replicas_per_node, segment.replicas)
     into = min(segment.last.replicas_per_node, segment.replicas)
-    return replica_bytes * max(
-        out / path.first_bytes_per_second,
-        into / path.last_bytes_per_second,
-        crossing / path.shared_bytes_per_second,
-    )
+    return replica_bytes * max(out / carried[0], into / carried[1], crossing / carried[2])

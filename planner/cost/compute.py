@@ -1,174 +1,295 @@
 """Seconds of a transformer layer, the embedding, the head and the optimizer on one device.
 
-A layer is a list of operators; each takes the longer of its arithmetic at the matrix units' rate and its
-traffic at the memory's rate (roofline, Williams et al. 2009). A layer never takes less than its kernels
-take to launch.
+A layer is a list of kernels. Each takes the longer of its arithmetic at the matrix units' rate and its traffic at
+the memory's rate (roofline, Williams et al. 2009), plus a constant for its ramp. Matrix products are cut into
+tiles that fill the multiprocessors in whole waves; a product whose rows do not start on 16 bytes cannot use
+the matrix units at all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, log2
 
-from planner.calibration import Calibration
+from planner.calibration import Calibration, Family
 from planner.spec.model import ModelSpec
-from planner.targets import Recompute
 from planner.topology import Kind
 
-ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
+"""Bytes of a stored element; fp8 is a format of products only, weights and activations stay in bf16."""
+
+MIXED = ("bf16", "fp16", "fp8")
+"""Precisions with an fp32 copy of the weights in the optimizer."""
+
+ATTENTION_FORMAT = {"fp8": "bf16"}
+"""Format of the attention's products where it is not that of the others."""
+
+TILES = ((256, 128, 1.0), (128, 128, 0.94), (128, 64, 0.80), (64, 64, 0.62))
+"""Rows and columns of the tiles that libraries choose from, and how fast each is next to the largest."""
+
+TILE_FILL = 256
+"""Steps of the inner dimension that a tile costs besides its own: filling the pipeline, writing the result."""
+
+FORWARD_KERNELS = 20
+"""Kernels of one layer's forward in an eager framework: products, attention, norms, element-wise, reshapes."""
+
+HOST_JITTER = 0.06
+"""Growth of the launch time with each doubling of the hosts' processes that meet in every layer."""
+
+MEGATRON_KERNELS = ("megatron", "flagscale")
+"""Stacks with Megatron's fused softmax."""
+
+UNFUSED_SOFTMAX_KERNELS = 8
+"""More kernels where scaling, masking, casts and softmax run one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """``count`` products of (rows, inner) by (inner, columns) matrices."""
+
+    rows: float
+    columns: float
+    inner: float
+    count: float = 1.0
+    lines: tuple[float, float] | None = None
+    """Elements of the contiguous lines of its matrices; those of inner and columns when absent."""
+
+    def backward(self) -> tuple[Product, Product]:
+        """Gradients of both factors: two products with the same number of operations on the same lines."""
+        lines = (self.inner, self.columns)
+        return (
+            Product(self.rows, self.inner, self.columns, self.count, lines),
+            Product(self.inner, self.columns, self.rows, self.count, lines),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
-    """Work of one kernel, or of a few that run as one, in one forward pass."""
-
-    flops: float
-    bytes_moved: float
-    backward_flops_factor: float = 2.0
-    """Arithmetic of the backward over that of the forward: two products for each one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """Seconds of computation of one micro-batch on one device, without collectives."""
+class LayerPass:
+    """Device seconds of one layer for one micro-batch, without collectives and without waiting for the host."""
 
     forward_seconds: float
     backward_seconds: float
-    recompute_seconds: float
+    attention_seconds: float
+    """Forward of the attention core alone: what selective recomputation runs again."""
+    host_seconds: float
+    """Seconds the host needs to launch one forward; a backward needs as many."""
 
 
-FORWARD_KERNELS = 18
-"""Kernels of one layer's forward in an eager framework: 6 products, attention, norms, element-wise."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndPass:
+    """Seconds of the embedding or the head for one micro-batch."""
+
+    forward_seconds: float
+    backward_seconds: float
 
 
-def layer_operators(
-    model: ModelSpec, *, tp: int, micro_batch: int, sequence_parallel: bool
-) -> list[Operator]:
-    """Operators of one layer on one of ``tp`` devices for ``micro_batch`` sequences.
+class Device:
+    """One kind of device in one precision, with the constants of its family."""
 
-    Products as in Megatron-LM (arXiv:1909.08053, section 3): the attention and MLP matrices are split over
-    ``tp``; norms and residuals are split only with sequence parallelism (arXiv:2205.05198).
-    """
-    tokens = micro_batch * model.training.sequence_length
-    size = ELEMENT_BYTES[model.training.precision]
+    def __init__(self, kind: Kind, calibration: Calibration, precision: str) -> None:
+        self.kind = kind
+        self.family: Family = calibration.family(kind.family)
+        self.precision = precision
+        self.size = ELEMENT_BYTES[precision]
+        self._bytes_rate = kind.memory_bytes_per_second * self.family.memory_efficiency
+
+    def product(self, product: Product, precision: str | None = None) -> float:
+        """Seconds of a product and its traffic."""
+        name = precision or self.precision
+        rate = self._rate(product, name) * self.family.matmul_efficiency
+        flops = 2.0 * product.count * product.rows * product.columns * product.inner
+        moved = (
+            product.count
+            * self.size
+            * (
+                product.rows * product.inner
+                + product.inner * product.columns
+                + product.rows * product.columns
+            )
+        )
+        filled = product.inner / (product.inner + TILE_FILL)
+        arithmetic = flops / (rate * self._tiling(product) * filled)
+        return max(arithmetic, moved / self._bytes_rate) + self.family.kernel_seconds
+
+    def products(self, products: tuple[Product, ...], precision: str | None = None) -> tuple[float, float]:
+        """Seconds of the forward and of the backward of some products."""
+        forward = sum(self.product(item, precision) for item in products)
+        back = sum(self.product(part, precision) for item in products for part in item.backward())
+        return forward, back
+
+    def stream(self, moved_bytes: float, kernels: int = 1) -> float:
+        """Seconds of element-wise kernels."""
+        return moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
+
+    def flash(self, flops: float) -> float:
+        """Seconds of a fused attention kernel."""
+        name = ATTENTION_FORMAT.get(self.precision, self.precision)
+        peak = self.kind.peak_flops.get(name, self.kind.peak_flops[self.precision])
+        return flops / (peak * self.family.attention_efficiency) + self.family.kernel_seconds
+
+    def _rate(self, product: Product, precision: str) -> float:
+        """Peak FLOP/s of the units that can run a product: vector units when its rows are not aligned to 16 bytes."""
+        peak = self.kind.peak_flops.get(precision, self.kind.peak_flops[self.precision])
+        lines = product.lines or (product.inner, product.columns)
+        unaligned = any(line * self.size % 16 for line in lines)
+        vector = self.kind.peak_flops.get("fp32", peak)
+        return min(peak, vector) if unaligned and self.size == 2 else peak
+
+    def _tiling(self, product: Product) -> float:
+        """Share of the multiprocessors' time that the best tiling uses for real elements."""
+        units = self.kind.multiprocessors
+        if not units:
+            return 1.0
+        elements = product.count * product.rows * product.columns
+        best = 0.0
+        for rows, columns, speed in TILES:
+            tiles = product.count * ceil(product.rows / rows) * ceil(product.columns / columns)
+            padded = ceil(tiles / units) * units * rows * columns
+            best = max(best, speed * elements / padded)
+        return best
+
+
+def layer_products(model: ModelSpec, *, tp: int, tokens: int) -> tuple[Product, ...]:
+    """Products of one layer on one of ``tp`` devices (arXiv:1909.08053, section 3: columns, then rows are split)."""
     query, key_value = model.heads * model.head_dim, model.kv_heads * model.head_dim
     ways_in = 2 if model.gated_mlp else 1
-
-    def product(inner: float, outer: float) -> Operator:
-        traffic = size * (tokens * (inner + outer) + inner * outer)
-        return Operator(flops=2.0 * tokens * inner * outer, bytes_moved=traffic)
-
-    norm_ways = tp if sequence_parallel else 1
-    return [
-        product(model.hidden, (query + 2 * key_value) / tp),
-        *attention_operators(model, tp=tp, micro_batch=micro_batch),
-        product(query / tp, model.hidden),
-        product(model.hidden, ways_in * model.ffn / tp),
-        product(model.ffn / tp, model.hidden),
-        Operator(flops=0.0, bytes_moved=size * tokens * (ways_in + 1) * model.ffn / tp),
-        Operator(flops=0.0, bytes_moved=size * tokens * 10 * model.hidden / norm_ways),
-    ]
+    return (
+        Product(tokens, (query + 2 * key_value) / tp, model.hidden),
+        Product(tokens, model.hidden, query / tp),
+        Product(tokens, ways_in * model.ffn / tp, model.hidden),
+        Product(tokens, model.hidden, model.ffn / tp),
+    )
 
 
-def attention_operators(model: ModelSpec, *, tp: int, micro_batch: int) -> list[Operator]:
-    """Scores, softmax and weighted sum of one layer; causal kernels skip half of the score matrix."""
-    length = model.training.sequence_length
-    size = ELEMENT_BYTES[model.training.precision]
-    query = model.heads * model.head_dim / tp
-    flash = model.training.attention == "flash"
-    causal = 0.5 if flash and model.kind == "decoder" else 1.0
-    flops = 4.0 * micro_batch * length**2 * query * causal
-    vectors = size * micro_batch * length * 4 * query
-    if flash:
-        return [Operator(flops=flops, bytes_moved=vectors, backward_flops_factor=2.5)]
-    scores = size * micro_batch * length**2 * model.heads / tp
-    return [
-        Operator(flops=flops, bytes_moved=vectors + 2 * scores),
-        Operator(flops=0.0, bytes_moved=5 * scores),
-    ]
+def attention_seconds(
+    model: ModelSpec, device: Device, stack: str, *, tp: int, micro_batch: int
+) -> tuple[float, float]:
+    """Forward and backward of scores, softmax and weighted sum; causal flash kernels skip half of the scores."""
+    length, heads = model.training.sequence_length, model.heads / tp
+    if model.training.attention == "flash":
+        causal = 0.5 if model.kind == "decoder" else 1.0
+        flops = 4.0 * micro_batch * length**2 * heads * model.head_dim * causal
+        return device.flash(flops), device.flash(2.5 * flops)
+    precision = ATTENTION_FORMAT.get(model.training.precision)
+    count = micro_batch * heads
+    products = (
+        Product(length, length, model.head_dim, count),
+        Product(length, model.head_dim, length, count),
+    )
+    forward, backward = device.products(products, precision)
+    scores = device.size * count * length**2
+    # Softmax and dropout read and write the scores; the products' own traffic is counted with them.
+    streams, kernels = (2.0, 1) if fused_softmax(model, stack, tp=tp, micro_batch=micro_batch) else (9.0, 6)
+    dropout = 2.5 if model.drops else 0.0
+    forward += device.stream((streams + dropout) * scores, kernels + 1)
+    return forward, backward + device.stream((3.0 + dropout) * scores, 2)
 
 
-def operator_seconds(
-    operators: list[Operator], kind: Kind, precision: str, calibration: Calibration, *, backward: bool
-) -> float:
-    """Roofline seconds of operators one after the other, forward or backward."""
-    flops_rate = kind.peak_flops[precision] * calibration.matmul_efficiency
-    bytes_rate = kind.memory_bytes_per_second * calibration.memory_efficiency
-    total = 0.0
-    for operator in operators:
-        flops = operator.flops * (operator.backward_flops_factor if backward else 1.0)
-        moved = operator.bytes_moved * (2.0 if backward else 1.0)
-        total += max(flops / flops_rate, moved / bytes_rate)
-    return total
+def fused_softmax(model: ModelSpec, stack: str, *, tp: int, micro_batch: int) -> bool:
+    """True when the fused softmax takes the score matrices: Megatron's works on four of them at a time."""
+    return stack not in MEGATRON_KERNELS or micro_batch * model.heads // tp % 4 == 0
 
 
 def layer_pass(
     model: ModelSpec,
     kind: Kind,
     calibration: Calibration,
+    stack: str,
     *,
     tp: int,
     micro_batch: int,
-    recompute: Recompute,
     sequence_parallel: bool,
-) -> Pass:
+) -> LayerPass:
     """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format."""
-    precision = model.training.precision
-    operators = layer_operators(model, tp=tp, micro_batch=micro_batch, sequence_parallel=sequence_parallel)
-    floor = FORWARD_KERNELS * calibration.launch_seconds
-    forward = max(operator_seconds(operators, kind, precision, calibration, backward=False), floor)
-    backward = max(operator_seconds(operators, kind, precision, calibration, backward=True), 2 * floor)
-    again = 0.0
-    if recompute == "full":
-        again = forward
-    elif recompute == "selective" and model.training.attention == "unfused":
-        core = attention_operators(model, tp=tp, micro_batch=micro_batch)
-        again = operator_seconds(core, kind, precision, calibration, backward=False)
-    return Pass(forward_seconds=forward, backward_seconds=backward, recompute_seconds=again)
+    device = Device(kind, calibration, model.training.precision)
+    tokens = micro_batch * model.training.sequence_length
+    forward, backward = device.products(layer_products(model, tp=tp, tokens=tokens))
+    core, core_back = attention_seconds(model, device, stack, tp=tp, micro_batch=micro_batch)
+    wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
+    forward += core + device.stream(wide + narrow, 7)
+    backward += core_back + device.stream(1.6 * (wide + narrow), 8)
+    launches = FORWARD_KERNELS + (2 if tp > 1 else 0)
+    if model.training.attention == "unfused" and not fused_softmax(
+        model, stack, tp=tp, micro_batch=micro_batch
+    ):
+        launches += UNFUSED_SOFTMAX_KERNELS
+    return LayerPass(
+        forward_seconds=forward,
+        backward_seconds=backward,
+        attention_seconds=core,
+        host_seconds=launches
+        * device.family.launch_seconds
+        * calibration.stack(stack).host_factor
+        # Every collective waits for the slowest of its members' hosts.
+        * (1.0 + HOST_JITTER * log2(tp)),
+    )
+
+
+def element_wise_bytes(
+    model: ModelSpec, size: int, *, tp: int, tokens: int, split: bool
+) -> tuple[float, float]:
+    """Bytes of one forward over the hidden width, and over the widths that ``tp`` divides.
+
+    Norms, residual sums and dropout stream the hidden width (9 times, 8 without dropout); the nonlinearity, biases
+    and the reshapes of queries, keys and values stream what tensor parallelism splits (arXiv:2205.05198, section 4).
+    """
+    streams = 9.0 if model.drops else 8.0
+    ways = tp if split else 1
+    heads = (model.heads + 2 * model.kv_heads) * model.head_dim
+    inner = (3.0 if model.gated_mlp else 2.0) * model.ffn + 2.0 * heads
+    return size * tokens * streams * model.hidden / ways, size * tokens * inner / tp
 
 
 def embedding_pass(
     model: ModelSpec, kind: Kind, calibration: Calibration, *, tp: int, micro_batch: int
-) -> Pass:
+) -> EndPass:
     """Seconds of the input embedding: a gather of rows, and a scatter of their gradients."""
+    device = Device(kind, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
-    moved = 3.0 * ELEMENT_BYTES[model.training.precision] * tokens * model.hidden
-    forward = _streamed(moved, kind, calibration)
-    return Pass(forward_seconds=forward, backward_seconds=2 * forward, recompute_seconds=0.0)
+    forward = device.stream(4.0 * device.size * tokens * model.hidden, 3)
+    return EndPass(forward_seconds=forward, backward_seconds=2 * forward)
 
 
-def head_pass(model: ModelSpec, kind: Kind, calibration: Calibration, *, tp: int, micro_batch: int) -> Pass:
+LOGIT_BYTES = (24.0, 20.0)
+"""Bytes per logit that the loss streams forward and backward: an fp32 copy, maximum, exponent, sum, gradient."""
+
+
+def head_pass(
+    model: ModelSpec,
+    kind: Kind,
+    calibration: Calibration,
+    *,
+    tp: int,
+    micro_batch: int,
+) -> EndPass:
     """Seconds of the output layer and the loss, the vocabulary split over ``tp``."""
+    device = Device(kind, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
-    size = ELEMENT_BYTES[model.training.precision]
-    columns = model.vocab / tp
-    operators = [
-        Operator(
-            flops=2.0 * tokens * model.hidden * columns,
-            bytes_moved=size * (tokens * (model.hidden + columns) + model.hidden * columns),
-        ),
-        Operator(flops=0.0, bytes_moved=(size + 8.0) * tokens * columns),
-    ]
-    precision = model.training.precision
-    return Pass(
-        forward_seconds=operator_seconds(operators, kind, precision, calibration, backward=False),
-        backward_seconds=operator_seconds(operators, kind, precision, calibration, backward=True),
-        recompute_seconds=0.0,
+    # Runtimes pad the vocabulary, so its columns are always aligned.
+    columns = ceil(model.vocab / tp / 64) * 64
+    name = ATTENTION_FORMAT.get(model.training.precision)
+    forward, backward = device.products((Product(tokens, columns, model.hidden),), name)
+    return EndPass(
+        forward_seconds=forward + device.stream(LOGIT_BYTES[0] * tokens * columns, 6),
+        backward_seconds=backward + device.stream(LOGIT_BYTES[1] * tokens * columns, 4),
     )
+
+
+OPTIMIZER_STATES = {"adamw": 24.0, "sgd": 16.0}
+"""Bytes read and written for the fp32 weight and the moments of one element; SGD with momentum has one less."""
 
 
 def optimizer_seconds(parameters: float, kind: Kind, model: ModelSpec, calibration: Calibration) -> float:
     """Seconds to update ``parameters`` elements on one device.
 
-    AdamW reads and writes the fp32 weight and two moments (24 bytes), reads the gradient and writes the
-    working copy; SGD with momentum has one moment less.
+    Besides the states: the gradient is copied to fp32, measured for clipping, read and cleared, and the working copy
+    of the weight is written.
     """
-    states = {"adamw": 24.0, "sgd": 16.0}[model.training.optimizer]
-    moved = states + 4.0 + ELEMENT_BYTES[model.training.precision]
-    return _streamed(parameters * moved, kind, calibration)
-
-
-def _streamed(moved_bytes: float, kind: Kind, calibration: Calibration) -> float:
-    return moved_bytes / (kind.memory_bytes_per_second * calibration.memory_efficiency)
+    device = Device(kind, calibration, model.training.precision)
+    gradients = (2.0 + 4.0 if model.training.precision in MIXED else 0.0) + 4.0 + 4.0 + 4.0
+    weight = device.size if model.training.precision in MIXED else 0.0
+    moved = parameters * (OPTIMIZER_STATES[model.training.optimizer] + gradients + weight)
+    return device.stream(moved, kernels=0)
 
 
 def model_flops(model: ModelSpec) -> float:

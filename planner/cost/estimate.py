@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.calibration import DEFAULT, Calibration
+from planner.calibration import ASSUMED, Calibration
 from planner.cost.communication import Ring, Send, crossing_rings, data_ring, send
 from planner.cost.compute import ELEMENT_BYTES, model_flops
+from planner.cost.measured_curves import LinkCurves
 from planner.cost.schedule import Durations, Timeline, simulate, stage_ends
-from planner.cost.stage import Pricer, Shape, StagePrice, chunk_layers
+from planner.cost.stage import Pricer, Shape, chunk_layers
+from planner.cost.stage_price import StagePrice
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
 from planner.errors import PlanError
 from planner.placement import Placement, place
@@ -21,7 +23,7 @@ from planner.topology import Topology, sockets_only
 
 
 def estimate(
-    plan: Plan, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = DEFAULT
+    plan: Plan, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED
 ) -> Estimate:
     """Seconds, bytes and their causes of one optimizer step; pure, raises PlanError for a plan that cannot run."""
     return Estimator(cluster, model, calibration).estimate(plan)
@@ -45,11 +47,12 @@ class Priced:
 class Estimator:
     """Estimates many plans of one model on one cluster."""
 
-    def __init__(self, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = DEFAULT) -> None:
+    def __init__(self, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED) -> None:
         self.cluster = cluster
         self.model = model
         self.calibration = calibration
         self.topology = Topology(cluster)
+        self.curves = LinkCurves(calibration) if calibration.link_points else None
         self._sockets = Topology(sockets_only(cluster))
         self._pricers: dict[tuple[str, bool], Pricer] = {}
 
@@ -58,7 +61,9 @@ class Estimator:
         key = (target_name, sockets)
         if key not in self._pricers:
             topology = self._sockets if sockets else self.topology
-            self._pricers[key] = Pricer(topology, self.model, self.calibration, target(target_name))
+            self._pricers[key] = Pricer(
+                topology, self.model, self.calibration, target(target_name), self.curves
+            )
         return self._pricers[key]
 
     def uses_sockets(self, plan: Plan) -> bool:
@@ -75,7 +80,7 @@ class Estimator:
         flops = model_flops(self.model)
         return Estimate(
             step_seconds=step,
-            spread=self.calibration.spread,
+            spread=self._spread(plan),
             breakdown=_breakdown(plan, priced, step),
             stages=tuple(_stage(plan, priced, index) for index in range(plan.pp)),
             tokens_per_second=plan.global_batch * self.model.training.sequence_length / step,
@@ -83,7 +88,29 @@ class Estimator:
             tflops_per_gpu=flops / step / plan.devices / 1e12,
             mfu=flops / step / self._peak(plan),
             devices=plan.devices,
+            warnings=tuple(self._warnings(plan)),
         )
+
+    def _warnings(self, plan: Plan) -> Iterator[str]:
+        """Measured layers that are asked for beyond what was measured."""
+        curves = self.pricer(plan.target).layer_curves
+        if curves is None:
+            return
+        groups = {
+            (group.gpu, group.tp, group.micro_batch) for stage in plan.stages for group in stage.replicas
+        }
+        for gpu, tp, micro_batch in sorted(groups):
+            times = curves.at(gpu, self.model.name, tp, micro_batch)
+            if times is not None and times.extrapolated:
+                yield f"layer times of {gpu} at tp {tp}, micro-batch {micro_batch} lie beyond the measured ones"
+
+    def _spread(self, plan: Plan) -> float:
+        families = {
+            self.topology.kind(group.pool, group.gpu).family
+            for stage in plan.stages
+            for group in stage.replicas
+        }
+        return self.calibration.spread(families, plan.target)
 
     def timeline(self, plan: Plan) -> Timeline:
         """Every operation of the pipeline, for traces and for the cuts of the search."""
@@ -96,7 +123,10 @@ class Estimator:
         placement = place(plan, self.cluster)
         load = crossing_rings(placement)
         pricer = self.pricer(plan.target, sockets=self.uses_sockets(plan))
-        rings = tuple(data_ring(slots, load, pricer.topology, self.calibration) for slots in placement)
+        rings = tuple(
+            data_ring(slots, load, pricer.topology, self.calibration, plan.target, self.curves)
+            for slots in placement
+        )
         sends = self._sends(plan, placement, pricer.topology)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
             if not ring.connected:
@@ -123,7 +153,7 @@ class Estimator:
                 continue
             size = boundary_bytes(self.model, stage.replicas[0].micro_batch)
             following = placement[(index + 1) % plan.pp]
-            found.append(send(placement[index], following, size, topology, self.calibration))
+            found.append(send(placement[index], following, size, topology, self.calibration, self.curves))
         return tuple(found)
 
     def _require_precision(self, plan: Plan) -> None:

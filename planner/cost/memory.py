@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.calibration import Calibration
-from planner.cost.compute import ELEMENT_BYTES
+from planner.calibration import Stack
+from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.values import Memory
 from planner.spec.model import ModelSpec
 from planner.targets import Recompute
@@ -17,6 +17,9 @@ from planner.topology import Kind
 
 BUCKET_ELEMENTS = 2e8
 """Elements of a reduction or gather bucket; the emitted DeepSpeed configuration sets the same."""
+
+MOST_SLACK = 0.08
+"""Largest share of a device that context, libraries and allocator slack take: small devices run with less."""
 
 OPTIMIZER_BYTES = {("adamw", True): 12, ("sgd", True): 8, ("adamw", False): 8, ("sgd", False): 4}
 """Bytes per parameter by (optimizer, mixed precision): fp32 copy and moments, or moments alone."""
@@ -41,6 +44,10 @@ class Load:
     sequence_parallel: bool
     zero: int
     gradient_bytes: int
+    layer_bytes: float | None = None
+    """Measured activations that one layer keeps for one micro-batch without recomputation."""
+    layer_parameters: float | None = None
+    """Measured parameters of one layer on one device."""
 
 
 def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int) -> float:
@@ -62,13 +69,13 @@ def activation_bytes_per_layer(
     scale = ELEMENT_BYTES[model.training.precision] / 2
     if recompute == "full":
         return scale * 2.0 * model.hidden * tokens / norm_ways
-    masks = 0 if model.gated_mlp else 2
+    masks = 2 if model.drops else 0
     whole = (8.0 + masks) * model.hidden / norm_ways
     attention = 2.0 * model.head_dim * (2 * model.heads + 2 * model.kv_heads) / tp
     mlp = (6.0 if model.gated_mlp else 4.0) * model.ffn / tp
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none":
-        scores = 5.0 * model.heads * model.training.sequence_length / tp
+        scores = (5.0 if model.drops else 2.0) * model.heads * model.training.sequence_length / tp
     return scale * tokens * (whole + attention + mlp + scores)
 
 
@@ -80,43 +87,31 @@ def layers_in_flight(*, layers: int, stage: int, depth: int, micro_batches: int,
     return layers / interleave * min(chunks, micro_batches * interleave)
 
 
-def memory(model: ModelSpec, kind: Kind, calibration: Calibration, load: Load) -> Memory:
+def memory(model: ModelSpec, kind: Kind, stack: Stack, load: Load) -> Memory:
     """Peak bytes on one device of ``kind`` that carries ``load``."""
     parameters = parameters_of(model, layers=load.layers, first=load.first, last=load.last, tp=load.tp)
-    mixed = model.training.precision != "fp32"
+    if load.layer_parameters is not None:
+        parameters += load.layers * (load.layer_parameters - model.layer_parameters / load.tp)
+    mixed = model.training.precision in MIXED
     size = ELEMENT_BYTES[model.training.precision]
-    gradient = load.gradient_bytes if mixed else 4
     state = OPTIMIZER_BYTES[model.training.optimizer, mixed]
     return Memory(
         parameters_bytes=parameters * size / (load.dp if load.zero >= 3 else 1),
-        gradients_bytes=parameters * gradient / (load.dp if load.zero >= 2 else 1),
+        gradients_bytes=parameters * load.gradient_bytes / (load.dp if load.zero >= 2 else 1),
         optimizer_bytes=parameters * state / (load.dp if load.zero >= 1 else 1),
-        activations_bytes=_activations(model, load) * calibration.activation_factor,
+        activations_bytes=_activations(model, load),
         logits_bytes=_logits(model, load),
-        buffers_bytes=_buffers(model, load, parameters),
-        runtime_bytes=calibration.runtime_bytes,
+        buffers_bytes=_buffers(model, load, parameters) + _gradient_copy(model, load, parameters),
+        runtime_bytes=min(stack.runtime_bytes, MOST_SLACK * kind.memory_bytes),
         reserve_bytes=kind.reserve_bytes,
         capacity_bytes=kind.memory_bytes,
     )
 
 
 def _activations(model: ModelSpec, load: Load) -> float:
-    kept = activation_bytes_per_layer(
-        model,
-        tp=load.tp,
-        micro_batch=load.micro_batch,
-        recompute=load.recompute,
-        sequence_parallel=load.sequence_parallel,
-    )
-    working = 0.0
-    if load.recompute != "none":
-        working = activation_bytes_per_layer(
-            model,
-            tp=load.tp,
-            micro_batch=load.micro_batch,
-            recompute="none",
-            sequence_parallel=load.sequence_parallel,
-        )
+    """Kept activations of all layers in flight, the working set of a layer that is recomputed, embeddings."""
+    kept = _layer_activations(model, load, load.recompute)
+    working = _layer_activations(model, load, "none") if load.recompute != "none" else 0.0
     embedding = 0.0
     if load.first:
         ways = load.tp if load.sequence_parallel else 1
@@ -125,12 +120,31 @@ def _activations(model: ModelSpec, load: Load) -> float:
     return load.layers_in_flight * kept + working + embedding * load.layers_in_flight / load.layers
 
 
+def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> float:
+    if load.layer_bytes is not None and recompute == "none":
+        return load.layer_bytes
+    return activation_bytes_per_layer(
+        model,
+        tp=load.tp,
+        micro_batch=load.micro_batch,
+        recompute=recompute,
+        sequence_parallel=load.sequence_parallel,
+    )
+
+
 def _logits(model: ModelSpec, load: Load) -> float:
     """Logits in the working format and in fp32 for the loss, with the gradient in place."""
     if not load.last:
         return 0.0
     tokens = load.micro_batch * model.training.sequence_length
     return (ELEMENT_BYTES[model.training.precision] + 4.0) * tokens * model.vocab / load.tp
+
+
+def _gradient_copy(model: ModelSpec, load: Load, parameters: float) -> float:
+    """The fp32 copy of half-precision gradients that an optimizer step works on; ZeRO-3 makes it piece by piece."""
+    if model.training.precision not in MIXED or load.gradient_bytes > 2 or load.zero == 3:
+        return 0.0
+    return 4.0 * parameters / (load.dp if load.zero else 1)
 
 
 def _buffers(model: ModelSpec, load: Load, parameters: float) -> float:

@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.calibration import Calibration
-from planner.cost.communication import Ring, tensor_ring
-from planner.cost.compute import ELEMENT_BYTES, Pass, embedding_pass, head_pass, layer_pass, optimizer_seconds
+from planner.cost.communication import Ring, fabric_share, tensor_ring
+from planner.cost.compute import (
+    ELEMENT_BYTES,
+    EndPass,
+    embedding_pass,
+    head_pass,
+    layer_pass,
+    optimizer_seconds,
+)
+from planner.cost.layer import LayerPrice, layer_price, measured_layer
+from planner.cost.measured_curves import LayerCurves, LinkCurves
 from planner.cost.memory import Load, layers_in_flight, memory, parameters_of
+from planner.cost.stage_price import MicroBatch, StagePrice
 from planner.cost.values import Memory
 from planner.plan import ReplicaGroup
 from planner.spec.model import ModelSpec
@@ -45,51 +55,6 @@ class Shape:
         return self.stage == self.depth - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatch:
-    """Seconds of one micro-batch on one replica, all its layers; the parts add up to forward + backward."""
-
-    forward_seconds: float
-    backward_seconds: float
-    compute_seconds: float
-    recompute_seconds: float
-    tensor_parallel_seconds: float
-    zero_seconds: float
-    """Exposed ZeRO traffic."""
-    hidden_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagePrice:
-    """One stage on given replicas."""
-
-    forward: tuple[float, ...]
-    """Seconds of the slowest replica, [chunk]."""
-    backward: tuple[float, ...]
-    work_seconds: float
-    """Seconds of all micro-batches of the slowest replica, without waiting for other stages."""
-    sync_seconds: float
-    """Exposed gradient reduction and parameter gather at the end of the step."""
-    hidden_sync_seconds: float
-    optimizer_seconds: float
-    micro_batches: tuple[MicroBatch, ...]
-    """The largest micro-batch of each group, [group]."""
-    slowest: int
-    """Index of the group with most work."""
-    memories: tuple[Memory, ...]
-    """[group]"""
-
-    @property
-    def tail_seconds(self) -> float:
-        """What follows the last backward."""
-        return self.sync_seconds + self.optimizer_seconds
-
-    @property
-    def fits(self) -> bool:
-        """True when every device of the stage holds its part."""
-        return all(item.fits for item in self.memories)
-
-
 def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
     """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first."""
     small, larger = divmod(layers, chunks)
@@ -100,14 +65,22 @@ class Pricer:
     """Prices stages of one model on one cluster for one target; remembers what it has priced."""
 
     def __init__(
-        self, topology: Topology, model: ModelSpec, calibration: Calibration, target: Target
+        self,
+        topology: Topology,
+        model: ModelSpec,
+        calibration: Calibration,
+        target: Target,
+        link_curves: LinkCurves | None = None,
     ) -> None:
         self.topology = topology
         self.model = model
         self.calibration = calibration
         self.target = target
-        self._layers: dict[tuple[object, ...], tuple[Pass, float]] = {}
-        self._ends: dict[tuple[object, ...], Pass] = {}
+        self.stack = calibration.stack(target.name)
+        self.link_curves = link_curves
+        self.layer_curves = LayerCurves(calibration) if calibration.layers else None
+        self._layers: dict[tuple[object, ...], LayerPrice] = {}
+        self._ends: dict[tuple[object, ...], EndPass] = {}
 
     def price(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> StagePrice:
         """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
@@ -159,14 +132,13 @@ class Pricer:
         last: bool,
         ring: Ring,
     ) -> MicroBatch:
-        one, collective = self._layer(kind, tp, sequences, shape.recompute, shape.sequence_parallel)
+        one = self._layer(kind, tp, sequences, shape.recompute, shape.sequence_parallel)
         ends = [self._end("embedding", kind, tp, sequences)] if first else []
         ends += [self._end("head", kind, tp, sequences)] if last else []
         forward = layers * one.forward_seconds + sum(end.forward_seconds for end in ends)
         backward = layers * one.backward_seconds + sum(end.backward_seconds for end in ends)
         again = layers * one.recompute_seconds
-        repeated = 1 if shape.recompute == "full" else 0
-        tensor_forward, tensor_backward = layers * collective, (1 + repeated) * layers * collective
+        tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
         gather, scatter = self._zero_traffic(shape, ring, layers, first, last, tp)
         exposed_forward, hidden_forward = self._overlap(gather, forward)
         exposed_backward, hidden_backward = self._overlap(gather + scatter, backward + again)
@@ -182,6 +154,8 @@ class Pricer:
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
         """Bytes on one device of the group."""
+        curves = self.layer_curves
+        measured = curves and curves.at(group.gpu, self.model.name, group.tp, group.micro_batch)
         load = Load(
             layers=shape.layers,
             first=shape.first,
@@ -199,32 +173,41 @@ class Pricer:
             recompute=shape.recompute,
             sequence_parallel=shape.sequence_parallel,
             zero=shape.zero,
-            gradient_bytes=self.target.gradient_bytes,
+            gradient_bytes=self._gradient_bytes(),
+            layer_bytes=measured.activation_bytes if measured else None,
+            layer_parameters=measured.parameters if measured else None,
         )
-        return memory(self.model, self.topology.kind(group.pool, group.gpu), self.calibration, load)
+        return memory(self.model, self.topology.kind(group.pool, group.gpu), self.stack, load)
 
-    def _layer(
-        self, kind: Kind, tp: int, sequences: int, recompute: Recompute, split: bool
-    ) -> tuple[Pass, float]:
-        """One layer's computation, and the seconds of its collectives in one direction."""
+    def _layer(self, kind: Kind, tp: int, sequences: int, recompute: Recompute, split: bool) -> LayerPrice:
         key = (kind.key, tp, sequences, recompute, split)
         if key not in self._layers:
-            one = layer_pass(
+            self._layers[key] = self._price_layer(kind, tp, sequences, recompute, split)
+        return self._layers[key]
+
+    def _price_layer(
+        self, kind: Kind, tp: int, sequences: int, recompute: Recompute, split: bool
+    ) -> LayerPrice:
+        measured = self.layer_curves and self.layer_curves.at(kind.gpu, self.model.name, tp, sequences)
+        if measured:
+            return measured_layer(measured, recompute)
+        return layer_price(
+            layer_pass(
                 self.model,
                 kind,
                 self.calibration,
+                self.target.name,
                 tp=tp,
                 micro_batch=sequences,
-                recompute=recompute,
                 sequence_parallel=split,
-            )
-            size = ELEMENT_BYTES[self.model.training.precision]
-            activation = size * sequences * self.model.training.sequence_length * self.model.hidden
-            # With sequence parallelism a gather and a scatter replace each all-reduce: the same bytes.
-            self._layers[key] = one, 2 * tensor_ring(kind, self.calibration, tp=tp).reduce_seconds(activation)
-        return self._layers[key]
+            ),
+            tensor_ring(kind, self.calibration, tp=tp, curves=self.link_curves),
+            self.model,
+            sequences,
+            recompute,
+        )
 
-    def _end(self, which: str, kind: Kind, tp: int, sequences: int) -> Pass:
+    def _end(self, which: str, kind: Kind, tp: int, sequences: int) -> EndPass:
         key = (which, kind.key, tp, sequences)
         if key not in self._ends:
             function = embedding_pass if which == "embedding" else head_pass
@@ -278,8 +261,8 @@ class Pricer:
         return (gather if shape.zero == 3 else 0.0), scatter
 
     def _overlap(self, traffic: float, compute: float) -> tuple[float, float]:
-        """(exposed, hidden) seconds of traffic under a computation."""
-        hidden = min(traffic, self.calibration.overlap * compute)
+        """(exposed, hidden) seconds of traffic under a computation; they slow each other while both run."""
+        hidden = self.stack.overlap * min(traffic, compute)
         return traffic - hidden, hidden
 
     def _sync(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> tuple[float, float]:
@@ -309,7 +292,14 @@ class Pricer:
         if not self.model.tied_embeddings or shape.depth == 1 or not (shape.first or shape.last):
             return 0.0
         size = self.model.vocab * self.model.embedding_width / group.tp * self._gradient_bytes()
-        return size / (self.topology.node_bytes_per_second(group.pool) * self.calibration.link_efficiency)
+        return size / self.topology.node_bytes_per_second(group.pool) / self._share(group.pool)
+
+    def _share(self, pool: str) -> float:
+        fabric = self.topology.widest_fabric(pool)
+        if not fabric:
+            return 1.0
+        kind = self.topology.cluster.fabrics[fabric].kind
+        return fabric_share(kind, self.topology.cards(pool, fabric), self.calibration)
 
     def _optimizer(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
         count = parameters_of(
@@ -319,4 +309,4 @@ class Pricer:
         return optimizer_seconds(count / (ring.size if shape.zero else 1), kind, self.model, self.calibration)
 
     def _gradient_bytes(self) -> int:
-        return self.target.gradient_bytes if self.model.training.precision != "fp32" else 4
+        return self.target.gradient_size(self.model.training.precision)

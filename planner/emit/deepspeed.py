@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from planner.cost.compute import MIXED
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.batch_table import table_text
 from planner.emit.files import EmittedFile, runtime_file
 from planner.emit.json_text import document
-from planner.emit.launch import Program, launch_files
+from planner.emit.launch import Program, launch_files, number_format_lines
 from planner.emit.network import job_network
 from planner.emit.readme_deepspeed import readme
 from planner.emit.rules_deepspeed import check_config
 from planner.placement import Agent, agents, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec, Precision
+from planner.spec.model import ModelSpec
 
 
 def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:
@@ -22,7 +23,8 @@ def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFi
     check_config(config, plan.pp)
     everyone = ranks(plan, cluster)
     launchers = agents(everyone)
-    launch = launch_files(launchers, cluster, Program(command="train.py"))
+    prologue = "\n".join(number_format_lines(model.training.precision))
+    launch = launch_files(launchers, cluster, Program(command="train.py", prologue=prologue))
     slots = hostfile(launchers)
     network = job_network(cluster, launchers)
     return (
@@ -43,10 +45,11 @@ def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFi
 
 def common_config(plan: Plan, model: ModelSpec) -> dict[str, object]:
     """The part of the configuration that all ranks share; the runtime adds each rank's batch."""
-    precision: dict[Precision, dict[str, object]] = {
+    precision: dict[str, dict[str, object]] = {
         "bf16": {"bf16": {"enabled": True}},
         "fp16": {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}},
         "fp32": {},
+        "tf32": {},
     }
     return {
         **precision[model.training.precision],
@@ -59,7 +62,7 @@ def common_config(plan: Plan, model: ModelSpec) -> dict[str, object]:
 
 def clips(plan: Plan, model: ModelSpec) -> bool:
     """False where DeepSpeed takes one pipeline stage's gradient norm for that of the whole model."""
-    return plan.pp == 1 or plan.zero > 0 or model.training.precision != "fp32"
+    return plan.pp == 1 or plan.zero > 0 or model.training.precision in MIXED
 
 
 def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:

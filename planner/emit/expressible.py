@@ -15,8 +15,7 @@ HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 
 def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
-    """Raise EmitError unless the plan is for this model, these hosts have plain names and the target "
-    "takes it."""
+    """Raise EmitError unless the plan is for this model, hosts have plain names, and the target takes both."""
     if plan.layers != model.layers:
         raise EmitError(f"the plan has {plan.layers} layers, the model {model.name} has {model.layers}")
     if plan.global_batch != model.training.global_batch:
@@ -29,7 +28,19 @@ def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
         for host in pool.hosts:
             if pool.name in used and not HOST.fullmatch(host):
                 raise EmitError(f"pool {pool.name}: {host!r} cannot be a host name in a launch file")
-    check_target(plan, target(plan.target))
+    row = target(plan.target)
+    check_number_format(model, row)
+    check_target(plan, row)
+
+
+def check_number_format(model: ModelSpec, row: Target) -> None:
+    """Raise EmitError when the target does not train in the model's number format."""
+    wanted = model.training.precision
+    if wanted not in row.precisions:
+        raise EmitError(
+            f"{row.name} does not train in {wanted}, which the model file asks for",
+            hint=f"it trains in {', '.join(row.precisions)}",
+        )
 
 
 def check_target(plan: Plan, row: Target) -> None:

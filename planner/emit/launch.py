@@ -26,6 +26,16 @@ class Program:
     """True when the program itself gives each process group its network."""
 
 
+def number_format_lines(precision: str) -> tuple[str, ...]:
+    """Shell lines of a start script without which PyTorch would not multiply in the model's number format."""
+    if precision != "tf32":
+        return ()
+    return (
+        "  # The plan counts on TF32 products of fp32 numbers, which PyTorch leaves off by default.",
+        "  export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",
+    )
+
+
 def launch_files(
     launchers: Sequence[Agent], cluster: ClusterSpec, program: Program
 ) -> tuple[EmittedFile, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.emit.files import EmittedFile, runtime_file
-from planner.emit.launch import Program, launch_files
+from planner.emit.launch import Program, launch_files, number_format_lines
 from planner.emit.megatron_arguments import arguments, arguments_script
 from planner.emit.megatron_network import group_networks
 from planner.emit.network import job_network
@@ -48,6 +48,7 @@ def _program(model: ModelSpec, network_per_group: bool) -> Program:
         '  export PYTHONPATH="$MEGATRON_PATH${PYTHONPATH:+:$PYTHONPATH}"',
         "  # Megatron orders the kernels of tensor parallelism by this before Blackwell.",
         "  export CUDA_DEVICE_MAX_CONNECTIONS=1",
+        *number_format_lines(model.training.precision),
         "  source ./args.sh",
     ]
     return Program(command=" ".join(words), prologue="\n".join(prologue), network_per_group=network_per_group)

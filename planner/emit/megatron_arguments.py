@@ -57,8 +57,13 @@ def _recompute(plan: Plan) -> list[str]:
 
 
 def _precision(model: ModelSpec) -> list[str]:
-    # Megatron keeps fp32 gradients by itself with bf16 only; the plan's memory counts on them in both.
-    words = {"bf16": ["--bf16"], "fp16": ["--fp16", "--accumulate-allreduce-grads-in-fp32"], "fp32": []}
+    words = {
+        "bf16": ["--bf16"],
+        "fp16": ["--fp16"],
+        "fp32": [],
+        "tf32": [],
+        "fp8": ["--bf16", "--fp8-format", "hybrid"],
+    }
     return words[model.training.precision]
 
 

@@ -28,6 +28,8 @@ def model_words(model: ModelSpec) -> list[str]:
     words += ["--add-qkv-bias"] if model.qkv_bias and not model.mlp_bias else []
     words += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
     words += ["--attention-backend", "unfused"] if model.training.attention == "unfused" else []
+    if not model.drops:
+        words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
     return words
 
 

@@ -33,7 +33,7 @@ def readme(
         starting(launchers, " -- --steps 100"),
         _files(plan, has_hostfile),
         _own_script(plan),
-        _limits(network, launchers, has_hostfile, clips),
+        _limits(model, network, launchers, has_hostfile, clips),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -84,13 +84,20 @@ def _own_script(plan: Plan) -> str:
     return f"## Your own script\n\n```python\nfrom hetplan_runtime import load\n\n{call}```\n\n{note}"
 
 
-def _limits(network: JobNetwork, launchers: Sequence[Agent], has_hostfile: bool, clips: bool) -> str:
+def _limits(
+    model: ModelSpec, network: JobNetwork, launchers: Sequence[Agent], has_hostfile: bool, clips: bool
+) -> str:
     lines = [f"- Tried with DeepSpeed {VERSION} and PyTorch 2.13."]
     if not clips:
         lines.append(
             "- Gradients are not clipped: with fp32, ZeRO 0 and a pipeline, DeepSpeed clips by the norm of "
             "the first "
             "stage alone. ZeRO 1 clips rightly."
+        )
+    if model.training.precision == "tf32":
+        lines.append(
+            "- `launch.sh` sets `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1`; other launchers have to do it too, else "
+            "products are fp32 and slower than planned."
         )
     if network.crosses:
         lines.append(

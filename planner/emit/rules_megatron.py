@@ -13,9 +13,12 @@ from planner.errors import EmitError
 VALUED = frozenset(
     {
         "--attention-backend",
+        "--attention-dropout",
         "--clip-grad",
         "--ffn-hidden-size",
+        "--fp8-format",
         "--global-batch-size",
+        "--hidden-dropout",
         "--hidden-size",
         "--kv-channels",
         "--lr",

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from planner.calibration import Calibration
 from planner.report.alternatives import Considered, considered
 from planner.report.compare import Contender
 from planner.report.keys import (
@@ -56,7 +57,7 @@ def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec
     proof = proof_of(result)
     answer = plan_keys(result.best, proof) if result.best else no_plan_keys(proof)
     return {
-        **_head("search"),
+        **head("search"),
         **answer,
         "interrupted": result.interrupted,
         "candidates": result.candidates,
@@ -74,7 +75,7 @@ def plan_document(
 ) -> Document:
     """The answer of ``predict``, ``show`` and ``explain``, without what only one of them adds."""
     return {
-        **_head(command),
+        **head(command),
         **plan_keys(scored, proof),
         "ranks": [ranks_keys(run) for run in rank_runs(scored.plan, cluster)],
         "idle": idle_keys(scored.plan, cluster),
@@ -110,7 +111,7 @@ def compare_document(contenders: Sequence[Contender]) -> Document:
         for entry in contenders
     ]
     return {
-        **_head("compare"),
+        **head("compare"),
         "plans": plans,
         "warnings": [entry.note for entry in contenders if entry.note],
     }
@@ -121,7 +122,7 @@ def check_document(cluster: ClusterSpec, model: ModelSpec | None, warnings: Sequ
     topology = Topology(cluster)
     names, paths = topology.link_matrix()
     return {
-        **_head("check"),
+        **head("check"),
         "devices": sum(kind.devices for kind in topology.kinds),
         "kinds": [kind_keys(kind) for kind in topology.kinds],
         "links": [
@@ -139,7 +140,7 @@ def emit_document(
 ) -> Document:
     """The answer of ``emit``."""
     return {
-        **_head("emit"),
+        **head("emit"),
         "target": target,
         "folder": str(folder),
         "files": list(paths),
@@ -147,5 +148,16 @@ def emit_document(
     }
 
 
-def _head(command: str) -> Document:
+def calibrate_document(calibration: Calibration, path: PurePath) -> Document:
+    """The answer of ``calibrate import``."""
+    return {
+        **head("calibrate import"),
+        "file": str(path),
+        "layer_points": len(calibration.layers),
+        "link_points": len(calibration.link_points),
+    }
+
+
+def head(command: str) -> Document:
+    """What every document begins with."""
     return {"format": FORMAT, "command": command}

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from rich.console import Group
 
 from planner.calibration import Calibration
+from planner.calibration_merge import name_key
 from planner.report.layout import pairs, section
-from planner.report.numbers import count, percent
+from planner.report.numbers import count
 from planner.search.values import Limits
 from planner.spec.cluster import ClusterSpec, NicSpec, PoolSpec
 from planner.spec.model import ModelSpec
@@ -28,7 +29,7 @@ def understood(
     if limits is not None:
         rows += [("limits", text)] if (text := limits_text(limits)) else []
     if calibration is not None:
-        rows.append(("numbers", provenance_text(calibration)))
+        rows.append(("numbers", provenance_text(calibration, cluster, model)))
     return section("Understood", pairs(rows))
 
 
@@ -103,8 +104,31 @@ def limits_text(limits: Limits) -> str:
     return "; ".join(parts)
 
 
-def provenance_text(calibration: Calibration) -> str:
-    """Where the constants come from and what error that leaves."""
-    measured = sorted(name for name, source in calibration.provenance.items() if source == "measured")
-    source = f"measured: {', '.join(measured)}" if measured else "datasheet peaks x assumed efficiencies"
-    return f"{source}; step times ±{percent(calibration.spread)}"
+def provenance_text(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec | None = None) -> str:
+    """Where the constants of the cluster's devices come from, and which measured layers replace formulas."""
+    families = list(dict.fromkeys(gpu.family or gpu.name for gpu in cluster.gpus.values()))
+    sources = {family: _source(calibration, family) for family in families}
+    layers = _measured_layers(calibration, cluster, model) if model is not None else ""
+    if set(sources.values()) == {"assumed"}:
+        told = "datasheet peaks x assumed efficiencies"
+    else:
+        told = ", ".join(f"{family} {source}" for family, source in sources.items())
+    return f"{told}; {layers}" if layers else told
+
+
+def _source(calibration: Calibration, family: str) -> str:
+    """``fitted to 41 runs``, ``measured``, ``assumed``."""
+    runs = sum(item.rows for item in calibration.residuals if item.family == family)
+    if runs:
+        return f"fitted to {count(runs, 'run')}"
+    start = f"families.{family}."
+    found = {constant.provenance for constant in calibration.constants if constant.name.startswith(start)}
+    return " and ".join(sorted(found - {"assumed"})) or "assumed"
+
+
+def _measured_layers(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> str:
+    """``measured layers of llama-7b on A100``, empty when there are none."""
+    points = [point for point in calibration.layers if name_key(point.model) == name_key(model.name)]
+    measured = {name_key(point.gpu) for point in points}
+    found = [gpu for gpu in cluster.gpus if name_key(gpu) in measured]
+    return f"measured layers of {model.name} on {', '.join(found)}" if found else ""

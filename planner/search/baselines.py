@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from math import ceil, log2
 
-from planner.calibration import DEFAULT, Calibration
-from planner.cost.communication import Ring
+from planner.calibration import ASSUMED, Calibration
+from planner.cost.communication import Ring, carried_rates
 from planner.cost.estimate import Estimator
 from planner.cost.stage import Shape
 from planner.errors import PlanError
@@ -22,7 +23,7 @@ from planner.topology import Kind
 
 
 def baselines(
-    cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = DEFAULT, limits: Limits | None = None
+    cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED, limits: Limits | None = None
 ) -> tuple[Alternative, ...]:
     """Each practice with its best plan, or the one that lacks least memory when none fits."""
     estimator = Estimator(cluster, model, calibration)
@@ -301,8 +302,8 @@ def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch
     path = estimator.topology.path(kind.pool, kind.pool)
     ring = Ring(
         size=dp,
-        bytes_per_second=path.bytes_per_second / tp * estimator.calibration.link_efficiency,
-        latency_seconds=path.latency_seconds,
+        bytes_per_second=min(carried_rates(path, estimator.calibration)) / tp,
+        latency_seconds=path.latency_seconds * ceil(log2(dp)),
         crosses=path.fabric or "node",
     )
     price = estimator.pricer("megatron").price(shape, (group,), ring)

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import floor
 
-from planner.cost.communication import Ring, inside_rate
+from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.stage import Shape
 from planner.plan import ReplicaGroup
-from planner.search.options import StageOptions
+from planner.search.options import StageOptions, fastest_ring
 from planner.search.space import MAX_INTERLEAVE, Choice, Family, divisors, tp_degrees, usable_kinds
 from planner.search.values import Limits
 from planner.targets import TARGETS
@@ -252,7 +252,10 @@ class Bounds:
 
     def _of_group(self, family: Family, kind: Kind, group: ReplicaGroup, slots: float) -> Speed | None:
         pricer = self.estimator.pricer(family.target)
-        shape, fastest = self._shape(family, group.tp, 1), self._fastest_ring(kind, group)
+        shape, fastest = (
+            self._shape(family, group.tp, 1),
+            fastest_ring(self.estimator, family.target, self.kinds, group),
+        )
         if fastest is None:
             return None
         ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
@@ -271,21 +274,6 @@ class Bounds:
             tail_seconds=pricer.tail_seconds(shape, group, fastest),
             most_layers=self._most_layers(family, group),
         )
-
-    def _fastest_ring(self, kind: Kind, group: ReplicaGroup) -> Ring | None:
-        """Through the NICs where a node cannot hold all members, else the faster of both; None without a way."""
-        topology = self.estimator.topology
-        pools = {other.pool for other in self.kinds}
-        paths = [topology.path(kind.pool, pool) for pool in pools]
-        between = max((path.first_bytes_per_second for path in paths if path.fabric != "node"), default=0.0)
-        together = sum(other.per_node for other in self.kinds if other.pool == kind.pool) // group.tp
-        rate = between / group.tp
-        if group.count <= together:
-            rate = max(rate, inside_rate(kind))
-        if not rate and group.count > 1:
-            return None
-        efficiency = self.estimator.calibration.link_efficiency
-        return Ring(size=group.count, bytes_per_second=rate * efficiency, latency_seconds=0.0, crosses="node")
 
     def _most_layers(self, family: Family, group: ReplicaGroup) -> int:
         """Layers that fit between the ends of a pipeline with one micro-batch in flight; one stage may hold all."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
@@ -25,6 +25,8 @@ from planner.targets import Recompute, Target
 from planner.topology import Kind
 
 MAX_MICRO_BATCH = 512
+MORE_STEPS = 8
+"""Micro-batches beyond the fewest that a device working alone may split its share into."""
 MAX_COUNTS = 4096
 """Ways to choose how many devices of each kind take part; larger clusters are offered in coarser steps."""
 
@@ -84,7 +86,7 @@ class Shares:
         self.batch = estimator.model.training.global_batch
         self.kinds = usable_kinds(estimator.topology, estimator.model)
         self._compute: dict[tuple[str, str], list[float]] = {}
-        self._alone_work: dict[tuple[tuple[str, str], int], list[float]] = {}
+        self._alone_work: dict[tuple[tuple[str, str], int], tuple[list[float], list[int]]] = {}
         self._most: dict[tuple[tuple[str, str], int], int] = {}
 
     def ways(self) -> list[tuple[int, ...]]:
@@ -107,7 +109,7 @@ class Shares:
         if not all(most):
             return None
         groups = tuple(self._group(kind, count, 1, 1) for kind, count in used)
-        ring = ring_alone(groups, self.estimator)
+        ring = ring_alone(groups, self.estimator, self.choice.target)
         if not ring.connected:
             return None
         dealt = self._lock_step(used, most, ring) if self.choice.zero >= 2 else self._alone(used, most, ring)
@@ -139,26 +141,23 @@ class Shares:
     def _alone(
         self, used: list[tuple[Kind, int]], most: list[int], ring: Ring
     ) -> tuple[ReplicaGroup, ...] | None:
-        """ZeRO 0 and 1: shares by threshold; each device splits its share over as few micro-batches as fit."""
+        """ZeRO 0 and 1: shares by threshold; each device splits its share over the micro-batches that suit it."""
         work = [self._work(kind, limit, ring) for (kind, _), limit in zip(used, most, strict=True)]
-        shares = _threshold(work, [count for _, count in used], self.batch)
-        return self._deal(
-            used, shares, [-(-share // limit) for share, limit in zip(shares, most, strict=True)]
-        )
+        shares = _threshold([seconds for seconds, _ in work], [count for _, count in used], self.batch)
+        return self._deal(used, shares, [steps for _, steps in work])
 
-    def _work(self, kind: Kind, limit: int, ring: Ring) -> list[float]:
-        """Seconds of 1, 2, ... sequences alone on a device, in the fewest micro-batches of at most ``limit``."""
+    def _work(self, kind: Kind, limit: int, ring: Ring) -> tuple[list[float], list[int]]:
+        """Least seconds of 1, 2, ... sequences alone on a device, and the micro-batches they take, [share - 1].
+
+        Few micro-batches are best but for the tiles of matrix products, so some more are tried.
+        """
         key = (kind.key, limit)
-        if key in self._alone_work:
-            return self._alone_work[key]
-        one = self._micro_seconds(kind, ring, limit)
-        found = self._alone_work[key] = []
-        for share in range(1, self.batch + 1):
-            steps = -(-share // limit)
-            small, larger = divmod(share, steps)
-            seconds = (steps - larger) * one[small - 1]
-            found.append(seconds + (larger * one[small] if larger else 0.0))
-        return found
+        if key not in self._alone_work:
+            one = self._micro_seconds(kind, ring, limit)
+            found = [_best_split(one, share, limit) for share in range(1, self.batch + 1)]
+            never_less = list(accumulate((seconds for seconds, _ in found), max))
+            self._alone_work[key] = never_less, [steps for _, steps in found]
+        return self._alone_work[key]
 
     def _lock_step(
         self, used: list[tuple[Kind, int]], most: list[int], ring: Ring
@@ -178,7 +177,7 @@ class Shares:
             )
             if best is None or seconds < best[0]:
                 best = seconds, steps, shares
-        return None if best is None else self._deal(used, best[2], [best[1]] * len(used))
+        return None if best is None else self._deal(used, best[2], [[best[1]]] * len(used))
 
     def _micro_seconds(self, kind: Kind, ring: Ring, limit: int) -> list[float]:
         """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences."""
@@ -201,15 +200,18 @@ class Shares:
         return max((index + 1) / seconds for index, seconds in enumerate(self._compute[kind.key][:most]))
 
     def _deal(
-        self, used: list[tuple[Kind, int]], shares: list[int], steps: list[int]
+        self, used: list[tuple[Kind, int]], shares: list[int], steps: list[list[int]]
     ) -> tuple[ReplicaGroup, ...] | None:
-        """Groups whose shares add up to the batch: what is too much is taken back one sequence a device."""
+        """Groups whose shares add up to the batch: what is too much is taken back one sequence a device.
+
+        ``steps`` are micro-batches, [kind][share - 1], or the one number that all shares of a kind take.
+        """
         if not shares:
             return None
         excess = sum(share * count for share, (_, count) in zip(shares, used, strict=True)) - self.batch
         found = []
         for (kind, count), share, fixed in zip(used, shares, steps, strict=True):
-            floor = fixed if self.choice.zero >= 2 else 1
+            floor = fixed[0] if self.choice.zero >= 2 else 1
             whole, extra = divmod(excess, count)
             whole = min(whole, share - floor)
             extra = min(extra, count) if share - whole > floor else 0
@@ -217,13 +219,12 @@ class Shares:
             found += self._split(kind, count, extra, share - whole, fixed)
         return None if excess else tuple(found)
 
-    def _split(self, kind: Kind, count: int, extra: int, share: int, steps: int) -> list[ReplicaGroup]:
+    def _split(self, kind: Kind, count: int, extra: int, share: int, steps: list[int]) -> list[ReplicaGroup]:
         """``extra`` of ``count`` devices get one sequence less."""
         parts = [(count - extra, share), (extra, share - 1)]
         lock = self.choice.zero >= 2
-        most = -(-share // steps)
         return [
-            self._group(kind, number, part, steps if lock else -(-part // most))
+            self._group(kind, number, part, steps[0] if lock else steps[part - 1])
             for number, part in parts
             if number
         ]
@@ -241,6 +242,20 @@ class Shares:
             recompute=self.choice.recompute,
             sequence_parallel=False,
         )
+
+
+def _best_split(one: Sequence[float], share: int, limit: int) -> tuple[float, int]:
+    """Least seconds of a share, and in how many micro-batches of at most ``limit`` sequences, as even as possible."""
+    fewest = -(-share // limit)
+    return min(
+        (_split_seconds(one, share, steps), steps)
+        for steps in range(fewest, min(share, fewest + MORE_STEPS) + 1)
+    )
+
+
+def _split_seconds(one: Sequence[float], share: int, steps: int) -> float:
+    small, larger = divmod(share, steps)
+    return (steps - larger) * one[small - 1] + (larger * one[small] if larger else 0.0)
 
 
 def _threshold(work: Sequence[Sequence[float]], counts: Sequence[int], batch: int) -> list[int]:

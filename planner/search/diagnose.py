@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planner.cost.compute import ELEMENT_BYTES
+from planner.calibration import ASSUMED_STACK
+from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.estimate import Estimator
 from planner.cost.memory import OPTIMIZER_BYTES
 from planner.errors import PlanError
@@ -37,11 +38,11 @@ def _causes(estimator: Estimator) -> Iterator[str]:
     lacking = sorted({kind.gpu for kind in estimator.topology.kinds} - {kind.gpu for kind in kinds})
     if lacking:
         yield f"{', '.join(lacking)} cannot be used: no {precision}"
-    mixed = precision != "fp32"
+    mixed = precision in MIXED
     each = 2 * ELEMENT_BYTES[precision] + OPTIMIZER_BYTES[model.training.optimizer, mixed]
     states = model.parameters * each
     room = sum(
-        kind.devices * (kind.memory_bytes - kind.reserve_bytes - estimator.calibration.runtime_bytes)
+        kind.devices * (kind.memory_bytes - kind.reserve_bytes - ASSUMED_STACK.runtime_bytes)
         for kind in kinds
     )
     yield (

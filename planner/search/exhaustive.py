@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, combinations_with_replacement, pairwise, product
 
-from planner.calibration import DEFAULT, Calibration
+from planner.calibration import ASSUMED, Calibration
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
@@ -31,7 +31,7 @@ from planner.topology import Kind
 
 
 def exhaustive(
-    cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = DEFAULT, limits: Limits | None = None
+    cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED, limits: Limits | None = None
 ) -> Scored | None:
     """The fastest of all plans that fit; None when there is none."""
     limits = limits or Limits()
@@ -51,6 +51,8 @@ def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
     """All plans of all targets that the limits allow."""
     for row in TARGETS.values():
         if (limits.target is None and not row.emits) or limits.target not in (None, row.name):
+            continue
+        if estimator.model.training.precision not in row.precisions:
             continue
         for zero, recompute in product((0, 1, 2, 3), row.recomputes):
             if limits.zero is not None and zero not in limits.zero:

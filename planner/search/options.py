@@ -6,19 +6,19 @@ estimate then adds what neighbours on the same node cost, and the difference com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from planner.cost.communication import Ring, data_ring, send
+from planner.cost.communication import Ring, carried_rates, data_ring, inside_rate, send
 from planner.cost.estimate import Estimator, boundary_bytes
 from planner.cost.stage import Pricer, Shape, chunk_layers
 from planner.errors import PlanError
 from planner.placement import Slot, place_stages
-from planner.plan import Plan, Stage
+from planner.plan import Plan, ReplicaGroup, Stage
 from planner.search.space import Choice, Composition, compositions, usable_kinds
 from planner.search.values import Limits
-from planner.topology import Topology
+from planner.topology import Kind, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class StageOptions:
         self.topology: Topology = estimator.topology
         kinds = usable_kinds(self.topology, estimator.model)
         found = compositions(choice.family, kinds, estimator.model, limits)
-        rings = [ring_alone(item, estimator) for item in found]
+        rings = [ring_alone(item, estimator, choice.family.target) for item in found]
         kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
         self.compositions: tuple[Composition, ...] = tuple(item for item, _ in kept)
         self.rings: tuple[Ring, ...] = tuple(ring for _, ring in kept)
@@ -185,13 +185,37 @@ class StageOptions:
         )
 
 
-def ring_alone(groups: Composition, estimator: Estimator) -> Ring:
+def ring_alone(groups: Composition, estimator: Estimator, stack: str) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     try:
         (slots,) = place_stages([groups], estimator.cluster)
     except PlanError:
         return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
-    return data_ring(slots, {}, estimator.topology, estimator.calibration)
+    return data_ring(slots, {}, estimator.topology, estimator.calibration, stack, estimator.curves)
+
+
+def fastest_ring(estimator: Estimator, stack: str, kinds: Sequence[Kind], group: ReplicaGroup) -> Ring | None:
+    """A ring that no ring of the group's replicas beats; None where they cannot talk.
+
+    Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring where
+    collectives were measured.
+    """
+    topology, calibration = estimator.topology, estimator.calibration
+    kind = topology.kind(group.pool, group.gpu)
+    wire = calibration.stack(stack).wire
+    paths = [topology.path(kind.pool, pool) for pool in {other.pool for other in kinds}]
+    between = max(
+        (carried_rates(path, calibration)[0] * wire for path in paths if path.fabric not in ("node", "")),
+        default=0.0,
+    )
+    rate = between / group.tp
+    if group.count <= sum(other.per_node for other in kinds if other.pool == kind.pool) // group.tp:
+        rate = max(rate, inside_rate(kind, calibration))
+    if not rate and group.count > 1:
+        return None
+    if estimator.curves is not None:
+        rate = float("inf")
+    return Ring(size=group.count, bytes_per_second=rate, latency_seconds=0.0, crosses="node")
 
 
 def send_alone(first: Composition, last: Composition, replica_bytes: float, estimator: Estimator) -> Sends:
@@ -203,7 +227,9 @@ def send_alone(first: Composition, last: Composition, replica_bytes: float, esti
         return Sends(near_seconds=never, far_seconds=never)
 
     def seconds(following: tuple[Slot, ...]) -> float:
-        found = send(placed[0], following, replica_bytes, estimator.topology, estimator.calibration)
+        found = send(
+            placed[0], following, replica_bytes, estimator.topology, estimator.calibration, estimator.curves
+        )
         return found.seconds if found.link else never
 
     nodes = {(slot.pool, slot.first_node, slot.nodes) for slots in placed for slot in slots}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from time import monotonic
 
-from planner.calibration import DEFAULT, Calibration
+from planner.calibration import ASSUMED, Calibration
 from planner.cost.estimate import Estimator
 from planner.search.advice import advise
 from planner.search.diagnose import diagnose
@@ -19,7 +19,7 @@ from planner.spec.model import ModelSpec
 def search(
     cluster: ClusterSpec,
     model: ModelSpec,
-    calibration: Calibration = DEFAULT,
+    calibration: Calibration = ASSUMED,
     limits: Limits | None = None,
     reporter: Reporter | None = None,
     *,

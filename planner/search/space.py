@@ -95,7 +95,12 @@ def usable_kinds(topology: Topology, model: ModelSpec) -> tuple[Kind, ...]:
 
 
 def recomputes_of(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute, ...]:
-    """Recomputations worth trying; with flash attention the selective kind has nothing left to save."""
+    """Recomputations worth trying, none where the target lacks the number format.
+
+    With flash attention the selective kind has nothing left to save.
+    """
+    if model.training.precision not in row.precisions:
+        return ()
     found = tuple(item for item in row.recomputes if limits.recompute is None or item in limits.recompute)
     if model.training.attention == "flash" and "none" in found:
         return tuple(item for item in found if item != "selective")

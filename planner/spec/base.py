@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Dtype = Literal["bf16", "fp16", "fp32", "fp8"]
+Dtype = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 """Number formats a device may have matrix units for."""
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -7,7 +7,15 @@ from typing import Literal, TypeGuard
 
 from pydantic import Field, field_serializer, field_validator
 
-from planner.spec.base import Dtype, Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
+from planner.spec.base import (
+    Dtype,
+    Frozen,
+    Name,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 from planner.spec.runs import compress_devices, compress_hosts, expand_devices, expand_hosts
 
 FabricKind = Literal["infiniband", "roce", "ethernet"]
@@ -28,6 +36,10 @@ class GpuSpec(Frozen):
     """Memory bandwidth, gigabyte/s."""
     tflops: dict[Dtype, PositiveFloat] = Field(min_length=1)
     """Dense peak by number format, TFLOP/s; a format that is absent is not supported."""
+    family: str = ""
+    """Generation that calibrations are kept for (A100, H100, ...); empty when unknown."""
+    multiprocessors: NonNegativeInt = 0
+    """Streaming multiprocessors or compute units; 0 when unknown."""
     tdp_watts: PositiveFloat | None = None
     """Board power, watt."""
     reserve_gib: NonNegativeFloat | None = None

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag
 
 from planner import catalog
-from planner.spec.base import Dtype, Frozen, Name, NonNegativeFloat, PositiveFloat
+from planner.spec.base import Dtype, Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
 from planner.spec.cluster import (
     ClusterSpec,
     FabricKind,
@@ -38,7 +38,11 @@ class GpuFile(Frozen):
     memory_bandwidth_gBps: PositiveFloat
     """Memory bandwidth, gigabyte/s."""
     tflops: Annotated[dict[Dtype, PositiveFloat], Field(min_length=1)]
-    """Dense peak by number format (bf16, fp16, fp32, fp8), TFLOP/s; an absent one is not supported."""
+    """Dense peak by number format (bf16, fp16, fp32, tf32, fp8), TFLOP/s; an absent one is not supported."""
+    family: Name | None = None
+    """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
+    multiprocessors: PositiveInt | None = None
+    """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
     tdp_watts: PositiveFloat | None = None
     """Board power, watt."""
     reserve_gib: NonNegativeFloat | None = None
@@ -198,6 +202,8 @@ def _kind(gpu: str | NamedGpuFile, default_name: str, file: ClusterFile) -> GpuS
             "memory_gib": known.memory_gib,
             "memory_bandwidth_gBps": known.memory_bandwidth_gBps,
             "tflops": dict(known.tflops),
+            "family": known.family,
+            "multiprocessors": known.multiprocessors,
             "tdp_watts": known.tdp_watts,
         }
     )
@@ -209,6 +215,8 @@ def _own(name: str, gpu: GpuFile) -> GpuSpec:
         memory_gib=gpu.memory_gib,
         memory_bandwidth_gBps=gpu.memory_bandwidth_gBps,
         tflops=gpu.tflops,
+        family=gpu.family or "",
+        multiprocessors=gpu.multiprocessors or 0,
         tdp_watts=gpu.tdp_watts,
         reserve_gib=gpu.reserve_gib,
     )

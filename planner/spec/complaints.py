@@ -197,7 +197,7 @@ def _limits(found: Schema) -> str:
     if "minimum" in found and "maximum" in found:
         return f" from {found['minimum']:g} to {found['maximum']:g}"
     parts = [("exclusiveMinimum", ">"), ("minimum", ">="), ("maximum", "<="), ("exclusiveMaximum", "<")]
-    return "".join(f" {sign} {found[key]:g}" for key, sign in parts if key in found)
+    return " and".join(f" {sign} {found[key]:g}" for key, sign in parts if key in found)
 
 
 def _hint(path: Path, got: object, field: Schema, schema: Schema) -> str | None:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from planner.spec.base import Frozen, Name, NonNegativeInt, PositiveInt
 
-Precision = Literal["bf16", "fp16", "fp32"]
+Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 Optimizer = Literal["adamw", "sgd"]
 Attention = Literal["flash", "unfused"]
 
@@ -21,9 +21,12 @@ class TrainingSpec(Frozen):
     global_batch: PositiveInt
     """Sequences of one optimizer step."""
     precision: Precision = "bf16"
+    """tf32: stored in fp32, multiplied in TF32; fp8: stored in bf16, the layers' products in fp8."""
     optimizer: Optimizer = "adamw"
     attention: Attention = "flash"
     """flash keeps no attention matrix; unfused stores it."""
+    dropout: bool | None = None
+    """Dropout after attention and both halves of a layer; absent, only models without gated MLP have it."""
 
 
 def _not_gated(fields: dict[str, Any]) -> bool:
@@ -84,6 +87,11 @@ class ModelSpec(Frozen):
     head_bias: bool = False
     """Bias of the output layer."""
     training: TrainingSpec
+
+    @property
+    def drops(self) -> bool:
+        """True when layers keep dropout masks."""
+        return not self.gated_mlp if self.training.dropout is None else self.training.dropout
 
     @property
     def layer_parameters(self) -> int:

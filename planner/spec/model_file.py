@@ -22,11 +22,13 @@ class TrainingFile(Frozen):
     global_batch_tokens: PositiveInt | None = None
     """Tokens of one optimizer step, a multiple of ``sequence_length``; or give ``global_batch``."""
     precision: Precision = "bf16"
-    """Number format of the matrices' inputs: bf16, fp16 or fp32; the optimizer keeps fp32."""
+    """Number format: bf16, fp16, fp32, tf32 (stored in fp32) or fp8 (products only); the optimizer keeps fp32."""
     optimizer: Optimizer = "adamw"
     """adamw (two states) or sgd (momentum)."""
     attention: Attention = "flash"
     """flash keeps no attention matrix; unfused stores it."""
+    dropout: bool | None = None
+    """Dropout in attention and layers; absent, models without gated MLP have it."""
 
 
 class ImportedTrainingFile(TrainingFile):
@@ -174,6 +176,7 @@ def _training(file: TrainingFile, sequence_length: int) -> TrainingSpec:
         precision=file.precision,
         optimizer=file.optimizer,
         attention=file.attention,
+        dropout=file.dropout,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,6 +22,8 @@ MOST_BYTES = 4 * 2**20
 
 MOST_PROBLEMS = 100
 """Problems of one file that are shown."""
+
+_SUFFIXES = {"YAML": (".yaml", ".yml", ".json"), "CSV": (".csv",)}
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -98,7 +100,7 @@ def load_file(path: Path, model: type[T]) -> T:
 
 def read_document(path: Path) -> Document:
     """The YAML (or JSON) file, parsed; raises SpecError when it cannot be read or is not a mapping."""
-    text = _read_text(path)
+    text = read_text(path)
     try:
         root = parse(text.expandtabs() if path.suffix == ".json" else text)
     except YamlError as error:
@@ -108,10 +110,11 @@ def read_document(path: Path) -> Document:
     return Document(str(path), root)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path, kind: Literal["YAML", "CSV"] = "YAML") -> str:
+    """The text of a file of at most ``MOST_BYTES``; raises SpecError, which names the ``kind`` of file."""
     try:
         if path.is_dir():
-            raise _failure(path, "is a directory, expected a YAML file", _files_in(path))
+            raise _failure(path, f"is a directory, expected a {kind} file", _files_in(path, kind))
         if path.stat().st_size > MOST_BYTES:
             raise _failure(
                 path, f"is {path.stat().st_size / 2**20:.1f} MiB, expected at most {MOST_BYTES >> 20} MiB"
@@ -143,9 +146,10 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
-def _files_in(folder: Path) -> str | None:
+def _files_in(folder: Path, kind: str) -> str | None:
+    suffixes = _SUFFIXES[kind]
     try:
-        names = sorted(child.name for child in folder.iterdir() if child.suffix in (".yaml", ".yml", ".json"))
+        names = sorted(child.name for child in folder.iterdir() if child.suffix in suffixes)
     except OSError:
         return None
     return f"name one of its files: {', '.join(names[:5])}" if names else None

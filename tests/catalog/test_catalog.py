@@ -80,7 +80,7 @@ def test_numbers_are_plausible(name: str) -> None:
     facts = catalog.gpu(name)
     assert 8 <= facts.memory_gib <= 300
     assert 200 <= facts.memory_bandwidth_gBps <= 10_000
-    assert set(facts.tflops) <= {"bf16", "fp16", "fp32", "fp8"}
+    assert set(facts.tflops) <= {"bf16", "fp16", "fp32", "tf32", "fp8"}
     assert facts.tflops["fp16"] > facts.tflops["fp32"]
     assert facts.tflops.get("bf16", facts.tflops["fp16"]) == facts.tflops["fp16"]
     assert facts.tflops.get("fp8", 2 * facts.tflops["fp16"]) == pytest.approx(

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from planner import __version__
+from planner.cli import reference
 from planner.cli.app import app
 from planner.cli.exits import MEANINGS
 from planner.errors import (
@@ -26,6 +27,7 @@ from planner.errors import (
 from tests.cli.running import ROOT, Command, separately
 
 JSON = {"--json"}
+MEASURED = {"--calibration"}
 TRAINING = {"--precision", "--global-batch", "--sequence-length"}
 SEARCH = {
     "--gap",
@@ -40,20 +42,22 @@ SEARCH = {
 }
 SURFACE: dict[str, set[str]] = {
     "check": JSON,
-    "search": JSON | TRAINING | SEARCH | {"--output", "-o"},
-    "predict": JSON | TRAINING,
-    "compare": JSON | {"--baselines"},
-    "explain": JSON,
-    "show": JSON,
+    "search": JSON | TRAINING | MEASURED | SEARCH | {"--output", "-o"},
+    "predict": JSON | TRAINING | MEASURED,
+    "compare": JSON | MEASURED | {"--baselines"},
+    "explain": JSON | MEASURED,
+    "show": JSON | MEASURED,
     "emit": JSON | {"--output", "-o", "--force", "--launcher"},
+    "validate": JSON | MEASURED | {"--measured", "--source", "--half", "--groups", "--worst", "--plot"},
     "schema": set(),
+    "calibrate import": JSON | {"--layers", "--links", "--output", "-o", "--force"},
+    "calibrate fit": JSON | {"--measured", "--source", "--half", "--output", "-o", "--force"},
 }
 
 
 def commands() -> dict[str, Any]:
-    """Commands by name as the program defines them."""
-    group: Any = typer.main.get_command(app)
-    return dict(group.commands)
+    """Commands by name as the program defines them; those of a group as ``calibrate import``."""
+    return dict(reference.commands(typer.main.get_command(app)))
 
 
 def test_commands_and_options_are_frozen() -> None:

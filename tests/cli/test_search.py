@@ -194,9 +194,17 @@ def test_an_output_that_fails_after_the_search_keeps_the_answer(
     ("option", "value", "message"),
     [
         ("--tp", "x", "error: --tp: expected whole numbers such as 1,2,4 or 1..4, got 'x'\n"),
-        ("--target", "foo", "error: unknown target 'foo', expected one of: deepspeed, megatron, flagscale\n"),
+        (
+            "--target",
+            "foo",
+            "error: unknown target 'foo', expected one of: deepspeed, megatron, torch, flagscale\n",
+        ),
         ("--recompute", "some", "error: --recompute: expected some of none, selective, full, got 'some'\n"),
-        ("--precision", "int8", "error: --precision: expected some of bf16, fp16, fp32, got 'int8'\n"),
+        (
+            "--precision",
+            "int8",
+            "error: --precision: expected some of bf16, fp16, fp32, tf32, fp8, got 'int8'\n",
+        ),
     ],
 )
 def test_wrong_values_of_options(

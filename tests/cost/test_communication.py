@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from planner.calibration import DEFAULT
-from planner.cost.communication import Ring, Send, crossing_rings, data_ring, send, tensor_ring
+from planner.calibration import (
+    ASSUMED,
+    ASSUMED_FAMILY,
+    ASSUMED_LINK,
+    Calibration,
+    Family,
+    Link,
+    LinkPoint,
+    Stack,
+)
+from planner.cost.communication import (
+    Ring,
+    Send,
+    carried_rates,
+    crossing_rings,
+    data_ring,
+    send,
+    tensor_ring,
+)
+from planner.cost.measured_curves import LinkCurves
 from planner.placement import Placement, place_stages
 from planner.plan import ReplicaGroup
 from planner.spec.cluster import ClusterSpec, FabricLinkSpec
 from planner.topology import Topology
 from tests.clusters import cluster, pool
 
-EFFICIENCY = DEFAULT.link_efficiency
+WIRE = ASSUMED_LINK.efficiency
+INSIDE = ASSUMED_FAMILY.link_efficiency
 
 
 def group(name: str, count: int, tp: int = 1, gpu: str = "A100") -> ReplicaGroup:
@@ -20,17 +41,22 @@ def group(name: str, count: int, tp: int = 1, gpu: str = "A100") -> ReplicaGroup
     return ReplicaGroup(pool=name, gpu=gpu, tp=tp, count=count, share=1, steps=1)
 
 
-def ring_of(spec: ClusterSpec, *groups: ReplicaGroup) -> Ring:
+def ring_of(
+    spec: ClusterSpec,
+    *groups: ReplicaGroup,
+    calibration: Calibration = ASSUMED,
+    curves: LinkCurves | None = None,
+) -> Ring:
     """The ring of a stage alone on a cluster."""
     (slots,) = place_stages([groups], spec)
-    return data_ring(slots, {}, Topology(spec), DEFAULT)
+    return data_ring(slots, {}, Topology(spec), calibration, "megatron", curves)
 
 
 def test_a_ring_moves_its_share_over_the_narrowest_hop() -> None:
-    """2 (n-1)/n of the data plus a latency per level of a tree, twice."""
+    """(n-1)/n of the data plus the latency of a pass; both twice for an all-reduce."""
     ring = Ring(size=8, bytes_per_second=1e9, latency_seconds=1e-5, crosses="node")
-    assert ring.reduce_seconds(8e9) == pytest.approx(2 * (7 / 8 * 8 + 3e-5))
-    assert ring.gather_seconds(8e9) == pytest.approx(7 / 8 * 8 + 3e-5)
+    assert ring.reduce_seconds(8e9) == pytest.approx(2 * (7 / 8 * 8 + 1e-5))
+    assert ring.gather_seconds(8e9) == pytest.approx(7 / 8 * 8 + 1e-5)
     assert Ring(size=1, bytes_per_second=1.0, latency_seconds=1.0, crosses="device").reduce_seconds(1e9) == 0
 
 
@@ -40,13 +66,13 @@ def test_a_stage_inside_a_node_does_not_use_the_nics() -> None:
     assert ring_of(spec, group("p", 8)).crosses == "node"
     wide = ring_of(spec, group("p", 16))
     assert wide.crosses == "ib"
-    assert wide.bytes_per_second == pytest.approx(25e9 * EFFICIENCY)
+    assert wide.bytes_per_second == pytest.approx(25e9 * WIRE)
 
 
 def test_tensor_parallel_ranks_share_the_nics_of_their_node() -> None:
     """Eight rings that leave a node together have an eighth of its NICs each."""
     spec = cluster(pool("p", nodes=4, nics=1))
-    assert ring_of(spec, group("p", 2, tp=8)).bytes_per_second == pytest.approx(25e9 / 8 * EFFICIENCY)
+    assert ring_of(spec, group("p", 2, tp=8)).bytes_per_second == pytest.approx(25e9 / 8 * WIRE)
 
 
 def test_stages_on_one_node_share_its_nics() -> None:
@@ -55,17 +81,15 @@ def test_stages_on_one_node_share_its_nics() -> None:
     placed = place_stages([[group("a", 4), group("b", 4)], [group("a", 4), group("b", 4)]], spec)
     load = crossing_rings(placed)
     assert load["a", 0] == 2
-    shared = data_ring(placed[0], load, Topology(spec), DEFAULT)
-    alone = data_ring(placed[0], {}, Topology(spec), DEFAULT)
+    shared = data_ring(placed[0], load, Topology(spec), ASSUMED, "megatron")
+    alone = data_ring(placed[0], {}, Topology(spec), ASSUMED, "megatron")
     assert shared.bytes_per_second == pytest.approx(alone.bytes_per_second / 2)
 
 
 def test_a_group_is_as_fast_as_its_slowest_member_link() -> None:
     """Two pools on unequal NICs of one fabric."""
     spec = cluster(pool("fast", nics=8), pool("slow", nics=1, gbps=10))
-    assert ring_of(spec, group("fast", 8), group("slow", 8)).bytes_per_second == pytest.approx(
-        1.25e9 * EFFICIENCY
-    )
+    assert ring_of(spec, group("fast", 8), group("slow", 8)).bytes_per_second == pytest.approx(1.25e9 * WIRE)
 
 
 def test_pools_without_a_common_fabric_cannot_form_a_group() -> None:
@@ -77,9 +101,9 @@ def test_pools_without_a_common_fabric_cannot_form_a_group() -> None:
 def test_a_gateway_is_shared_by_all_rings_that_cross_it() -> None:
     """Eight tensor-parallel rings share the gateway's capacity."""
     link = FabricLinkSpec(between=("ib", "roce"), bandwidth_gbps=80, latency_us=1000)
-    spec = cluster(pool("a", fabric="ib"), pool("b", fabric="roce"), links=(link,))
+    spec = cluster(pool("a", fabric="ib", nics=1), pool("b", fabric="roce", nics=1), links=(link,))
     ring = ring_of(spec, group("a", 1, tp=8), group("b", 1, tp=8))
-    assert ring.bytes_per_second == pytest.approx(10e9 / 8 * EFFICIENCY)
+    assert ring.bytes_per_second == pytest.approx(10e9 / 8 * WIRE)
     assert ring.crosses == "ib+roce"
     assert ring.latency_seconds > 1e-3
 
@@ -93,10 +117,16 @@ def test_a_slower_nic_changes_what_crosses_it_and_nothing_else() -> None:
     assert ring_of(slow, group("p", 8)) == ring_of(fast, group("p", 8))
 
 
-def sends(spec: ClusterSpec, first: ReplicaGroup, last: ReplicaGroup) -> Send:
-    """A send between two stages."""
+def sends(
+    spec: ClusterSpec,
+    first: ReplicaGroup,
+    last: ReplicaGroup,
+    calibration: Calibration = ASSUMED,
+    curves: LinkCurves | None = None,
+) -> Send:
+    """A send of a gigabyte between two stages."""
     placed: Placement = place_stages([[first], [last]], spec)
-    return send(placed[0], placed[1], 1e9, Topology(spec), DEFAULT)
+    return send(placed[0], placed[1], 1e9, Topology(spec), calibration, curves)
 
 
 def test_stages_on_one_node_send_inside_it() -> None:
@@ -105,13 +135,13 @@ def test_stages_on_one_node_send_inside_it() -> None:
     near, far = sends(spec, group("p", 4), group("p", 4)), sends(spec, group("p", 8), group("p", 8))
     assert near.link == "node"
     assert far.link == "ib"
-    assert near.seconds == pytest.approx(1 / (300 * EFFICIENCY), rel=0.01)
+    assert near.seconds == pytest.approx(1 / (300 * INSIDE), rel=0.01)
 
 
 def test_replicas_of_a_node_send_at_the_same_time() -> None:
     """Eight senders share one NIC."""
     spec = cluster(pool("p", nodes=2, nics=1))
-    assert sends(spec, group("p", 8), group("p", 8)).seconds == pytest.approx(8 / (25 * EFFICIENCY), rel=0.01)
+    assert sends(spec, group("p", 8), group("p", 8)).seconds == pytest.approx(8 / (25 * WIRE), rel=0.01)
 
 
 def test_a_shared_bus_divides_its_bandwidth() -> None:
@@ -119,6 +149,178 @@ def test_a_shared_bus_divides_its_bandwidth() -> None:
     spec = cluster(pool("p"))
     bus = spec.pools[0].intra_node.model_copy(update={"shared": True})
     shared = spec.model_copy(update={"pools": (spec.pools[0].model_copy(update={"intra_node": bus}),)})
-    fast = tensor_ring(Topology(spec).kinds[0], DEFAULT, tp=4)
-    slow = tensor_ring(Topology(shared).kinds[0], DEFAULT, tp=4)
+    fast = tensor_ring(Topology(spec).kinds[0], ASSUMED, tp=4)
+    slow = tensor_ring(Topology(shared).kinds[0], ASSUMED, tp=4)
     assert slow.bytes_per_second == pytest.approx(fast.bytes_per_second / 8)
+
+
+FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
+
+
+@pytest.mark.parametrize(("fabric", "kind"), FABRICS.items())
+def test_every_kind_of_fabric_has_its_share_of_the_wire(fabric: str, kind: str) -> None:
+    """Rings and sends across it; those inside a node take the share of the family."""
+    spec = cluster(pool("p", nodes=2, nics=1, fabric=fabric))
+    half = Calibration(links={kind: Link(efficiency=WIRE / 2)})
+    across, inside = group("p", 16), group("p", 8)
+    plain, slow = ring_of(spec, across), ring_of(spec, across, calibration=half)
+    assert slow.bytes_per_second == pytest.approx(plain.bytes_per_second / 2)
+    assert ring_of(spec, inside, calibration=half) == ring_of(spec, inside)
+    twice = sends(spec, inside, inside, half).seconds / sends(spec, inside, inside).seconds
+    assert twice == pytest.approx(2, rel=1e-3)
+    others = Calibration(links={name: Link(efficiency=0.01) for name in FABRICS.values() if name != kind})
+    assert ring_of(spec, across, calibration=others) == plain
+
+
+def test_a_path_over_a_gateway_is_as_good_as_its_slowest_fabric() -> None:
+    """InfiniBand and Ethernet together carry Ethernet's share."""
+    link = FabricLinkSpec(between=("ib", "eth"), bandwidth_gbps=80, latency_us=1000)
+    spec = cluster(pool("a", fabric="ib", nics=1), pool("b", fabric="eth", nics=1), links=(link,))
+    calibration = Calibration(links={"infiniband": Link(efficiency=0.9), "ethernet": Link(efficiency=0.3)})
+    path = Topology(spec).path("a", "b")
+    first, last, shared = carried_rates(path, calibration)
+    assert first == pytest.approx(0.3 * path.first_bytes_per_second)
+    assert last == pytest.approx(0.3 * path.last_bytes_per_second)
+    assert shared == pytest.approx(0.3 * path.shared_bytes_per_second)
+
+
+def test_every_doubling_of_the_cards_leaves_a_part_of_the_share() -> None:
+    """Eight cards carry less than eight times what one carries, and more than four."""
+    calibration = Calibration(links={"infiniband": Link(efficiency=0.8, rail=0.9)})
+    one, four, eight = (
+        ring_of(cluster(pool("p", nodes=2, nics=nics, gbps=8)), group("p", 16), calibration=calibration)
+        for nics in (1, 4, 8)
+    )
+    assert one.bytes_per_second == pytest.approx(0.8 * 1e9)
+    assert eight.bytes_per_second == pytest.approx(8 * 0.8 * 0.9**3 * 1e9)
+    assert one.bytes_per_second < four.bytes_per_second < eight.bytes_per_second
+
+
+def test_more_cards_at_one_end_never_slow_the_other() -> None:
+    """A node with one card sends as fast to a node with eight as to a node with one."""
+    rates = [
+        ring_of(
+            cluster(pool("many", nics=nics), pool("one", nics=1)), group("many", 8), group("one", 8)
+        ).bytes_per_second
+        for nics in (1, 2, 8)
+    ]
+    assert rates == sorted(rates)
+
+
+def family_cluster() -> ClusterSpec:
+    """One node of eight A100 whose family is known."""
+    spec = cluster(pool("p", nodes=2, nics=1))
+    known = spec.gpus["A100"].model_copy(update={"family": "A100"})
+    return spec.model_copy(update={"gpus": {"A100": known}})
+
+
+def test_links_inside_a_node_have_the_share_of_their_family() -> None:
+    """Rings of tensor and data parallelism, and sends."""
+    spec = family_cluster()
+    half = Calibration(families={"A100": Family(link_efficiency=INSIDE / 2)})
+    kind = Topology(spec).kinds[0]
+    plain, slow = (tensor_ring(kind, item, tp=4).bytes_per_second for item in (ASSUMED, half))
+    assert slow == pytest.approx(plain / 2)
+    inside = ring_of(spec, group("p", 8), calibration=half)
+    assert inside.bytes_per_second == pytest.approx(ring_of(spec, group("p", 8)).bytes_per_second / 2)
+    four = group("p", 4)
+    assert sends(spec, four, four, half).seconds > 1.9 * sends(spec, four, four).seconds
+    assert ring_of(spec, group("p", 16), calibration=half) == ring_of(spec, group("p", 16))
+
+
+def test_the_framework_takes_its_share_of_the_wire_between_nodes() -> None:
+    """Collectives of another framework and those inside a node keep theirs."""
+    spec = cluster(pool("p", nodes=2, nics=1))
+    narrow = Calibration(stacks={"megatron": Stack(wire=0.5)})
+    across = group("p", 16)
+    plain, slow = ring_of(spec, across), ring_of(spec, across, calibration=narrow)
+    assert slow.bytes_per_second == pytest.approx(plain.bytes_per_second / 2)
+    assert ring_of(spec, group("p", 8), calibration=narrow) == ring_of(spec, group("p", 8))
+    other = Calibration(stacks={"deepspeed": Stack(wire=0.5)})
+    assert ring_of(spec, across, calibration=other) == plain
+
+
+def test_latency_is_paid_per_member_inside_and_per_level_between_nodes() -> None:
+    """Seven neighbours in a node of eight; one more level with each doubling of the nodes."""
+    spec = cluster(pool("p", nodes=16, nics=1))
+    inside = spec.pools[0].intra_node.latency_us * 1e-6
+    between = spec.fabrics["ib"].latency_us * 1e-6
+    kind = Topology(spec).kinds[0]
+    for tp in (1, 2, 8):
+        assert tensor_ring(kind, ASSUMED, tp=tp).latency_seconds == pytest.approx((tp - 1) * inside)
+    for nodes, levels in ((1, 0), (2, 1), (4, 2), (16, 4)):
+        found = ring_of(spec, group("p", 8 * nodes)).latency_seconds
+        assert found == pytest.approx(7 * inside + levels * between)
+    assert ring_of(spec, group("p", 16, tp=8)).latency_seconds == pytest.approx(4 * between)
+
+
+def curve(link: str, operation: Any, members: int, seconds: float = 1.0) -> LinkCurves:
+    """A measured operation that takes as long per gigabyte."""
+    return LinkCurves(
+        Calibration(
+            link_points=tuple(
+                LinkPoint(
+                    link=link,
+                    operation=operation,
+                    members=members,
+                    size_bytes=size,
+                    seconds=seconds * size / 1e9,
+                )
+                for size in (1e6, 1e9)
+            )
+        )
+    )
+
+
+def test_measured_collectives_win() -> None:
+    """Of this device, operation and number of members; all others keep the formula."""
+    kind = Topology(cluster(pool("p"))).kinds[0]
+    plain = tensor_ring(kind, ASSUMED, tp=4)
+    found = tensor_ring(kind, ASSUMED, tp=4, curves=curve("node:A100", "all-reduce", 4))
+    assert found.reduce_seconds(1e9) == pytest.approx(1.0)
+    assert found.reduce_seconds(3e8) == pytest.approx(0.3)
+    assert found.gather_seconds(1e9) == plain.gather_seconds(1e9)
+    for other in (curve("node:A100", "all-reduce", 8), curve("node:V100", "all-reduce", 4)):
+        assert tensor_ring(kind, ASSUMED, tp=4, curves=other).reduce_seconds(1e9) == plain.reduce_seconds(1e9)
+
+
+def test_measured_halves_make_an_all_reduce() -> None:
+    """A gather that was measured counts for the scatter too, and twice for the all-reduce."""
+    kind = Topology(cluster(pool("p"))).kinds[0]
+    for operation in ("all-gather", "reduce-scatter"):
+        found = tensor_ring(kind, ASSUMED, tp=4, curves=curve("node:A100", operation, 4))
+        assert found.gather_seconds(1e9) == pytest.approx(1.0)
+        assert found.reduce_seconds(1e9) == pytest.approx(2.0)
+
+
+def test_measured_fabrics_win_for_data_parallel_rings() -> None:
+    """By the name of the fabric; a ring inside a node takes the node's curve."""
+    spec = cluster(pool("p", nodes=2, nics=1))
+    fabric, node = curve("ib", "all-gather", 16), curve("node:A100", "all-gather", 8)
+    assert ring_of(spec, group("p", 16), curves=fabric).gather_seconds(1e9) == pytest.approx(1.0)
+    assert ring_of(spec, group("p", 8), curves=node).gather_seconds(1e9) == pytest.approx(1.0)
+    plain = ring_of(spec, group("p", 16))
+    assert ring_of(spec, group("p", 16), curves=node).gather_seconds(1e9) == plain.gather_seconds(1e9)
+
+
+def test_rings_that_share_the_cards_take_as_long_as_all_their_bytes() -> None:
+    """Eight tensor-parallel ranks of a node have one curve together, inside the node each its own."""
+    spec = cluster(pool("p", nodes=2, nics=1))
+    shared = ring_of(spec, group("p", 2, tp=8), curves=curve("ib", "all-gather", 2))
+    assert shared.sharing == 8
+    assert shared.gather_seconds(1e8) == pytest.approx(0.8)
+    inside = ring_of(spec, group("p", 2, tp=4), curves=curve("node:A100", "all-gather", 2))
+    assert inside.gather_seconds(1e8) == pytest.approx(0.1)
+
+
+def test_measured_sends_win() -> None:
+    """Between nodes with all that a node sends at once, inside one by the device."""
+    spec = cluster(pool("p", nodes=2, nics=1))
+    eight, four = group("p", 8), group("p", 4)
+    far = sends(spec, eight, eight, curves=curve("ib", "send", 2))
+    assert far.link == "ib"
+    assert far.seconds == pytest.approx(8.0)
+    near = sends(spec, four, four, curves=curve("node:A100", "send", 2))
+    assert near.link == "node"
+    assert near.seconds == pytest.approx(1.0)
+    assert sends(spec, four, four, curves=curve("ib", "send", 2)) == sends(spec, four, four)

@@ -1,26 +1,108 @@
-"""Seconds of layers: roofline, launch floor, recomputation, useful FLOPs."""
+"""Seconds of layers: roofline, tiles, alignment, host floor, number formats, useful FLOPs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from planner.calibration import DEFAULT
-from planner.cost.compute import Pass, embedding_pass, head_pass, layer_pass, model_flops, optimizer_seconds
+from planner.calibration import ASSUMED, ASSUMED_FAMILY, Calibration, Family, Stack
+from planner.cost.communication import tensor_ring
+from planner.cost.compute import (
+    ELEMENT_BYTES,
+    HOST_JITTER,
+    LOGIT_BYTES,
+    MIXED,
+    OPTIMIZER_STATES,
+    TILE_FILL,
+    TILES,
+    Device,
+    EndPass,
+    LayerPass,
+    Product,
+    attention_seconds,
+    embedding_pass,
+    fused_softmax,
+    head_pass,
+    layer_pass,
+    model_flops,
+    optimizer_seconds,
+)
+from planner.cost.layer import LayerPrice, layer_price
 from planner.spec.model import ModelSpec
 from planner.targets import Recompute
-from planner.topology import Topology
+from planner.topology import Kind, Topology
 from tests.clusters import cluster, gpt, pool
 
-KIND = Topology(cluster(pool("p"))).kinds[0]
+KIND = replace(Topology(cluster(pool("p"))).kinds[0], family="A100")
+TILED = replace(KIND, multiprocessors=108)
+FAST = replace(
+    KIND, peak_flops={"fp8": 1979e12, "bf16": 989e12, "fp16": 989e12, "tf32": 494e12, "fp32": 67e12}
+)
+LARGE = gpt(hidden=8192, heads=64, sequence_length=2048)
+TINY = gpt(hidden=128, heads=4, sequence_length=16)
 
 
-def one(model: ModelSpec, *, tp: int = 1, micro_batch: int = 4, recompute: Recompute = "none") -> Pass:
+def calibrated(stack: Stack | None = None, **family: float) -> Calibration:
+    """Other constants for the A100 and for Megatron."""
+    return Calibration(families={"A100": Family(**family)}, stacks={"megatron": stack or Stack()})
+
+
+def one(
+    model: ModelSpec,
+    *,
+    tp: int = 1,
+    micro_batch: int = 4,
+    kind: Kind = KIND,
+    calibration: Calibration = ASSUMED,
+    split: bool | None = None,
+) -> LayerPass:
     """A layer on an A100."""
     return layer_pass(
-        model, KIND, DEFAULT, tp=tp, micro_batch=micro_batch, recompute=recompute, sequence_parallel=tp > 1
+        model,
+        kind,
+        calibration,
+        "megatron",
+        tp=tp,
+        micro_batch=micro_batch,
+        sequence_parallel=tp > 1 if split is None else split,
     )
+
+
+def price(
+    model: ModelSpec,
+    *,
+    tp: int = 1,
+    micro_batch: int = 4,
+    recompute: Recompute = "none",
+    kind: Kind = KIND,
+    calibration: Calibration = ASSUMED,
+) -> LayerPrice:
+    """A layer with its host and its collectives."""
+    done = one(model, tp=tp, micro_batch=micro_batch, kind=kind, calibration=calibration)
+    return layer_price(done, tensor_ring(kind, calibration, tp=tp), model, micro_batch, recompute)
+
+
+def head(model: ModelSpec, kind: Kind = KIND, tp: int = 1) -> EndPass:
+    """The output layer and the loss."""
+    return head_pass(model, kind, ASSUMED, tp=tp, micro_batch=4)
+
+
+def product(
+    kind: Kind = KIND,
+    precision: str = "fp16",
+    *,
+    rows: float,
+    columns: float,
+    inner: float,
+    count: float = 1.0,
+) -> float:
+    """Seconds of a product without the ramp of its kernel."""
+    item = Product(rows, columns, inner, count)
+    return Device(kind, calibrated(kernel_seconds=1e-12), precision).product(item)
 
 
 def test_useful_flops_are_those_of_the_megatron_paper() -> None:
@@ -32,68 +114,349 @@ def test_useful_flops_are_those_of_the_megatron_paper() -> None:
 
 def test_a_large_layer_runs_at_the_matrix_rate() -> None:
     """Most of a wide layer's time is its products at peak x efficiency."""
-    model = gpt(hidden=8192, heads=64, sequence_length=2048)
     flops = 24 * 4 * 2048 * 8192**2
-    ideal = flops / (312e12 * DEFAULT.matmul_efficiency)
-    assert ideal < one(model).forward_seconds < 1.3 * ideal
-    assert one(model).backward_seconds == pytest.approx(2 * one(model).forward_seconds, rel=0.05)
+    ideal = flops / (312e12 * ASSUMED_FAMILY.matmul_efficiency)
+    assert ideal < one(LARGE).forward_seconds < 1.3 * ideal
+    assert one(LARGE).backward_seconds == pytest.approx(2 * one(LARGE).forward_seconds, rel=0.05)
+    assert price(LARGE).forward_seconds == pytest.approx(one(LARGE).forward_seconds, rel=1e-3)
+
+
+def test_products_that_are_not_aligned_run_on_the_vector_units() -> None:
+    """Rows that start on 16 bytes reach the matrix units: 8 elements of two bytes; fp32 has no such rule."""
+    odd = product(rows=4096, columns=4095, inner=4096)
+    even = product(rows=4096, columns=4096, inner=4096)
+    slower = KIND.peak_flops["fp16"] / KIND.peak_flops["fp32"]
+    assert odd == pytest.approx(slower * even, rel=0.01)
+    assert product(rows=4096, columns=4096, inner=4092) > 10 * even
+    assert product(rows=4095, columns=4096, inner=4096) <= even
+    wide = product(precision="fp32", rows=4096, columns=4096, inner=4096)
+    assert product(precision="fp32", rows=4096, columns=4095, inner=4096) <= wide
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_head_dimensions_that_are_not_aligned_slow_attention(direction: int) -> None:
+    """A head dimension of 108 costs more than one of 112: forward and backward of unfused attention."""
+
+    def seconds(width: int) -> float:
+        model = gpt(attention="unfused", sequence_length=2048).model_copy(update={"head_dim": width})
+        return attention_seconds(model, Device(KIND, ASSUMED, "fp16"), "megatron", tp=1, micro_batch=4)[
+            direction
+        ]
+
+    assert seconds(108) > 1.5 * seconds(112)
+    assert seconds(104) < seconds(112)
+
+
+def test_all_gradients_of_an_unaligned_product_are_unaligned() -> None:
+    """A matrix with rows of 108 elements is a factor or the result of all three products."""
+    device = Device(KIND, ASSUMED, "fp16")
+    for odd, even in (
+        (Product(2048, 2048, 108, 64), Product(2048, 2048, 112, 64)),
+        (Product(2048, 108, 2048, 64), Product(2048, 112, 2048, 64)),
+    ):
+        for slow, fast in zip((odd, *odd.backward()), (even, *even.backward()), strict=True):
+            assert device.product(slow) > 2 * device.product(fast)
+
+
+def test_the_number_of_tokens_need_not_be_aligned() -> None:
+    """No matrix of a layer has rows of tokens: 8191 cost no more than 8192, in both directions."""
+    for odd, even in ((1023, 1024), (1020, 1024)):
+        less, more = (one(gpt(sequence_length=length), micro_batch=1) for length in (odd, even))
+        assert less.forward_seconds <= more.forward_seconds
+        assert less.backward_seconds <= more.backward_seconds
+
+
+def test_one_tile_more_than_a_wave_takes_a_second_wave() -> None:
+    """Per element the product that just fills the multiprocessors is the fastest."""
+    rows, columns, _ = TILES[0]
+    full, more = (
+        product(TILED, rows=count * rows, columns=columns, inner=4096) / count for count in (108, 109)
+    )
+    assert more > 1.2 * full
+    assert product(TILED, rows=216 * rows, columns=columns, inner=4096) / 216 == pytest.approx(full, rel=0.01)
+
+
+def test_devices_without_known_multiprocessors_have_no_waves() -> None:
+    """Twice the rows take twice the time, whatever fills the device."""
+    rows, columns, _ = TILES[0]
+    seconds = [
+        product(KIND, rows=count * rows, columns=8 * columns, inner=4096) / count for count in (108, 109)
+    ]
+    assert seconds[0] == pytest.approx(seconds[1])
+
+
+@given(st.integers(1, 5000), st.integers(1, 600), st.integers(1, 600), st.integers(1, 64))
+@settings(deadline=None)
+def test_tiles_only_cost(rows: int, columns: int, inner: int, count: int) -> None:
+    """Padding never makes a product faster than one that fills every tile."""
+    tiled, plain = (
+        product(kind, rows=rows, columns=8 * columns, inner=8 * inner, count=count) for kind in (TILED, KIND)
+    )
+    assert tiled >= plain * (1 - 1e-12)
+
+
+def test_a_longer_inner_dimension_is_more_efficient() -> None:
+    """Filling the pipeline is paid once a tile."""
+    short, long = (product(rows=8192, columns=8192, inner=inner) / inner for inner in (1024, 8192))
+    assert short / long == pytest.approx((1 + TILE_FILL / 1024) / (1 + TILE_FILL / 8192))
+
+
+def test_every_kernel_has_its_ramp() -> None:
+    """A constant on top of the work of products, attention and streams."""
+    slow, quick = (Device(KIND, calibrated(kernel_seconds=value), "fp16") for value in (3e-5, 1e-5))
+    item = Product(1024, 1024, 1024)
+    assert slow.product(item) - quick.product(item) == pytest.approx(2e-5)
+    assert slow.flash(1e9) - quick.flash(1e9) == pytest.approx(2e-5)
+    assert slow.stream(1e6, 7) - quick.stream(1e6, 7) == pytest.approx(14e-5)
+
+
+def test_a_product_is_never_faster_than_its_traffic() -> None:
+    """A thin product streams its matrices."""
+    moved = ELEMENT_BYTES["fp16"] * (8 * 8192 + 8192 * 8192 + 8 * 8192)
+    rate = KIND.memory_bytes_per_second * ASSUMED_FAMILY.memory_efficiency
+    assert product(rows=8, columns=8192, inner=8192) == pytest.approx(moved / rate, rel=1e-3)
+
+
+def test_fused_softmax_takes_four_score_matrices_at_a_time() -> None:
+    """Other numbers stream the scores more often and launch more kernels."""
+    model = gpt(hidden=768, heads=6, sequence_length=2048, attention="unfused")
+    assert [fused_softmax(model, "megatron", tp=1, micro_batch=size) for size in (1, 2, 3, 4)] == [
+        False,
+        True,
+    ] * 2
+    assert fused_softmax(model, "megatron", tp=3, micro_batch=2)
+    assert not fused_softmax(model, "megatron", tp=2, micro_batch=2)
+    assert fused_softmax(model, "deepspeed", tp=1, micro_batch=1)
+    odd, even = one(model, micro_batch=1), one(model, micro_batch=2)
+    assert odd.attention_seconds > 0.6 * even.attention_seconds
+    assert odd.host_seconds > even.host_seconds
+    flash = gpt(hidden=768, heads=6, sequence_length=2048)
+    assert one(flash, micro_batch=1).host_seconds == one(flash, micro_batch=2).host_seconds
+
+
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_dropout_costs_time(attention: str) -> None:
+    """Masks are written and read; with unfused attention on every score too."""
+    drops, keeps = (one(gpt(attention=attention, dropout=value)) for value in (True, False))
+    assert drops.forward_seconds > keeps.forward_seconds
+    assert drops.backward_seconds > keeps.backward_seconds
+    assert (drops.attention_seconds > keeps.attention_seconds) == (attention == "unfused")
+    assert one(gpt(attention=attention)) == drops
 
 
 def test_a_small_layer_waits_for_its_launches() -> None:
-    """Kernels of a tiny layer take their launch time however little they do."""
-    tiny = gpt(hidden=128, heads=4, sequence_length=16)
-    assert one(tiny, micro_batch=1).forward_seconds == one(tiny, micro_batch=2).forward_seconds > 5e-5
+    """Its time is the host's however little its kernels do."""
+    quick = calibrated(kernel_seconds=1e-7)
+    single, double = (price(TINY, micro_batch=size, calibration=quick) for size in (1, 2))
+    host = one(TINY, calibration=quick).host_seconds
+    assert single.forward_seconds == pytest.approx(double.forward_seconds, rel=1e-3)
+    assert single.forward_seconds == pytest.approx(host, rel=1e-2)
+    assert single.backward_seconds >= host
+
+
+def test_host_seconds_are_those_of_family_and_stack() -> None:
+    """Twice the launch time or twice the factor double them; the device does not change them."""
+    thin, thick = Stack(host_factor=0.5), Stack(host_factor=1.0)
+    plain = one(TINY, calibration=calibrated(thin, launch_seconds=1e-5))
+    for constants in (calibrated(thin, launch_seconds=2e-5), calibrated(thick, launch_seconds=1e-5)):
+        found = one(TINY, calibration=constants)
+        assert found.host_seconds == pytest.approx(2 * plain.host_seconds)
+        assert found.forward_seconds == plain.forward_seconds
+    assert one(LARGE).host_seconds == one(TINY).host_seconds
+
+
+def test_hosts_of_a_tensor_parallel_group_wait_for_each_other() -> None:
+    """Every doubling adds its share."""
+    two, eight = (one(LARGE, tp=tp).host_seconds for tp in (2, 8))
+    assert eight / two == pytest.approx((1 + 3 * HOST_JITTER) / (1 + HOST_JITTER))
+    assert one(LARGE).host_seconds < two
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2))
+@settings(deadline=None)
+def test_host_and_device_run_side_by_side(device: float, host: float) -> None:
+    """The layer takes at least the longer and less than both, also with collectives."""
+    item = LayerPass(
+        forward_seconds=device, backward_seconds=2 * device, attention_seconds=0.0, host_seconds=host
+    )
+    for tp in (1, 4):
+        found = layer_price(item, tensor_ring(KIND, ASSUMED, tp=tp), TINY, 1, "none")
+        forward = found.forward_seconds + found.collective_forward
+        backward = found.backward_seconds + found.collective_backward
+        busy = device + found.collective_forward
+        assert max(busy, host) * (1 - 1e-9) <= forward <= busy + host
+        assert max(busy + device, host) * (1 - 1e-9) <= backward <= busy + device + host
 
 
 def test_recomputation_costs_a_forward() -> None:
-    """Full: the whole forward again; selective: attention only; none: nothing."""
+    """Full: the whole forward again with its collectives; selective: attention only; none: nothing."""
     model = gpt(attention="unfused")
-    none, some, full = (one(model, recompute=kind) for kind in ("none", "selective", "full"))
+    none, some, full = (price(model, tp=2, recompute=kind) for kind in ("none", "selective", "full"))
     assert none.recompute_seconds == 0
     assert 0 < some.recompute_seconds < full.recompute_seconds == full.forward_seconds
+    assert some.collective_backward == none.collective_backward == none.collective_forward
+    assert full.collective_backward == 2 * none.collective_backward
+    assert price(gpt(), recompute="selective").recompute_seconds == 0
 
 
-def test_seconds_scale_with_speed() -> None:
-    """A device k times as fast in everything takes 1/k of the time, launches included."""
-    fast = replace(
-        KIND,
-        memory_bytes_per_second=3 * KIND.memory_bytes_per_second,
-        peak_flops={name: 3 * value for name, value in KIND.peak_flops.items()},
-    )
-    quick = replace(DEFAULT, launch_seconds=DEFAULT.launch_seconds / 3)
-    model = gpt()
-    slow = one(model).forward_seconds
-    found = layer_pass(model, fast, quick, tp=1, micro_batch=4, recompute="none", sequence_parallel=False)
-    assert found.forward_seconds == pytest.approx(slow / 3)
+def test_fp8_speeds_up_the_products_and_stores_two_bytes() -> None:
+    """Attention and the head stay in bf16."""
+    models = [gpt(hidden=8192, heads=64, sequence_length=2048, precision=name) for name in ("bf16", "fp8")]
+    wide, narrow = (one(model, kind=FAST) for model in models)
+    assert 0.5 * wide.forward_seconds < narrow.forward_seconds < 0.85 * wide.forward_seconds
+    assert narrow.backward_seconds < 0.85 * wide.backward_seconds
+    assert narrow.attention_seconds == wide.attention_seconds
+    assert ELEMENT_BYTES["fp8"] == ELEMENT_BYTES["bf16"] == 2
+    assert head(models[0], FAST) == head(models[1], FAST)
+    large = [product(FAST, name, rows=8192, columns=8192, inner=8192) for name in ("bf16", "fp8")]
+    assert large[0] / large[1] == pytest.approx(FAST.peak_flops["fp8"] / FAST.peak_flops["bf16"])
+
+
+def test_tf32_multiplies_faster_and_stores_four_bytes() -> None:
+    """Faster than fp32, slower than bf16, with the traffic of fp32."""
+    names = ("bf16", "tf32", "fp32")
+    large = {
+        name: one(gpt(hidden=8192, heads=64, precision=name), kind=FAST).forward_seconds for name in names
+    }
+    assert large["bf16"] < large["tf32"] < large["fp32"]
+    assert ELEMENT_BYTES["tf32"] == 4
+    ends = [embedding_pass(gpt(precision=name), FAST, ASSUMED, tp=1, micro_batch=4) for name in names]
+    assert ends[0].forward_seconds < ends[1].forward_seconds == ends[2].forward_seconds
 
 
 def test_tensor_parallelism_splits_the_products() -> None:
     """Eight devices need an eighth of the matrix time and more than an eighth in total without SP."""
-    model = gpt(hidden=8192, heads=64, sequence_length=2048)
-    assert one(model).forward_seconds / 8 <= one(model, tp=8).forward_seconds < one(model).forward_seconds / 6
+    whole = one(LARGE).forward_seconds
+    assert whole / 8 <= one(LARGE, tp=8).forward_seconds < whole / 6
+    assert one(LARGE, tp=8).forward_seconds < one(LARGE, tp=8, split=False).forward_seconds
 
 
 def test_a_number_format_that_the_device_lacks_is_a_key_error() -> None:
     """V100 has no bf16."""
     kind = Topology(cluster(pool("p", "V100"))).kinds[0]
     with pytest.raises(KeyError, match="bf16"):
-        layer_pass(
-            gpt(precision="bf16"),
-            kind,
-            DEFAULT,
-            tp=1,
-            micro_batch=1,
-            recompute="none",
-            sequence_parallel=False,
-        )
+        one(gpt(precision="bf16"), kind=kind)
 
 
 def test_head_embedding_and_optimizer_are_real_work() -> None:
     """A large vocabulary costs as much as layers do; the embedding and the optimizer are streams of bytes."""
     model = gpt(vocab=256_000)
-    head = head_pass(model, KIND, DEFAULT, tp=1, micro_batch=4)
-    assert head.forward_seconds > 5 * one(model).forward_seconds
-    assert (
-        0 < embedding_pass(model, KIND, DEFAULT, tp=1, micro_batch=4).forward_seconds < head.forward_seconds
+    assert head(model).forward_seconds > 5 * one(model).forward_seconds
+    embedding = embedding_pass(model, KIND, ASSUMED, tp=1, micro_batch=4)
+    assert 0 < embedding.forward_seconds < head(model).forward_seconds
+    seconds = optimizer_seconds(1e9, KIND, model, ASSUMED)
+    rate = KIND.memory_bytes_per_second * ASSUMED_FAMILY.memory_efficiency
+    assert OPTIMIZER_STATES["adamw"] * 1e9 / rate < seconds < 2.5 * OPTIMIZER_STATES["adamw"] * 1e9 / rate
+    assert optimizer_seconds(2e9, KIND, model, ASSUMED) == pytest.approx(2 * seconds, rel=1e-3)
+
+
+def test_the_loss_streams_its_logits() -> None:
+    """On top of the product; tensor parallelism splits the vocabulary."""
+    model = gpt(vocab=256_000)
+    rate = KIND.memory_bytes_per_second * ASSUMED_FAMILY.memory_efficiency
+    logits = 4 * model.training.sequence_length * model.vocab
+    matrix = Device(KIND, ASSUMED, "fp16").product(Product(4096, 256_000, model.hidden))
+    rest = head(model).forward_seconds - matrix
+    assert rest == pytest.approx(LOGIT_BYTES[0] * logits / rate, rel=0.05)
+    assert head(model, tp=8).forward_seconds < head(model).forward_seconds / 4
+
+
+def test_sgd_and_plain_precision_stream_less() -> None:
+    """No second moment; no fp32 copy beside the weight."""
+    sgd = optimizer_seconds(1e9, KIND, gpt(optimizer="sgd"), ASSUMED)
+    plain = optimizer_seconds(1e9, KIND, gpt(precision="fp32"), ASSUMED)
+    assert max(sgd, plain) < optimizer_seconds(1e9, KIND, gpt(), ASSUMED)
+    assert "fp32" not in MIXED
+
+
+CONSTANTS = ("matmul_efficiency", "attention_efficiency", "memory_efficiency", "link_efficiency")
+FAMILIES = st.builds(
+    Family,
+    **{name: st.floats(0.1, 0.9) for name in CONSTANTS},
+    kernel_seconds=st.floats(1e-7, 1e-4),
+    launch_seconds=st.floats(1e-6, 1e-3),
+)
+MODELS = st.builds(
+    gpt,
+    hidden=st.sampled_from([256, 1024, 2048, 4096]),
+    heads=st.sampled_from([4, 8, 16]),
+    sequence_length=st.sampled_from([128, 1000, 1024, 2048]),
+    attention=st.sampled_from(["flash", "unfused"]),
+    dropout=st.booleans(),
+)
+KINDS = st.sampled_from([KIND, TILED])
+DEGREES = st.sampled_from([1, 2, 4])
+
+
+def seconds_of(found: LayerPrice) -> tuple[float, float]:
+    """Forward and backward with everything."""
+    return (
+        found.forward_seconds + found.collective_forward,
+        found.backward_seconds + found.recompute_seconds + found.collective_backward,
     )
-    assert optimizer_seconds(1e9, KIND, model, DEFAULT) == pytest.approx(30e9 / (2039e9 * 0.8), rel=0.01)
+
+
+@given(FAMILIES, MODELS, KINDS, DEGREES, st.sampled_from([*CONSTANTS, "kernel_seconds", "launch_seconds"]))
+@settings(deadline=None)
+def test_better_constants_never_slow_a_layer(
+    family: Family, model: ModelSpec, kind: Kind, tp: int, name: str
+) -> None:
+    """Higher efficiencies and shorter constants."""
+    factor = 1.1 if name in CONSTANTS else 0.5
+    better = replace(family, **{name: getattr(family, name) * factor})
+    before, after = (
+        seconds_of(price(model, tp=tp, kind=kind, calibration=Calibration(families={"A100": item})))
+        for item in (family, better)
+    )
+    assert after[0] <= before[0] * (1 + 1e-9)
+    assert after[1] <= before[1] * (1 + 1e-9)
+
+
+def scaled(kind: Kind, factor: float) -> Kind:
+    """A device that is ``factor`` times as fast in everything."""
+    return replace(
+        kind,
+        memory_bytes_per_second=factor * kind.memory_bytes_per_second,
+        peak_flops={name: factor * value for name, value in kind.peak_flops.items()},
+        intra_bytes_per_second=factor * kind.intra_bytes_per_second,
+        intra_latency_seconds=kind.intra_latency_seconds / factor,
+    )
+
+
+@given(FAMILIES, MODELS, KINDS, DEGREES, st.floats(0.1, 10.0), st.sampled_from(["none", "selective", "full"]))
+@settings(deadline=None)
+def test_seconds_scale_with_speed(
+    family: Family, model: ModelSpec, kind: Kind, tp: int, factor: float, recompute: Recompute
+) -> None:
+    """Everything k times as fast takes 1/k of the time: rates, links, kernels, launches, latencies."""
+    quick = replace(
+        family,
+        kernel_seconds=family.kernel_seconds / factor,
+        launch_seconds=family.launch_seconds / factor,
+    )
+    slow, fast = (
+        seconds_of(
+            price(
+                model, tp=tp, kind=item, recompute=recompute, calibration=Calibration(families={"A100": part})
+            )
+        )
+        for item, part in ((kind, family), (scaled(kind, factor), quick))
+    )
+    assert fast == pytest.approx([value / factor for value in slow])
+
+
+@given(FAMILIES, KINDS, DEGREES, st.integers(1, 16), st.integers(32, 1100), st.data())
+@settings(deadline=None)
+def test_a_larger_micro_batch_takes_longer(
+    family: Family, kind: Kind, tp: int, size: int, length: int, data: st.DataObject
+) -> None:
+    """For any sequence length; unfused attention where its softmax is fused for both sizes."""
+    attention: Any = data.draw(st.sampled_from(["flash", "unfused"]))
+    model = gpt(hidden=1024, heads=16, sequence_length=length, attention=attention)
+    calibration = Calibration(families={"A100": family})
+    small, large = (
+        seconds_of(price(model, tp=tp, micro_batch=item, kind=kind, calibration=calibration))
+        for item in (size, size + 1)
+    )
+    assert small[0] <= large[0] * (1 + 1e-9)
+    assert small[1] <= large[1] * (1 + 1e-9)

@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from planner.calibration import DEFAULT
-from planner.cost.memory import Load, activation_bytes_per_layer, layers_in_flight, memory, parameters_of
+from planner.calibration import ASSUMED_STACK, Stack
+from planner.cost.memory import (
+    MOST_SLACK,
+    Load,
+    activation_bytes_per_layer,
+    layers_in_flight,
+    memory,
+    parameters_of,
+)
 from planner.targets import Recompute
 from planner.topology import Topology
 from tests.clusters import cluster, gpt, pool
@@ -42,7 +51,7 @@ LOAD = Load(
 def test_states_are_those_of_the_zero_paper(dp: int, row: tuple[float, ...], zero: int) -> None:
     """Exact to the rounding of the printed table."""
     model = gpt()
-    found = memory(model, KIND, DEFAULT, replace(LOAD, dp=dp, zero=zero))
+    found = memory(model, KIND, ASSUMED_STACK, replace(LOAD, dp=dp, zero=zero))
     states = found.parameters_bytes + found.gradients_bytes + found.optimizer_bytes
     scale = 7.5e9 / parameters_of(model, layers=24, first=True, last=True, tp=1)
     assert states * scale / 1e9 == pytest.approx(row[zero - 1], rel=0.01, abs=0.006)
@@ -100,20 +109,109 @@ def test_a_tied_head_is_a_second_copy_on_another_stage() -> None:
 
 def test_components_add_up() -> None:
     """Used, reserve and headroom make the capacity."""
-    found = memory(gpt(), KIND, DEFAULT, LOAD)
+    found = memory(gpt(), KIND, ASSUMED_STACK, LOAD)
     assert found.used_bytes + found.reserve_bytes + found.headroom_bytes == pytest.approx(
         found.capacity_bytes
     )
     assert found.fits
-    assert not memory(gpt(), KIND, DEFAULT, replace(LOAD, micro_batch=500)).fits
+    assert not memory(gpt(), KIND, ASSUMED_STACK, replace(LOAD, micro_batch=500)).fits
 
 
 def test_buffers_make_memory_not_monotone_in_the_stage() -> None:
     """The bucket that fills while another travels can weigh more than what sharding over two saves."""
     model = gpt(layers=2, hidden=512, heads=8)
     none, one, three = (
-        memory(model, KIND, DEFAULT, replace(LOAD, layers=2, zero=zero, dp=2)).buffers_bytes
+        memory(
+            model, KIND, ASSUMED_STACK, replace(LOAD, layers=2, zero=zero, dp=2, gradient_bytes=4)
+        ).buffers_bytes
         for zero in (0, 1, 3)
     )
     assert one == 2 * none
     assert three > none
+
+
+def kept(recompute: Recompute = "none", **training: object) -> float:
+    """Bytes that one layer keeps for one sequence."""
+    model = gpt(**training)  # type: ignore[arg-type]
+    return activation_bytes_per_layer(
+        model, tp=1, micro_batch=1, recompute=recompute, sequence_parallel=False
+    )
+
+
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_dropout_keeps_its_masks(attention: str) -> None:
+    """One byte an element of two masks; with unfused attention the mask and the product of every score too."""
+    dropped = kept(attention=attention, dropout=True) - kept(attention=attention, dropout=False)
+    masks = 2 * 1024 * 2048
+    scores = 3 * 16 * 1024**2 if attention == "unfused" else 0
+    assert dropped == pytest.approx(masks + scores)
+    assert kept("full", attention=attention, dropout=True) == kept("full", attention=attention, dropout=False)
+
+
+def test_number_formats_store_what_they_store() -> None:
+    """tf32 as fp32, fp8 as bf16: parameters, activations and optimizer."""
+    found = {
+        name: memory(gpt(precision=name), KIND, ASSUMED_STACK, LOAD)
+        for name in ("bf16", "fp8", "fp32", "tf32")
+    }
+    assert found["fp8"] == found["bf16"]
+    assert found["tf32"] == found["fp32"]
+    assert found["tf32"].parameters_bytes == 2 * found["bf16"].parameters_bytes
+    assert found["tf32"].activations_bytes == 2 * found["bf16"].activations_bytes
+    assert found["tf32"].optimizer_bytes < found["bf16"].optimizer_bytes
+
+
+def test_measured_layers_win_over_formulas() -> None:
+    """Bytes of activations and numbers of parameters; recomputation keeps the formula's."""
+    model = gpt()
+    formula = memory(model, KIND, ASSUMED_STACK, LOAD)
+    measured = replace(LOAD, layer_bytes=1e9, layer_parameters=2.0 * model.layer_parameters)
+    found = memory(model, KIND, ASSUMED_STACK, measured)
+    assert found.activations_bytes - formula.activations_bytes == pytest.approx(24 * (1e9 - kept()))
+    assert found.parameters_bytes - formula.parameters_bytes == 2 * 24 * model.layer_parameters
+    again = replace(measured, recompute="full")
+    lean = memory(model, KIND, ASSUMED_STACK, again)
+    assert lean.activations_bytes - 1e9 < 0.5 * formula.activations_bytes
+
+
+def test_a_process_has_the_runtime_of_its_framework() -> None:
+    """A constant of the stack, added once; small devices run with less."""
+    found = [memory(gpt(), KIND, Stack(runtime_bytes=value), LOAD) for value in (1e9, 3e9)]
+    assert found[1].used_bytes - found[0].used_bytes == pytest.approx(2e9)
+    small = memory(gpt(), replace(KIND, memory_bytes=4e9), Stack(runtime_bytes=3e9), LOAD)
+    assert small.runtime_bytes == MOST_SLACK * 4e9
+
+
+def test_half_precision_gradients_are_copied_for_the_optimizer() -> None:
+    """fp32 copies of two-byte gradients, sharded with ZeRO; fp32 gradients and ZeRO-3 need none."""
+    model = gpt()
+    parameters = parameters_of(model, layers=24, first=True, last=True, tp=1)
+
+    def copied(zero: int) -> float:
+        half, full = (
+            memory(model, KIND, ASSUMED_STACK, replace(LOAD, zero=zero, gradient_bytes=size)).buffers_bytes
+            for size in (2, 4)
+        )
+        return half - full
+
+    assert [copied(zero) for zero in range(4)] == pytest.approx(
+        [4.0 * parameters, 4.0 * parameters / 8, 4.0 * parameters / 8, 0.0]
+    )
+
+
+@given(st.integers(1, 64), st.sampled_from(["none", "selective", "full"]), st.integers(0, 3))
+@settings(deadline=None)
+def test_a_larger_micro_batch_needs_more(size: int, recompute: Recompute, zero: int) -> None:
+    """Activations and logits grow, states stay."""
+    small, large = (
+        memory(
+            gpt(attention="unfused"),
+            KIND,
+            ASSUMED_STACK,
+            replace(LOAD, micro_batch=item, recompute=recompute, zero=zero),
+        )
+        for item in (size, size + 1)
+    )
+    assert large.activations_bytes > small.activations_bytes
+    assert large.logits_bytes > small.logits_bytes
+    assert large.optimizer_bytes == small.optimizer_bytes

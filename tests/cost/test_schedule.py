@@ -1,6 +1,10 @@
-"""The event simulation: closed forms on equal stages, exact extrapolation, true critical paths."""
+"""The event simulation: closed forms on equal stages, true critical paths; the ends without it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations, product
+from time import perf_counter
 
 import pytest
 from hypothesis import given, settings
@@ -9,15 +13,20 @@ from hypothesis import strategies as st
 from planner.cost.schedule import critical_path, device_order, simulate, stage_ends, uniform_seconds
 
 SECONDS = st.floats(0.1, 10.0)
+UNEQUAL = st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1.0, 1.0 + 1e-9, 1.0 + 1e-3, 3.0, 1e6])
+"""Ties, near ties, nothing at all, and stages far from each other."""
+
+Pipeline = tuple[list[list[float]], list[list[float]], int]
 
 
 @st.composite
-def pipelines(draw: st.DrawFn) -> tuple[list[list[float]], list[list[float]], int]:
+def pipelines(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> Pipeline:
     """Forward and backward seconds [stage][chunk] and a number of micro-batches."""
-    depth = draw(st.integers(1, 6))
-    chunks = draw(st.sampled_from([1, 1, 2, 3])) if depth > 1 else 1
-    batches = depth * draw(st.integers(1, 12)) if chunks > 1 else draw(st.integers(1, 90))
-    rows = st.lists(st.lists(SECONDS, min_size=chunks, max_size=chunks), min_size=depth, max_size=depth)
+    depth = draw(st.integers(1, 7))
+    chunks = draw(st.sampled_from([1, 1, 2, 3, 4])) if depth > 1 else 1
+    few, many = st.integers(1, 2 * depth), st.integers(1, 90)
+    batches = depth * draw(st.integers(1, 12)) if chunks > 1 else draw(few | many)
+    rows = st.lists(st.lists(seconds, min_size=chunks, max_size=chunks), min_size=depth, max_size=depth)
     return draw(rows), draw(rows), batches
 
 
@@ -31,21 +40,51 @@ def test_equal_stages_take_the_closed_form(depth: int, batches: int, chunks: int
     assert max(ends) == pytest.approx(uniform_seconds(1.0, 2.0, depth, batches, chunks))
 
 
-@given(pipelines())
-@settings(max_examples=150, deadline=None)
-def test_extrapolation_is_exact(pipeline: tuple[list[list[float]], list[list[float]], int]) -> None:
-    """A long pipeline that repeats itself ends when the full simulation says."""
+@given(pipelines() | pipelines(UNEQUAL))
+@settings(max_examples=400, deadline=None)
+def test_the_ends_are_those_of_the_simulation(pipeline: Pipeline) -> None:
+    """Few micro-batches or many, with ties, near ties and stages that take no time."""
     forward, backward, batches = pipeline
     assert stage_ends(forward, backward, batches) == pytest.approx(
-        simulate(forward, backward, batches).stage_ends(), rel=1e-9
+        simulate(forward, backward, batches).stage_ends(), rel=1e-9, abs=0.0
     )
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5, 6, 7, 8, 9, 40])
+def test_the_ends_of_small_pipelines_are_exact(batches: int) -> None:
+    """Four stages, forwards of 0, 1 or 3 seconds and backwards of 0, 1, 3 and 4 in any order."""
+    for forward in product([0.0, 1.0, 3.0], repeat=4):
+        for backward in permutations([0.0, 1.0, 3.0, 4.0]):
+            durations = [[f] for f in forward], [[b] for b in backward]
+            assert stage_ends(*durations, batches) == simulate(*durations, batches).stage_ends()
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("batches", [4, 40, 400])
+def test_a_slow_approach_to_the_steady_state_is_followed(chunks: int, batches: int) -> None:
+    """A stage slower by a part in ten thousand takes over from the others late."""
+    forward = [[1.0 + 1e-4 * (stage == 2)] * chunks for stage in range(4)]
+    backward = [[2.0] * chunks] * 4
+    assert stage_ends(forward, backward, batches) == pytest.approx(
+        simulate(forward, backward, batches).stage_ends(), rel=1e-12, abs=0.0
+    )
+
+
+@pytest.mark.parametrize(("depth", "batches", "chunks"), [(64, 500, 1), (64, 100, 1), (8, 256, 4)])
+def test_deep_pipelines_take_little_time(depth: int, batches: int, chunks: int) -> None:
+    """Half a millisecond on the machine this was written on, a hundredth of what is allowed."""
+    forward = [[1.0 + stage % 3 + 0.1 * chunk for chunk in range(chunks)] for stage in range(depth)]
+    seconds = []
+    for _ in range(5):
+        start = perf_counter()
+        stage_ends(forward, forward, batches)
+        seconds.append(perf_counter() - start)
+    assert min(seconds) < 0.05
 
 
 @given(pipelines(), st.integers(0, 5))
 @settings(max_examples=100, deadline=None)
-def test_the_critical_path_adds_up_to_the_end(
-    pipeline: tuple[list[list[float]], list[list[float]], int], which: int
-) -> None:
+def test_the_critical_path_adds_up_to_the_end(pipeline: Pipeline, which: int) -> None:
     """The counted durations of a longest path sum to the end of the stage."""
     forward, backward, batches = pipeline
     stage = which % len(forward)
@@ -62,9 +101,7 @@ def test_the_critical_path_adds_up_to_the_end(
 
 @given(pipelines())
 @settings(max_examples=60, deadline=None)
-def test_no_device_does_two_things_at_once(
-    pipeline: tuple[list[list[float]], list[list[float]], int],
-) -> None:
+def test_no_device_does_two_things_at_once(pipeline: Pipeline) -> None:
     """Operations of a device do not overlap, and a backward follows the forward of its micro-batch."""
     timeline = simulate(*pipeline)
     for starts, ends, operations in zip(
@@ -94,7 +131,8 @@ def test_a_stage_keeps_at_most_depth_minus_stage_micro_batches() -> None:
         assert peak == 4 - stage
 
 
-def test_interleaving_needs_whole_groups_of_micro_batches() -> None:
+@pytest.mark.parametrize("run", [simulate, stage_ends])
+def test_interleaving_needs_whole_groups_of_micro_batches(run: Callable[..., object]) -> None:
     """Five micro-batches over four interleaved stages cannot be ordered."""
     with pytest.raises(ValueError, match="interleaved"):
-        simulate([[1.0, 1.0]] * 4, [[1.0, 1.0]] * 4, 5)
+        run([[1.0, 1.0]] * 4, [[1.0, 1.0]] * 4, 5)

@@ -45,7 +45,9 @@ def nic(fabric: str, interface: str | None = None, hca: str | None = None, gbps:
 def model(global_batch: int, layers: int = 4, **changes: Any) -> ModelSpec:
     """A tiny decoder; ``changes`` go to the model, or to its training under their own name."""
     training = {
-        name: changes.pop(name) for name in ("precision", "optimizer", "attention") if name in changes
+        name: changes.pop(name)
+        for name in ("precision", "optimizer", "attention", "dropout")
+        if name in changes
     }
     values: dict[str, Any] = {
         "name": "tiny",

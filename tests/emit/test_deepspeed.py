@@ -15,6 +15,7 @@ from planner.emit.deepspeed import common_config, files, hostfile
 from planner.emit.interface import emit, write_folder
 from planner.placement import agents, ranks
 from planner.plan import Plan
+from planner.plan_check import faults
 from planner.runtime import batches
 from tests.emit.builders import cluster, group, model, plan, pool
 
@@ -45,7 +46,7 @@ def pipeline(zero: int) -> Plan:
     )
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32", "tf32"])
 @pytest.mark.parametrize("chosen", [*map(data_parallel, range(4)), *map(pipeline, range(2))])
 def test_deepspeed_accepts_the_configuration(tmp_path: Path, chosen: Plan, precision: str) -> None:
     """Every rank's configuration passes DeepSpeed's validation and says what the plan says."""
@@ -116,10 +117,25 @@ def test_options_of_each_zero_stage() -> None:
 def test_clipping() -> None:
     """Gradients are clipped except where DeepSpeed takes the norm of one stage for the whole."""
     assert section(pipeline(0), precision="fp32")["gradient_clipping"] == 0.0
+    assert section(pipeline(0), precision="tf32")["gradient_clipping"] == 0.0
     assert section(pipeline(1), precision="fp32")["gradient_clipping"] == 1.0
     assert section(pipeline(0), precision="bf16")["gradient_clipping"] == 1.0
     made = {file.path: file.text for file in files(pipeline(0), CLUSTER, model(8, precision="fp32"))}
     assert "not clipped" in made["README.md"]
+
+
+def test_tf32_is_a_plain_configuration() -> None:
+    """DeepSpeed stores it as fp32; no section switches it on."""
+    config = section(data_parallel(1), precision="tf32")
+    assert config == section(data_parallel(1), precision="fp32")
+    assert not {"bf16", "fp16", "fp8", "tf32"} & set(config)
+
+
+@pytest.mark.parametrize("chosen", [data_parallel(1), pipeline(1)], ids=["data", "pipeline"])
+def test_fp8_is_refused(chosen: Plan) -> None:
+    """By the plan check, before anything is emitted."""
+    found = faults(chosen, CLUSTER, model(chosen.global_batch, precision="fp8"))
+    assert [fault.path for fault in found if "does not train in fp8" in fault.what] == [("target",)]
 
 
 def test_runtime_is_copied() -> None:

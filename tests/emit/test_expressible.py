@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from planner.emit.expressible import check_inputs
+from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.plan import Plan
 from tests.emit.builders import cluster, group, model, plan, pool
@@ -70,6 +71,19 @@ def test_other_model() -> None:
         check_inputs(chosen, CLUSTER, model(8, layers=5))
     with pytest.raises(EmitError, match="a global batch of 8 sequences, the model file says 9"):
         check_inputs(chosen, CLUSTER, model(9))
+
+
+def test_number_formats() -> None:
+    """DeepSpeed has no fp8 products; Megatron trains in every format."""
+    chosen = plan("deepspeed", 0, [4], [(group(*A, share=8),)])
+    with pytest.raises(EmitError, match="deepspeed does not train in fp8") as caught:
+        emit(chosen, CLUSTER, model(8, precision="fp8"))
+    assert caught.value.hint == "it trains in bf16, fp16, fp32, tf32"
+    for precision in ("bf16", "fp16", "fp32", "tf32"):
+        assert emit(chosen, CLUSTER, model(8, precision=precision))
+    chosen = plan("megatron", 0, [4], [(group(*A, share=8),)])
+    for precision in ("bf16", "fp16", "fp32", "tf32", "fp8"):
+        assert emit(chosen, CLUSTER, model(8, precision=precision))
 
 
 def test_host_names() -> None:

@@ -17,7 +17,7 @@ from tests.emit.builders import cluster, group, model, nic, plan, pool
 
 TORCHRUN = """#!/bin/sh
 for word in "$@"; do echo "word:$word"; done
-env | grep -E '^(CUDA|NCCL|GLOO|HETPLAN|MASTER)' | sort
+env | grep -E '^(CUDA|NCCL|GLOO|HETPLAN|MASTER|TORCH_)' | sort
 exit "${STUB_EXIT:-0}"
 """
 UNEVEN = cluster(
@@ -152,6 +152,19 @@ def test_megatron_gets_its_arguments(tmp_path: Path) -> None:
     assert started[started.index("--pipeline-model-parallel-layout") + 1] == "Et*3|tL"
     assert "--mock-data" in started
     assert "CUDA_DEVICE_MAX_CONNECTIONS=1\n" in done.stdout
+
+
+@pytest.mark.parametrize("chosen", [deepspeed_plan(), megatron_plan()], ids=["deepspeed", "megatron"])
+@pytest.mark.parametrize("precision", ["tf32", "fp32", "bf16"])
+def test_tf32_is_switched_on(tmp_path: Path, chosen: Plan, precision: str) -> None:
+    """PyTorch multiplies fp32 numbers in fp32 unless the environment says otherwise."""
+    folder = emitted(tmp_path, chosen, UNEVEN, model(chosen.global_batch, precision=precision))
+    done = run(folder, "0", MEGATRON_PATH="/m")
+    assert done.returncode == 0, done.stderr
+    switched = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1\n" in done.stdout
+    assert switched == (precision == "tf32")
+    if chosen.target == "deepspeed":
+        assert ("other launchers" in (folder / "README.md").read_text()) == switched
 
 
 def test_megatron_takes_own_data(tmp_path: Path) -> None:

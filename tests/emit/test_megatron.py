@@ -41,7 +41,7 @@ def test_golden() -> None:
         "--num-layers 6 --hidden-size 32 --ffn-hidden-size 64 --num-attention-heads 4 --kv-channels 8 "
         "--seq-length 16 --max-position-embeddings 16 --position-embedding-type rope "
         "--group-query-attention --num-query-groups 2 --swiglu --normalization RMSNorm --disable-bias-linear "
-        "--untie-embeddings-and-output-weights"
+        "--untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0"
     )
     assert " ".join(found["parallel"]) == (
         "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
@@ -61,8 +61,44 @@ def test_gpt_like_model() -> None:
     assert not {"--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights"} & set(
         words["model"]
     )
-    assert words["precision"] == ["--fp16", "--accumulate-allreduce-grads-in-fp32"]
+    assert words["precision"] == ["--fp16"]
     assert "--use-distributed-optimizer" not in words["parallel"]
+
+
+@pytest.mark.parametrize(("gated", "dropout"), [(True, None), (True, False), (False, False)])
+def test_models_without_dropout_switch_it_off(gated: bool, dropout: bool | None) -> None:
+    """Megatron's defaults drop a tenth."""
+    words = " ".join(model_words(model(8, gated_mlp=gated, dropout=dropout)))
+    assert "--attention-dropout 0 --hidden-dropout 0" in words
+
+
+@pytest.mark.parametrize(("gated", "dropout"), [(True, True), (False, None), (False, True)])
+def test_models_with_dropout_keep_megatrons(gated: bool, dropout: bool | None) -> None:
+    """Nothing is said of it."""
+    assert "dropout" not in " ".join(model_words(model(8, gated_mlp=gated, dropout=dropout)))
+
+
+def test_number_formats() -> None:
+    """fp8 is hybrid on top of bf16; tf32 is what fp32 runs in."""
+    spec = {name: model(8, precision=name) for name in ("bf16", "fp16", "fp32", "tf32", "fp8")}
+    found = {name: arguments(pipeline([2, 2]), item)["precision"] for name, item in spec.items()}
+    assert found == {
+        "bf16": ["--bf16"],
+        "fp16": ["--fp16"],
+        "fp32": [],
+        "tf32": [],
+        "fp8": ["--bf16", "--fp8-format", "hybrid"],
+    }
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32", "tf32", "fp8"])
+@pytest.mark.parametrize("dropout", [True, False])
+def test_every_number_format_is_emitted(precision: str, dropout: bool) -> None:
+    """The rules know all its arguments."""
+    spec = model(8, precision=precision, dropout=dropout)
+    made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, spec)}
+    assert ("--fp8-format hybrid" in made["args.sh"]) == (precision == "fp8")
+    assert ("--attention-dropout 0" in made["args.sh"]) == (not dropout)
 
 
 def test_biases_and_norms() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from planner.calibration import DEFAULT
+from planner.calibration import ASSUMED
 from planner.report.alternatives import considered
 from planner.report.compare import Contender
 from planner.report.dictionary import DOCUMENTS
 from planner.report.document import (
     FORMAT,
+    calibrate_document,
     check_document,
     compare_document,
     emit_document,
@@ -21,16 +22,21 @@ from planner.report.document import (
     search_document,
     text,
 )
+from planner.report.fitted import fitted_document
 from planner.report.keys import Document
 from planner.report.neighbours import neighbours
 from planner.report.proof import proof_of
+from planner.report.validation_document import validation_document
+from tests.measured import examples as measured
 from tests.report import examples
+from tests.report.test_fitted import CALIBRATION, fitted
+from tests.report.test_validation import validation
 
 
 def documents() -> dict[str, Document]:
     """One document of every command, as full as it gets."""
     cluster, model, scored, result = examples.cluster(), examples.model(), examples.scored(), examples.found()
-    around = neighbours(scored.plan, cluster, model, DEFAULT)
+    around = neighbours(scored.plan, cluster, model, ASSUMED)
     lost = considered(examples.ALTERNATIVES)
     return {
         "search": search_document(result, cluster, model),
@@ -42,6 +48,9 @@ def documents() -> dict[str, Document]:
         ),
         "check": check_document(cluster, model, ["a warning"]),
         "emit": emit_document("megatron", examples_folder(), ["README.md"]),
+        "validate": validation_document(validation(*measured.several()), 2),
+        "calibrate import": calibrate_document(ASSUMED, examples_folder() / "calibration.yaml"),
+        "calibrate fit": fitted_document(fitted(), CALIBRATION, examples_folder() / "calibration.yaml"),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.calibration import DEFAULT
+from planner.calibration import ASSUMED
 from planner.cost.estimate import estimate
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.report.explain import balance_section, binding_section, neighbours_section, time_section
@@ -58,7 +58,7 @@ def test_binding_memory_and_links_are_named() -> None:
 
 def test_neighbours_change_one_decision_each() -> None:
     """Every neighbour is a valid plan of the target, priced by the real cost model."""
-    found = neighbours(examples.plan(), examples.cluster(), examples.model(), DEFAULT)
+    found = neighbours(examples.plan(), examples.cluster(), examples.model(), ASSUMED)
     changes = {entry.change for entry in found}
     assert {
         "ZeRO 0 instead of 1",
@@ -80,7 +80,7 @@ def test_uneven_shares_have_neighbours_too() -> None:
         ReplicaGroup(pool="v100", gpu="V100", tp=1, count=8, share=7, steps=4),
     )
     plan = Plan(target="deepspeed", zero=3, stages=(Stage(first_layer=0, end_layer=32, replicas=groups),))
-    changes = [entry.change for entry in neighbours(plan, examples.cluster(), examples.model(), DEFAULT)]
+    changes = [entry.change for entry in neighbours(plan, examples.cluster(), examples.model(), ASSUMED)]
     assert "ZeRO 2 instead of 3" in changes
     assert not any("layer from" in change for change in changes)
 

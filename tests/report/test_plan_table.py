@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.calibration import DEFAULT, Calibration
+from planner.calibration import ASSUMED, Calibration, Constant, LayerPoint, Residual
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
 from planner.report.memory import memory_section
@@ -20,7 +20,7 @@ from tests.report.drawing import drawn
 def test_understood_echoes_inputs_limits_and_provenance() -> None:
     """No default is silent."""
     limits = Limits(zero=(0, 1), recompute=("full",), time_limit_seconds=60.0)
-    assert drawn(understood(examples.cluster(), examples.model(), DEFAULT, limits)) == (
+    assert drawn(understood(examples.cluster(), examples.model(), ASSUMED, limits)) == (
         "Understood\n"
         "  cluster   example: 3 nodes, 16 devices, 448 GiB, 2 GiB kept free per device\n"
         "            a100: 2 x 4 A100 (40 GiB), 300 GB/s inside, 4 x 200 Gbit/s ib +\n"
@@ -32,15 +32,32 @@ def test_understood_echoes_inputs_limits_and_provenance() -> None:
         "  training  256 sequences x 2048 tokens = 524 k per step, fp16, adamw, flash\n"
         "            attention\n"
         "  limits    zero 0, 1; recompute full; time limit 60 s\n"
-        "  numbers   datasheet peaks x assumed efficiencies; step times ±15 %\n"
+        "  numbers   datasheet peaks x assumed efficiencies\n"
         "\n"
     )
 
 
-def test_measured_constants_are_named() -> None:
-    """A calibrated constant is said to be measured."""
-    calibration = Calibration(spread=0.06, provenance={"matmul_efficiency": "measured", "overlap": "assumed"})
-    assert provenance_text(calibration) == "measured: matmul_efficiency; step times ±6.0 %"
+def test_the_origin_of_constants_is_named() -> None:
+    """Families that were fitted, measured or assumed, and measured layers."""
+    constants = (
+        Constant(name="families.A100.matmul_efficiency", value=0.8, provenance="fitted"),
+        Constant(name="families.V100.matmul_efficiency", value=0.7, provenance="measured"),
+    )
+    fitted = Residual(family="A100", stack="megatron", rows=41, spread=0.05)
+    layer = LayerPoint(
+        gpu="a100", model="LLAMA_7B", tp=1, micro_batch=1, forward_seconds=1.0, backward_seconds=2.0
+    )
+    cluster, model = examples.cluster(), examples.model()
+    known = Calibration(constants=constants[:1], residuals=(fitted,))
+    assert provenance_text(known, cluster) == "A100 fitted to 41 runs, V100 assumed"
+    assert provenance_text(Calibration(constants=constants), cluster) == "A100 fitted, V100 measured"
+    assert provenance_text(Calibration(layers=(layer,)), cluster, model) == (
+        "datasheet peaks x assumed efficiencies; measured layers of llama-7b on A100"
+    )
+
+
+def test_memory_is_told_in_a_unit_that_fits() -> None:
+    """Small and large."""
     assert [memory_text(480.0), memory_text(1_077_740.0)] == ["480 GiB", "1052 TiB"]
 
 

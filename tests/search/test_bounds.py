@@ -44,6 +44,17 @@ def solved(choice: Choice, estimator: Estimator, limits: Limits) -> float:
     return opened.best.estimate.step_seconds if opened.best else float("inf")
 
 
+def test_bounds_hold_for_many_small_layers() -> None:
+    """What the end of the step costs once a device is not counted once a layer."""
+    spec = cluster(pool("p", per_node=2))
+    model = gpt(96, 128, 4, global_batch=2, vocab=128, sequence_length=16)
+    estimator, limits = Estimator(spec, model), Limits(gap=0.0, pp=(1,))
+    bounds, kinds = Bounds(estimator), usable_kinds(estimator.topology, model)
+    for family in families(TARGETS["megatron"], limits, model, kinds):
+        best = solved(Choice(family=family, depth=1, interleave=1), estimator, limits)
+        assert bounds.bound(family, 1, 1) <= best * (1 + 1e-9)
+
+
 def test_a_model_too_large_for_every_memory_is_out() -> None:
     """No choice of it is even opened."""
     model = gpt(96, 12288, 96, global_batch=64)

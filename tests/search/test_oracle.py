@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.calibration import ASSUMED
 from planner.search.exhaustive import exhaustive
 from planner.search.explorer import Explorer
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, SearchResult
 from tests.clusters import small_problem
+from tests.search.problems import Problem, with_constants, with_measurements, with_shapes
 
 SEEDS = st.integers(0, 10**9)
+TARGETS = st.sampled_from([None, "megatron", "deepspeed", "flagscale"])
 
 
-def check(seed: int, limits: Limits) -> None:
+def check(problem: Problem, limits: Limits) -> None:
     """The same cost as the oracle, with the quick first plans and with the ILP alone."""
-    cluster, model = small_problem(seed)
-    best = exhaustive(cluster, model, limits=limits)
-    compare(search(cluster, model, limits=limits, explain=False), best)
+    best = exhaustive(*problem, limits)
+    compare(search(*problem, limits, explain=False), best)
     with patch.object(Explorer, "_first_plans", lambda explorer: None):
-        compare(search(cluster, model, limits=limits, explain=False), best)
+        compare(search(*problem, limits, explain=False), best)
+
+
+def plain(seed: int) -> Problem:
+    """Everything assumed."""
+    return *small_problem(seed), ASSUMED
 
 
 def compare(found: SearchResult, best: Scored | None) -> None:
@@ -44,28 +52,54 @@ def compare(found: SearchResult, best: Scored | None) -> None:
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_the_search_finds_what_exhaustion_finds(seed: int) -> None:
     """All targets that are emitted, the whole space."""
-    check(seed, Limits(gap=0.0))
+    check(plain(seed), Limits(gap=0.0))
 
 
 @given(SEEDS, st.sampled_from(["megatron", "deepspeed"]))
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_pipelines_alone(seed: int, target: str) -> None:
     """Only several stages, so that the ILP has to answer."""
-    check(seed, Limits(gap=0.0, target=target, pp=(2, 3, 4)))
+    check(plain(seed), Limits(gap=0.0, target=target, pp=(2, 3, 4)))
 
 
 @given(SEEDS)
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_degrees_of_each_stage(seed: int) -> None:
     """The target whose stages have tensor- and data-parallel degrees of their own."""
-    check(seed, Limits(gap=0.0, target="flagscale"))
+    check(plain(seed), Limits(gap=0.0, target="flagscale"))
+
+
+@given(SEEDS, TARGETS)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_any_constants(seed: int, target: str | None) -> None:
+    """Tiles, ramps, hosts, overlaps and links far from what is assumed."""
+    check(with_constants(seed), Limits(gap=0.0, target=target))
+
+
+@given(SEEDS, TARGETS)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_measured_layers_and_links(seed: int, target: str | None) -> None:
+    """One device by measurement, the other by formula; some links by measurement."""
+    check(with_measurements(seed), Limits(gap=0.0, target=target))
+
+
+@given(SEEDS, TARGETS)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_any_shapes(seed: int, target: str | None) -> None:
+    """Sequences and heads that are not aligned, softmax that is fused now and then, all number formats."""
+    check(with_shapes(seed), Limits(gap=0.0, target=target))
 
 
 @pytest.mark.slow
 @given(
-    SEEDS, st.sampled_from([None, "megatron", "deepspeed", "flagscale"]), st.sampled_from([None, (2, 3, 4)])
+    SEEDS,
+    TARGETS,
+    st.sampled_from([None, (2, 3, 4)]),
+    st.sampled_from([plain, with_constants, with_measurements, with_shapes]),
 )
 @settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
-def test_thousands(seed: int, target: str | None, depths: tuple[int, ...] | None) -> None:
+def test_thousands(
+    seed: int, target: str | None, depths: tuple[int, ...] | None, problem: Callable[[int], Problem]
+) -> None:
     """The same on many more instances."""
-    check(seed, Limits(gap=0.0, target=target, pp=depths))
+    check(problem(seed), Limits(gap=0.0, target=target, pp=depths))

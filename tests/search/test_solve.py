@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import DEFAULT
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.plan_check import check_plan
@@ -26,9 +24,9 @@ SEEDS = st.integers(0, 10**9)
 QUICK = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
-def seconds(spec: ClusterSpec, model: ModelSpec, **changes: float) -> float:
+def seconds(spec: ClusterSpec, model: ModelSpec) -> float:
     """Exact best step; infinite when nothing fits."""
-    found = search(spec, model, replace(DEFAULT, **changes), Limits(gap=0.0), explain=False)  # type: ignore[arg-type]
+    found = search(spec, model, limits=Limits(gap=0.0), explain=False)
     return found.best.estimate.step_seconds if found.best else float("inf")
 
 
@@ -162,8 +160,8 @@ def test_wider_targets_are_never_worse() -> None:
 
 def test_advice_names_the_feature() -> None:
     """Wide replicas on the small memories only: Megatron has one degree for all, FlagScale one for each stage."""
-    small = GpuSpec(name="V16", memory_gib=16, memory_bandwidth_gBps=900, tflops={"fp16": 125})
-    spec = cluster(pool("a"), pool("b", "V16", nodes=2), gpus={"V16": small})
+    small = GpuSpec(name="V14", memory_gib=14, memory_bandwidth_gBps=900, tflops={"fp16": 125})
+    spec = cluster(pool("a"), pool("b", "V14", nodes=2), gpus={"V14": small})
     model = gpt(32, 4096, 32, global_batch=256, sequence_length=2048)
     found = search(spec, model, limits=Limits(target="megatron"))
     assert found.best is not None
@@ -191,6 +189,19 @@ def test_no_device_has_the_number_format() -> None:
     found = search(cluster(pool("b", "V100")), gpt(precision="bf16"))
     assert found.diagnosis is not None
     assert found.diagnosis.causes[0] == "V100 cannot be used: no bf16"
+
+
+def test_no_target_trains_in_the_number_format() -> None:
+    """DeepSpeed has no fp8: nothing to search, while Megatron has plans."""
+    fast = GpuSpec(
+        name="H100", memory_gib=80, memory_bandwidth_gBps=3350, tflops={"bf16": 989, "fp16": 989, "fp8": 1979}
+    )
+    spec = cluster(pool("h", "H100", per_node=2), gpus={"H100": fast})
+    model = gpt(4, 1024, 8, global_batch=8, precision="fp8")
+    assert search(spec, model, limits=Limits(target="deepspeed"), explain=False).status == "infeasible"
+    found = search(spec, model, explain=False)
+    assert found.best is not None
+    assert found.best.plan.target == "megatron"
 
 
 def test_a_time_limit_keeps_the_best_plan() -> None:

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.calibration_file import load_calibration
 from planner.errors import HetplanError
 from planner.plan_file import PlanFile, read, read_short, to_text
 from planner.spec.cluster_file import load_cluster
@@ -61,6 +62,24 @@ REPLICAS = {
     ],
 }
 
+CALIBRATION = {
+    "format": "hetplan-calibration/1",
+    "notes": "x",
+    "provenance": {"device": "x"},
+    "families": {
+        "A100": {"matmul_efficiency": {"value": 0.8, "provenance": "fitted"}, "kernel_seconds": 1e-6}
+    },
+    "links": {"roce": {"rail": 0.9}},
+    "residuals": [{"family": "A100", "stack": "x", "rows": 4, "spread": 0.1}],
+    "layers": [
+        {"gpu": "A100", "model": "x", "tp": 1, "micro_batch": 1, "forward_seconds": 1, "backward_seconds": 2}
+    ],
+    "link_points": [
+        {"link": "ib", "operation": "send", "members": 2, "size_bytes": size, "seconds": size}
+        for size in (1, 2)
+    ],
+}
+
 
 def as_plan(path: Path) -> object:
     """A short plan for the small cluster."""
@@ -76,6 +95,7 @@ FILES: dict[str, tuple[Callable[[Path], object], Any]] = {
     "plan": (read, yaml.safe_load(to_text(PlanFile(plan=plan(), cluster=SMALL, model=SMALL_MODEL)))),
     "short plan": (as_plan, SHORT),
     "replicas": (as_plan, REPLICAS),
+    "calibration": (load_calibration, CALIBRATION),
 }
 
 

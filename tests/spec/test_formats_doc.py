@@ -10,6 +10,18 @@ import yaml
 from pydantic import BaseModel
 
 from planner import catalog
+from planner.calibration_file import load_calibration
+from planner.calibration_records import (
+    CalibrationRecord,
+    Entry,
+    FamilyRecord,
+    LayerRecord,
+    LinkPointRecord,
+    LinkRecord,
+    LinksRecord,
+    ResidualRecord,
+    StackRecord,
+)
 from planner.plan_short import ShortPlan, ShortReplicas, ShortStage
 from planner.spec.cluster import IntraNodeSpec, NicSpec
 from planner.spec.cluster_file import (
@@ -48,6 +60,15 @@ def test_the_model_example_loads(tmp_path: Path) -> None:
     assert load_model(path).parameters == 8_030_261_248
 
 
+def test_the_calibration_example_loads(tmp_path: Path) -> None:
+    """As printed."""
+    path = tmp_path / "calibration.yaml"
+    path.write_text(block("format: hetplan-calibration/1"))
+    found = load_calibration(path)
+    assert found.families["A100"].matmul_efficiency == 0.81
+    assert (len(found.layers), len(found.link_points), found.residuals[0].rows) == (2, 2, 41)
+
+
 @pytest.mark.parametrize("start", ["target: megatron\ntp: 8", "zero: 3"])
 def test_the_short_examples_are_short_plans(tmp_path: Path, start: str) -> None:
     """As printed."""
@@ -77,6 +98,15 @@ def test_every_example_is_yaml() -> None:
         ShortPlan,
         ShortStage,
         ShortReplicas,
+        CalibrationRecord,
+        Entry,
+        FamilyRecord,
+        StackRecord,
+        LinkRecord,
+        LinksRecord,
+        ResidualRecord,
+        LayerRecord,
+        LinkPointRecord,
     ],
 )
 def test_every_key_is_explained(model: type[BaseModel]) -> None:

@@ -1,0 +1,185 @@
+"""Calibration files: read with every problem named by its line, written whole, and the one that ships."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from planner import catalog
+from planner.calibration import (
+    ASSUMED,
+    Calibration,
+    Constant,
+    Family,
+    LayerPoint,
+    Link,
+    LinkPoint,
+    Residual,
+    Stack,
+)
+from planner.calibration_merge import gives, sections
+from planner.calibration_points import LAYER_KEYS, LINK_KEYS, RESIDUAL_KEYS, Row, lonely, repeated
+from planner.calibration_records import FORMAT, CalibrationRecord, Entry
+from planner.errors import Problem
+from planner.spec.base import Frozen
+from planner.spec.loose import mappings
+from planner.spec.yaml_file import Document, fail_on, read_document
+from planner.whole_file import write_whole
+from planner.yaml_text import dump
+
+SHIPPED = Path(catalog.__file__).with_name("constants.yaml")
+"""The calibration that ships with the package."""
+
+_HEADER = """\
+# A calibration of hetplan: constants that were fitted or measured, and measured layers and collectives. Whatever
+# is absent keeps its assumed value. docs/formats.md says what every key means.
+"""
+_LARGEST_EXACT = 2**53
+
+
+def load_calibration(path: Path) -> Calibration:
+    """The calibration of a file; raises SpecError with every problem of the file."""
+    document = read_document(path)
+    fail_on(_version(document))
+    fail_on([*document.problems(CalibrationRecord), *_conflicts(document)])
+    return _calibration(document.to(CalibrationRecord))
+
+
+def save_calibration(calibration: Calibration, path: Path) -> None:
+    """Write the file whole or not at all.
+
+    Raises OutputError when it cannot be written, ValueError when it could not be read back.
+    """
+    text = to_text(calibration)
+    write_whole(text, path, "calibration.yaml")
+
+
+def to_text(calibration: Calibration) -> str:
+    """The file's content; raises ValueError for numbers that ``load_calibration`` refuses."""
+    data = _data(calibration)
+    CalibrationRecord.model_validate_json(json.dumps(data))
+    return _HEADER + dump(data)
+
+
+@cache
+def shipped() -> Calibration:
+    """The calibration that ships with the package; everything assumed when there is none."""
+    return load_calibration(SHIPPED) if SHIPPED.exists() else ASSUMED
+
+
+def _version(document: Document) -> Iterator[Problem]:
+    found = document.data.get("format")
+    if found is None:
+        yield document.problem(("format",), f"missing, expected {FORMAT}", f"begin with: format: {FORMAT}")
+    elif str(found).startswith("hetplan-calibration/") and found != FORMAT:
+        what = f"the file is {found}, this hetplan reads {FORMAT}"
+        yield document.problem(("format",), what, "use the hetplan that wrote the file, or measure again")
+    elif found != FORMAT:
+        yield document.problem(("format",), f"expected {FORMAT}, got {found}")
+
+
+def _conflicts(document: Document) -> Iterator[Problem]:
+    """Points and residuals that are there twice, and link curves of one size."""
+    for section, keys in (("residuals", RESIDUAL_KEYS), ("layers", LAYER_KEYS), ("link_points", LINK_KEYS)):
+        for where, before in repeated(_rows(document, section), keys):
+            what = f"the same {', '.join(keys)} as {section}[{before}] on line "
+            line = document.line((section, before))
+            yield document.problem((section, where), f"{what}{line}", "remove one of the two")
+    for where, curve in lonely(_rows(document, "link_points")):
+        what = f"the only size of {curve}, expected at least two"
+        yield document.problem(("link_points", where, "size_bytes"), what, "measure a second size")
+
+
+def _rows(document: Document, section: str) -> Iterator[Row]:
+    return mappings(document.data.get(section))
+
+
+def _calibration(record: CalibrationRecord) -> Calibration:
+    links = {name: getattr(record.links, name) for name in _given(record.links)}
+    parts = (("families", record.families), ("stacks", record.stacks), ("links", links))
+    return Calibration(
+        families={name: Family(**_values(part)) for name, part in record.families.items()},
+        stacks={name: Stack(**_values(part)) for name, part in record.stacks.items()},
+        links={name: Link(**_values(part)) for name, part in links.items()},
+        layers=tuple(LayerPoint(**point.model_dump()) for point in record.layers),
+        link_points=tuple(LinkPoint(**point.model_dump()) for point in record.link_points),
+        residuals=tuple(Residual(**item.model_dump()) for item in record.residuals),
+        constants=tuple(
+            constant
+            for section, records in parts
+            for name, part in records.items()
+            for constant in _constants(f"{section}.{name}", part)
+        ),
+        default_spread=record.default_spread,
+        notes=record.notes,
+        provenance=record.provenance,
+    )
+
+
+def _given(record: Frozen) -> list[str]:
+    """Keys that the file has, in the order of the record."""
+    return [key for key in type(record).model_fields if key in record.model_fields_set]
+
+
+def _entry(record: Frozen, key: str) -> Entry:
+    """A constant of the file; a bare number is a measured one."""
+    found = getattr(record, key)
+    return found if isinstance(found, Entry) else Entry(value=found)
+
+
+def _values(record: Frozen) -> dict[str, float]:
+    return {key: _entry(record, key).value for key in _given(record)}
+
+
+def _constants(name: str, record: Frozen) -> Iterator[Constant]:
+    """Provenance of each constant of the file that is not plainly assumed."""
+    for key in _given(record):
+        entry = _entry(record, key)
+        default = type(record).model_fields[key].default
+        if entry.provenance != "assumed" or entry.spread is not None or entry.value == default:
+            yield Constant(
+                name=f"{name}.{key}", value=entry.value, provenance=entry.provenance, spread=entry.spread
+            )
+
+
+def _data(calibration: Calibration) -> dict[str, Any]:
+    """The file as plain data; absent what is empty."""
+    known = {constant.name: constant for constant in calibration.constants}
+    data: dict[str, Any] = {
+        "notes": calibration.notes,
+        "provenance": calibration.provenance,
+    }
+    if calibration.default_spread != ASSUMED.default_spread:
+        data["default_spread"] = _number(calibration.default_spread)
+    for section, parts, assumed in sections(calibration):
+        data[section] = {
+            name: {
+                key: _constant(getattr(part, key), known.get(f"{section}.{name}.{key}"))
+                for key in gives(section, name, part, assumed, known)
+            }
+            for name, part in parts.items()
+        }
+    for section in ("residuals", "layers", "link_points"):
+        data[section] = [_point(point) for point in getattr(calibration, section)]
+    return {"format": FORMAT, **{key: value for key, value in data.items() if value}}
+
+
+def _constant(value: float, known: Constant | None) -> dict[str, Any]:
+    entry = {"value": _number(value), "provenance": known.provenance if known else "assumed"}
+    if known is not None and known.spread is not None:
+        entry["spread"] = _number(known.spread)
+    return entry
+
+
+def _point(point: LayerPoint | LinkPoint | Residual) -> dict[str, Any]:
+    return {key: _number(value) for key, value in asdict(point).items() if value is not None}
+
+
+def _number(value: Any) -> Any:
+    """A whole number without its point."""
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_EXACT
+    return int(value) if whole else value

@@ -1,0 +1,184 @@
+"""The calibration file as plain records."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from planner.calibration import ASSUMED, ASSUMED_FAMILY, ASSUMED_LINK, ASSUMED_STACK, Provenance
+from planner.spec.base import Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
+
+FORMAT = "hetplan-calibration/1"
+"""Name and version of the calibration file's format."""
+
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+LinkName = Annotated[
+    str, Field(min_length=1, max_length=110, pattern=r"^(node:)?[A-Za-z0-9][A-Za-z0-9._-]*$")
+]
+
+
+class Entry(Frozen):
+    """A constant and how well it is known."""
+
+    value: float
+    spread: NonNegativeFloat | None = None
+    """Relative standard error of the value; unknown when absent."""
+    provenance: Provenance = "measured"
+    """measured, fitted, datasheet or assumed."""
+
+
+class ShareEntry(Entry):
+    """A share above 0 and how well it is known."""
+
+    value: Share
+
+
+class FractionEntry(Entry):
+    """A share, 0 included, and how well it is known."""
+
+    value: Fraction
+
+
+class AmountEntry(Entry):
+    """Seconds, bytes or a factor, and how well they are known."""
+
+    value: NonNegativeFloat
+
+
+def _written(value: Any) -> str:
+    return "<entry>" if isinstance(value, (dict, Entry)) else "<number>"
+
+
+_Share = Annotated[
+    Annotated[Share, Tag("<number>")] | Annotated[ShareEntry, Tag("<entry>")], Discriminator(_written)
+]
+_Fraction = Annotated[
+    Annotated[Fraction, Tag("<number>")] | Annotated[FractionEntry, Tag("<entry>")], Discriminator(_written)
+]
+_Amount = Annotated[
+    Annotated[NonNegativeFloat, Tag("<number>")] | Annotated[AmountEntry, Tag("<entry>")],
+    Discriminator(_written),
+]
+
+
+class FamilyRecord(Frozen):
+    """Constants of one generation of GPUs."""
+
+    matmul_efficiency: _Share = ASSUMED_FAMILY.matmul_efficiency
+    """Share of the dense peak that a large, well-shaped matrix product reaches."""
+    attention_efficiency: _Share = ASSUMED_FAMILY.attention_efficiency
+    """Share of the dense peak that fused (flash) attention reaches."""
+    memory_efficiency: _Share = ASSUMED_FAMILY.memory_efficiency
+    """Share of the datasheet memory bandwidth that a streaming kernel reaches."""
+    kernel_seconds: _Amount = ASSUMED_FAMILY.kernel_seconds
+    """Device seconds that every kernel costs before and after its work."""
+    launch_seconds: _Amount = ASSUMED_FAMILY.launch_seconds
+    """Host seconds per kernel of an eager framework."""
+    link_efficiency: _Share = ASSUMED_FAMILY.link_efficiency
+    """Share of the in-node wire that a collective's ring carries."""
+
+
+class StackRecord(Frozen):
+    """Constants of one training framework."""
+
+    host_factor: _Amount = ASSUMED_STACK.host_factor
+    """Host time per layer over that of plain eager code."""
+    overlap: _Fraction = ASSUMED_STACK.overlap
+    """Share of a computation under which gradient and parameter traffic can hide."""
+    runtime_bytes: _Amount = ASSUMED_STACK.runtime_bytes
+    """Device context, libraries and allocator slack of one process, bytes."""
+    wire: _Share = ASSUMED_STACK.wire
+    """Share of a fabric's rate that the framework's own collectives between nodes reach."""
+
+
+class LinkRecord(Frozen):
+    """Constants of one kind of network between nodes."""
+
+    efficiency: _Share = ASSUMED_LINK.efficiency
+    """Share of the wire that a collective or a send carries."""
+    rail: _Share = ASSUMED_LINK.rail
+    """What is left of that share each time the cards of a node are doubled."""
+
+
+class LinksRecord(Frozen):
+    """Constants of the networks between nodes, by kind."""
+
+    infiniband: LinkRecord = LinkRecord()
+    roce: LinkRecord = LinkRecord()
+    ethernet: LinkRecord = LinkRecord()
+
+
+class ResidualRecord(Frozen):
+    """How far the fit is from the measurements it was fitted to."""
+
+    family: Name
+    """Generation of GPUs."""
+    stack: Name
+    """Training framework."""
+    rows: PositiveInt
+    """Measurements."""
+    spread: NonNegativeFloat
+    """Robust relative standard error of the step time."""
+
+
+class LayerRecord(Frozen):
+    """Measured seconds and bytes of one transformer layer on one device."""
+
+    gpu: Name
+    """Catalogue name of the device."""
+    model: Name
+    """Name of the model that the layer belongs to."""
+    tp: PositiveInt
+    """Devices that share the layer."""
+    micro_batch: PositiveInt
+    """Sequences."""
+    forward_seconds: PositiveFloat
+    """Forward of one layer with its tensor-parallel collectives, seconds."""
+    backward_seconds: PositiveFloat
+    """Backward of one layer, seconds."""
+    activation_bytes: PositiveFloat | None = None
+    """Kept on the device for the backward, bytes."""
+    parameters: PositiveFloat | None = None
+    """Parameters of the layer on the device."""
+
+
+class LinkPointRecord(Frozen):
+    """Measured seconds of one collective or send of a size."""
+
+    link: LinkName
+    """node:<gpu> inside a node, or the name of a fabric."""
+    operation: Literal["all-reduce", "all-gather", "reduce-scatter", "send"]
+    """The collective, or a send."""
+    members: Annotated[int, Field(ge=2)]
+    """Devices of the group."""
+    size_bytes: PositiveFloat
+    """Bytes of the whole tensor."""
+    seconds: PositiveFloat
+    """Seconds of one operation."""
+
+
+class CalibrationRecord(Frozen):
+    """A calibration file."""
+
+    format: Literal["hetplan-calibration/1"]
+    """Name and version of the format."""
+    notes: str = ""
+    """Free text."""
+    provenance: dict[Name, str] = Field(default_factory=dict)
+    """What the measurements were made with; free text by name."""
+    default_spread: PositiveFloat = ASSUMED.default_spread
+    """Relative standard error of a step time where no residual is known."""
+    families: dict[Name, FamilyRecord] = Field(default_factory=dict)
+    """Constants of generations of GPUs, by name."""
+    stacks: dict[Name, StackRecord] = Field(default_factory=dict)
+    """Constants of training frameworks, by name."""
+    links: LinksRecord = LinksRecord()
+    """Constants of networks between nodes, by kind."""
+    residuals: tuple[ResidualRecord, ...] = ()
+    """How far the fit is from its measurements, by family and stack."""
+    layers: tuple[LayerRecord, ...] = ()
+    """Measured layers."""
+    link_points: tuple[LinkPointRecord, ...] = ()
+    """Measured collectives and sends."""

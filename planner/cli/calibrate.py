@@ -1,0 +1,99 @@
+"""``hetplan calibrate``: measured constants and curves in place of assumed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from planner.cli.files import require_writable
+from planner.cli.options import AsJson
+from planner.cli.output import show, show_document
+from planner.errors import OutputError, Problem, SpecError, UsageError
+
+if TYPE_CHECKING:
+    from planner.calibration import Calibration
+
+T = TypeVar("T")
+
+EXAMPLE = "calibration.yaml"
+"""Name of an output, for hints."""
+
+LayerTable = Annotated[
+    Path | None, typer.Option("--layers", metavar="FILE", help="Measured transformer layers (CSV).")
+]
+LinkTable = Annotated[
+    Path | None, typer.Option("--links", metavar="FILE", help="Measured collectives and sends (CSV).")
+]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+
+
+def import_tables(
+    output: Output,
+    layers: LayerTable = None,
+    links: LinkTable = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn tables of measurements into a calibration file.
+
+    Its curves win over the formulas of the cost model wherever a plan uses what was measured.
+    """
+    if layers is None and links is None:
+        raise UsageError("calibrate import: expected --layers FILE, --links FILE, or both")
+    require_new(output, force)
+    found = _imported(layers, links)
+    from planner.calibration_file import save_calibration
+
+    save_calibration(found, output)
+    _tell(found, output, as_json)
+
+
+def require_new(output: Path, force: bool) -> None:
+    """Raise OutputError when the file cannot be written, or is there and may not be replaced."""
+    require_writable(output, EXAMPLE)
+    if output.is_file() and not force:
+        raise OutputError(f"{output}: exists already", hint="name another file, or add --force to replace it")
+
+
+def _imported(layers: Path | None, links: Path | None) -> Calibration:
+    """Both tables; every problem of both is reported at once."""
+    from planner.calibration import Calibration
+    from planner.calibration_csv import import_layers_csv, import_links_csv
+
+    problems: list[Problem] = []
+    layer_points = _table(import_layers_csv, layers, problems)
+    link_points = _table(import_links_csv, links, problems)
+    if problems:
+        raise SpecError(tuple(problems))
+    tables = {key: str(path) for key, path in (("layers", layers), ("links", links)) if path}
+    return Calibration(
+        layers=layer_points,
+        link_points=link_points,
+        provenance={"command": "hetplan calibrate import", **tables},
+    )
+
+
+def _table(
+    read: Callable[[Path], tuple[T, ...]], path: Path | None, problems: list[Problem]
+) -> tuple[T, ...]:
+    """The points of a table; what is wrong with it joins the problems."""
+    try:
+        return () if path is None else read(path)
+    except SpecError as error:
+        problems += error.problems
+        return ()
+
+
+def _tell(found: Calibration, output: Path, as_json: bool) -> None:
+    """What was written, a line for each curve."""
+    from planner.report.calibrated import calibrated_section
+    from planner.report.document import calibrate_document
+
+    if as_json:
+        show_document(calibrate_document(found, output))
+        return
+    show(calibrated_section(found, output), then=f"hetplan search CLUSTER MODEL --calibration {output}")

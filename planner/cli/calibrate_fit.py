@@ -1,0 +1,82 @@
+"""``hetplan calibrate fit``: constants of the cost model from measured runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.calibrate import Force, require_new
+from planner.cli.options import AsJson
+from planner.cli.output import show, show_document
+from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
+
+if TYPE_CHECKING:
+    from planner.calibration import Calibration
+    from planner.measured.fit import Fit, Progress
+
+MaybeOutput = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")
+]
+
+
+def fit_constants(
+    measured: MeasuredFile = None,
+    source: Sources = None,
+    half: Half = None,
+    output: MaybeOutput = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit the constants of the cost model to measured runs.
+
+    Prints each constant with its spread, and the errors of the fitted runs with and without their own model in
+    the fit. Your own runs adjust the shipped constants; the published ones start from nothing.
+    """
+    if output is not None:
+        require_new(output, force)
+    found, calibration = _fitted(measured, source, half)
+    if output is not None:
+        from planner.calibration_file import save_calibration
+
+        save_calibration(calibration, output)
+    from planner.report.fitted import fitted_document, fitted_sections
+
+    if as_json:
+        show_document(fitted_document(found, calibration, output))
+        return
+    then = f"hetplan validate --calibration {output}" if output else "add -o calibration.yaml to keep them"
+    show(*fitted_sections(found, calibration, output), then=then)
+
+
+def _fitted(measured: Path | None, source: list[str] | None, half: str | None) -> tuple[Fit, Calibration]:
+    from dataclasses import replace
+
+    from planner.calibration_file import shipped
+    from planner.measured.fit import fit
+    from planner.measured.fit_memory import fit_memory
+    from planner.measured.parameters import BARE
+
+    runs = asked_runs(measured, source, half)
+    with _progress() as progress:
+        found = fit(runs, shipped() if measured else BARE, progress)
+    words = ["hetplan calibrate fit", *([f"--measured {measured}"] if measured else [])]
+    words += [f"--source {name}" for name in source or ()] + ([f"--half {half}"] if half else [])
+    told = {"command": " ".join(words), "runs": str(len(found.runs))}
+    return found, replace(fit_memory(runs, found.calibration), provenance=told)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """Rounds and error so far on stderr while it is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("fitting") as status:
+        yield lambda rounds, error: status.update(f"fitting: round {rounds}, mean error {error:.1%}")

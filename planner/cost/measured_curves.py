@@ -1,0 +1,194 @@
+"""Curves through measured points: what one layer, or one collective, takes where somebody has measured it.
+
+Between two measured points a monotone cubic; outside them, or with one point only, a guess that says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.calibration import Calibration, LayerPoint, LinkPoint
+from planner.calibration_merge import link_name_key, name_key
+
+Curve = Callable[[float], tuple[float, bool]]
+"""From an abscissa to (value, extrapolated)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """What one transformer layer takes on one device, by measurement."""
+
+    forward_seconds: float
+    """Forward with its tensor-parallel collectives."""
+    backward_seconds: float
+    activation_bytes: float | None
+    """Kept for the backward; None when not measured."""
+    parameters: float | None
+    """Elements on one device; None when not measured."""
+    extrapolated: bool
+    """True when one of the numbers lies outside what was measured."""
+
+
+class LayerCurves:
+    """Measured layers of a calibration, by device, model and tensor-parallel degree."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._points: dict[tuple[str, str, int], dict[int, LayerPoint]] = {}
+        for point in calibration.layers:
+            key = (name_key(point.gpu), name_key(point.model), point.tp)
+            self._points.setdefault(key, {})[point.micro_batch] = point
+        self._curves: dict[tuple[str, str, int], _LayerCurve] = {}
+        self._found: dict[tuple[str, str, int, int], LayerTimes | None] = {}
+
+    def at(self, gpu: str, model_name: str, tp: int, micro_batch: int) -> LayerTimes | None:
+        """One layer at a micro-batch (sequences); None when no point has this device, model and degree."""
+        asked = (gpu, model_name, tp, micro_batch)
+        if asked not in self._found:
+            self._found[asked] = self._at(*asked)
+        return self._found[asked]
+
+    def _at(self, gpu: str, model_name: str, tp: int, micro_batch: int) -> LayerTimes | None:
+        key = (name_key(gpu), name_key(model_name), tp)
+        if key not in self._points:
+            return None
+        if key not in self._curves:
+            self._curves[key] = _LayerCurve(list(self._points[key].values()))
+        return self._curves[key].at(micro_batch)
+
+
+class LinkCurves:
+    """Measured collectives and sends of a calibration."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._points: dict[tuple[str, str, int], dict[float, float]] = {}
+        for point in calibration.link_points:
+            self._points.setdefault(_curve_key(point), {})[point.size_bytes] = point.seconds
+        self._curves: dict[tuple[str, str, int], Curve] = {}
+        self._found: dict[tuple[str, str, int, float], tuple[float, bool] | None] = {}
+
+    def seconds(
+        self, link: str, operation: str, members: int, size_bytes: float
+    ) -> tuple[float, bool] | None:
+        """(seconds, extrapolated) of one operation on a tensor of ``size_bytes``; None without a curve.
+
+        An all-reduce that nobody measured is a reduce-scatter and an all-gather, when both were.
+        """
+        asked = (link, operation, members, size_bytes)
+        if asked not in self._found:
+            self._found[asked] = self._own(*asked) or self._composed(*asked)
+        return self._found[asked]
+
+    def _own(self, link: str, operation: str, members: int, size_bytes: float) -> tuple[float, bool] | None:
+        key = (link_name_key(link), operation, members)
+        if key not in self._points:
+            return None
+        if key not in self._curves:
+            self._curves[key] = _logarithmic(self._points[key])
+        return self._curves[key](size_bytes)
+
+    def _composed(
+        self, link: str, operation: str, members: int, size_bytes: float
+    ) -> tuple[float, bool] | None:
+        if operation != "all-reduce":
+            return None
+        parts = [self._own(link, half, members, size_bytes) for half in ("reduce-scatter", "all-gather")]
+        if parts[0] is None or parts[1] is None:
+            return None
+        return parts[0][0] + parts[1][0], parts[0][1] or parts[1][1]
+
+
+class _LayerCurve:
+    """Every measured number of a layer over the micro-batch."""
+
+    def __init__(self, points: list[LayerPoint]) -> None:
+        kept = {point.micro_batch: point.activation_bytes for point in points if point.activation_bytes}
+        self._forward = _linear({point.micro_batch: point.forward_seconds for point in points})
+        self._backward = _linear({point.micro_batch: point.backward_seconds for point in points})
+        self._activation = _linear(kept) if kept else None
+        self._parameters = next((point.parameters for point in points if point.parameters), None)
+
+    def at(self, micro_batch: int) -> LayerTimes:
+        forward, backward = self._forward(micro_batch), self._backward(micro_batch)
+        kept = self._activation(micro_batch) if self._activation else (None, False)
+        return LayerTimes(
+            forward_seconds=forward[0],
+            backward_seconds=backward[0],
+            activation_bytes=kept[0],
+            parameters=self._parameters,
+            extrapolated=forward[1] or backward[1] or kept[1],
+        )
+
+
+def _curve_key(point: LinkPoint) -> tuple[str, str, int]:
+    return link_name_key(point.link), point.operation, point.members
+
+
+def _linear(values: dict[int, float]) -> Curve:
+    """Through all points, straight beyond them: never shorter above, never negative below."""
+    xs = sorted(values)
+    ys = [values[x] for x in xs]
+    between = _between([float(x) for x in xs], ys)
+
+    def value(x: float) -> tuple[float, bool]:
+        if x in values:
+            return values[int(x)], False
+        if xs[0] < x < xs[-1]:
+            return between(x), False
+        if x > xs[-1]:
+            return max(ys[-1], ys[-1] + _last_slope(xs, ys) * (x - xs[-1])), True
+        line = ys[0] - _first_slope(xs, ys) * (xs[0] - x)
+        return min(ys[0], max(line, ys[0] * x / xs[0])), True
+
+    return value
+
+
+def _logarithmic(values: dict[float, float]) -> Curve:
+    """Seconds over bytes on logarithmic axes; beyond the points between constant and proportional to size."""
+    logarithms = {math.log(size): math.log(values[size]) for size in values}
+    xs = sorted(logarithms)
+    ys = [logarithms[x] for x in xs]
+    between = _between(xs, ys)
+    below = _within_one(_first_slope(xs, ys)) if len(xs) > 1 else 1.0
+    above = _within_one(_last_slope(xs, ys)) if len(xs) > 1 else 1.0
+
+    def value(size: float) -> tuple[float, bool]:
+        if size in values:
+            return values[size], False
+        x = math.log(size) if size > 0 else -math.inf
+        if x > xs[-1]:
+            return math.exp(ys[-1] + above * (x - xs[-1])), True
+        if x < xs[0]:
+            return math.exp(ys[0] - below * (xs[0] - max(x, min(xs[0], 0.0)))), True
+        return math.exp(between(x)), False
+
+    return value
+
+
+def _between(xs: list[float], ys: list[float]) -> Callable[[float], float]:
+    """The monotone cubic through the points, built when it is first asked."""
+    cubic: list[Callable[[float], float]] = []
+
+    def value(x: float) -> float:
+        if not cubic:
+            from scipy.interpolate import PchipInterpolator
+
+            cubic.append(PchipInterpolator(xs, ys))
+        return float(cubic[0](x))
+
+    return value
+
+
+def _first_slope(xs: list[float] | list[int], ys: list[float]) -> float:
+    """Slope at the small end; through zero when there is one point."""
+    return (ys[1] - ys[0]) / (xs[1] - xs[0]) if len(xs) > 1 else ys[0] / xs[0]
+
+
+def _last_slope(xs: list[float] | list[int], ys: list[float]) -> float:
+    """Slope at the large end; through zero when there is one point."""
+    return (ys[-1] - ys[-2]) / (xs[-1] - xs[-2]) if len(xs) > 1 else ys[0] / xs[0]
+
+
+def _within_one(slope: float) -> float:
+    return min(1.0, max(0.0, slope))

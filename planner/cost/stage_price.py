@@ -1,0 +1,52 @@
+"""What one stage costs on given replicas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.cost.values import Memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """Seconds of one micro-batch on one replica, all its layers; the parts add up to forward + backward."""
+
+    forward_seconds: float
+    backward_seconds: float
+    compute_seconds: float
+    recompute_seconds: float
+    tensor_parallel_seconds: float
+    zero_seconds: float
+    """Exposed ZeRO traffic."""
+    hidden_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePrice:
+    """One stage on given replicas."""
+
+    forward: tuple[float, ...]
+    """Seconds of the slowest replica, [chunk]."""
+    backward: tuple[float, ...]
+    work_seconds: float
+    """Seconds of all micro-batches of the slowest replica, without waiting for other stages."""
+    sync_seconds: float
+    """Exposed gradient reduction and parameter gather at the end of the step."""
+    hidden_sync_seconds: float
+    optimizer_seconds: float
+    micro_batches: tuple[MicroBatch, ...]
+    """The largest micro-batch of each group, [group]."""
+    slowest: int
+    """Index of the group with most work."""
+    memories: tuple[Memory, ...]
+    """[group]"""
+
+    @property
+    def tail_seconds(self) -> float:
+        """What follows the last backward."""
+        return self.sync_seconds + self.optimizer_seconds
+
+    @property
+    def fits(self) -> bool:
+        """True when every device of the stage holds its part."""
+        return all(item.fits for item in self.memories)

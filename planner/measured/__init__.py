@@ -1,0 +1,1 @@
+"""Measured runs: read from a table, predicted, compared, and fitted to."""

@@ -1,0 +1,88 @@
+"""What a fit found: constants with their spreads, and how far the runs are from it."""
+
+from __future__ import annotations
+
+from math import expm1
+from pathlib import Path
+
+import numpy as np
+from rich.console import RenderableType
+
+from planner.calibration import Calibration
+from planner.measured.fit import Fit
+from planner.report.document import head
+from planner.report.keys import Document
+from planner.report.layout import section
+from planner.report.numbers import MISSING, count, percent, significant
+from planner.report.table import FittedTable, number, table, words
+
+
+def fitted_sections(fit: Fit, calibration: Calibration, path: Path | None) -> list[RenderableType]:
+    """Constants, errors by source, error bars."""
+    where = f", wrote {path}" if path else ""
+    return [
+        section(f"Constants, fitted to {count(len(fit.runs), 'run')}{where}", _constants(calibration)),
+        section("Errors of the fitted runs", _errors(fit)),
+        *([section("Error bars", _bars(calibration))] if calibration.residuals else []),
+    ]
+
+
+def _constants(calibration: Calibration) -> FittedTable:
+    rows = [
+        (item.name, significant(item.value), MISSING if item.spread is None else f"±{percent(item.spread)}")
+        for item in calibration.constants
+    ]
+    return table([words("constant", least=34), number("value"), number("spread")], rows)
+
+
+def _errors(fit: Fit) -> FittedTable:
+    rows = [
+        (source, str(len(own)), percent(float(np.mean(own))), percent(float(np.mean(left))))
+        for source, own, left in _by_source(fit)
+    ]
+    columns = [words("source"), number("runs"), number("mean error"), number("own model\nleft out")]
+    return table(columns, rows)
+
+
+def _bars(calibration: Calibration) -> FittedTable:
+    rows = [
+        (item.family, item.stack, str(item.rows), f"±{percent(item.spread)}")
+        for item in calibration.residuals
+    ]
+    return table([words("family"), words("stack"), number("runs"), number("spread")], rows)
+
+
+def _by_source(fit: Fit) -> list[tuple[str, list[float], list[float]]]:
+    """(source, errors, errors with the run's own model left out) of every source, sorted."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for run, error, left in zip(fit.runs, fit.errors, fit.left_out_errors, strict=True):
+        own, others = found.setdefault(run.source, ([], []))
+        own.append(abs(expm1(error)))
+        others.append(abs(expm1(left)))
+    return [(source, *found[source]) for source in sorted(found)]
+
+
+def fitted_document(fit: Fit, calibration: Calibration, path: Path | None) -> Document:
+    """The same as a dictionary."""
+    return {
+        **head("calibrate fit"),
+        "file": None if path is None else str(path),
+        "runs": len(fit.runs),
+        "constants": [
+            {"name": item.name, "value": item.value, "spread": item.spread, "provenance": item.provenance}
+            for item in calibration.constants
+        ],
+        "sources": [
+            {
+                "source": source,
+                "runs": len(own),
+                "mean_error": float(np.mean(own)),
+                "left_out_error": float(np.mean(left)),
+            }
+            for source, own, left in _by_source(fit)
+        ],
+        "residuals": [
+            {"family": item.family, "stack": item.stack, "runs": item.rows, "spread": item.spread}
+            for item in calibration.residuals
+        ],
+    }

@@ -1,0 +1,246 @@
+"""How true the cost model is: its predictions of measured runs, by source and by group, and where it is worst."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.measured.predictions import Prediction
+from planner.measured.statistics import Errors, FitTruth, GroupTruth, SourceTruth, Truth, worst
+from planner.measured.values import Skipped
+from planner.report.layout import pairs, section
+from planner.report.numbers import MISSING, count, time_unit
+from planner.report.paragraph import Paragraph
+from planner.report.table import number, table, words
+
+Entry = TypeVar("Entry")
+
+FEW_GROUPS = 20
+"""Groups that are shown without being asked for."""
+MOST_REASONS = 12
+"""Reasons that are shown one by one."""
+
+ERROR_COLUMNS = (
+    number("\nruns"),
+    number("\nmean"),
+    number("\nmedian"),
+    number("90th\npct."),
+    number("\nbias"),
+)
+"""Columns of ``_error_cells``."""
+TIME_LEGEND = (
+    ("error", "predicted over measured, less 1; bias is the mean that keeps the signs"),
+    ("in spread", "runs within the error that the estimate admits to"),
+    (
+        "rank corr.",
+        "Spearman, mean over groups of 4 runs or more; the runs of a group differ in their plan only",
+    ),
+    ("regret", "in a group, the plan predicted best over the best measured, less 1"),
+)
+FIT_LEGEND = (
+    ("false alarms", "ran, though out of memory was predicted"),
+    ("missed", "out of memory, though predicted to fit"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Predictions of measured runs, and where they come from."""
+
+    measured: str
+    """Where the measured runs are from."""
+    calibration: str
+    """Where the calibration is from."""
+    half: str | None
+    """``fitted`` or ``held-out``; None when all runs are predicted."""
+    predictions: tuple[Prediction, ...]
+    skipped: tuple[Skipped, ...]
+    truth: Truth
+
+
+def validation_sections(
+    validation: Validation, most_worst: int, every_group: bool = False
+) -> list[RenderableType]:
+    """The whole report; many groups of several sources only on request."""
+    truth = validation.truth
+    parts: list[RenderableType] = [_understood(validation), _time(truth)]
+    if choices(truth) and (every_group or shows_groups(truth)):
+        parts.append(_groups(truth))
+    parts += [_memory(truth)] if truth.memory else []
+    parts += [_fits(truth)] if truth.fits else []
+    far = worst(validation.predictions, most_worst)
+    parts += [_worst(far)] if far else []
+    reasons = not_predicted(validation)
+    parts += [_not_predicted(reasons)] if reasons else []
+    return parts
+
+
+def choices(truth: Truth) -> list[GroupTruth]:
+    """Groups of several runs; one run alone leaves nothing to choose."""
+    return [group for group in truth.groups if group.regret is not None]
+
+
+def shows_groups(truth: Truth) -> bool:
+    """True when the groups are few enough, or of one source, to be shown without being asked for."""
+    return len(truth.sources) <= 1 or len(choices(truth)) <= FEW_GROUPS
+
+
+def not_predicted(validation: Validation) -> Counter[str]:
+    """Rows without a prediction, by reason."""
+    failures = (entry.failure for entry in validation.predictions if entry.estimate is None)
+    return Counter([*(entry.reason for entry in validation.skipped), *failures])
+
+
+def _understood(validation: Validation) -> Group:
+    sources = {entry.run.source for entry in validation.predictions}
+    runs = f"{count(len(validation.predictions), 'run')} of {count(len(sources), 'source')}"
+    half = f", the {validation.half} half" if validation.half else ""
+    rows = (
+        ("measured", f"{validation.measured}: {runs}{half}"),
+        ("numbers", validation.calibration),
+    )
+    return section("Understood", pairs(rows))
+
+
+def _time(truth: Truth) -> Group:
+    title = "Step time by source"
+    if truth.total is None:
+        return section(title, Paragraph("no run with a measured step time could be predicted"))
+    columns = (
+        words("\nsource"),
+        *ERROR_COLUMNS,
+        number("in\nspread"),
+        number("rank\ncorr."),
+        number("mean\nregret"),
+        number("worst\nregret"),
+    )
+    rows = [_source_row(entry) for entry in _with_total(truth.sources, truth.total)]
+    return section(
+        f"{title} (errors and regret in %)", table(columns, rows, gap=1), Text(""), pairs(TIME_LEGEND)
+    )
+
+
+def _source_row(entry: SourceTruth) -> list[str]:
+    return [
+        entry.source,
+        *_error_cells(entry.errors),
+        _percent(entry.coverage, 0),
+        _correlation(entry.rank_correlation),
+        _percent(entry.mean_regret),
+        _percent(entry.worst_regret),
+    ]
+
+
+def _groups(truth: Truth) -> Group:
+    several = len(truth.sources) > 1
+    columns = (
+        *([words("\nsource", least=10)] if several else []),
+        words("\nmodel", least=10),
+        number("\ndevices"),
+        number("\nlength"),
+        number("\nbatch"),
+        number("\nruns"),
+        number("mean\nerror"),
+        number("\nbias"),
+        number("rank\ncorr."),
+        number("\nregret"),
+    )
+    shown = choices(truth)
+    rows = [[*([entry.source] if several else []), *_group_row(entry)] for entry in shown]
+    parts: list[RenderableType] = [table(columns, rows, gap=1)]
+    if alone := len(truth.groups) - len(shown):
+        parts.append(Paragraph(f"and {count(alone, 'group')} of a single run"))
+    return section("Step time by group (errors and regret in %)", *parts)
+
+
+def _group_row(entry: GroupTruth) -> list[str]:
+    return [
+        entry.model,
+        str(entry.devices),
+        str(entry.sequence_length),
+        str(entry.global_batch),
+        str(entry.errors.runs),
+        _percent(entry.errors.mean),
+        _percent(entry.errors.bias),
+        _correlation(entry.rank_correlation),
+        _percent(entry.regret),
+    ]
+
+
+def _memory(truth: Truth) -> Group:
+    rows = [
+        [entry.source, *_error_cells(entry.errors)] for entry in _with_total(truth.memory, truth.total_memory)
+    ]
+    return section("Memory by source (errors in %)", table((words("\nsource"), *ERROR_COLUMNS), rows))
+
+
+def _fits(truth: Truth) -> Group:
+    columns = (
+        words("\nsource"),
+        number("\nruns"),
+        number("ran,\nas predicted"),
+        number("out of memory,\nas predicted"),
+        number("false\nalarms"),
+        number("\nmissed"),
+    )
+    rows = [_fit_row(entry) for entry in _with_total(truth.fits, truth.total_fits)]
+    return section("Out of memory (runs)", table(columns, rows), Text(""), pairs(FIT_LEGEND))
+
+
+def _fit_row(entry: FitTruth) -> list[str]:
+    numbers = (entry.runs, entry.both_fit, entry.both_out, entry.false_alarms, entry.missed)
+    return [entry.source, *(str(value) for value in numbers)]
+
+
+def _worst(predictions: Sequence[Prediction]) -> Group:
+    unit = time_unit(entry.run.step_seconds for entry in predictions)
+    columns = (
+        words("run", least=16),
+        number(f"measured\n({unit.name})"),
+        number(f"predicted\n({unit.name})"),
+        number("error\n(%)"),
+        words("doubt", least=20),
+    )
+    rows = [
+        [
+            entry.run.id,
+            unit.show(entry.run.step_seconds),
+            unit.show(entry.predicted_seconds),
+            _percent(entry.error),
+            entry.run.doubt or MISSING,
+        ]
+        for entry in predictions
+    ]
+    return section("Worst runs", table(columns, rows))
+
+
+def _not_predicted(reasons: Counter[str]) -> Group:
+    shown = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    rows = [[str(number_of), reason] for reason, number_of in shown[:MOST_REASONS]]
+    if more := shown[MOST_REASONS:]:
+        rows.append([str(sum(rest for _, rest in more)), f"{count(len(more), 'other reason')}"])
+    title = f"Not predicted ({count(reasons.total(), 'row')})"
+    return section(title, table((number("rows"), words("reason", least=40)), rows))
+
+
+def _with_total(entries: tuple[Entry, ...], total: Entry | None) -> tuple[Entry, ...]:
+    """The total under several entries; a single one is its own total."""
+    return (*entries, total) if total is not None and len(entries) > 1 else entries
+
+
+def _error_cells(errors: Errors) -> list[str]:
+    shares = (errors.mean, errors.median, errors.ninetieth, errors.bias)
+    return [str(errors.runs), *(_percent(share) for share in shares)]
+
+
+def _percent(share: float | None, decimals: int = 1) -> str:
+    return MISSING if share is None else f"{100 * share:.{decimals}f}"
+
+
+def _correlation(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"

@@ -1,0 +1,116 @@
+"""Any calibration that a file can hold."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, get_args
+
+from hypothesis import strategies as st
+
+from planner.calibration import (
+    Calibration,
+    Constant,
+    Family,
+    LayerPoint,
+    Link,
+    LinkPoint,
+    Provenance,
+    Residual,
+    Stack,
+)
+from planner.calibration_merge import layer_key, link_key, sections
+
+NAMES = st.sampled_from(["A100", "H100-80", "V100", "1e9", "no", "RTX-3090", "x.y", "null"])
+SHARES = st.one_of(st.floats(0.001, 1), st.sampled_from([1.0, 0.75, 0.7]))
+POSITIVE = st.one_of(st.floats(1e-9, 1e15), st.integers(1, 2**40).map(float))
+SPREADS = st.none() | st.floats(0, 2)
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
+
+
+def parts(kind: Any) -> st.SearchStrategy[Any]:
+    """A Family, a Stack or a Link; some constants at their assumed values."""
+    made = {}
+    for field in fields(kind):
+        share = field.name.endswith("efficiency") or field.name in ("overlap", "wire", "rail")
+        made[field.name] = st.just(field.default) | (SHARES if share else POSITIVE)
+    return st.builds(kind, **made)
+
+
+LAYERS = st.builds(
+    LayerPoint,
+    gpu=NAMES,
+    model=NAMES,
+    tp=st.integers(1, 8),
+    micro_batch=st.integers(1, 64),
+    forward_seconds=POSITIVE,
+    backward_seconds=POSITIVE,
+    activation_bytes=st.none() | POSITIVE,
+    parameters=st.none() | POSITIVE,
+)
+
+
+@st.composite
+def link_curves(draw: st.DrawFn) -> list[LinkPoint]:
+    """Two sizes or more of one operation."""
+    link = draw(st.sampled_from(["ib", "roce-1", "node:A100"]))
+    operation: Any = draw(st.sampled_from(["all-reduce", "all-gather", "reduce-scatter", "send"]))
+    members = draw(st.integers(2, 64))
+    return [
+        LinkPoint(link=link, operation=operation, members=members, size_bytes=size, seconds=draw(POSITIVE))
+        for size in draw(st.lists(POSITIVE, min_size=2, max_size=3, unique=True))
+    ]
+
+
+@st.composite
+def calibrations(draw: st.DrawFn) -> Calibration:
+    """With a provenance for some of its constants."""
+    curves = draw(st.lists(link_curves(), max_size=2))
+    bare = Calibration(
+        families=draw(st.dictionaries(NAMES, parts(Family), max_size=3)),
+        stacks=draw(st.dictionaries(NAMES, parts(Stack), max_size=2)),
+        links=draw(
+            st.dictionaries(st.sampled_from(["infiniband", "roce", "ethernet"]), parts(Link), max_size=3)
+        ),
+        layers=tuple(draw(st.lists(LAYERS, max_size=4, unique_by=layer_key))),
+        link_points=tuple({link_key(point): point for curve in curves for point in curve}.values()),
+        residuals=tuple(draw(st.lists(RESIDUALS, max_size=3, unique_by=lambda item: item.family))),
+        default_spread=draw(st.floats(0.01, 2)),
+        notes=draw(WORDS),
+        provenance=draw(st.dictionaries(NAMES, WORDS, max_size=3)),
+    )
+    return Calibration(**{**_as_dict(bare), "constants": tuple(_constants(draw, bare))})
+
+
+RESIDUALS = st.builds(Residual, family=NAMES, stack=NAMES, rows=st.integers(1, 1000), spread=st.floats(0, 2))
+
+
+def _as_dict(calibration: Calibration) -> dict[str, Any]:
+    return {field.name: getattr(calibration, field.name) for field in fields(calibration)}
+
+
+def _constants(draw: st.DrawFn, calibration: Calibration) -> list[Constant]:
+    """Provenance of some constants, in the order of the file."""
+    found = []
+    for section, named, _ in sections(calibration):
+        for name in _in_file_order(section, named):
+            for field in fields(named[name]):
+                if draw(st.booleans()):
+                    provenance = draw(
+                        st.sampled_from([word for word in get_args(Provenance) if word != "assumed"])
+                    )
+                    value = getattr(named[name], field.name)
+                    found.append(
+                        Constant(
+                            name=f"{section}.{name}.{field.name}",
+                            value=value,
+                            provenance=provenance,
+                            spread=draw(SPREADS),
+                        )
+                    )
+    return found
+
+
+def _in_file_order(section: str, named: dict[str, Any]) -> list[str]:
+    """Kinds of links have an order of their own."""
+    order = ["infiniband", "roce", "ethernet"]
+    return [kind for kind in order if kind in named] if section == "links" else list(named)

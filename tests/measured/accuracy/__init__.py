@@ -1,0 +1,1 @@
+"""The page docs/accuracy.md and its picture, written by ``make accuracy``."""

@@ -1,0 +1,171 @@
+"""The published table: row by row, by source, and what docs/measurements.md says of it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from planner import catalog
+from planner.errors import UsageError
+from planner.measured.inputs import LATENCY_US
+from planner.measured.row import COLUMNS, Row
+from planner.measured.table import load_table, published_path
+from planner.measured.values import Run, Table
+
+HERE = Path(__file__).parent
+DOC = HERE.parents[1] / "docs" / "measurements.md"
+
+
+@cache
+def published() -> Table:
+    """All published rows."""
+    return load_table(published_path())
+
+
+@cache
+def published_rows() -> tuple[dict[str, str], ...]:
+    """The same as they stand in the file."""
+    with published_path().open(encoding="utf-8", newline="") as file:
+        return tuple(csv.DictReader(file))
+
+
+def run(name: str) -> Run:
+    """A published run."""
+    return next(item for item in published().runs if item.id == name)
+
+
+def test_every_published_row_becomes_a_run_or_says_why_not() -> None:
+    """Nothing is lost, and only rows that say so are skipped."""
+    table, rows = published(), published_rows()
+    assert len({row["id"] for row in rows}) == len(rows) == len(table.runs) + len(table.skipped)
+    assert {item.id for item in table.skipped} == {row["id"] for row in rows if row["inexpressible"]}
+    assert all(item.reason for item in table.skipped)
+    assert all(item.reference and item.stack for item in table.runs)
+
+
+def test_published_columns_are_the_ones_that_are_read() -> None:
+    """In the same order."""
+    assert tuple(published_rows()[0]) == COLUMNS
+
+
+def test_published_runs_have_plausible_measurements() -> None:
+    """Seconds, or memory, or out of memory; never more memory than the device has."""
+    for item in published().runs:
+        capacity = catalog.gpu(item.cluster.pools[0].devices[0]).memory_gib * 2**30
+        assert item.step_seconds or item.peak_memory_bytes or not item.fits
+        assert item.step_seconds is None or 0.01 < item.step_seconds < 1000
+        assert item.peak_memory_bytes is None or 1e9 < item.peak_memory_bytes <= 1.01 * capacity
+        assert item.plan.devices == len(item.cluster.pools[0].hosts) * len(item.cluster.pools[0].devices)
+
+
+def test_a_single_node_run_of_vtrain() -> None:
+    """vts-0001: two devices, a pipeline of two."""
+    item = run("vts-0001")
+    assert (item.source, item.stack) == ("vtrain-single-node", "Megatron-DeepSpeed")
+    assert (item.step_seconds, item.peak_memory_bytes, item.fits) == (0.37216, None, True)
+    assert (item.devices, item.plan.pp, item.plan.micro_batches) == (2, 2, 2)
+    assert [stage.layers for stage in item.plan.stages] == [12, 12]
+    assert item.plan.stages[0].replicas[0].micro_batch == 8
+    assert item.plan.stages[0].recompute == "full"
+    assert (item.model.layers, item.model.hidden, item.model.heads, item.model.ffn) == (24, 1024, 16, 4096)
+    assert (item.model.training.precision, item.model.training.attention) == ("fp16", "unfused")
+    assert item.cluster.pools[0].nics == ()
+
+
+def test_a_run_of_megatron_at_39_billion() -> None:
+    """SC21's table 1 prints 138 TFLOP/s a device, recomputation counted: 14.45 s."""
+    item = run("sc21-39B")
+    layers, hidden, batch, length, vocab = 48, 8192, 1536, 2048, 51200
+    ends = length / (6 * hidden) + vocab / (16 * layers * hidden)
+    flops = 96 * batch * length * layers * hidden**2 * (1 + ends)
+    assert item.step_seconds == pytest.approx(flops / 138e12 / 512, rel=1e-5)
+    assert item.step_seconds == pytest.approx(14.4535, abs=1e-4)
+    group = item.plan.stages[0].replicas[0]
+    assert (group.tp, item.plan.pp, group.count, group.micro_batch) == (8, 2, 32, 2)
+    assert "assumed" in item.doubt
+    pool = item.cluster.pools[0]
+    assert (len(pool.hosts), pool.nics[0].count, pool.nics[0].bandwidth_gbps) == (64, 8, 200)
+    assert item.cluster.fabrics["infiniband"].latency_us == LATENCY_US["infiniband"]
+
+
+def test_a_run_of_mpt() -> None:
+    """mpt-001: 70 B on 512 H100, 1007 tokens a second and device."""
+    item = run("mpt-001")
+    assert item.step_seconds == pytest.approx(4096 * 2048 / (1007 * 512), rel=1e-5)
+    assert (item.plan.target, item.plan.zero, item.plan.stages[0].dp) == ("torch", 3, 512)
+    assert item.model.parameters == pytest.approx(64.8624e9, rel=1e-4)
+    assert item.model.training.attention == "flash"
+    assert not item.model.drops
+
+
+def test_a_run_of_bloom_with_its_memory() -> None:
+    """bloomtune-037: ZeRO-0 takes 72 GB."""
+    item = run("bloomtune-037")
+    group = item.plan.stages[0].replicas[0]
+    assert (item.step_seconds, item.peak_memory_bytes) == (137.34, 72e9)
+    assert (group.tp, item.plan.pp, group.count, group.micro_batch, item.plan.zero) == (8, 12, 4, 2, 0)
+    assert (item.model.hidden, item.model.vocab, item.model.learned_positions) == (14336, 250000, 0)
+
+
+def test_runs_out_of_memory_are_facts() -> None:
+    """181 B parameters on 384 devices: three plans that did not fit."""
+    lost = [item for item in published().runs if not item.fits and item.source == "bloom-tuning"]
+    found = {(item.plan.stages[0].replicas[0].tp, item.plan.pp, item.plan.stages[0].dp) for item in lost}
+    assert found == {(8, 1, 48), (2, 6, 32)}
+    assert all(item.step_seconds is None for item in lost)
+
+
+def test_an_uneven_run_of_amp() -> None:
+    """amp-t4-05: cuts 0 6 9 12 15 18 21 24 30 over 30 units, of which 3 to 26 are layers."""
+    item = run("amp-t4-05")
+    assert [stage.layers for stage in item.plan.stages] == [3, 3, 3, 3, 3, 3, 3, 3]
+    item = run("amp-t4-07")
+    assert [stage.layers for stage in item.plan.stages] == [1, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 2, 2]
+    assert (item.step_seconds, item.model.vocab) == (1.55, 52256)
+    assert item.cluster.pools[0].intra_node.shared
+
+
+def test_an_uneven_run_of_sailor() -> None:
+    """Units count the embedding and the head: 5, 7, 7, 7 are 4, 7, 7, 6 layers."""
+    item = run("sailor-clariden-OPT-350-N4-N4_D1")
+    assert [stage.layers for stage in item.plan.stages] == [4, 7, 7, 6]
+    assert (item.step_seconds, item.peak_memory_bytes) == (1.60196, 7.359e9)
+
+
+def test_the_published_table_is_found(tmp_path: Path) -> None:
+    """Inside an installed package, else beside it, else the message says what to do."""
+    package = tmp_path / "site" / "planner"
+    with pytest.raises(UsageError) as caught:
+        published_path(package)
+    assert "--measured" in str(caught.value.hint)
+    beside = tmp_path / "site" / "tests" / "measured" / "published.csv"
+    inside = package / "measured" / "data" / "published.csv"
+    for place in (beside, inside):
+        place.parent.mkdir(parents=True)
+        place.touch()
+        assert published_path(package) == place
+    assert published_path() == HERE / "published.csv"
+
+
+def test_the_document_names_the_columns() -> None:
+    """In the order of the file, and each with its meaning."""
+    table = re.findall(r"^\| `(\w+)` \| (.+) \|$", DOC.read_text(encoding="utf-8"), re.MULTILINE)
+    assert tuple(name for name, _ in table) == COLUMNS
+    assert [meaning for _, meaning in table] == [
+        str(field.description).replace("``", "`") for field in Row.model_fields.values()
+    ]
+
+
+def test_the_document_counts_the_rows() -> None:
+    """Rows, runs and skipped rows of every source."""
+    table = re.findall(r"^\| ([\w-]+) \| (\d+) \| (\d+) \|", DOC.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = Counter(row["source"] for row in published_rows())
+    runs = Counter(item.source for item in published().runs)
+    assert {name: (int(whole), int(used)) for name, whole, used in table} == {
+        name: (rows[name], runs[name]) for name in rows
+    }

@@ -1,0 +1,112 @@
+"""Small problems whose cost model has every term: odd constants, tiles, odd shapes, measured curves."""
+
+from __future__ import annotations
+
+import random
+
+from planner.calibration import Calibration, Family, LayerPoint, Link, LinkPoint, Stack
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from tests.clusters import small_problem
+
+Problem = tuple[ClusterSpec, ModelSpec, Calibration]
+
+
+def with_constants(seed: int) -> Problem:
+    """Tiles on known multiprocessors, and constants far from the assumed ones."""
+    spec, model = small_problem(seed)
+    draw = random.Random(seed + 1)
+    gpus = {
+        name: gpu.model_copy(update={"family": name, "multiprocessors": draw.choice([0, 16, 40, 108])})
+        for name, gpu in spec.gpus.items()
+    }
+    calibration = Calibration(
+        families={name: _family(draw) for name in gpus},
+        stacks={name: _stack(draw) for name in ("megatron", "deepspeed", "flagscale")},
+        links={kind: _link(draw) for kind in ("infiniband", "roce", "ethernet")},
+    )
+    return spec.model_copy(update={"gpus": gpus}), model, calibration
+
+
+def with_shapes(seed: int) -> Problem:
+    """Heads that no fused softmax takes, rows that are not aligned, dropout and other number formats."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 2)
+    precision = draw.choice(["fp16", "bf16", "fp8", "tf32"])
+    gpus = {
+        name: gpu.model_copy(update={"tflops": _rates(gpu.tflops["fp16"])}) for name, gpu in spec.gpus.items()
+    }
+    training = model.training.model_copy(
+        update={
+            "sequence_length": draw.choice([250, 256, 1000, 1024]),
+            "dropout": draw.choice([None, True, False]),
+            "precision": precision,
+        }
+    )
+    heads = draw.choice([3, 4, 5, 6, 8])
+    shape = {"heads": heads, "kv_heads": heads, "head_dim": draw.choice([64, 108]), "ffn": 500 * heads}
+    model = model.model_copy(update={**shape, "training": training})
+    return spec.model_copy(update={"gpus": gpus}), model, calibration
+
+
+def with_measurements(seed: int) -> Problem:
+    """Layers measured on one of the devices, and curves of some links."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 3)
+    name = draw.choice(sorted(spec.gpus))
+    forward, kept = draw.choice([1e-4, 1e-3, 1e-2]), draw.choice([None, 1e7])
+    layers = tuple(
+        LayerPoint(
+            gpu=name,
+            model=model.name,
+            tp=1,
+            micro_batch=size,
+            forward_seconds=forward * (1 + size),
+            backward_seconds=2 * forward * (1 + size),
+            activation_bytes=kept and kept * size,
+        )
+        for size in (1, 2, 4)
+    )
+    points = tuple(
+        LinkPoint(link=link, operation=operation, members=2, size_bytes=size, seconds=1e-4 + size / 1e9)
+        for link in ("eth", f"node:{name}")
+        for operation in ("all-gather", "all-reduce", "send")
+        if draw.random() < 0.6
+        for size in (1e5, 1e9)
+    )
+    measured = Calibration(
+        families=calibration.families,
+        stacks=calibration.stacks,
+        links=calibration.links,
+        layers=layers,
+        link_points=points,
+    )
+    return spec, model, measured
+
+
+def _family(draw: random.Random) -> Family:
+    return Family(
+        matmul_efficiency=draw.choice([0.3, 0.75, 1.0]),
+        attention_efficiency=draw.choice([0.2, 0.6]),
+        memory_efficiency=draw.choice([0.5, 1.0]),
+        kernel_seconds=draw.choice([1e-9, 5e-6, 1e-3]),
+        launch_seconds=draw.choice([1e-9, 2e-5, 5e-4]),
+        link_efficiency=draw.choice([0.3, 1.0]),
+    )
+
+
+def _stack(draw: random.Random) -> Stack:
+    return Stack(
+        host_factor=draw.choice([0.5, 1.0, 2.0]),
+        overlap=draw.choice([0.0, 0.5, 1.0]),
+        runtime_bytes=draw.choice([1.0, 1e9]),
+        wire=draw.choice([0.3, 1.0]),
+    )
+
+
+def _link(draw: random.Random) -> Link:
+    return Link(efficiency=draw.choice([0.3, 0.9]), rail=draw.choice([0.7, 1.0]))
+
+
+def _rates(half: float) -> dict[str, float]:
+    return {"fp16": half, "bf16": half, "fp8": 2 * half, "tf32": half / 2, "fp32": half / 16}
