@@ -79,6 +79,9 @@ class Path:
     first_cards: int
     """Network cards of one node at the first end that carry it; 1 inside a node."""
     last_cards: int
+    first_families: tuple[str, ...]
+    """GPU families of the nodes at the first end, whose hosts run the sockets."""
+    last_families: tuple[str, ...]
 
     @property
     def bytes_per_second(self) -> float:
@@ -102,6 +105,8 @@ NO_PATH = Path(
     kind="",
     first_cards=1,
     last_cards=1,
+    first_families=(),
+    last_families=(),
 )
 
 
@@ -237,7 +242,12 @@ class Topology:
             kind=max((spec.kind for spec in specs), key=_SLOWER.index),
             first_cards=self.cards(first.name, fabrics[0]),
             last_cards=self.cards(last.name, fabrics[-1]),
+            first_families=self._families(first),
+            last_families=self._families(last),
         )
+
+    def _families(self, pool: PoolSpec) -> tuple[str, ...]:
+        return tuple(sorted({self.cluster.gpus[name].family for name in pool.devices}))
 
     @staticmethod
     def _nic_rate(pool: PoolSpec, fabric: str) -> float:
@@ -259,6 +269,8 @@ class Topology:
             kind="node",
             first_cards=1,
             last_cards=1,
+            first_families=(),
+            last_families=(),
         )
 
     def _kind(self, pool: PoolSpec, gpu: str) -> Kind:

@@ -17,6 +17,7 @@ from planner.calibration import (
     Stack,
 )
 from planner.cost.communication import (
+    SOCKET_BYTES,
     Ring,
     Send,
     carried_rates,
@@ -154,13 +155,21 @@ def test_a_shared_bus_divides_its_bandwidth() -> None:
     assert slow.bytes_per_second == pytest.approx(fast.bytes_per_second / 8)
 
 
+def test_sockets_are_as_fast_as_the_hosts() -> None:
+    """A wide Ethernet card carries what its host can process; RDMA does not pass the host."""
+    wide = {name: cluster(pool("p", nodes=2, nics=1, fabric=name, gbps=400)) for name in ("eth", "ib")}
+    rates = {name: ring_of(spec, group("p", 16)).bytes_per_second for name, spec in wide.items()}
+    assert rates["eth"] == pytest.approx(SOCKET_BYTES / ASSUMED_FAMILY.launch_seconds)
+    assert rates["ib"] == pytest.approx(50e9 * WIRE)
+
+
 FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
 
 
 @pytest.mark.parametrize(("fabric", "kind"), FABRICS.items())
 def test_every_kind_of_fabric_has_its_share_of_the_wire(fabric: str, kind: str) -> None:
     """Rings and sends across it; those inside a node take the share of the family."""
-    spec = cluster(pool("p", nodes=2, nics=1, fabric=fabric))
+    spec = cluster(pool("p", nodes=2, nics=1, fabric=fabric, gbps=25))
     half = Calibration(links={kind: Link(efficiency=WIRE / 2)})
     across, inside = group("p", 16), group("p", 8)
     plain, slow = ring_of(spec, across), ring_of(spec, across, calibration=half)
@@ -179,8 +188,9 @@ def test_a_path_over_a_gateway_is_as_good_as_its_slowest_fabric() -> None:
     calibration = Calibration(links={"infiniband": Link(efficiency=0.9), "ethernet": Link(efficiency=0.3)})
     path = Topology(spec).path("a", "b")
     first, last, shared = carried_rates(path, calibration)
-    assert first == pytest.approx(0.3 * path.first_bytes_per_second)
-    assert last == pytest.approx(0.3 * path.last_bytes_per_second)
+    sockets = SOCKET_BYTES / ASSUMED_FAMILY.launch_seconds
+    assert first == pytest.approx(min(sockets, 0.3 * path.first_bytes_per_second))
+    assert last == pytest.approx(min(sockets, 0.3 * path.last_bytes_per_second))
     assert shared == pytest.approx(0.3 * path.shared_bytes_per_second)
 
 

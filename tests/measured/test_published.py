@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -149,7 +150,18 @@ def test_the_published_table_is_found(tmp_path: Path) -> None:
         place.parent.mkdir(parents=True)
         place.touch()
         assert published_path(package) == place
-    assert published_path() == HERE / "published.csv"
+    assert published_path().samefile(HERE / "published.csv")
+
+
+def test_the_published_table_is_packaged() -> None:
+    """A link inside the package, which a wheel follows: ``hetplan validate`` works where no checkout is."""
+    package = HERE.parents[1] / "planner"
+    inside = package / "measured" / "data" / "published.csv"
+    assert published_path() == inside
+    assert inside.is_symlink()
+    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["planner"]
+    assert inside in {path for pattern in patterns for path in package.glob(pattern)}
 
 
 def test_the_document_names_the_columns() -> None:
