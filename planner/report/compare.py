@@ -86,19 +86,21 @@ def _speed(contenders: Sequence[Contender]) -> Group:
 
 
 def close_calls(contenders: Sequence[Contender]) -> list[str]:
-    """Plans that the error of the estimates does not tell apart from the first."""
+    """Plans whose error bars overlap with those of the first."""
     found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
     first = found[0][1]
-    close = [
-        name
-        for name, estimate in found[1:]
-        if 0.0005 < abs(first.tokens_per_second / estimate.tokens_per_second - 1) < first.spread
-    ]
+    close = [name for name, estimate in found[1:] if _overlap(first, estimate)]
     if not close:
         return []
-    return [
-        f"closer to the first than the error of a step time (±{percent(first.spread)}): {', '.join(close)}"
-    ]
+    bars = f"error bars of ±{percent(first.spread)} overlap"
+    return [f"cannot be told apart from the first, {bars}: {', '.join(close)}"]
+
+
+def _overlap(first: Estimate, other: Estimate) -> bool:
+    """True for plans of different speed whose seconds per token may be the same within one spread each."""
+    ours, theirs = 1 / first.tokens_per_second, 1 / other.tokens_per_second
+    apart = abs(ours - theirs)
+    return 0.0005 * ours < apart <= first.spread * ours + other.spread * theirs
 
 
 def fastest(contenders: Sequence[Contender]) -> list[int]:

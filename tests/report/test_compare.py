@@ -41,10 +41,12 @@ def test_speed_time_and_reasons() -> None:
 
 
 def test_close_calls_are_marked() -> None:
-    """What the error of an estimate hides is said; equal and far plans are not."""
+    """Plans whose error bars overlap are said to; equal and far plans are not."""
     names = (("first", 27.2), ("same", 27.2), ("near", 28.2), ("far", 41.7))
     contenders = [Contender(name=name, scored=examples.scored(step_seconds=step)) for name, step in names]
-    assert close_calls(contenders) == ["closer to the first than the error of a step time (±15 %): near"]
+    assert close_calls(contenders) == [
+        "cannot be told apart from the first, error bars of ±15 % overlap: near"
+    ]
 
 
 def test_equal_plans_are_said_to_be_equal() -> None:

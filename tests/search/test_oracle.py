@@ -49,42 +49,42 @@ def compare(found: SearchResult, best: Scored | None) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_the_search_finds_what_exhaustion_finds(seed: int) -> None:
     """All targets that are emitted, the whole space."""
     check(plain(seed), Limits(gap=0.0))
 
 
 @given(SEEDS, st.sampled_from(["megatron", "deepspeed"]))
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_pipelines_alone(seed: int, target: str) -> None:
     """Only several stages, so that the ILP has to answer."""
     check(plain(seed), Limits(gap=0.0, target=target, pp=(2, 3, 4)))
 
 
 @given(SEEDS)
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_degrees_of_each_stage(seed: int) -> None:
     """The target whose stages have tensor- and data-parallel degrees of their own."""
     check(plain(seed), Limits(gap=0.0, target="flagscale"))
 
 
 @given(SEEDS, TARGETS)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_constants(seed: int, target: str | None) -> None:
     """Tiles, ramps, hosts, overlaps and links far from what is assumed."""
     check(with_constants(seed), Limits(gap=0.0, target=target))
 
 
 @given(SEEDS, TARGETS)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_measured_layers_and_links(seed: int, target: str | None) -> None:
     """One device by measurement, the other by formula; some links by measurement."""
     check(with_measurements(seed), Limits(gap=0.0, target=target))
 
 
 @given(SEEDS, TARGETS)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_shapes(seed: int, target: str | None) -> None:
     """Sequences and heads that are not aligned, softmax that is fused now and then, all number formats."""
     check(with_shapes(seed), Limits(gap=0.0, target=target))
@@ -97,7 +97,7 @@ def test_any_shapes(seed: int, target: str | None) -> None:
     st.sampled_from([None, (2, 3, 4)]),
     st.sampled_from([plain, with_constants, with_measurements, with_shapes]),
 )
-@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 def test_thousands(
     seed: int, target: str | None, depths: tuple[int, ...] | None, problem: Callable[[int], Problem]
 ) -> None:
