@@ -97,7 +97,7 @@ def test_any_shapes(seed: int, target: str | None) -> None:
     st.sampled_from([None, (2, 3, 4)]),
     st.sampled_from([plain, with_constants, with_measurements, with_shapes]),
 )
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
 def test_thousands(
     seed: int, target: str | None, depths: tuple[int, ...] | None, problem: Callable[[int], Problem]
 ) -> None:
