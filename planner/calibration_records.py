@@ -84,9 +84,9 @@ class StackRecord(Frozen):
     """Constants of one training framework."""
 
     host_factor: _Amount = ASSUMED_STACK.host_factor
-    """Host time per layer over that of plain eager code."""
+    """Host time per layer over that of Megatron without captured graphs."""
     overlap: _Fraction = ASSUMED_STACK.overlap
-    """Share of a computation under which gradient and parameter traffic can hide."""
+    """Share of gradient and parameter traffic that is free while it runs under a computation."""
     runtime_bytes: _Amount = ASSUMED_STACK.runtime_bytes
     """Device context, libraries and allocator slack of one process, bytes."""
     wire: _Share = ASSUMED_STACK.wire

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibration import Calibration, Constant, Residual
-from planner.cost.estimate import Estimator
-from planner.errors import HetplanError, UsageError
+from planner.errors import UsageError
 from planner.measured.parameters import BOUNDS, certain, families_of, parameters_of, with_values
+from planner.measured.predictions import priced
 from planner.measured.values import Run
 
 Vector = NDArray[np.float64]
@@ -74,7 +74,7 @@ class _Problem:
         self.base = base
         self.progress = progress
         self.rounds = 0
-        self.runs = [run for run in runs if certain(run) and _seconds(run, base) is not None]
+        self.runs = [run for run in runs if certain(run) and priced(run, base) is not None]
         if len(self.runs) < 3:
             raise UsageError(
                 f"{len(self.runs)} of {len(runs)} runs can be fitted to, expected at least 3",
@@ -172,18 +172,11 @@ class _Problem:
         return moved
 
 
-def _seconds(run: Run, calibration: Calibration) -> float | None:
-    try:
-        return Estimator(run.cluster, run.model, calibration).estimate(run.plan).step_seconds
-    except HetplanError:
-        return None
-
-
 def _error(run: Run, calibration: Calibration) -> float:
-    predicted = _seconds(run, calibration)
+    predicted = priced(run, calibration)
     assert predicted is not None
     assert run.step_seconds is not None
-    return log(predicted / run.step_seconds)
+    return log(predicted.step_seconds / run.step_seconds)
 
 
 def _residuals(runs: Sequence[Run], errors: Vector, default: float) -> Iterator[Residual]:

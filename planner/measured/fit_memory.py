@@ -9,8 +9,7 @@ from math import exp, log
 import numpy as np
 
 from planner.calibration import Calibration, Constant
-from planner.cost.estimate import Estimator
-from planner.errors import HetplanError
+from planner.measured.predictions import priced
 from planner.measured.values import Run
 
 FEWEST = 5
@@ -23,9 +22,9 @@ def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
     fitted = base
     for stack in sorted({run.plan.target for run in runs}):
         measured = [run for run in runs if run.plan.target == stack and run.peak_memory_bytes]
-        peaks = [(run, peak) for run in measured if (peak := _peak(run, base)) is not None]
-        if len(peaks) >= FEWEST:
-            fitted = _fitted(stack, [run for run, _ in peaks], fitted)
+        usable = [run for run in measured if priced(run, base) is not None]
+        if len(usable) >= FEWEST:
+            fitted = _fitted(stack, usable, fitted)
     return fitted
 
 
@@ -55,15 +54,8 @@ def _fitted(stack: str, runs: Sequence[Run], base: Calibration) -> Calibration:
     return replace(with_runtime(constant.value), constants=(*others, constant))
 
 
-def _peak(run: Run, calibration: Calibration) -> float | None:
-    try:
-        return Estimator(run.cluster, run.model, calibration).estimate(run.plan).peak_memory_bytes
-    except HetplanError:
-        return None
-
-
 def _error(run: Run, calibration: Calibration) -> float:
-    peak = _peak(run, calibration)
-    assert peak is not None
+    predicted = priced(run, calibration)
+    assert predicted is not None
     assert run.peak_memory_bytes is not None
-    return log(peak / run.peak_memory_bytes)
+    return log(predicted.peak_memory_bytes / run.peak_memory_bytes)

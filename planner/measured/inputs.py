@@ -12,8 +12,8 @@ from planner.measured.cells import NumberedRow
 from planner.measured.row import MOST_DEVICES, Row, columns
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.plan_file import load_plan
-from planner.spec.cluster import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
-from planner.spec.cluster_file import load_cluster
+from planner.spec.cluster import ClusterSpec, FabricSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.spec.cluster_file import catalogue_gpu, catalogue_link, load_cluster
 from planner.spec.complaints import nearest
 from planner.spec.model import ModelSpec, TrainingSpec
 from planner.spec.model_file import load_model
@@ -96,7 +96,7 @@ def cluster_of(item: NumberedRow) -> ClusterSpec:
     row = item.row
     if row.cluster_file:
         return _from_file(item, "cluster_file", row.cluster_file, load_cluster)
-    gpu, per_node = _gpu(row.gpu or ""), row.devices_per_node
+    gpu, per_node = catalogue_gpu(row.gpu or ""), row.devices_per_node
     pool = PoolSpec(
         name="pool",
         devices=(gpu.name,) * per_node,
@@ -170,28 +170,8 @@ def _stages(row: Row, group: ReplicaGroup, model: ModelSpec) -> tuple[Stage, ...
     return tuple(stages)
 
 
-def _gpu(name: str) -> GpuSpec:
-    known = catalog.gpu(name)
-    return GpuSpec.model_validate(
-        {
-            "name": known.name,
-            "memory_gib": known.memory_gib,
-            "memory_bandwidth_gBps": known.memory_bandwidth_gBps,
-            "tflops": dict(known.tflops),
-            "family": known.family,
-            "multiprocessors": known.multiprocessors,
-            "tdp_watts": known.tdp_watts,
-        }
-    )
-
-
 def _link(name: str | None) -> IntraNodeSpec:
-    if name is None:
-        return _UNUSED
-    known = catalog.link(name)
-    return IntraNodeSpec(
-        bandwidth_gBps=known.bandwidth_gBps, latency_us=known.latency_us, shared=known.shared
-    )
+    return _UNUSED if name is None else catalogue_link(name)
 
 
 def _nics(row: Row) -> tuple[NicSpec, ...]:

@@ -17,6 +17,14 @@ Progress = Callable[[int, int], None]
 """Told after every run: runs done, runs in all."""
 
 
+def priced(run: Run, calibration: Calibration) -> Estimate | None:
+    """The estimate of one run; None for a plan that cannot be priced."""
+    try:
+        return Estimator(run.cluster, run.model, calibration).estimate(run.plan)
+    except HetplanError:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """One measured run and its estimate."""

@@ -195,7 +195,12 @@ def _kind(gpu: str | NamedGpuFile, default_name: str, file: ClusterFile) -> GpuS
         return _own(gpu.name or default_name, gpu)
     if gpu in file.gpus:
         return _own(gpu, file.gpus[gpu])
-    known = catalog.gpu(gpu)
+    return catalogue_gpu(gpu)
+
+
+def catalogue_gpu(name: str) -> GpuSpec:
+    """A device of the catalogue; raises KeyError."""
+    known = catalog.gpu(name)
     return GpuSpec.model_validate(
         {
             "name": known.name,
@@ -224,11 +229,16 @@ def _own(name: str, gpu: GpuFile) -> GpuSpec:
 
 def _intra_node(pool: PoolFile) -> IntraNodeSpec:
     if isinstance(pool.intra_node, str):
-        known = catalog.link(pool.intra_node)
-        return IntraNodeSpec(
-            bandwidth_gBps=known.bandwidth_gBps, latency_us=known.latency_us, shared=known.shared
-        )
+        return catalogue_link(pool.intra_node)
     return pool.intra_node or _UNUSED
+
+
+def catalogue_link(name: str) -> IntraNodeSpec:
+    """A network inside nodes of the catalogue; raises KeyError."""
+    known = catalog.link(name)
+    return IntraNodeSpec(
+        bandwidth_gBps=known.bandwidth_gBps, latency_us=known.latency_us, shared=known.shared
+    )
 
 
 def _fabric(fabric: FabricFile) -> FabricSpec:
