@@ -12,11 +12,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, product
 
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
-from planner.cost.stage import Shape
+from planner.cost.stage import Pricer, Shape
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.search.options import ring_alone
 from planner.search.space import recomputes_of, usable_kinds
@@ -85,7 +86,7 @@ class Shares:
         self.limits = limits
         self.batch = estimator.model.training.global_batch
         self.kinds = usable_kinds(estimator.topology, estimator.model)
-        self._compute: dict[tuple[str, str], list[float]] = {}
+        self._rates: dict[tuple[str, str], list[float]] = {}
         self._alone_work: dict[tuple[tuple[str, str], int], tuple[list[float], list[int]]] = {}
         self._most: dict[tuple[tuple[str, str], int], int] = {}
 
@@ -168,8 +169,7 @@ class Shares:
         best: tuple[float, int, list[int]] | None = None
         work = [self._micro_seconds(kind, ring, limit) for (kind, _), limit in zip(used, most, strict=True)]
         for steps in range(fewest, min(self.batch // max(1, sum(counts)), max(2 * fewest, fewest + 16)) + 1):
-            stretched = [[value for value in values for _ in range(steps)] for values in work]
-            shares = _threshold(stretched, counts, self.batch)
+            shares = _threshold(work, counts, self.batch, steps)
             if not shares or min(shares) < steps:
                 continue
             seconds = steps * max(
@@ -181,23 +181,25 @@ class Shares:
 
     def _micro_seconds(self, kind: Kind, ring: Ring, limit: int) -> list[float]:
         """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences."""
-        shape = self._shape(1)
-        group = self._group(kind, 1, 1, 1)
-        found = []
-        for sequences in range(1, limit + 1):
-            micro = self.pricer.micro_batch(shape, group, sequences, ring)
-            found.append(micro.forward_seconds + micro.backward_seconds)
-        return found
+        if self.choice.zero < 2:
+            # Nothing travels before the end of the step.
+            return _alone_seconds(self.pricer, *kind.key, self.choice.recompute, self._longest())[:limit]
+        return _micro_seconds(self.pricer, kind, self._shape(1), ring, limit)
+
+    def _longest(self) -> int:
+        """The largest micro-batch that may be asked for."""
+        return min(self.batch, MAX_MICRO_BATCH)
 
     def _best_rate(self, kind: Kind, devices: int) -> float:
         """Sequences per second of a device that computes all the time; 0 when nothing fits."""
         most = self.most_sequences(kind, devices)
         if not most:
             return 0.0
-        if kind.key not in self._compute:
-            alone = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
-            self._compute[kind.key] = self._micro_seconds(kind, alone, min(self.batch, MAX_MICRO_BATCH))
-        return max((index + 1) / seconds for index, seconds in enumerate(self._compute[kind.key][:most]))
+        if kind.key not in self._rates:
+            alone = _alone_seconds(self.pricer, *kind.key, self.choice.recompute, self._longest())
+            rates = ((index + 1) / seconds for index, seconds in enumerate(alone))
+            self._rates[kind.key] = list(accumulate(rates, max))
+        return self._rates[kind.key][most - 1]
 
     def _deal(
         self, used: list[tuple[Kind, int]], shares: list[int], steps: list[list[int]]
@@ -258,14 +260,38 @@ def _split_seconds(one: Sequence[float], share: int, steps: int) -> float:
     return (steps - larger) * one[small - 1] + (larger * one[small] if larger else 0.0)
 
 
-def _threshold(work: Sequence[Sequence[float]], counts: Sequence[int], batch: int) -> list[int]:
+@lru_cache(maxsize=256)
+def _alone_seconds(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, limit: int) -> list[float]:
+    """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences through the whole model without any traffic."""
+    shape = Shape(
+        chunks=(pricer.model.layers,),
+        stage=0,
+        depth=1,
+        micro_batches=1,
+        zero=0,
+        recompute=recompute,
+        sequence_parallel=False,
+    )
+    alone = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+    return _micro_seconds(pricer, pricer.topology.kind(pool, gpu), shape, alone, limit)
+
+
+def _micro_seconds(pricer: Pricer, kind: Kind, shape: Shape, ring: Ring, limit: int) -> list[float]:
+    group = ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=1, share=1, steps=1)
+    micro = (pricer.micro_batch(shape, group, sequences, ring) for sequences in range(1, limit + 1))
+    return [item.forward_seconds + item.backward_seconds for item in micro]
+
+
+def _threshold(
+    work: Sequence[Sequence[float]], counts: Sequence[int], batch: int, steps: int = 1
+) -> list[int]:
     """Largest shares within the least common time, [kind]; empty when the devices cannot do the batch.
 
-    ``work`` is [kind][share - 1] in seconds and never falls.
+    ``work`` is seconds, never falling, of one of ``steps`` equal parts of a share: [kind][sequences - 1].
     """
 
     def shares(limit: float) -> list[int]:
-        return [bisect_right(values, limit) for values in work]
+        return [steps * bisect_right(values, limit) for values in work]
 
     def enough(found: list[int]) -> bool:
         return all(found) and sum(share * count for share, count in zip(found, counts, strict=True)) >= batch

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate
 from time import monotonic
 
 from planner.cost.estimate import Estimator
-from planner.search.bounds import Bounds
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.greedy import greedy
@@ -21,11 +19,10 @@ from planner.search.space import (
     depths,
     families,
     interleavings,
-    networks,
     targets_of,
-    usable_kinds,
 )
 from planner.search.values import Limits, Reporter, Scored, Status
+from planner.search.views import View, views
 from planner.targets import Target
 
 Item = Family | Choice | OpenChoice | DataParallel
@@ -42,35 +39,6 @@ POLISHED_DEVICES = 256
 """Largest cluster whose quick plans get the ILP as well."""
 
 
-class View:
-    """What a job of one runtime sees of the cluster."""
-
-    def __init__(self, estimator: Estimator) -> None:
-        self.estimator = estimator
-        self.bounds = Bounds(estimator)
-        self.kinds = usable_kinds(estimator.topology, estimator.model)
-
-
-@lru_cache(maxsize=64)
-def whole_view(estimator: Estimator) -> View:
-    """The view of the whole cluster; bounds are shared by all searches with one estimator."""
-    return View(estimator)
-
-
-@lru_cache(maxsize=64)
-def network_views(estimator: Estimator, row: Target) -> tuple[tuple[str, View], ...]:
-    """What a job of a runtime may see of the cluster, by network name."""
-    return tuple(
-        (
-            name,
-            View(Estimator(cluster, estimator.model, estimator.calibration))
-            if name
-            else whole_view(estimator),
-        )
-        for name, cluster in networks(row, estimator.topology).items()
-    )
-
-
 class Explorer:
     """Best-first branch and bound over outer choices; keeps the best plan whatever interrupts it."""
 
@@ -81,7 +49,6 @@ class Explorer:
         self.limits = limits
         self.reporter = reporter
         self.solver = solver
-        self._whole = whole_view(estimator)
         self._views: dict[tuple[str, str], View] = {}
         self.best: Scored | None = None
         self._promising: Choice | None = None
@@ -119,20 +86,22 @@ class Explorer:
         return self._deadline is not None and monotonic() >= self._deadline
 
     def offer(self, scored: Scored | None) -> None:
-        """Take a plan if it fits and is faster on the whole cluster."""
-        if scored is not None and self._views:
-            scored = Scored(plan=scored.plan, estimate=self.estimator.estimate(scored.plan))
+        """Take a plan, priced on the whole cluster, if it fits and is faster."""
         if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.incumbent:
             self.best = scored
 
-    def quick(self) -> Scored | None:
-        """The best of a few plans per family, without proof; small clusters get some rounds of the ILP too."""
+    def quick(self, polished_below: float = float("inf")) -> Scored | None:
+        """The best of a few plans per family, without proof.
+
+        On small clusters a plan faster than ``polished_below`` seconds gets some rounds of the ILP too.
+        """
         self._open()
         for item in [entry[2] for entry in self._heap]:
             if isinstance(item, DataParallel):
                 self._data_parallel(item)
         self._first_plans()
-        if sum(kind.devices for kind in self._whole.kinds) <= POLISHED_DEVICES:
+        devices = sum(kind.devices for kind in self.estimator.topology.kinds)
+        if devices <= POLISHED_DEVICES and self.incumbent < polished_below:
             self._polish()
         return self.best
 
@@ -160,21 +129,20 @@ class Explorer:
 
     def view(self, item: Family | DataParallel) -> View:
         """The part of the cluster that a choice is about."""
-        return self._views[item.target, item.network] if item.network else self._whole
+        return self._views[item.target, item.network]
 
     def _open(self) -> None:
         for row in targets_of(self.limits):
-            for name, view in network_views(self.estimator, row):
-                if name:
-                    self._views[row.name, name] = view
+            for name, view in views(self.estimator, row).items():
+                self._views[row.name, name] = view
                 self._open_view(row, name, view)
 
-    def _open_view(self, row: Target, network: str, view: View) -> None:
-        for choice in data_parallel_choices(row, self.limits, view.estimator):
-            self._push(0.0, replace(choice, network=network))
+    def _open_view(self, row: Target, name: str, view: View) -> None:
+        for choice in data_parallel_choices(row, self.limits, view.estimator) if view.whole else ():
+            self._push(0.0, replace(choice, network=name))
             self.candidates += 1
         for family in families(row, self.limits, view.estimator.model, view.kinds):
-            named = replace(family, network=network)
+            named = replace(family, network=name)
             found = depths(named, self.limits, view.estimator.model, view.kinds)
             if found:
                 self.candidates += 1
@@ -198,7 +166,7 @@ class Explorer:
             choice = Choice(family=family, depth=depth, interleave=1)
             if view.bounds.bound(family, depth, 1) < self.incumbent:
                 before = self.best
-                scored = greedy(choice, view.estimator, self.limits)
+                scored = greedy(choice, view.estimator, self.limits, scorer=self.estimator)
                 found = found or scored is not None
                 self.offer(scored)
                 if self.best is not before:
@@ -243,7 +211,7 @@ class Explorer:
         for depth in depths(family, self.limits, view.estimator.model, view.kinds):
             for interleave in interleavings(family, depth, self.estimator.model):
                 self.candidates += 1
-                own = view.bounds.bound(family, depth, interleave)
+                own = view.bounds.bound(family, depth, interleave, self.incumbent)
                 self._push(max(bound, own), Choice(family=family, depth=depth, interleave=interleave))
 
     def _begin(self, bound: float, choice: Choice) -> None:
@@ -251,10 +219,13 @@ class Explorer:
         self._continue(self._open_choice(bound, choice))
 
     def _open_choice(self, bound: float, choice: Choice) -> OpenChoice:
+        view = self.view(choice.family)
         return OpenChoice(
             choice,
-            self.view(choice.family).estimator,
+            view.estimator,
             self.limits,
+            islands=view.islands,
+            scorer=self.estimator,
             cutoff_seconds=self.incumbent,
             bound_seconds=bound,
             solver=self.solver,
@@ -284,7 +255,7 @@ class Explorer:
                 break
             plan = shares.plan(way)
             if plan is not None:
-                self.offer(Scored(plan=plan, estimate=estimator.estimate(plan)))
+                self.offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
 
     @property
     def status(self) -> Status:

@@ -21,12 +21,24 @@ CAUSES = {
 }
 
 
+GAP = 0.03
+"""Gap to which the data-parallel plans of a family that lost are solved."""
+
+CLOSE = 1.1
+"""Only plans that lose by less than this factor are worth some rounds of the ILP."""
+
+
 def alternatives(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Alternative, ...]:
     """The chosen plan first, then one plan for each other family, fastest first, then those that fit nowhere."""
     own = family_of(best)
     chosen = Alternative(family=own, scored=best, chosen=True, reason="chosen")
+    near = CLOSE * best.estimate.step_seconds
     others = [
-        _lost(name, Explorer(estimator, restricted, Silent()).quick(), best)
+        _lost(
+            name,
+            Explorer(estimator, replace(restricted, gap=max(limits.gap, GAP)), Silent()).quick(near),
+            best,
+        )
         for name, restricted in families(limits)
         if name != own
     ]

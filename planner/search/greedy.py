@@ -15,10 +15,12 @@ from planner.search.space import Choice
 from planner.search.values import Limits, Scored
 
 
-def greedy(choice: Choice, estimator: Estimator, limits: Limits) -> Scored | None:
-    """The best of a few plans with one pool after the other; None when none fits."""
+def greedy(
+    choice: Choice, estimator: Estimator, limits: Limits, *, scorer: Estimator | None = None
+) -> Scored | None:
+    """The best of a few plans with one pool after the other, priced by ``scorer``; None when none fits."""
     stages = StageOptions(choice, estimator, limits)
-    return fastest(layered(stages, slots, estimator) for slots in _orders(stages))
+    return fastest(layered(stages, slots, scorer or estimator) for slots in _orders(stages))
 
 
 def layered(stages: StageOptions, slots: list[int], estimator: Estimator) -> Scored | None:

@@ -16,7 +16,7 @@ from planner.cost.stage import Pricer, Shape, chunk_layers
 from planner.errors import PlanError
 from planner.placement import Slot, place_stages
 from planner.plan import Plan, ReplicaGroup, Stage
-from planner.search.space import Choice, Composition, compositions, usable_kinds
+from planner.search.space import Choice, Composition, Islands, compositions, usable_kinds
 from planner.search.values import Limits
 from planner.topology import Kind, Topology
 
@@ -52,8 +52,10 @@ class Sends:
 class StageOptions:
     """Options of every stage of one outer choice."""
 
-    def __init__(self, choice: Choice, estimator: Estimator, limits: Limits) -> None:
+    def __init__(self, choice: Choice, estimator: Estimator, limits: Limits, islands: Islands = ()) -> None:
         self.choice = choice
+        self.islands = islands
+        """The plan must use at least two of them, if there are any."""
         self.estimator = estimator
         self.pricer: Pricer = estimator.pricer(choice.family.target)
         self.topology: Topology = estimator.topology
@@ -61,10 +63,17 @@ class StageOptions:
         found = compositions(choice.family, kinds, estimator.model, limits)
         rings = [ring_alone(item, estimator, choice.family.target) for item in found]
         kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
+        if islands and choice.depth == 1:
+            kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
         self.compositions: tuple[Composition, ...] = tuple(item for item, _ in kept)
         self.rings: tuple[Ring, ...] = tuple(ring for _, ring in kept)
         self._prices: dict[tuple[int, int, bool, bool], Option] = {}
         self._sends: dict[tuple[int, int], Sends] = {}
+
+    def used_islands(self, *compositions: Composition) -> frozenset[int]:
+        """Indices of the islands that stages of these compositions stand on."""
+        pools = {group.pool for groups in compositions for group in groups}
+        return frozenset(index for index, island in enumerate(self.islands) if pools & set(island))
 
     def shape(self, stage: int, layers: int) -> Shape:
         """The shape of a stage of this choice."""

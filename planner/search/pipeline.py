@@ -9,7 +9,7 @@ from planner.plan import Plan
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import TOLERANCE
 from planner.search.options import Option, StageOptions
-from planner.search.space import Choice
+from planner.search.space import Choice, Islands
 from planner.search.values import Limits, Scored
 
 MAX_CUT_OPERATIONS = 20_000
@@ -40,12 +40,16 @@ class OpenChoice:
         *,
         cutoff_seconds: float,
         bound_seconds: float,
+        islands: Islands = (),
+        scorer: Estimator | None = None,
         solver: str | None = None,
     ) -> None:
+        """``scorer`` knows the whole cluster where ``estimator`` sees a part: only its prices are offered."""
         self.choice = choice
         self.estimator = estimator
+        self.scorer = scorer or estimator
         self.gap = max(limits.gap, 2 * TOLERANCE)
-        self.stages = StageOptions(choice, estimator, limits)
+        self.stages = StageOptions(choice, estimator, limits, islands)
         self.incumbent = cutoff_seconds
         self.bound = bound_seconds
         """No plan of the choice is faster than the smaller of this and the incumbent."""
@@ -71,7 +75,7 @@ class OpenChoice:
         for composition in range(len(self.stages.compositions)):
             if self.stages.most_layers(0, composition) == self.estimator.model.layers:
                 option = self.stages.option(0, composition, self.estimator.model.layers)
-                self._offer(score(self.estimator, self.stages, [option]))
+                self._offer(score(self.scorer, self.stages, [option]))
         self._close(self.incumbent)
 
     def _round(self, seconds: float | None) -> None:
@@ -158,7 +162,7 @@ class OpenChoice:
                 self._close(self.bound)
             return
         self._seen.add(key)
-        scored = score(self.estimator, self.stages, chosen)
+        scored = score(self.scorer, self.stages, chosen)
         self._offer(scored)
         if scored is not None:
             self._cut_path(model, scored.plan)

@@ -13,10 +13,9 @@ from itertools import combinations
 
 from planner.plan import ReplicaGroup
 from planner.search.values import Limits
-from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import TARGETS, Recompute, Target, target
-from planner.topology import Kind, Topology, sockets_only
+from planner.topology import Kind, Topology
 
 MAX_INTERLEAVE = 4
 
@@ -39,7 +38,7 @@ class Family:
     """Sequences of one micro-batch over all replicas of a stage."""
     micro_batches: int
     network: str = ""
-    """Part of the cluster, or its sockets, where the runtime has one network for a job; empty for all of it."""
+    """The view of the cluster it belongs to (views.py)."""
 
     @property
     def micro_batch(self) -> int | None:
@@ -59,6 +58,9 @@ class Choice:
 Composition = tuple[ReplicaGroup, ...]
 """Devices of one stage, sorted by (pool, gpu)."""
 
+Islands = tuple[tuple[str, ...], ...]
+"""Names of pools that reach each other without a slow link, one tuple an island; empty where nothing is slow."""
+
 
 def targets_of(limits: Limits) -> tuple[Target, ...]:
     """Targets that the search may propose: the one asked for, or all that launch files are written for."""
@@ -70,23 +72,6 @@ def targets_of(limits: Limits) -> tuple[Target, ...]:
 def allowed(values: tuple[int, ...], limit: tuple[int, ...] | None) -> tuple[int, ...]:
     """Values that the user's limit keeps."""
     return tuple(value for value in values if limit is None or value in limit)
-
-
-def networks(row: Target, topology: Topology) -> dict[str, ClusterSpec]:
-    """What a job of this runtime may see of the cluster, by name.
-
-    A runtime with one network per job runs inside a set of pools that share RDMA, or over sockets.
-    """
-    cluster = topology.cluster
-    names = [pool.name for pool in cluster.pools]
-    islands = topology.islands()
-    if row.network_per_group or not islands or not topology.needs_sockets(names):
-        return {"": cluster}
-    found = {"sockets": sockets_only(cluster)}
-    for island in islands:
-        pools = tuple(pool for pool in cluster.pools if pool.name in island)
-        found["+".join(island)] = cluster.model_copy(update={"pools": pools})
-    return found
 
 
 def usable_kinds(topology: Topology, model: ModelSpec) -> tuple[Kind, ...]:

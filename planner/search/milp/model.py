@@ -63,6 +63,7 @@ class PipelineModel:
         self._every_layer_once()
         self._no_device_twice()
         self._places()
+        self._crosses_a_slow_link()
         self._no_node_twice()
         self._paths_of_one_stage()
 
@@ -94,6 +95,7 @@ class PipelineModel:
         )
         self.send: list[Linear] = [pulp.LpAffineExpression() for _ in range(self.depth)]
         self._fresh: dict[tuple[str, str], list[pulp.LpVariable]] = {}
+        self._crossing: list[pulp.LpVariable] = []
         arriving = self._first_states()
         for stage in range(self.depth - 1):
             arriving = self._flow(stage, arriving)
@@ -128,11 +130,23 @@ class PipelineModel:
                 incoming.setdefault(place, []).append(edge)
                 found.setdefault(after, []).append(edge)
                 self._count_fresh(after, [edge])
+                if len(self.places.islands(state[0], place)) > 1:
+                    self._crossing.append(edge)
             self.problem += pulp.lpSum(leaving) == pulp.lpSum(variables)
         for place, variables in following.items():
             self.problem += pulp.lpSum(incoming.get(place, [])) == pulp.lpSum(variables)
         self.send[stage] = self._sum(cost)
         return found
+
+    def _crosses_a_slow_link(self) -> None:
+        """Plans on one island are another view's, so the pipeline leaves one somewhere, or a stage stands on two."""
+        if self.stages.islands:
+            wide = [
+                variable
+                for _, option, variable in self._all()
+                if len(self.stages.used_islands(self.stages.compositions[option.composition])) > 1
+            ]
+            self.problem += self._sum_all((1, variable) for variable in self._crossing + wide) >= 1
 
     def _round_trip(self) -> None:
         """Interleaving sends from the last stage to the first."""

@@ -60,6 +60,12 @@ class Places:
             )
         return min(sends.near_seconds, sends.far_seconds)
 
+    def islands(self, *places: int) -> frozenset[int]:
+        """Islands that stages on these places stand on; compositions of one place stand on the same pools."""
+        return self.stages.used_islands(
+            *(self.stages.compositions[self.members[place][0]] for place in places)
+        )
+
     def fresh_node(self, state: State) -> tuple[str, str] | None:
         """The kind of which a stage that enters this state takes an untouched node, if it does."""
         place, taken = state

@@ -1,0 +1,109 @@
+"""Parts of a cluster that are searched on their own: what one network reaches, and what a slow link joins.
+
+A plan of a part with ``islands`` uses at least two of them, so its pipeline or one of its stages crosses a slow
+link at least once: plans inside one island belong to that island's own view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import combinations
+
+import networkx as nx
+
+from planner.cost.estimate import Estimator
+from planner.search.bounds import Bounds
+from planner.search.space import Islands, usable_kinds
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from planner.targets import Target
+from planner.topology import Topology, sockets_only
+
+SLOW = 0.5
+"""A link between pools splits a cluster when it has less than this part of the widest network inside a pool."""
+
+
+class View:
+    """What a job of one runtime sees of the cluster."""
+
+    def __init__(self, estimator: Estimator, islands: Islands, *, whole: bool) -> None:
+        self.estimator = estimator
+        self.islands = islands
+        self.whole = whole
+        """False for a part of another view."""
+        self.bounds = Bounds(estimator, islands)
+        self.kinds = usable_kinds(estimator.topology, estimator.model)
+
+
+@lru_cache(maxsize=64)
+def views(estimator: Estimator, row: Target) -> dict[str, View]:
+    """Views of a runtime by name; bounds are shared by all searches with one estimator.
+
+    A plan of the runtime lies in exactly one view, or in one for each network that its pools share.
+    """
+    found: dict[str, View] = {}
+    for network, cluster in networks(row, estimator.topology).items():
+        for number, (pools, islands) in enumerate(parts(row, cluster, estimator.model)):
+            name = f"{network}:{'+'.join(pools)}" if number else network
+            found[name] = View(_restricted(estimator, cluster, pools), islands, whole=number == 0)
+    return found
+
+
+def _restricted(estimator: Estimator, cluster: ClusterSpec, pools: tuple[str, ...]) -> Estimator:
+    kept = tuple(pool for pool in cluster.pools if pool.name in pools)
+    if cluster is estimator.cluster and len(kept) == len(cluster.pools):
+        return estimator
+    part = cluster.model_copy(update={"pools": kept})
+    return Estimator(part, estimator.model, estimator.calibration)
+
+
+def networks(row: Target, topology: Topology) -> dict[str, ClusterSpec]:
+    """What a job of this runtime may see of the cluster, by name.
+
+    A runtime with one network per job runs inside a set of pools that share RDMA, or over sockets.
+    """
+    cluster = topology.cluster
+    names = [pool.name for pool in cluster.pools]
+    islands = topology.islands()
+    if row.network_per_group or not islands or not topology.needs_sockets(names):
+        return {"": cluster}
+    found = {"sockets": sockets_only(cluster)}
+    for island in islands:
+        pools = tuple(pool for pool in cluster.pools if pool.name in island)
+        found["+".join(island)] = cluster.model_copy(update={"pools": pools})
+    return found
+
+
+def parts(row: Target, cluster: ClusterSpec, model: ModelSpec) -> Iterator[tuple[tuple[str, ...], Islands]]:
+    """All pools that can train the model first, then their islands, theirs and so on, as (pools, islands)."""
+    topology = Topology(cluster)
+    usable = {kind.pool for kind in usable_kinds(topology, model)}
+    whole = tuple(pool.name for pool in cluster.pools if pool.name in usable)
+    if row.dp_per_stage or not whole:
+        yield whole, ()
+        return
+    waiting = [whole]
+    while waiting:
+        pools = waiting.pop()
+        islands = _islands(topology, pools)
+        yield pools, islands
+        waiting += islands
+
+
+def _islands(topology: Topology, pools: tuple[str, ...]) -> Islands:
+    """Pools that stay together when the slowest link that holds all together is cut."""
+    tree: nx.Graph[str] = nx.Graph()
+    tree.add_nodes_from(pools)
+    tree.add_weighted_edges_from(
+        (*pair, topology.path(*pair).bytes_per_second) for pair in combinations(pools, 2)
+    )
+    tree = nx.maximum_spanning_tree(tree)
+    rates: dict[tuple[str, str], float] = {pair: topology.path(*pair).bytes_per_second for pair in tree.edges}
+    widest = max(topology.path(pool, pool).bytes_per_second for pool in pools)
+    weakest = min(rates.values(), default=widest)
+    if weakest >= SLOW * widest:
+        return ()
+    tree.remove_edges_from([pair for pair, rate in rates.items() if rate <= weakest])
+    found = (tuple(pool for pool in pools if pool in island) for island in nx.connected_components(tree))
+    return tuple(sorted(found))
