@@ -201,6 +201,7 @@ def shape_of(plan: Plan, index: int) -> Shape:
         zero=plan.zero,
         recompute=stage.recompute,
         sequence_parallel=plan.sequence_parallel,
+        offload=plan.offload,
     )
 
 
@@ -247,6 +248,7 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
         bubble_seconds=max(0.0, step - price.work_seconds - price.tail_seconds),
         gradient_sync_seconds=price.sync_seconds,
         optimizer_seconds=price.optimizer_seconds,
+        offload_seconds=times * micro.offload_seconds + price.copy_seconds,
         hidden_seconds=times * micro.hidden_seconds + price.hidden_sync_seconds,
     )
 

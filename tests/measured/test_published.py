@@ -59,7 +59,7 @@ def test_published_runs_have_plausible_measurements() -> None:
     for item in published().runs:
         capacity = catalog.gpu(item.cluster.pools[0].devices[0]).memory_gib * 2**30
         assert item.step_seconds or item.peak_memory_bytes or not item.fits
-        assert item.step_seconds is None or 0.01 < item.step_seconds < 1000
+        assert item.step_seconds is None or 0.01 < item.step_seconds < 2500
         assert item.peak_memory_bytes is None or 1e9 < item.peak_memory_bytes <= 1.01 * capacity
         assert item.plan.devices == len(item.cluster.pools[0].hosts) * len(item.cluster.pools[0].devices)
 
