@@ -195,7 +195,8 @@ def _recompute(plan: Plan, row: Target) -> Iterator[Fault]:
             yield Fault(("stages", number, "recompute"), what)
 
 
-def _offload(plan: Plan, row: Target) -> Iterator[Fault]:
+def offload_faults(plan: Plan, row: Target) -> Iterator[Fault]:
+    """What the target cannot keep off the devices, or not in this plan."""
     offload, can = plan.offload, row.offloading
     if not offload.anything:
         return
@@ -290,5 +291,5 @@ _TARGET_RULES: tuple[Callable[[Plan, Target], Iterator[Fault]], ...] = (
     _follows_width,
     _interleave,
     _recompute,
-    _offload,
+    offload_faults,
 )
