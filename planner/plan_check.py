@@ -212,10 +212,13 @@ def offload_faults(plan: Plan, row: Target) -> Iterator[Fault]:
         ("parameters", offload.parameters, can.parameters_zero),
     ):
         allowed = can.nvme_zero if where == "nvme" else stages
-        if where != "none" and plan.zero not in allowed:
-            when = f"with ZeRO {_listed(allowed)}" if allowed else "not"
-            what = f"{row.name} can offload this to {where} {when}, the plan has ZeRO {plan.zero}"
-            yield Fault(("offload", name), what)
+        if where == "none" or plan.zero in allowed:
+            continue
+        if allowed:
+            what = f"{row.name} offloads {name} to {where} with ZeRO {_listed(allowed)}, got ZeRO {plan.zero}"
+        else:
+            what = f"{row.name} does not offload {name} to {where}, expected none"
+        yield Fault(("offload", name), what)
     if can.together and (offload.optimizer == "none") != (offload.parameters == "none"):
         what = f"{row.name} offloads parameters and optimizer states together, expected both"
         yield Fault(("offload",), what)
@@ -239,7 +242,7 @@ def _hosts(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
     for name, gpu in sorted({(group.pool, group.gpu) for _, group in _groups(plan)}):
         pool = pools[name]
         if plan.offload.anything and cluster.host_link_of(pool, gpu) is None:
-            what = f"it is not known how fast a {gpu} reaches host memory, expected host: {{link_gBps: ...}}"
+            what = f"it is not known how fast {gpu} reaches host memory, expected host: {{link_gBps: ...}}"
             yield Fault(("offload",), f"{what} in the pool {name}")
         if plan.offload.uses_nvme and (pool.host is None or pool.host.nvme_gBps is None):
             what = f"the pool {name} has no NVMe, expected host: {{nvme_gBps: ...}} in it"
