@@ -41,12 +41,12 @@ def recompute_text(plan: Plan) -> str:
 
 
 def offload_text(plan: Plan) -> str:
-    """What is kept where: ``optimizer, parameters offloaded to cpu``; empty when all is on the devices."""
+    """What is kept where: ``optimizer + parameters offloaded to cpu``; empty when all is on the devices."""
     places: dict[str, list[str]] = {}
     for name, place in asdict(plan.offload).items():
         if place != "none":
             places.setdefault(place, []).append(name)
-    return "; ".join(f"{', '.join(names)} offloaded to {place}" for place, names in places.items())
+    return "; ".join(f"{' + '.join(names)} offloaded to {place}" for place, names in places.items())
 
 
 def by_stage(texts: Iterable[str]) -> str:

@@ -219,3 +219,28 @@ def test_the_largest_models_of_one_v100() -> None:
     assert fits_alone(large, STATES, 2)
     assert not fits_alone(large, ON_DEVICE, 2)
     assert not fits_alone(too_large, STATES, 2)
+
+
+def test_states_of_a_pipeline_in_host_memory() -> None:
+    """Megatron updates each stage's shard on the host after the last backward, interleaved or not."""
+    stages = tuple(
+        Stage(
+            first_layer=first,
+            end_layer=first + 12,
+            replicas=(ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=2, share=8, steps=8),),
+        )
+        for first in (0, 12)
+    )
+    model, row = gpt(global_batch=16), target("megatron")
+    for chunks in (1, 2):
+        plain = Plan(target="megatron", zero=1, stages=stages, interleave=chunks)
+        before, after = (
+            estimate(item, machine(), model)
+            for item in (plain, replace(plain, offload=Offload(optimizer="cpu")))
+        )
+        shard = (12 * model.layer_parameters + model.embedding_parameters) / 2
+        update = 4 * shard / row.offloading.parameters_per_second
+        assert after.breakdown.optimizer_seconds == pytest.approx(update, rel=0.01)
+        assert after.breakdown.offload_seconds == pytest.approx(2 * 2 * shard / 5e9, rel=0.01)
+        assert after.breakdown.step_seconds == pytest.approx(after.step_seconds)
+        assert after.stages[0].forward_seconds == before.stages[0].forward_seconds

@@ -178,7 +178,7 @@ def test_hosts_are_echoed_when_the_file_says_something_of_them() -> None:
 def test_offload_is_part_of_the_headline() -> None:
     """By where things are kept; plans without it say nothing."""
     plan = replace(examples.plan(), offload=Offload(optimizer="nvme", parameters="cpu", activations="cpu"))
-    text = "optimizer offloaded to nvme; parameters, activations offloaded to cpu"
+    text = "optimizer offloaded to nvme; parameters + activations offloaded to cpu"
     assert text in headline(plan)
     assert differences(plan, examples.plan()) == [f"offload {text} instead of none"]
     assert "offload" not in headline(examples.plan())
