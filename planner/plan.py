@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.errors import PlanError
-from planner.targets import Recompute
+from planner.targets import OffloadTo, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,38 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """What is kept off the devices between its uses (arXiv:2101.06840, arXiv:2104.07857)."""
+
+    optimizer: OffloadTo = "none"
+    """Optimizer states and gradients; the host's processors then update the parameters."""
+    parameters: OffloadTo = "none"
+    """Parameters in the working format, read for every gather."""
+    activations: OffloadTo = "none"
+    """Checkpoints of full recomputation."""
+
+    def __post_init__(self) -> None:
+        if self.activations == "nvme":
+            raise PlanError("offload: activations can be offloaded to cpu only, got nvme")
+        if self.parameters != "none" and self.optimizer == "none":
+            raise PlanError("offload: parameters off the device need the optimizer states off it too")
+
+    @property
+    def anything(self) -> bool:
+        """False when everything stays on the devices."""
+        return self != ON_DEVICE
+
+    @property
+    def uses_nvme(self) -> bool:
+        """True when something is kept on NVMe."""
+        return "nvme" in (self.optimizer, self.parameters)
+
+
+ON_DEVICE = Offload()
+"""Nothing is offloaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A complete decision: what every device does in one optimizer step."""
 
@@ -95,6 +127,7 @@ class Plan:
     interleave: int = 1
     """Chunks of layers per device (virtual pipeline stages); 1 is plain 1F1B."""
     sequence_parallel: bool = False
+    offload: Offload = ON_DEVICE
 
     def __post_init__(self) -> None:
         if not self.stages:

@@ -46,7 +46,7 @@ def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, .
         found += rule(plan, row)
     found += _number_format(row, model)
     found += _sequence_parallel(plan, row, model)
-    return tuple(found) or (*_placement(plan, cluster), *_paths(plan, cluster))
+    return tuple(found) or (*_placement(plan, cluster), *_paths(plan, cluster), *_hosts(plan, cluster))
 
 
 def fail_on_faults(document: Document, found: tuple[Fault, ...]) -> None:
@@ -195,6 +195,60 @@ def _recompute(plan: Plan, row: Target) -> Iterator[Fault]:
             yield Fault(("stages", number, "recompute"), what)
 
 
+def offload_faults(plan: Plan, row: Target) -> Iterator[Fault]:
+    """What the target cannot keep off the devices, or not in this plan."""
+    offload, can = plan.offload, row.offloading
+    if not offload.anything:
+        return
+    if not (can.optimizer_zero or can.activations):
+        yield Fault(("offload",), f"hetplan knows no offload of {row.name}, expected none")
+        return
+    if plan.pp > 1 and not can.in_pipeline:
+        yield Fault(
+            ("offload",), f"{row.name} offloads without a pipeline only, the plan has {plan.pp} stages"
+        )
+    for name, where, stages in (
+        ("optimizer", offload.optimizer, can.optimizer_zero),
+        ("parameters", offload.parameters, can.parameters_zero),
+    ):
+        allowed = can.nvme_zero if where == "nvme" else stages
+        if where == "none" or plan.zero in allowed:
+            continue
+        if allowed:
+            what = f"{row.name} offloads {name} to {where} with ZeRO {_listed(allowed)}, got ZeRO {plan.zero}"
+        else:
+            what = f"{row.name} does not offload {name} to {where}, expected none"
+        yield Fault(("offload", name), what)
+    if can.together and (offload.optimizer == "none") != (offload.parameters == "none"):
+        what = f"{row.name} offloads parameters and optimizer states together, expected both"
+        yield Fault(("offload",), what)
+    if offload.activations != "none":
+        yield from _checkpoints(plan, row)
+
+
+def _checkpoints(plan: Plan, row: Target) -> Iterator[Fault]:
+    path = ("offload", "activations")
+    if not row.offloading.activations:
+        yield Fault(path, f"{row.name} keeps activations on the device, expected none")
+    elif any(stage.recompute != "full" for stage in plan.stages):
+        yield Fault(
+            path, "only the checkpoints of full recomputation can be offloaded, expected recompute full"
+        )
+
+
+def _hosts(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
+    """What the file must say of the hosts that hold what the devices do not."""
+    pools = {pool.name: pool for pool in cluster.pools}
+    for name, gpu in sorted({(group.pool, group.gpu) for _, group in _groups(plan)}):
+        pool = pools[name]
+        if plan.offload.anything and cluster.host_link_of(pool, gpu) is None:
+            what = f"it is not known how fast {gpu} reaches host memory, expected host: {{link_gBps: ...}}"
+            yield Fault(("offload",), f"{what} in the pool {name}")
+        if plan.offload.uses_nvme and (pool.host is None or pool.host.nvme_gBps is None):
+            what = f"the pool {name} has no NVMe, expected host: {{nvme_gBps: ...}} in it"
+            yield Fault(("offload",), what)
+
+
 def _sequence_parallel(plan: Plan, row: Target, model: ModelSpec) -> Iterator[Fault]:
     if not plan.sequence_parallel:
         return
@@ -240,4 +294,5 @@ _TARGET_RULES: tuple[Callable[[Plan, Target], Iterator[Fault]], ...] = (
     _follows_width,
     _interleave,
     _recompute,
+    offload_faults,
 )

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from typing import Any, Literal
 
 from pydantic import Field
 
-from planner.plan import Plan, Stage
+from planner.plan import Offload, Plan, Stage
 from planner.spec.base import Frozen, NonNegativeFloat, NonNegativeInt, PositiveInt
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
-from planner.targets import Recompute
+from planner.targets import OffloadTo, Recompute
 from planner.yaml_text import Lines
 
 FORMAT = "hetplan-plan/1"
@@ -52,6 +53,21 @@ class StageRecord(Frozen):
     recompute: Recompute
     """none, selective or full."""
     replicas: tuple[ReplicaRecord, ...] = Field(min_length=1)
+
+
+class OffloadRecord(Frozen):
+    """What is kept off the devices."""
+
+    optimizer: OffloadTo = "none"
+    """Optimizer states and gradients: none, cpu or nvme."""
+    parameters: OffloadTo = "none"
+    """Parameters: none, cpu or nvme."""
+    activations: OffloadTo = "none"
+    """Checkpoints of full recomputation: none or cpu."""
+
+    def offload(self) -> Offload:
+        """The plan's value; raises PlanError."""
+        return Offload(optimizer=self.optimizer, parameters=self.parameters, activations=self.activations)
 
 
 class AlternativeRecord(Frozen):
@@ -111,6 +127,7 @@ class PlanRecord(Frozen):
     zero: NonNegativeInt
     interleave: PositiveInt
     sequence_parallel: bool
+    offload: OffloadRecord = OffloadRecord()
     stages: tuple[StageRecord, ...] = Field(min_length=1)
     summary: SummaryRecord | None = None
     calibration: CalibrationRecord | None = None
@@ -125,8 +142,15 @@ def plan_part(plan: Plan) -> dict[str, Any]:
         "zero": plan.zero,
         "interleave": plan.interleave,
         "sequence_parallel": plan.sequence_parallel,
+        **offload_part(plan.offload),
         "stages": [_stage(stage) for stage in plan.stages],
     }
+
+
+def offload_part(offload: Offload) -> dict[str, Any]:
+    """The offload as plain data; nothing when everything stays on the devices, as in files of before it."""
+    kept = {name: place for name, place in asdict(offload).items() if place != "none"}
+    return {"offload": kept} if kept else {}
 
 
 def summary_part(summary: SummaryRecord) -> dict[str, Any]:

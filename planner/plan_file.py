@@ -173,9 +173,10 @@ def _plan(document: Document, record: PlanRecord) -> Plan:
             stages=tuple(stages),
             interleave=record.interleave,
             sequence_parallel=record.sequence_parallel,
+            offload=record.offload.offload(),
         )
     except PlanError as error:
-        what = re.sub(r"^(stages\[\d+\]|zero): ", "", error.message)
+        what = re.sub(r"^(stages\[\d+\]|zero|offload): ", "", error.message)
         raise _at(document, _path_in(error.message), what) from None
 
 
@@ -214,7 +215,7 @@ def _path_in(message: str) -> tuple[str | int, ...]:
     if match:
         return ("stages", int(match[1]), "layers")
     word = re.split(r"[: ]", message, maxsplit=1)[0]
-    return (word,) if word in ("zero", "interleave") else ("stages",)
+    return (word,) if word in ("zero", "interleave", "offload") else ("stages",)
 
 
 def _at(document: Document, path: tuple[str | int, ...], what: str) -> PlanError:

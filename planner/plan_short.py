@@ -10,6 +10,7 @@ from pydantic import Field
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.plan_check import Fault, fail_on_faults, faults
+from planner.plan_document import OffloadRecord
 from planner.spec.base import Frozen, Name, PositiveInt
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
@@ -80,6 +81,8 @@ class ShortPlan(Frozen):
     """none, selective or full."""
     sequence_parallel: bool = False
     """True when activations are split over the sequence inside replicas."""
+    offload: OffloadRecord = OffloadRecord()
+    """What is kept off the devices."""
     layers: tuple[PositiveInt, ...] | None = Field(default=None, min_length=1)
     """Layers of each stage; as even as possible when absent, earlier stages one more."""
     stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1)
@@ -153,11 +156,11 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             stages=stages,
             interleave=short.interleave,
             sequence_parallel=short.sequence_parallel,
+            offload=short.offload.offload(),
         )
     except PlanError as error:
-        raise _WrongError(
-            ("interleave",) if "interleave" in error.message else ("stages",), error.message
-        ) from None
+        about = (word for word in ("interleave", "offload") if error.message.startswith(word))
+        raise _WrongError((next(about, "stages"),), error.message.removeprefix("offload: ")) from None
 
 
 def _entries(short: ShortPlan) -> list[tuple[int, ShortStage]]:

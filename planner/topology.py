@@ -13,7 +13,7 @@ from itertools import combinations, combinations_with_replacement, pairwise
 
 import networkx as nx
 
-from planner.spec.cluster import ClusterSpec, PoolSpec
+from planner.spec.cluster import ClusterSpec, HostSpec, PoolSpec
 from planner.units import (
     bytes_from_gib,
     bytes_per_second_from_gbps,
@@ -21,6 +21,22 @@ from planner.units import (
     flops_from_tflops,
     seconds_from_us,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What each device of a node has of its host when all of them use it at the same time."""
+
+    devices: int
+    """Devices of one node, of all kinds."""
+    bytes_per_second: float | None
+    """Copies to or from host memory in one direction; None when unknown."""
+    nvme_bytes_per_second: float | None
+    """Reads from or writes to NVMe; None without one."""
+    memory_bytes: float
+    """Infinite when unknown."""
+    parameters_per_second: float | None
+    """AdamW updates on the processors; None for what the runtime is known to reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +62,7 @@ class Kind:
     intra_latency_seconds: float
     intra_shared: bool
     price_per_gpu_hour: float | None
+    host: Host
 
     @property
     def key(self) -> tuple[str, str]:
@@ -290,4 +307,16 @@ class Topology:
             intra_latency_seconds=seconds_from_us(pool.intra_node.latency_us),
             intra_shared=pool.intra_node.shared,
             price_per_gpu_hour=pool.price_per_gpu_hour,
+            host=self._host(pool, gpu),
+        )
+
+    def _host(self, pool: PoolSpec, gpu: str) -> Host:
+        host, devices = pool.host or HostSpec(), len(pool.devices)
+        link, nvme, rate = self.cluster.host_link_of(pool, gpu), host.nvme_gBps, host.adam_billion_per_s
+        return Host(
+            devices=devices,
+            bytes_per_second=link and bytes_per_second_from_gigabytes(link),
+            nvme_bytes_per_second=nvme and bytes_per_second_from_gigabytes(nvme) / devices,
+            memory_bytes=bytes_from_gib(host.memory_gib) / devices if host.memory_gib else float("inf"),
+            parameters_per_second=rate and rate * 1e9 / devices,
         )

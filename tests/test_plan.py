@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 
 
 def group(**fields: Any) -> ReplicaGroup:
@@ -102,3 +102,25 @@ def test_plans_are_immutable() -> None:
         plan().zero = 1  # type: ignore[misc]
     assert plan() == plan()
     assert hash(plan()) == hash(plan())
+
+
+def test_offload_says_what_leaves_the_devices() -> None:
+    """Nothing by default."""
+    assert plan().offload == ON_DEVICE
+    assert not ON_DEVICE.anything
+    assert Offload(activations="cpu").anything
+    assert not Offload(optimizer="cpu", parameters="cpu").uses_nvme
+    assert Offload(optimizer="cpu", parameters="nvme").uses_nvme
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"activations": "nvme"}, "to cpu only"),
+        ({"parameters": "cpu"}, "need the optimizer states off it too"),
+    ],
+)
+def test_offload_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
+    """Checkpoints on NVMe; parameters that leave their states behind."""
+    with pytest.raises(PlanError, match=message):
+        Offload(**wrong)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import PlanError
-from planner.plan import Plan
+from planner.plan import Offload, Plan, Stage
 from planner.plan_check import check_plan, faults
+from planner.spec.cluster import ClusterSpec, HostSpec
 from planner.spec.model import ModelSpec
 from tests.plans import CLUSTER, MODEL, group, plan, stage
 
@@ -124,6 +125,89 @@ def test_plans_that_break_a_rule(bad: Plan, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         check_plan(bad, CLUSTER, MODEL)
     assert message in caught.value.message
+
+
+CPU = Offload(optimizer="cpu")
+
+
+def offloading(target: str, zero: int, offload: Offload, *stages: Stage, recompute: str = "full") -> Plan:
+    """A plan without pipeline unless stages are given."""
+    chosen = stages or (stage(0, 8, recompute=recompute),)
+    return plan(*chosen, target=target, zero=zero, offload=offload)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (
+            offloading("flagscale", 1, CPU),
+            "offload: hetplan knows no offload of flagscale, expected none",
+        ),
+        (
+            offloading("deepspeed", 1, CPU, stage(0, 5), stage(5, 8)),
+            "offload: deepspeed offloads without a pipeline only, the plan has 2 stages",
+        ),
+        (
+            offloading("deepspeed", 0, CPU),
+            "offload.optimizer: deepspeed offloads optimizer to cpu with ZeRO 1, 2, 3, got ZeRO 0",
+        ),
+        (
+            offloading("deepspeed", 2, Offload(optimizer="nvme")),
+            "offload.optimizer: deepspeed offloads optimizer to nvme with ZeRO 3, got ZeRO 2",
+        ),
+        (
+            offloading("deepspeed", 2, Offload(optimizer="cpu", parameters="cpu")),
+            "offload.parameters: deepspeed offloads parameters to cpu with ZeRO 3, got ZeRO 2",
+        ),
+        (
+            offloading("megatron", 1, Offload(optimizer="cpu", parameters="cpu")),
+            "offload.parameters: megatron does not offload parameters to cpu, expected none",
+        ),
+        (
+            offloading("torch", 3, CPU),
+            "offload: torch offloads parameters and optimizer states together, expected both",
+        ),
+        (
+            offloading("megatron", 1, Offload(activations="cpu")),
+            "offload.activations: megatron keeps activations on the device, expected none",
+        ),
+        (
+            offloading("deepspeed", 1, Offload(activations="cpu"), recompute="none"),
+            "offload.activations: only the checkpoints of full recomputation can be offloaded",
+        ),
+        (
+            offloading("deepspeed", 3, Offload(optimizer="nvme")),
+            "offload: the pool fast has no NVMe, expected host: {nvme_gBps: ...} in it",
+        ),
+    ],
+)
+def test_offload_that_a_target_or_a_host_lacks(bad: Plan, message: str) -> None:
+    """Each rule has its place and its message."""
+    with pytest.raises(PlanError) as caught:
+        check_plan(bad, with_host(HostSpec(link_gBps=10)), MODEL)
+    assert message in caught.value.message
+
+
+def with_host(host: HostSpec | None) -> ClusterSpec:
+    """The cluster with a host for every pool."""
+    pools = tuple(item.model_copy(update={"host": host}) for item in CLUSTER.pools)
+    return CLUSTER.model_copy(update={"pools": pools})
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        *(offloading("deepspeed", zero, Offload(optimizer="cpu", activations="cpu")) for zero in (1, 2, 3)),
+        offloading("deepspeed", 3, Offload(optimizer="nvme", parameters="cpu")),
+        offloading("torch", 3, Offload(optimizer="cpu", parameters="cpu")),
+        offloading("megatron", 1, CPU, stage(0, 5), stage(5, 8)),
+    ],
+)
+def test_offload_that_runs(good: Plan) -> None:
+    """Where the host is known."""
+    check_plan(good, with_host(HostSpec(link_gBps=10, nvme_gBps=5)), MODEL)
+    with pytest.raises(PlanError, match="not known how fast A100 reaches host memory, expected host: "):
+        check_plan(good, with_host(None), MODEL)
 
 
 def test_key_value_heads_and_tensor_parallelism() -> None:

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import HetplanError, OutputError, PlanError, SpecError
-from planner.plan import Plan, Stage
+from planner.plan import Offload, Plan, Stage
 from planner.plan_document import cluster_digest
 from planner.plan_file import Alternative, PlanFile, Summary, UsedCalibration, load_plan, read, to_text, write
+from planner.spec.cluster import HostSpec
 from tests.plans import CLUSTER, MODEL, group, plan, stage
 
 SUMMARY = Summary(
@@ -146,6 +147,53 @@ def test_names_that_look_like_numbers_stay_text(tmp_path: Path, name: str) -> No
     path = tmp_path / "plan.yaml"
     write(PlanFile(plan=plan(stage(0, 8, group(pool=name))), cluster=cluster, model=MODEL), path)
     assert read(path).plan.stages[0].replicas[0].pool == name
+
+
+OFFLOADING = plan(
+    stage(0, 8, recompute="full"),
+    target="deepspeed",
+    zero=3,
+    offload=Offload(optimizer="nvme", activations="cpu"),
+)
+
+
+def offloading_file() -> PlanFile:
+    """A plan that offloads, on a cluster whose hosts are known."""
+    pools = tuple(
+        pool.model_copy(update={"host": HostSpec(link_gBps=10, nvme_gBps=5)}) for pool in CLUSTER.pools
+    )
+    return PlanFile(plan=OFFLOADING, cluster=CLUSTER.model_copy(update={"pools": pools}), model=MODEL)
+
+
+def test_offload_comes_back(tmp_path: Path) -> None:
+    """Only what is offloaded is written; a plan that offloads nothing is written as before there was offload."""
+    path = tmp_path / "plan.yaml"
+    write(offloading_file(), path)
+    assert "offload: {optimizer: nvme, activations: cpu}\n" in path.read_text()
+    assert read(path).plan == OFFLOADING
+    assert "offload" not in to_text(FILE)
+    assert "host" not in cluster_text(FILE)
+
+
+def cluster_text(file: PlanFile) -> str:
+    """The embedded cluster without the names of its hosts."""
+    return to_text(file).split("inputs:")[1].replace("hosts:", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("optimizer: nvme", "optimizer: disk"), "offload.optimizer"),
+        (("activations: cpu", "activations: nvme"), "activations can be offloaded to cpu only, got nvme"),
+        (("zero: 3", "zero: 2"), "deepspeed offloads optimizer to nvme with ZeRO 3, got ZeRO 2"),
+    ],
+)
+def test_offload_that_cannot_be(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    """Named by its line."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(to_text(offloading_file()).replace(*change, 1))
+    assert message in str(error_of(path))
+    assert "plan.yaml:8: offload" in str(error_of(path))
 
 
 def test_a_plan_without_summary(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from planner.errors import HetplanError, PlanError, SpecError
-from planner.plan import Plan
+from planner.plan import Offload, Plan
 from planner.plan_file import load_plan, read_short
-from planner.spec.cluster import ClusterSpec
+from planner.spec.cluster import ClusterSpec, HostSpec
 from planner.spec.model import ModelSpec
 from tests.plans import CLUSTER, MODEL, group, plan, stage
 
@@ -98,6 +98,18 @@ layers: [4, 4]
     assert (found.target, found.zero, found.interleave, found.sequence_parallel) == ("megatron", 1, 2, True)
     assert {part.recompute for part in found.stages} == {"selective"}
     assert found.stages[0].replicas[0] == group(pool="slow", gpu="T4", tp=2, steps=8)
+
+
+def test_offload(tmp_path: Path) -> None:
+    """What is not named stays on the devices; a mistake is named by its line."""
+    known = tuple(pool.model_copy(update={"host": HostSpec(link_gBps=10)}) for pool in CLUSTER.pools)
+    cluster = CLUSTER.model_copy(update={"pools": known})
+    text = "target: deepspeed\nzero: 2\ndp: 4\noffload: {optimizer: cpu}\n"
+    assert short(tmp_path, text, cluster).offload == Offload(optimizer="cpu")
+    error = error_of(tmp_path, text.replace("cpu", "nvme"))
+    assert "short.yaml:4: offload.optimizer: deepspeed offloads optimizer to nvme with ZeRO 3" in str(error)
+    error = error_of(tmp_path, text.replace("optimizer", "parameters"))
+    assert "short.yaml:4: offload: parameters off the device need the optimizer states" in str(error)
 
 
 def test_replicas_with_a_batch_of_their_own(tmp_path: Path) -> None:

@@ -46,3 +46,15 @@ def test_deepspeed_has_no_fp8() -> None:
     assert "fp8" in target("megatron").precisions
     for row in TARGETS.values():
         assert {"bf16", "fp16", "fp32", "tf32"} <= set(row.precisions)
+
+
+def test_only_known_offload_is_offered() -> None:
+    """ZeRO shards what is offloaded, and NVMe holds what host memory could."""
+    for row in TARGETS.values():
+        can = row.offloading
+        assert 0 not in can.optimizer_zero
+        assert set(can.nvme_zero) <= set(can.optimizer_zero)
+        assert set(can.parameters_zero) <= set(can.optimizer_zero) <= set(row.zero_without_pipeline)
+        assert can.in_pipeline <= bool(row.zero_with_pipeline)
+    assert target("deepspeed").offloading.nvme_zero == (3,)
+    assert not target("flagscale").offloading.optimizer_zero

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.spec.cluster import ClusterSpec, FabricLinkSpec, FabricSpec, NicSpec
+from planner.spec.cluster import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec
 from planner.topology import Topology
 from tests.clusters import cluster, pool
 
@@ -80,3 +80,18 @@ def test_the_link_matrix_is_square_and_symmetric() -> None:
     names, matrix = Topology(two_fabrics()).link_matrix()
     assert names == ("a", "b")
     assert matrix[0][1].fabric == matrix[1][0].fabric
+
+
+def test_hosts_are_shared_by_their_devices() -> None:
+    """Links, NVMe, memory and processors of a node, over all its devices of any kind."""
+    host = HostSpec(link_gBps=12, all_links_gBps=48, memory_gib=1600, nvme_gBps=24, adam_billion_per_s=4)
+    mixed = pool("m").model_copy(update={"devices": ("A100",) * 4 + ("V100",) * 12, "host": host})
+    for kind in Topology(cluster(mixed)).kinds:
+        found = kind.host
+        assert (found.devices, found.bytes_per_second, found.nvme_bytes_per_second) == (16, 3e9, 1.5e9)
+        assert (found.memory_bytes, found.parameters_per_second) == (100 * 2**30, 0.25e9)
+    (unknown,) = Topology(cluster(pool("a"))).kinds
+    assert unknown.host.bytes_per_second is None
+    assert unknown.host.nvme_bytes_per_second is None
+    assert unknown.host.memory_bytes == float("inf")
+    assert unknown.host.parameters_per_second is None

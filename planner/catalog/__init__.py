@@ -35,6 +35,8 @@ class Gpu:
     multiprocessors: int
     """Streaming multiprocessors or compute units."""
     tdp_watts: float | None
+    host_link_gBps: float
+    """Wire to its host in one direction, gigabyte/s."""
     sources: Mapping[str, str]
     """Where each number was taken from, by key."""
     assumed: tuple[str, ...]
@@ -98,6 +100,7 @@ def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
         family=entry["family"],
         multiprocessors=int(entry["multiprocessors"]),
         tdp_watts=float(entry["tdp_watts"]) if "tdp_watts" in entry else None,
+        host_link_gBps=float(entry["host_link_gBps"]),
         sources=MappingProxyType(dict(entry["sources"])),
         assumed=tuple(entry.get("assumed", ())),
         note=entry.get("note"),

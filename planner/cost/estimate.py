@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.calibration import ASSUMED, Calibration
-from planner.cost.communication import Ring, Send, crossing_rings, data_ring, send
+from planner.cost.communication import Ring, Send, crossing_rings, data_ring, send, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.schedule import Durations, Timeline, simulate, stage_ends
@@ -73,6 +73,8 @@ class Estimator:
 
     def estimate(self, plan: Plan) -> Estimate:
         """The estimate of one plan."""
+        if self.curves is not None:
+            self.curves.forget_guesses()
         priced = self.price(plan)
         ends = pipeline_ends(plan, priced)
         finish = [end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True)]
@@ -92,17 +94,26 @@ class Estimator:
         )
 
     def _warnings(self, plan: Plan) -> Iterator[str]:
-        """Measured layers that are asked for beyond what was measured."""
-        curves = self.pricer(plan.target).layer_curves
-        if curves is None:
-            return
+        """Measured layers and links that the plan was priced with beyond what was measured."""
+        layers = self.pricer(plan.target).layer_curves
         groups = {
-            (group.gpu, group.tp, group.micro_batch) for stage in plan.stages for group in stage.replicas
+            (group.pool, group.gpu, group.tp, group.micro_batch)
+            for stage in plan.stages
+            for group in stage.replicas
         }
-        for gpu, tp, micro_batch in sorted(groups):
-            times = curves.at(gpu, self.model.name, tp, micro_batch)
-            if times is not None and times.extrapolated:
-                yield f"layer times of {gpu} at tp {tp}, micro-batch {micro_batch} lie beyond the measured ones"
+        guessed = set()
+        for pool, gpu, tp, micro_batch in sorted(groups):
+            times = layers and layers.at(gpu, self.model.name, tp, micro_batch)
+            if times and times.extrapolated:
+                guessed.add((gpu, tp, micro_batch))
+            if not times and tp > 1 and self.curves is not None:
+                # A layer that was priced for an earlier plan has not asked its curve again.
+                ring = tensor_ring(self.topology.kind(pool, gpu), self.calibration, tp=tp, curves=self.curves)
+                ring.reduce_seconds(boundary_bytes(self.model, micro_batch))
+        for gpu, tp, micro_batch in sorted(guessed):
+            yield f"layer times of {gpu} at tp {tp}, micro-batch {micro_batch} lie beyond the measured ones"
+        if self.curves is not None:
+            yield from self.curves.guesses()
 
     def _spread(self, plan: Plan) -> float:
         families = {
@@ -190,6 +201,7 @@ def shape_of(plan: Plan, index: int) -> Shape:
         zero=plan.zero,
         recompute=stage.recompute,
         sequence_parallel=plan.sequence_parallel,
+        offload=plan.offload,
     )
 
 
@@ -236,6 +248,7 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
         bubble_seconds=max(0.0, step - price.work_seconds - price.tail_seconds),
         gradient_sync_seconds=price.sync_seconds,
         optimizer_seconds=price.optimizer_seconds,
+        offload_seconds=times * micro.offload_seconds + price.copy_seconds,
         hidden_seconds=times * micro.hidden_seconds + price.hidden_sync_seconds,
     )
 

@@ -6,7 +6,7 @@ Between two measured points a monotone cubic; outside them, or with one point on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from planner.calibration import Calibration, LayerPoint, LinkPoint
@@ -67,6 +67,27 @@ class LinkCurves:
             self._points.setdefault(_curve_key(point), {})[point.size_bytes] = point.seconds
         self._curves: dict[tuple[str, str, int], Curve] = {}
         self._found: dict[tuple[str, str, int, float], tuple[float, bool] | None] = {}
+        self._beyond: dict[tuple[str, str, int], float] = {}
+
+    def forget_guesses(self) -> None:
+        """Begin a new list of ``guesses``."""
+        self._beyond.clear()
+
+    def guesses(self) -> Iterator[str]:
+        """A line for each curve that was asked beyond its points: the largest such size, and its range."""
+        for link, operation, members in sorted(self._beyond):
+            size = self._beyond[link, operation, members]
+            low, high = self._range(link, operation, members)
+            what = f"{operation} among {members} over {link}: {_mebibytes(size)} MiB lie beyond the measured"
+            yield f"{what} {_mebibytes(low)} to {_mebibytes(high)} MiB"
+
+    def _range(self, link: str, operation: str, members: int) -> tuple[float, float]:
+        """Smallest and largest size that all curves behind an answer know."""
+        name = link_name_key(link)
+        halves = ("reduce-scatter", "all-gather")
+        parts = (operation,) if (name, operation, members) in self._points else halves
+        sizes = [self._points[name, part, members] for part in parts]
+        return max(min(known) for known in sizes), min(max(known) for known in sizes)
 
     def seconds(
         self, link: str, operation: str, members: int, size_bytes: float
@@ -78,7 +99,11 @@ class LinkCurves:
         asked = (link, operation, members, size_bytes)
         if asked not in self._found:
             self._found[asked] = self._own(*asked) or self._composed(*asked)
-        return self._found[asked]
+        found = self._found[asked]
+        if found and found[1]:
+            curve = (link, operation, members)
+            self._beyond[curve] = max(size_bytes, self._beyond.get(curve, 0.0))
+        return found
 
     def _own(self, link: str, operation: str, members: int, size_bytes: float) -> tuple[float, bool] | None:
         key = (link_name_key(link), operation, members)
@@ -119,6 +144,10 @@ class _LayerCurve:
             parameters=self._parameters,
             extrapolated=forward[1] or backward[1] or kept[1],
         )
+
+
+def _mebibytes(size: float) -> str:
+    return f"{size / 2**20:.3g}"
 
 
 def _curve_key(point: LinkPoint) -> tuple[str, str, int]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from planner.calibration import Stack
 from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.values import Memory
+from planner.plan import ON_DEVICE, Offload
 from planner.spec.model import ModelSpec
 from planner.targets import Recompute
 from planner.topology import Kind
@@ -44,6 +45,7 @@ class Load:
     sequence_parallel: bool
     zero: int
     gradient_bytes: int
+    offload: Offload = ON_DEVICE
     layer_bytes: float | None = None
     """Measured activations that one layer keeps for one micro-batch without recomputation."""
     layer_parameters: float | None = None
@@ -94,17 +96,33 @@ def memory(model: ModelSpec, kind: Kind, stack: Stack, load: Load) -> Memory:
         parameters += load.layers * (load.layer_parameters - model.layer_parameters / load.tp)
     mixed = model.training.precision in MIXED
     size = ELEMENT_BYTES[model.training.precision]
-    state = OPTIMIZER_BYTES[model.training.optimizer, mixed]
+    states = (
+        parameters * OPTIMIZER_BYTES[model.training.optimizer, mixed] / (load.dp if load.zero >= 1 else 1)
+    )
+    weights = parameters * size / (load.dp if load.zero >= 3 else 1)
+    gradients = parameters * load.gradient_bytes / (load.dp if load.zero >= 2 else 1)
+    offload, updated_on_host = load.offload, load.offload.optimizer != "none"
+    kept = load.layers_in_flight * _layer_activations(model, load, load.recompute)
+    # With ZeRO 2 and 3 a gradient leaves as soon as it is reduced; its bucket is in the buffers.
+    leaves = updated_on_host and load.zero >= 2
+    in_host = (
+        (offload.optimizer == "cpu", states),
+        (updated_on_host, parameters * load.gradient_bytes / (load.dp if load.zero >= 1 else 1)),
+        (offload.parameters == "cpu", weights),
+        (offload.activations == "cpu", kept),
+    )
     return Memory(
-        parameters_bytes=parameters * size / (load.dp if load.zero >= 3 else 1),
-        gradients_bytes=parameters * load.gradient_bytes / (load.dp if load.zero >= 2 else 1),
-        optimizer_bytes=parameters * state / (load.dp if load.zero >= 1 else 1),
+        parameters_bytes=0.0 if offload.parameters != "none" else weights,
+        gradients_bytes=0.0 if leaves else gradients,
+        optimizer_bytes=0.0 if updated_on_host else states,
         activations_bytes=_activations(model, load),
         logits_bytes=_logits(model, load),
         buffers_bytes=_buffers(model, load, parameters) + _gradient_copy(model, load, parameters),
         runtime_bytes=min(stack.runtime_bytes, MOST_SLACK * kind.memory_bytes),
         reserve_bytes=kind.reserve_bytes,
         capacity_bytes=kind.memory_bytes,
+        host_bytes=sum(size for there, size in in_host if there),
+        host_capacity_bytes=kind.host.memory_bytes,
     )
 
 
@@ -117,7 +135,9 @@ def _activations(model: ModelSpec, load: Load) -> float:
         ways = load.tp if load.sequence_parallel else 1
         tokens = load.micro_batch * model.training.sequence_length
         embedding = ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways
-    return load.layers_in_flight * kept + working + embedding * load.layers_in_flight / load.layers
+    # One checkpoint is in use and one on its way while the others are in host memory.
+    alive = load.layers_in_flight if load.offload.activations == "none" else min(2.0, load.layers_in_flight)
+    return alive * kept + working + embedding * load.layers_in_flight / load.layers
 
 
 def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> float:
@@ -144,12 +164,14 @@ def _gradient_copy(model: ModelSpec, load: Load, parameters: float) -> float:
     """The fp32 copy of half-precision gradients that an optimizer step works on; ZeRO-3 makes it piece by piece."""
     if model.training.precision not in MIXED or load.gradient_bytes > 2 or load.zero == 3:
         return 0.0
+    if load.offload.optimizer != "none":
+        return 0.0
     return 4.0 * parameters / (load.dp if load.zero else 1)
 
 
 def _buffers(model: ModelSpec, load: Load, parameters: float) -> float:
     """Reduction buckets, two where one fills while the other travels; ZeRO-3 also holds layers gathered ahead."""
-    if load.dp == 1:
+    if load.dp == 1 and not load.offload.anything:
         return 0.0
     size = ELEMENT_BYTES[model.training.precision]
     bucket = size * min(parameters, BUCKET_ELEMENTS)

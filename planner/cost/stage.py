@@ -18,9 +18,10 @@ from planner.cost.compute import (
 from planner.cost.layer import LayerPrice, layer_price, measured_layer
 from planner.cost.measured_curves import LayerCurves, LinkCurves
 from planner.cost.memory import Load, layers_in_flight, memory, parameters_of
+from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
 from planner.cost.stage_price import MicroBatch, StagePrice
 from planner.cost.values import Memory
-from planner.plan import ReplicaGroup
+from planner.plan import ON_DEVICE, Offload, ReplicaGroup
 from planner.spec.model import ModelSpec
 from planner.targets import Recompute, Target
 from planner.topology import Kind, Topology
@@ -38,6 +39,7 @@ class Shape:
     zero: int
     recompute: Recompute
     sequence_parallel: bool
+    offload: Offload = ON_DEVICE
 
     @property
     def layers(self) -> int:
@@ -98,6 +100,7 @@ class Pricer:
             sync_seconds=sync,
             hidden_sync_seconds=hidden,
             optimizer_seconds=max(self._optimizer(shape, group, ring) for group in groups),
+            copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
             memories=tuple(self.memory(shape, group, ring.size) for group in groups),
@@ -105,8 +108,9 @@ class Pricer:
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
         """What follows the last backward on one group: exposed synchronisation and optimizer."""
-        sync, _ = self._sync(shape, group, ring, self.micro_batch(shape, group, group.micro_batch, ring))
-        return sync + self._optimizer(shape, group, ring)
+        micro = self.micro_batch(shape, group, group.micro_batch, ring)
+        sync, _ = self._sync(shape, group, ring, micro)
+        return sync + self._optimizer(shape, group, ring) + micro.step_copy_seconds
 
     def micro_batch(self, shape: Shape, group: ReplicaGroup, sequences: int, ring: Ring) -> MicroBatch:
         """Seconds of one micro-batch of ``sequences`` on one replica of ``group``."""
@@ -142,14 +146,23 @@ class Pricer:
         gather, scatter = self._zero_traffic(shape, ring, layers, first, last, tp)
         exposed_forward, hidden_forward = self._overlap(gather, forward)
         exposed_backward, hidden_backward = self._overlap(gather + scatter, backward + again)
+        on_forward = forward + tensor_forward + exposed_forward
+        on_backward = backward + again + tensor_backward + exposed_backward
+        moved = NO_COPIES
+        if shape.offload.anything:
+            count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
+            moved = copies(shape.offload, self._held(shape, layers, count, sequences, ring), kind, self.model)
+        wait_forward, wait_backward = moved.waits(on_forward, on_backward)
         return MicroBatch(
-            forward_seconds=forward + tensor_forward + exposed_forward,
-            backward_seconds=backward + again + tensor_backward + exposed_backward,
+            forward_seconds=on_forward + wait_forward,
+            backward_seconds=on_backward + wait_backward,
             compute_seconds=forward + backward,
             recompute_seconds=again,
             tensor_parallel_seconds=tensor_forward + tensor_backward,
             zero_seconds=exposed_forward + exposed_backward,
-            hidden_seconds=hidden_forward + hidden_backward,
+            offload_seconds=wait_forward + wait_backward,
+            step_copy_seconds=moved.step_seconds,
+            hidden_seconds=hidden_forward + hidden_backward + moved.hidden(on_forward, on_backward),
         )
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
@@ -174,6 +187,7 @@ class Pricer:
             sequence_parallel=shape.sequence_parallel,
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(),
+            offload=shape.offload,
             layer_bytes=measured.activation_bytes if measured else None,
             layer_parameters=measured.parameters if measured else None,
         )
@@ -306,7 +320,22 @@ class Pricer:
             self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=group.tp
         )
         kind = self.topology.kind(group.pool, group.gpu)
+        if shape.offload.optimizer != "none":
+            held = self._held(shape, shape.layers, count, group.micro_batch, ring)
+            return host_optimizer_seconds(shape.offload, held, kind, self.model, self.target)
         return optimizer_seconds(count / (ring.size if shape.zero else 1), kind, self.model, self.calibration)
+
+    def _held(self, shape: Shape, layers: int, parameters: float, sequences: int, ring: Ring) -> Held:
+        return Held(
+            parameters=parameters,
+            ways=ring.size if shape.zero else 1,
+            zero=shape.zero,
+            gradient_bytes=self._gradient_bytes(),
+            micro_batches=shape.micro_batches,
+            layers=layers,
+            sequences=sequences,
+            recomputes=shape.recompute == "full",
+        )
 
     def _gradient_bytes(self) -> int:
         return self.target.gradient_size(self.model.training.precision)

@@ -18,6 +18,10 @@ class MicroBatch:
     tensor_parallel_seconds: float
     zero_seconds: float
     """Exposed ZeRO traffic."""
+    offload_seconds: float
+    """Exposed copies between device and host."""
+    step_copy_seconds: float
+    """Copies between device and host once a step, after the last backward."""
     hidden_seconds: float
 
 
@@ -34,6 +38,8 @@ class StagePrice:
     """Exposed gradient reduction and parameter gather at the end of the step."""
     hidden_sync_seconds: float
     optimizer_seconds: float
+    copy_seconds: float
+    """Copies between device and host after the last backward."""
     micro_batches: tuple[MicroBatch, ...]
     """The largest micro-batch of each group, [group]."""
     slowest: int
@@ -44,7 +50,7 @@ class StagePrice:
     @property
     def tail_seconds(self) -> float:
         """What follows the last backward."""
-        return self.sync_seconds + self.optimizer_seconds
+        return self.sync_seconds + self.optimizer_seconds + self.copy_seconds
 
     @property
     def fits(self) -> bool:

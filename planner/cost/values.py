@@ -22,11 +22,15 @@ class Memory:
     reserve_bytes: float
     """Kept free at the user's wish."""
     capacity_bytes: float
+    host_bytes: float = 0.0
+    """What is kept in the memory of its host instead."""
+    host_capacity_bytes: float = float("inf")
+    """The device's equal share of that memory; infinite when unknown."""
 
     @property
     def used_bytes(self) -> float:
-        """Bytes of all components without the reserve."""
-        return float(sum(getattr(self, f.name) for f in fields(self)[:-2]))
+        """Bytes of all components on the device without the reserve."""
+        return float(sum(getattr(self, name) for name in _ON_DEVICE))
 
     @property
     def headroom_bytes(self) -> float:
@@ -35,15 +39,19 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """True when the device holds everything and the reserve stays free."""
-        return self.headroom_bytes >= 0
+        """True when the device holds everything and the reserve stays free, and so does the host."""
+        return self.headroom_bytes >= 0 and self.host_bytes <= self.host_capacity_bytes
+
+
+_ON_DEVICE = tuple(f.name for f in fields(Memory))[:7]
+"""Components of ``used_bytes``: from the parameters to the runtime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
     """Seconds of one step on the critical stage, by cause; the causes add up to the step.
 
-    ``hidden_seconds`` is communication that runs under computation and is not part of the sum.
+    ``hidden_seconds`` is communication and copies that run under computation and are not part of the sum.
     """
 
     compute_seconds: float
@@ -59,6 +67,8 @@ class Breakdown:
     gradient_sync_seconds: float
     """Exposed gradient reduction and parameter gather at the end of the step."""
     optimizer_seconds: float
+    offload_seconds: float
+    """Exposed copies between devices and host memory or NVMe."""
     hidden_seconds: float
 
     @property

@@ -57,7 +57,19 @@ def common_config(plan: Plan, model: ModelSpec) -> dict[str, object]:
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": 1.0 if clips(plan, model) else 0.0,
         "steps_per_print": 100,
+        **offload_options(plan, model),
     }
+
+
+def offload_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
+    """What a plan that offloads needs beside its ZeRO section."""
+    options: dict[str, object] = {}
+    if plan.offload.optimizer != "none":
+        # DeepSpeed has its own optimizer on processors for Adam alone, and then insists on it.
+        options["zero_force_ds_cpu_optimizer"] = model.training.optimizer == "adamw"
+    if plan.offload.activations != "none":
+        options["activation_checkpointing"] = {"cpu_checkpointing": True}
+    return options
 
 
 def clips(plan: Plan, model: ModelSpec) -> bool:
@@ -77,6 +89,12 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
         "reduce_scatter": True,
         "reduce_bucket_size": bucket,
     }
+    for key, place in (
+        ("offload_optimizer", plan.offload.optimizer),
+        ("offload_param", plan.offload.parameters),
+    ):
+        if place != "none":
+            section[key] = {"device": place, "pin_memory": True}
     if plan.zero < 3:
         return {**section, "allgather_bucket_size": bucket}
     layer = model.layer_parameters

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from planner.errors import EmitError
 from planner.plan import Plan, ReplicaGroup
+from planner.plan_check import offload_faults
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import Target, target
@@ -56,9 +57,21 @@ def check_target(plan: Plan, row: Target) -> None:
         raise EmitError("interleaving needs a pipeline of at least 2 stages")
     if plan.sequence_parallel and not row.sequence_parallel:
         raise EmitError(f"{row.name} has no sequence parallelism")
+    _check_offload(plan, row)
     for index, stage in enumerate(plan.stages):
         if stage.recompute not in row.recomputes:
             raise EmitError(f"stages[{index}]: {row.name} has no recompute {stage.recompute}")
+
+
+def _check_offload(plan: Plan, row: Target) -> None:
+    for fault in offload_faults(plan, row):
+        raise EmitError(f"{'.'.join(map(str, fault.path))}: {fault.what}")
+    if plan.offload.uses_nvme:
+        raise EmitError(
+            "offload to NVMe is priced, but hetplan writes no launch files for it: they would need a folder on the "
+            "NVMe of every node",
+            hint="keep it in host memory: offload to cpu",
+        )
 
 
 def _groups(plan: Plan) -> list[ReplicaGroup]:

@@ -25,6 +25,7 @@ def arguments(plan: Plan, model: ModelSpec) -> Sections:
         "recompute": _recompute(plan),
         "precision": _precision(model),
         "training": ["--train-iters", "100", "--lr", "1e-4", "--clip-grad", "1.0", *_optimizer(model)],
+        "offload": _offload(plan),
         "data": _data(model),
     }
 
@@ -40,7 +41,15 @@ def _parallel(plan: Plan) -> list[str]:
         words += ["--overlap-grad-reduce"]
         if plan.zero:
             words += ["--use-distributed-optimizer", "--overlap-param-gather"]
+    elif plan.offload.optimizer != "none":
+        words += ["--use-distributed-optimizer"]
     return words
+
+
+def _offload(plan: Plan) -> list[str]:
+    if plan.offload.optimizer == "none":
+        return []
+    return ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
 
 
 def _batch(plan: Plan, model: ModelSpec) -> list[str]:

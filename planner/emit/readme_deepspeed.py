@@ -33,6 +33,7 @@ def readme(
         starting(launchers, " -- --steps 100"),
         _files(plan, has_hostfile),
         _own_script(plan),
+        _offload(plan, model),
         _limits(model, network, launchers, has_hostfile, clips),
     ]
     return "\n".join(part for part in parts if part)
@@ -82,6 +83,27 @@ def _own_script(plan: Plan) -> str:
             "`PlannedBatches(plan, len(data))` as `batch_sampler` and `plan.weights` in the same order.\n"
         )
     return f"## Your own script\n\n```python\nfrom hetplan_runtime import load\n\n{call}```\n\n{note}"
+
+
+def _offload(plan: Plan, model: ModelSpec) -> str:
+    """What a script of the user's must do itself for what the plan keeps in host memory."""
+    lines = []
+    if plan.offload.optimizer != "none" and model.training.optimizer == "adamw":
+        lines.append(
+            "- Optimizer states are in host memory. Use `deepspeed.ops.adam.DeepSpeedCPUAdam`, as `train.py` does: "
+            "DeepSpeed refuses another Adam. It is compiled at its first use, which takes a C++ compiler and about "
+            "a minute on every node."
+        )
+    elif plan.offload.optimizer != "none":
+        lines.append("- Optimizer states are in host memory; an optimizer of torch updates them there.")
+    if plan.offload.parameters != "none":
+        lines.append("- Parameters are in host memory: build the model under `deepspeed.zero.Init`.")
+    if plan.offload.activations != "none":
+        lines.append(
+            "- Checkpoints are in host memory: call `deepspeed.checkpointing.configure(None, "
+            "checkpoint_in_cpu=True)` and recompute layers by `deepspeed.checkpointing.checkpoint`."
+        )
+    return "## Offload\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 def _limits(

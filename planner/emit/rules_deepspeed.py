@@ -8,6 +8,7 @@ from planner.errors import EmitError
 
 TOP_LEVEL = frozenset(
     {
+        "activation_checkpointing",
         "bf16",
         "communication_data_type",
         "data_types",
@@ -50,6 +51,8 @@ ZERO = frozenset(
         "zero_quantized_weights",
     }
 )
+OFFLOAD = frozenset({"device", "nvme_path", "pin_memory"})
+CHECKPOINTING = frozenset({"cpu_checkpointing"})
 PIPELINE = frozenset(
     {"activation_checkpoint_interval", "grad_partitioned", "pipe_partitioned", "use_reentrant"}
 )
@@ -61,6 +64,7 @@ def check_config(config: Mapping[str, object], pipeline_stages: int = 1) -> None
     zero = _section(config, "zero_optimization")
     _known(zero, ZERO, "zero_optimization.")
     _known(_section(config, "pipeline"), PIPELINE, "pipeline.")
+    _known(_section(config, "activation_checkpointing"), CHECKPOINTING, "activation_checkpointing.")
     stage = zero.get("stage", 0)
     if stage not in (0, 1, 2, 3):
         raise EmitError(f"zero_optimization.stage: expected 0, 1, 2 or 3, got {stage!r}")
@@ -72,8 +76,11 @@ def check_config(config: Mapping[str, object], pipeline_stages: int = 1) -> None
         raise EmitError("bf16 and fp16 cannot both be enabled")
     for key in ("offload_optimizer", "offload_param"):
         offload = _section(zero, key)
+        _known(offload, OFFLOAD, f"zero_optimization.{key}.")
         if offload.get("device") == "nvme" and not offload.get("nvme_path"):
             raise EmitError(f"zero_optimization.{key}: device nvme needs nvme_path")
+        if offload and stage not in {"offload_optimizer": (1, 2, 3), "offload_param": (3,)}[key]:
+            raise EmitError(f"zero_optimization.{key} does not run with ZeRO {stage}")
     _check_batch(config)
 
 

@@ -53,6 +53,7 @@ SWITCHES = frozenset(
         "--fp16",
         "--group-query-attention",
         "--mock-data",
+        "--optimizer-cpu-offload",
         "--overlap-grad-reduce",
         "--overlap-param-gather",
         "--qk-layernorm",
@@ -60,6 +61,7 @@ SWITCHES = frozenset(
         "--swiglu",
         "--untie-embeddings-and-output-weights",
         "--use-distributed-optimizer",
+        "--use-precision-aware-optimizer",
     }
 )
 CHUNK = re.compile(r"t(?:\*[1-9][0-9]*)?|")
@@ -183,6 +185,8 @@ def _check_switches(given: Mapping[str, str]) -> None:
     if "--bf16" in given and "--fp16" in given:
         raise EmitError("--bf16 and --fp16 exclude each other")
     needs("--overlap-param-gather", "--use-distributed-optimizer", "--overlap-grad-reduce")
+    needs("--optimizer-cpu-offload", "--use-distributed-optimizer", "--use-precision-aware-optimizer")
+    needs("--use-precision-aware-optimizer", "--use-distributed-optimizer")
     needs("--group-query-attention", "--num-query-groups")
     needs("--num-query-groups", "--group-query-attention")
     if "--sequence-parallel" in given and _number(given, "--tensor-model-parallel-size", 1) == 1:

@@ -10,9 +10,9 @@ from planner import catalog
 from planner.errors import PlanError, Problem, SpecError
 from planner.measured.cells import NumberedRow
 from planner.measured.row import MOST_DEVICES, Row, columns
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan import Offload, Plan, ReplicaGroup, Stage
 from planner.plan_file import load_plan
-from planner.spec.cluster import ClusterSpec, FabricSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.spec.cluster import ClusterSpec, FabricSpec, HostSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.spec.cluster_file import catalogue_gpu, catalogue_link, load_cluster
 from planner.spec.complaints import nearest
 from planner.spec.model import ModelSpec, TrainingSpec
@@ -34,7 +34,7 @@ def cluster_problems(item: NumberedRow) -> list[Problem]:
     """What keeps the row from naming a cluster."""
     row = item.row
     if row.cluster_file:
-        return _beside(item, "cluster_file", "gpu", "nics")
+        return _beside(item, "cluster_file", "gpu", "nvme_gBps")
     found = _missing(item, "cluster_file", "gpu")
     if row.gpu and not _known(catalog.gpu, row.gpu):
         names = [*catalog.gpus_like(row.gpu), *catalog.gpu_names()]
@@ -103,6 +103,7 @@ def cluster_of(item: NumberedRow) -> ClusterSpec:
         hosts=numbered_hosts("node", row.nodes),
         intra_node=_link(row.intra_node),
         nics=_nics(row),
+        host=HostSpec(all_links_gBps=row.host_gBps, nvme_gBps=row.nvme_gBps),
     )
     fabrics: dict[str, FabricSpec] = {}
     if row.fabric:
@@ -153,6 +154,11 @@ def plan_of(item: NumberedRow, cluster: ClusterSpec, model: ModelSpec) -> Plan:
         stages=_stages(row, group, model),
         interleave=row.interleave,
         sequence_parallel=row.sequence_parallel,
+        offload=Offload(
+            optimizer=row.offload_optimizer,
+            parameters=row.offload_parameters,
+            activations=row.offload_activations,
+        ),
     )
 
 

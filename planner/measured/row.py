@@ -12,7 +12,7 @@ from planner.spec.cluster import FabricKind
 from planner.spec.complaints import complaints
 from planner.spec.model import Attention, Optimizer, Precision
 from planner.spec.yaml_nodes import resolve
-from planner.targets import Recompute
+from planner.targets import OffloadTo, Recompute
 
 MOST_DEVICES = 1000
 """Devices of one node, as in cluster files."""
@@ -60,6 +60,10 @@ class Row(Frozen):
     """Bandwidth of one network card, gigabit/s; needed from two nodes on."""
     nics: PositiveInt = 1
     """Network cards of one node."""
+    host_gBps: PositiveFloat | None = None
+    """Copies between host memory and all devices of a node, one direction, gigabyte/s; the catalogue's when absent."""
+    nvme_gBps: PositiveFloat | None = None
+    """What a node reads from or writes to NVMe, gigabyte/s."""
     model: Name = "model"
     """Name of the model."""
     layers: PositiveInt | None = None
@@ -112,10 +116,16 @@ class Row(Frozen):
     """none, selective or full."""
     sequence_parallel: bool = False
     """yes when activations are split over the sequence inside tensor-parallel groups."""
+    offload_optimizer: OffloadTo = "none"
+    """Where optimizer states and gradients are kept: none (on the device), cpu or nvme."""
+    offload_parameters: OffloadTo = "none"
+    """Where parameters are kept: none, cpu or nvme."""
+    offload_activations: OffloadTo = "none"
+    """Where the checkpoints of full recomputation are kept: none or cpu."""
     stage_layers: Annotated[tuple[PositiveInt, ...], Field(min_length=1, strict=False)] | None = None
     """Layers of each stage, separated by blanks; as even as possible when absent."""
     cluster_file: Text | None = None
-    """Cluster file relative to this table, instead of gpu to nics."""
+    """Cluster file relative to this table, instead of gpu to nvme_gBps."""
     model_file: Text | None = None
     """Model file relative to this table, instead of model to learned_positions."""
     plan_file: Text | None = None

@@ -109,7 +109,7 @@ class _Made:
     def _cluster(self, item: NumberedRow) -> ClusterSpec:
         row = item.row
         place = (row.cluster_file, row.gpu, row.nodes, row.devices_per_node, row.intra_node)
-        key = (*place, row.fabric, row.nic_gbps, row.nics)
+        key = (*place, row.fabric, row.nic_gbps, row.nics, row.host_gBps, row.nvme_gBps)
         if key not in self._clusters:
             self._clusters[key] = cluster_of(item)
         return self._clusters[key]

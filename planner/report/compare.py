@@ -34,6 +34,7 @@ TITLES: dict[str, str] = {
     "bubble_seconds": "bubble",
     "gradient_sync_seconds": "sync",
     "optimizer_seconds": "optim",
+    "offload_seconds": "offload",
 }
 """Column headings of the causes of step time."""
 
@@ -132,15 +133,21 @@ def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit, speed: Cou
 def _time(contenders: Sequence[Contender]) -> Group:
     found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
     unit = time_unit(estimate.step_seconds for _, estimate in found)
-    columns = (words("plan", least=12), *(number(title) for title in TITLES.values()), number("step"))
+    shown = [name for name in TITLES if name != "offload_seconds" or _offloads(found)]
+    columns = (words("plan", least=12), *(number(TITLES[name]) for name in shown), number("step"))
     longest = max(estimate.step_seconds for _, estimate in found)
-    rows = [[name, *_causes(estimate, unit, longest)] for name, estimate in found]
+    rows = [[name, *_causes(estimate, shown, unit, longest)] for name, estimate in found]
     return section(f"Where a step's time goes ({unit.name})", table(columns, rows))
 
 
-def _causes(estimate: Estimate, unit: TimeUnit, longest: float) -> list[str]:
-    """Seconds of every cause and of the step, all with the same decimals."""
-    causes = [float(getattr(estimate.breakdown, name)) for name in TITLES]
+def _offloads(found: Sequence[tuple[str, Estimate]]) -> bool:
+    """Copies to hosts have a column only where a plan has some."""
+    return any(estimate.breakdown.offload_seconds > 0 for _, estimate in found)
+
+
+def _causes(estimate: Estimate, names: Sequence[str], unit: TimeUnit, longest: float) -> list[str]:
+    """Seconds of some causes and of the step, all with the same decimals."""
+    causes = [float(getattr(estimate.breakdown, name)) for name in names]
     return [unit.part(seconds, longest) for seconds in (*causes, estimate.step_seconds)]
 
 

@@ -26,6 +26,7 @@ PLAN: dict[str, str] = {
     "plan.pp": "Pipeline stages.",
     "plan.interleave": "Chunks of layers per device.",
     "plan.sequence_parallel": "Whether activations outside tensor-parallel matrices are split by tokens.",
+    "plan.offload.*": "Where optimizer, parameters and activations are kept: none (on the device), cpu, nvme.",
     "plan.global_batch": "Sequences per step.",
     "plan.micro_batches": "Micro-batches of the replica that has most.",
     "stages[].layers": "Layers of the stage.",
@@ -48,9 +49,10 @@ PLAN: dict[str, str] = {
     "stages[].replicas[].forward_seconds": "Forward of its largest micro-batch.",
     "stages[].replicas[].backward_seconds": "Its backward, recomputation included.",
     "stages[].replicas[].memory_bytes.*": "Bytes on one device: parameters, gradients, optimizer, "
-    "activations, logits, buffers, runtime, reserve; capacity, used (without the reserve) and headroom.",
+    "activations, logits, buffers, runtime, reserve; capacity, used (without the reserve) and headroom; host, and "
+    "host_capacity: what is kept in host memory, and the device's share of it, null when unknown.",
     "breakdown.*": "Seconds of one step by cause: compute, recompute, tensor_parallel, zero, bubble, "
-    "gradient_sync and optimizer add up to the step; hidden is communication under computation.",
+    "gradient_sync, optimizer and offload add up to the step; hidden is communication under computation.",
 }
 RANKS: dict[str, str] = {
     "ranks[].first_rank": "First of consecutive ranks on equal devices.",

@@ -26,6 +26,7 @@ MEANINGS: dict[str, str] = {
     "bubble_seconds": "waiting for other stages, and sends",
     "gradient_sync_seconds": "exposed reduction at the end of the step",
     "optimizer_seconds": "update of the weights",
+    "offload_seconds": "exposed copies to and from host memory or NVMe",
 }
 """What each cause of step time is."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.plan import Plan
@@ -71,6 +71,7 @@ def _decisions(plan: Plan) -> Document:
         "pp": plan.pp,
         "interleave": plan.interleave,
         "sequence_parallel": plan.sequence_parallel,
+        "offload": {name: str(place) for name, place in asdict(plan.offload).items()},
         "global_batch": plan.global_batch,
         "micro_batches": plan.micro_batches,
     }

@@ -23,6 +23,8 @@ COMPONENTS: dict[str, str] = {
 
 def memory_section(estimate: Estimate) -> Group:
     """A row per group of replicas; components, the fixed part and free space add up to the capacity."""
+    groups = [group for stage in estimate.stages for group in stage.groups]
+    offloads = any(group.memory.host_bytes for group in groups)
     columns = (
         number("stage"),
         words("device", least=14),
@@ -30,14 +32,16 @@ def memory_section(estimate: Estimate) -> Group:
         number("fixed"),
         number("free"),
         number("of"),
+        *([number("host")] if offloads else []),
     )
     rows = [
-        [str(index), device_text(group), *_cells(group.memory)]
+        [str(index), device_text(group), *_cells(group.memory, offloads)]
         for index, stage in enumerate(estimate.stages)
         for group in stage.groups
     ]
-    note = Paragraph("fixed: runtime (device context, libraries) and the reserve")
-    return section("Memory of one device (GiB)", table(columns, rows, gap=1), note)
+    note = "fixed: runtime (device context, libraries) and the reserve"
+    note += "; host: kept in host memory for one device" if offloads else ""
+    return section("Memory of one device (GiB)", table(columns, rows, gap=1), Paragraph(note))
 
 
 def device_text(group: GroupEstimate) -> str:
@@ -45,10 +49,11 @@ def device_text(group: GroupEstimate) -> str:
     return f"{group.gpu} ({group.pool})"
 
 
-def _cells(memory: Memory) -> list[str]:
+def _cells(memory: Memory, offloads: bool) -> list[str]:
     parts = [gib(getattr(memory, name)) for name in COMPONENTS]
     fixed = memory.runtime_bytes + memory.reserve_bytes
-    return [*parts, gib(fixed), gib(memory.headroom_bytes), gib(memory.capacity_bytes)]
+    host = [gib(memory.host_bytes)] if offloads else []
+    return [*parts, gib(fixed), gib(memory.headroom_bytes), gib(memory.capacity_bytes), *host]
 
 
 def fullest(estimate: Estimate) -> tuple[int, GroupEstimate]:

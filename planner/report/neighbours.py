@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from planner.calibration import Calibration
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan import ON_DEVICE, Plan, ReplicaGroup, Stage
+from planner.plan_check import offload_faults
 from planner.search.values import Scored
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
@@ -32,7 +33,10 @@ def neighbours(
     """Every plan one decision away that the target can run, fastest of each change."""
     estimator = Estimator(cluster, model, calibration)
     found = []
-    for decision, change, changed in _changed(plan, target(plan.target)):
+    row = target(plan.target)
+    for decision, change, changed in _changed(plan, row):
+        if any(offload_faults(changed, row)):
+            continue
         try:
             scored = Scored(plan=changed, estimate=estimator.estimate(changed))
         except PlanError:
@@ -62,6 +66,8 @@ def _changed(plan: Plan, row: Target) -> Iterator[tuple[str, str, Plan]]:
     yield from _recompute(plan, row)
     yield from _layers(plan)
     yield from _micro_batch(plan, row)
+    if plan.offload.anything:
+        yield "offload", "everything on the devices", replace(plan, offload=ON_DEVICE)
     if row.sequence_parallel and any(group.tp > 1 for stage in plan.stages for group in stage.replicas):
         word = "without" if plan.sequence_parallel else "with"
         changed = replace(plan, sequence_parallel=not plan.sequence_parallel)

@@ -14,7 +14,7 @@ from planner.report.numbers import count, duration, percent, rate, significant
 from planner.report.paragraph import Paragraph
 from planner.report.proof import Proof, proof_text
 from planner.report.stage_table import FEW, stage_table
-from planner.report.traits import recompute_text
+from planner.report.traits import offload_text, recompute_text
 from planner.search.values import Scored
 from planner.spec.cluster import ClusterSpec
 
@@ -26,6 +26,7 @@ CAUSES: dict[str, str] = {
     "bubble_seconds": "bubble and sends",
     "gradient_sync_seconds": "gradient sync",
     "optimizer_seconds": "optimizer",
+    "offload_seconds": "offload",
 }
 """Exposed causes of step time, in the order they are shown."""
 
@@ -49,6 +50,8 @@ def headline(plan: Plan) -> str:
     ]
     if plan.sequence_parallel:
         parts.append("sequence parallel")
+    if plan.offload.anything:
+        parts.append(offload_text(plan))
     if plan.interleave > 1:
         parts.append(f"{plan.interleave} interleaved chunks")
     return ", ".join(parts)

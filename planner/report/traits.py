@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from itertools import groupby
 
 from planner.plan import Plan, Stage
@@ -29,6 +30,7 @@ def traits(plan: Plan) -> dict[str, str]:
         "recomputation": recompute_text(plan),
         "interleaved chunks": str(plan.interleave),
         "sequence parallel": "yes" if plan.sequence_parallel else "no",
+        "offload": offload_text(plan) if plan.offload.anything else "none",
     }
 
 
@@ -36,6 +38,15 @@ def recompute_text(plan: Plan) -> str:
     """The recomputation of all stages: ``no``, ``full``, or ``none|full (x 3)`` where they differ."""
     text = by_stage(stage.recompute for stage in plan.stages)
     return "no" if text == "none" else text
+
+
+def offload_text(plan: Plan) -> str:
+    """What is kept where: ``optimizer + parameters offloaded to cpu``; empty when all is on the devices."""
+    places: dict[str, list[str]] = {}
+    for name, place in asdict(plan.offload).items():
+        if place != "none":
+            places.setdefault(place, []).append(name)
+    return "; ".join(f"{' + '.join(names)} offloaded to {place}" for place, names in places.items())
 
 
 def by_stage(texts: Iterable[str]) -> str:

@@ -56,7 +56,23 @@ def pool_text(cluster: ClusterSpec, pool: PoolSpec) -> str:
     shared = " shared" if pool.intra_node.shared else ""
     inside = f"{pool.intra_node.bandwidth_gBps:g} GB/s{shared} inside"
     price = "" if pool.price_per_gpu_hour is None else f", {pool.price_per_gpu_hour:g} per device-hour"
-    return f"{pool.name}: {len(pool.hosts)} x {_devices(cluster, pool)}, {inside}, {nics}{price}"
+    return f"{pool.name}: {len(pool.hosts)} x {_devices(cluster, pool)}, {inside}, {nics}{_host(pool)}{price}"
+
+
+def _host(pool: PoolSpec) -> str:
+    """What the file says of the hosts: ``, hosts 48 GB/s, 1500 GiB, NVMe 25.6 GB/s``; empty when nothing."""
+    host = pool.host
+    if host is None:
+        return ""
+    numbers = (
+        (host.link_gBps, "{:g} GB/s a device"),
+        (host.all_links_gBps, "{:g} GB/s"),
+        (host.memory_gib, "{:g} GiB"),
+        (host.nvme_gBps, "NVMe {:g} GB/s"),
+        (host.adam_billion_per_s, "{:g} billion updates/s"),
+    )
+    said = [text.format(number) for number, text in numbers if number is not None]
+    return f", hosts {', '.join(said)}" if said else ""
 
 
 def _devices(cluster: ClusterSpec, pool: PoolSpec) -> str:

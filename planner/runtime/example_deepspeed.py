@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import deepspeed
 import deepspeed.ops
@@ -29,6 +29,7 @@ from planner.runtime.example_model import (
     Layer,
     Shape,
     Transformer,
+    kept_on_device,
     load_shape,
     loss_of,
 )
@@ -89,10 +90,14 @@ def leave() -> None:
 def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
     """Every rank holds all layers and processes its own share of the batch."""
     config = plan.deepspeed_config()
+    on_host = "offload_optimizer" in config["zero_optimization"]
+    if on_host and get_accelerator().device_name() == "cpu":
+        # Without a device torch's own optimizer is on the host already; DeepSpeed would compile its own first.
+        config["zero_force_ds_cpu_optimizer"] = on_host = False
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
-        model = Transformer(shape, plan.recompute)
+        model = Transformer(shape, plan.recompute, checkpoint_of(config))
     engine, *_ = deepspeed.initialize(
-        model=model, optimizer=make_optimizer(model, shape, options), config=config
+        model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
     for step in range(options.steps):
         losses = []
@@ -104,6 +109,14 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
             losses.append(loss)
         report(plan, step, plan.mean_loss(losses))
     return engine
+
+
+def checkpoint_of(config: dict[str, Any]) -> Callable[..., Any]:
+    """How layers are recomputed: DeepSpeed's own way where a device's checkpoints are kept in host memory."""
+    if "activation_checkpointing" not in config or get_accelerator().device_name() == "cpu":
+        return kept_on_device
+    deepspeed.checkpointing.configure(None, checkpoint_in_cpu=True)
+    return cast("Callable[..., Any]", deepspeed.checkpointing.checkpoint)
 
 
 def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
@@ -137,10 +150,14 @@ def micro_batch_data(plan: RankPlan, shape: Shape, options: argparse.Namespace, 
         yield sequences(micro.sequences, shape, options.text)
 
 
-def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any:
-    """The optimizer that the plan counted memory for."""
+def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_host: bool = False) -> Any:
+    """The optimizer that the plan counted memory for; Adam ``on_host`` is DeepSpeed's for processors."""
     if shape.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+    if on_host:
+        from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+        return DeepSpeedCPUAdam(model.parameters(), lr=options.lr)
     return torch.optim.AdamW(model.parameters(), lr=options.lr)
 
 

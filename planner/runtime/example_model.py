@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,13 +110,21 @@ class Embedding(nn.Module):  # type: ignore[misc]
         return self.norm(hidden)
 
 
+def kept_on_device(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """Call a function of which only the inputs are kept for the backward."""
+    return checkpoint(function, *inputs, use_reentrant=False)
+
+
 class Layer(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward with norms ahead of both."""
 
-    def __init__(self, shape: Shape, recompute: str = "none") -> None:
+    def __init__(
+        self, shape: Shape, recompute: str = "none", checkpoint: Callable[..., Any] = kept_on_device
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.recompute = recompute
+        self.checkpoint = checkpoint
         width, hidden = shape.head_dim, shape.hidden
         self.norm_attention = norm_of(shape, hidden)
         self.query = Linear(hidden, shape.heads * width, bias=shape.qkv_bias)
@@ -129,7 +138,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.recompute == "full" and torch.is_grad_enabled():
-            return checkpoint(self._forward, hidden, use_reentrant=False)
+            return self.checkpoint(self._forward, hidden)
         return self._forward(hidden)
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -189,10 +198,12 @@ class Head(nn.Module):  # type: ignore[misc]
 class Transformer(nn.Module):  # type: ignore[misc]
     """The whole model on one rank, for runs without a pipeline."""
 
-    def __init__(self, shape: Shape, recompute: str = "none") -> None:
+    def __init__(
+        self, shape: Shape, recompute: str = "none", checkpoint: Callable[..., Any] = kept_on_device
+    ) -> None:
         super().__init__()
         self.embedding = Embedding(shape)
-        self.layers = nn.ModuleList(Layer(shape, recompute) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(Layer(shape, recompute, checkpoint) for _ in range(shape.layers))
         self.finish = Finish(shape)
         self.head = None if shape.tied_embeddings else Head(shape)
 

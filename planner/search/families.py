@@ -18,6 +18,7 @@ CAUSES = {
     "bubble_seconds": "waiting in the pipeline",
     "gradient_sync_seconds": "gradient synchronisation",
     "optimizer_seconds": "the optimizer",
+    "offload_seconds": "copies between devices and hosts",
 }
 
 

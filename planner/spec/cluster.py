@@ -44,6 +44,8 @@ class GpuSpec(Frozen):
     """Board power, watt."""
     reserve_gib: NonNegativeFloat | None = None
     """Memory kept free on each device of this kind, GiB; a pool's own value wins over it."""
+    host_link_gBps: PositiveFloat | None = None
+    """Wire between the device and its host in one direction, gigabyte/s; None when unknown."""
 
 
 class IntraNodeSpec(Frozen):
@@ -55,6 +57,23 @@ class IntraNodeSpec(Frozen):
     """Latency of one message, microseconds."""
     shared: bool = False
     """True when all devices of the node share the bandwidth (a PCIe host bridge)."""
+
+
+class HostSpec(Frozen):
+    """What a node offers to what is kept off its devices."""
+
+    link_gBps: PositiveFloat | None = None
+    """Copies between one device and host memory in one direction, as measured, gigabyte/s; 0.76 of the kind's
+    wire when absent."""
+    all_links_gBps: PositiveFloat | None = None
+    """The same for all devices of the node at once; their sum when absent."""
+    memory_gib: PositiveFloat | None = None
+    """Host memory of one node, GiB; not checked when absent."""
+    nvme_gBps: PositiveFloat | None = None
+    """What one node reads from, or writes to, its NVMe, gigabyte/s."""
+    adam_billion_per_s: PositiveFloat | None = None
+    """Billions of parameters that AdamW updates on the processors of one node in a second; the runtime's when
+    absent."""
 
 
 class NicSpec(Frozen):
@@ -86,6 +105,8 @@ class PoolSpec(Frozen):
     """Price of one device for one hour, in the user's currency."""
     reserve_gib: NonNegativeFloat | None = None
     """Memory kept free on each device of the pool, GiB; None takes the kind's, else the cluster's."""
+    host: HostSpec | None = None
+    """What a node offers to what is kept off its devices."""
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -127,6 +148,10 @@ class FabricLinkSpec(Frozen):
     """Latency of one message, microseconds."""
 
 
+HOST_LINK_EFFICIENCY = 0.76
+"""Share of the wire that copies reach: 12 GB/s of PCIe 3.0's 15.75 (arXiv:2104.07857, section 4)."""
+
+
 class ClusterSpec(Frozen):
     """Pools of nodes and the fabrics between them, with every default filled in."""
 
@@ -145,3 +170,15 @@ class ClusterSpec(Frozen):
             return pool.reserve_gib
         own = self.gpus[gpu].reserve_gib
         return self.reserve_gib if own is None else own
+
+    def host_link_of(self, pool: PoolSpec, gpu: str) -> float | None:
+        """Copies between a ``gpu`` of the pool and host memory, all devices of its node at once, gigabyte/s.
+
+        None when neither the pool nor the kind says it.
+        """
+        host, wire = pool.host or HostSpec(), self.gpus[gpu].host_link_gBps
+        alone = host.link_gBps or (wire and HOST_LINK_EFFICIENCY * wire)
+        if host.all_links_gBps is None:
+            return alone
+        share = host.all_links_gBps / len(pool.devices)
+        return share if alone is None else min(alone, share)

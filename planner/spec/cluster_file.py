@@ -16,6 +16,7 @@ from planner.spec.cluster import (
     FabricLinkSpec,
     FabricSpec,
     GpuSpec,
+    HostSpec,
     IntraNodeSpec,
     NicSpec,
     PoolSpec,
@@ -47,6 +48,8 @@ class GpuFile(Frozen):
     """Board power, watt."""
     reserve_gib: NonNegativeFloat | None = None
     """Memory kept free on each device of this kind, GiB."""
+    host_link_gBps: PositiveFloat | None = None
+    """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
     source: str | None = None
     """Where the numbers are from; free text."""
 
@@ -95,6 +98,8 @@ class PoolFile(Frozen):
     """Price of one device for one hour, in the currency of your choice."""
     reserve_gib: NonNegativeFloat | None = None
     """Memory kept free on each device of the pool, GiB; wins over the kind's and the cluster's."""
+    host: HostSpec | None = None
+    """What a node offers to what is kept off its devices; for plans that offload."""
     source: str | None = None
     """Where the numbers are from; free text."""
 
@@ -176,6 +181,7 @@ def _pool(pool: PoolFile, file: ClusterFile, kinds: dict[str, GpuSpec]) -> PoolS
         nics=pool.nics,
         price_per_gpu_hour=pool.price_per_gpu_hour,
         reserve_gib=pool.reserve_gib,
+        host=pool.host,
     )
 
 
@@ -210,6 +216,7 @@ def catalogue_gpu(name: str) -> GpuSpec:
             "family": known.family,
             "multiprocessors": known.multiprocessors,
             "tdp_watts": known.tdp_watts,
+            "host_link_gBps": known.host_link_gBps,
         }
     )
 
@@ -224,6 +231,7 @@ def _own(name: str, gpu: GpuFile) -> GpuSpec:
         multiprocessors=gpu.multiprocessors or 0,
         tdp_watts=gpu.tdp_watts,
         reserve_gib=gpu.reserve_gib,
+        host_link_gBps=gpu.host_link_gBps,
     )
 
 

@@ -57,7 +57,7 @@ def test_required_devices_are_known(name: str) -> None:
 def test_every_number_has_a_source(name: str) -> None:
     """And what is assumed is a number that the entry has."""
     facts = catalog.gpu(name)
-    numbers = {"memory_gib", "memory_bandwidth_gBps", "tflops"} | (
+    numbers = {"memory_gib", "memory_bandwidth_gBps", "tflops", "host_link_gBps"} | (
         {"tdp_watts"} if facts.tdp_watts else set()
     )
     assert set(facts.sources) == numbers
@@ -80,6 +80,7 @@ def test_numbers_are_plausible(name: str) -> None:
     facts = catalog.gpu(name)
     assert 8 <= facts.memory_gib <= 300
     assert 200 <= facts.memory_bandwidth_gBps <= 10_000
+    assert 15 <= facts.host_link_gBps <= 450
     assert set(facts.tflops) <= {"bf16", "fp16", "fp32", "tf32", "fp8"}
     assert facts.tflops["fp16"] > facts.tflops["fp32"]
     assert facts.tflops.get("bf16", facts.tflops["fp16"]) == facts.tflops["fp16"]

@@ -296,6 +296,21 @@ def test_measured_links_win_over_formulas() -> None:
     assert after > 1000 * before
 
 
+def test_beyond_the_measured_links_there_is_one_warning_a_curve() -> None:
+    """It names link, size and range; a second estimate, whose layers are known by then, says the same."""
+    points = tuple(
+        LinkPoint(link="node:A100", operation="all-reduce", members=2, size_bytes=size, seconds=size / 1e11)
+        for size in (2.0**18, 2.0**20)
+    )
+    estimator = Estimator(slow_network(), gpt(), Calibration(link_points=points))
+    found = [estimator.estimate(replicas(tp=2)).warnings for _ in range(2)]
+    wanted = "all-reduce among 2 over node:A100: 4 MiB lie beyond the measured 0.25 to 1 MiB"
+    assert found == [(wanted,)] * 2
+    assert not estimator.estimate(replicas()).warnings
+    measured = measured_link("node:A100", "all-reduce", 2)
+    assert not estimate(replicas(tp=2), slow_network(), gpt(), measured).warnings
+
+
 def test_the_spread_is_that_of_the_widest_family() -> None:
     """Residuals by family and stack; the default where one of the two was not measured."""
     spec, model, plan = two_pools()

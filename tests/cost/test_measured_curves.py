@@ -211,6 +211,23 @@ def test_an_all_reduce_is_its_two_halves() -> None:
     assert whole.seconds("ib", "all-reduce", 4, 1e3) == (9.0, False)
 
 
+def test_guesses_are_listed_once_a_curve() -> None:
+    """With the largest size asked and the range that every curve behind the answer knows; then forgotten."""
+    mib = 2.0**20
+    halves = [link(size * mib, size, "reduce-scatter") for size in (1, 8)]
+    halves += [link(size * mib, size, "all-gather") for size in (2, 4)]
+    curves = links(*halves)
+    assert curves.seconds("ib", "all-reduce", 4, 3 * mib) is not None
+    assert list(curves.guesses()) == []
+    for size in (6, 5, 1):
+        curves.seconds("ib", "all-reduce", 4, size * mib)
+    assert list(curves.guesses()) == ["all-reduce among 4 over ib: 6 MiB lie beyond the measured 2 to 4 MiB"]
+    curves.forget_guesses()
+    assert list(curves.guesses()) == []
+    curves.seconds("ib", "all-reduce", 4, 5 * mib)
+    assert len(list(curves.guesses())) == 1
+
+
 def test_links_inside_nodes_go_by_their_device() -> None:
     """As people write its name."""
     points = [

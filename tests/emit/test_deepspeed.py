@@ -14,7 +14,7 @@ from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.deepspeed import common_config, files, hostfile
 from planner.emit.interface import emit, write_folder
 from planner.placement import agents, ranks
-from planner.plan import Plan
+from planner.plan import Offload, Plan
 from planner.plan_check import faults
 from planner.runtime import batches
 from tests.emit.builders import cluster, group, model, plan, pool
@@ -145,3 +145,40 @@ def test_runtime_is_copied() -> None:
     for path in ("hetplan_runtime.py", "example_model.py", "train.py"):
         assert "planner" not in made[path]
         compile(made[path], path, "exec")
+
+
+def offloading(offload: Offload, zero: int) -> Plan:
+    """Eight devices with five sequences, full recomputation."""
+    replicas = (group("a", "A100", count=8, share=5, steps=5),)
+    return plan("deepspeed", zero, [4], [replicas], recompute="full", offload=offload)
+
+
+def test_offload_is_configured(tmp_path: Path) -> None:
+    """DeepSpeed takes it, and reads from it what the plan says."""
+    config_module = pytest.importorskip("deepspeed.runtime.config")
+    chosen = offloading(Offload(optimizer="cpu", parameters="cpu", activations="cpu"), 3)
+    config = section(chosen)
+    zero = config["zero_optimization"]
+    assert zero["offload_optimizer"] == zero["offload_param"] == {"device": "cpu", "pin_memory": True}
+    assert config["zero_force_ds_cpu_optimizer"] is True
+    assert section(chosen, optimizer="sgd")["zero_force_ds_cpu_optimizer"] is False
+    read = config_module.DeepSpeedConfig({**config, "train_micro_batch_size_per_gpu": 1})
+    assert read.activation_checkpointing_config.cpu_checkpointing
+    assert str(read.zero_config.offload_param.device) == "cpu"
+    made = {file.path: file.text for file in files(chosen, CLUSTER, model(40))}
+    for word in ("DeepSpeedCPUAdam", "zero.Init", "checkpoint_in_cpu=True"):
+        assert word in made["README.md"]
+
+
+def test_offload_of_the_optimizer_alone() -> None:
+    """Nothing else leaves; a plan without offload has none of its keys."""
+    config = section(offloading(Offload(optimizer="cpu"), 2))
+    assert "offload_param" not in config["zero_optimization"]
+    assert "activation_checkpointing" not in config
+    plain = section(data_parallel(2))
+    assert not {"zero_force_ds_cpu_optimizer", "activation_checkpointing"} & set(plain)
+    assert "offload_optimizer" not in plain["zero_optimization"]
+    assert (
+        "Offload"
+        not in {file.path: file.text for file in files(data_parallel(2), CLUSTER, model(42))}["README.md"]
+    )

@@ -9,7 +9,7 @@ import pytest
 from planner.emit.expressible import check_inputs
 from planner.emit.interface import emit
 from planner.errors import EmitError
-from planner.plan import Plan
+from planner.plan import Offload, Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 
 A = ("a", "A100")
@@ -94,3 +94,23 @@ def test_host_names() -> None:
         check_inputs(chosen, cluster(odd), model(8))
     unused = odd.model_copy(update={"name": "b"})
     check_inputs(chosen, cluster(pool("a", ("A100",), 1), unused), model(8))
+
+
+def test_offload() -> None:
+    """What a target cannot keep off its devices is refused, and NVMe for want of a folder."""
+
+    def chosen(target: str, zero: int, **offload: str) -> Plan:
+        one = (group(*A, share=8),)
+        return plan(target, zero, [4], [one], recompute="full", offload=Offload(**offload))  # type: ignore[arg-type]
+
+    check_inputs(
+        chosen("deepspeed", 3, optimizer="cpu", parameters="cpu", activations="cpu"), CLUSTER, model(8)
+    )
+    with pytest.raises(
+        EmitError, match=r"offload.optimizer: deepspeed offloads optimizer to cpu with ZeRO 1, 2, 3"
+    ):
+        check_inputs(chosen("deepspeed", 0, optimizer="cpu"), CLUSTER, model(8))
+    with pytest.raises(EmitError, match="megatron keeps activations on the device"):
+        check_inputs(chosen("megatron", 1, activations="cpu"), CLUSTER, model(8))
+    with pytest.raises(EmitError, match="hetplan writes no launch files for it"):
+        check_inputs(chosen("deepspeed", 3, optimizer="nvme"), CLUSTER, model(8))

@@ -9,7 +9,7 @@ from planner.emit.megatron_arguments import arguments
 from planner.emit.megatron_layout import layout
 from planner.emit.megatron_model import differences, model_words
 from planner.errors import EmitError
-from planner.plan import Plan, Stage
+from planner.plan import Offload, Plan, Stage
 from tests.emit.builders import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 4))
@@ -174,3 +174,14 @@ def test_readme_shows_the_layout() -> None:
     assert "`Et*3|tL`" in made["README.md"]
     assert "./launch.sh" in made["README.md"]
     assert "MEGATRON_PATH" in made["README.md"]
+
+
+@pytest.mark.parametrize("dp", [1, 2])
+def test_optimizer_states_in_host_memory(dp: int) -> None:
+    """With the distributed optimizer, which a single replica gets for it too."""
+    chosen = pipeline([3, 1], dp=dp, offload=Offload(optimizer="cpu"))
+    found = arguments(chosen, model(chosen.global_batch))
+    assert found["offload"] == ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
+    assert "--use-distributed-optimizer" in found["parallel"]
+    assert emit(chosen, CLUSTER, model(chosen.global_batch))
+    assert not arguments(pipeline([3, 1], dp=dp), model(4 * dp))["offload"]

@@ -16,6 +16,13 @@ BROKEN = [
     ({"zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}, "sum does not run with ZeRO 3"),
     ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "cannot both be enabled"),
     ({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}, "nvme needs nvme_path"),
+    ({"zero_optimization": {"offload_param": {"devise": "cpu"}}}, "offload_param.devise: not a key"),
+    (
+        {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
+        "offload_param does not run with ZeRO 2",
+    ),
+    ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "does not run with ZeRO 0"),
+    ({"activation_checkpointing": {"cpu": True}}, "activation_checkpointing.cpu: not a key"),
     ({"train_micro_batch_size_per_gpu": 0}, "at least 1, got 0"),
     ({"gradient_accumulation_steps": 1.5}, "whole number"),
 ]

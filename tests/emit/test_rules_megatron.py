@@ -40,6 +40,13 @@ REFUSED = [
         8,
         "must be a multiple of tp",
     ),
+    ("--optimizer-cpu-offload", 1, "--optimizer-cpu-offload needs --use-distributed-optimizer"),
+    (
+        "--optimizer-cpu-offload --use-distributed-optimizer",
+        1,
+        "--optimizer-cpu-offload needs --use-precision-aware-optimizer",
+    ),
+    ("--use-precision-aware-optimizer", 1, "needs --use-distributed-optimizer"),
     ("--group-query-attention", 1, "needs --num-query-groups"),
     ("--num-query-groups 2", 1, "needs --group-query-attention"),
     ("--pipeline-model-parallel-size 3", 3, "--num-layers must be a multiple of pp without a layout"),

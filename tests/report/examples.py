@@ -126,6 +126,7 @@ def estimate(decided: Plan, step_seconds: float = 27.2, activations_gib: float =
             bubble_seconds=0.19 * step_seconds,
             gradient_sync_seconds=0.0,
             optimizer_seconds=0.01 * step_seconds,
+            offload_seconds=0.0,
             hidden_seconds=0.193,
         ),
         stages=stages,

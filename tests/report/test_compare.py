@@ -86,3 +86,13 @@ def test_differences_name_each_decision() -> None:
         "layers 24|8 instead of 16",
         "sequence parallel no instead of yes",
     ]
+
+
+def test_copies_to_hosts_have_a_column_where_a_plan_has_some() -> None:
+    """Others have one column less."""
+    plain = examples.scored()
+    causes = replace(plain.estimate.breakdown, compute_seconds=0.0, offload_seconds=19.04)
+    copying = replace(plain, estimate=replace(plain.estimate, breakdown=causes))
+    assert "offload" not in drawn(compare_section([Contender(name="a", scored=plain)] * 2))
+    both = [Contender(name="a", scored=plain), Contender(name="b", scored=copying)]
+    assert "optim  offload  step" in drawn(compare_section(both), 120)

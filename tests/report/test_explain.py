@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from planner.calibration import ASSUMED
 from planner.cost.estimate import estimate
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan import Offload, Plan, ReplicaGroup, Stage
 from planner.report.explain import balance_section, binding_section, neighbours_section, time_section
 from planner.report.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
+from planner.spec.cluster import HostSpec
 from tests.report import examples
 from tests.report.drawing import drawn
 
@@ -83,6 +84,21 @@ def test_uneven_shares_have_neighbours_too() -> None:
     changes = [entry.change for entry in neighbours(plan, examples.cluster(), examples.model(), ASSUMED)]
     assert "ZeRO 2 instead of 3" in changes
     assert not any("layer from" in change for change in changes)
+
+
+def test_neighbours_of_a_plan_that_offloads() -> None:
+    """Everything on the devices is one of them; no change that its target cannot offload in is."""
+    known = tuple(
+        pool.model_copy(update={"host": HostSpec(link_gBps=10)}) for pool in examples.cluster().pools
+    )
+    cluster = examples.cluster().model_copy(update={"pools": known})
+    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, share=32, steps=8)
+    stage = Stage(first_layer=0, end_layer=32, replicas=(group,), recompute="full")
+    offload = Offload(optimizer="cpu", parameters="cpu", activations="cpu")
+    plan = Plan(target="deepspeed", zero=3, stages=(stage,), offload=offload)
+    changes = {entry.change for entry in neighbours(plan, cluster, examples.model(), ASSUMED)}
+    assert {"everything on the devices", "micro-batches half as large"} <= changes
+    assert not any("ZeRO" in change or "recomputation" in change for change in changes)
 
 
 def test_neighbours_that_do_not_fit_say_so() -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.calibration import ASSUMED, Calibration, Constant, LayerPoint, Residual
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan import Offload, Plan, ReplicaGroup, Stage
 from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
 from planner.report.memory import memory_section
 from planner.report.plan_table import headline, plan_section, price_text
 from planner.report.proof import Proof, proof_of, proof_text
-from planner.report.understood import memory_text, provenance_text, understood
+from planner.report.traits import differences
+from planner.report.understood import memory_text, pool_text, provenance_text, understood
 from planner.report.verdict import misfits, warnings_of
 from planner.search.values import Limits
+from planner.spec.cluster import HostSpec
 from tests.report import examples
 from tests.report.drawing import drawn
 
@@ -161,3 +163,35 @@ def test_a_plan_that_does_not_fit_says_where() -> None:
         "Warnings\n  ! does not fit: stage 0: A100 in a100 lacks 11.5 GiB\n\n"
     )
     assert warnings_of(examples.scored().estimate) == []
+
+
+def test_hosts_are_echoed_when_the_file_says_something_of_them() -> None:
+    """In the line of their pool."""
+    (pool, _), cluster = examples.cluster().pools, examples.cluster()
+    known = HostSpec(all_links_gBps=48, memory_gib=1500, nvme_gBps=25.6)
+    text = pool_text(cluster, pool.model_copy(update={"host": known}))
+    assert ", hosts 48 GB/s, 1500 GiB, NVMe 25.6 GB/s, 2 per device-hour" in text
+    assert "hosts" not in pool_text(cluster, pool)
+    assert pool_text(cluster, pool.model_copy(update={"host": HostSpec()})) == pool_text(cluster, pool)
+
+
+def test_offload_is_part_of_the_headline() -> None:
+    """By where things are kept; plans without it say nothing."""
+    plan = replace(examples.plan(), offload=Offload(optimizer="nvme", parameters="cpu", activations="cpu"))
+    text = "optimizer offloaded to nvme; parameters + activations offloaded to cpu"
+    assert text in headline(plan)
+    assert differences(plan, examples.plan()) == [f"offload {text} instead of none"]
+    assert "offload" not in headline(examples.plan())
+
+
+def test_host_memory_has_a_column_where_it_holds_something() -> None:
+    """And lacks what does not fit into it."""
+    estimate = examples.scored().estimate
+    stage = estimate.stages[0]
+    memory = replace(stage.groups[0].memory, host_bytes=12.0 * 2**30, host_capacity_bytes=10.0 * 2**30)
+    group = replace(stage.groups[0], memory=memory)
+    full = replace(estimate, stages=(replace(stage, groups=(group,)), *estimate.stages[1:]))
+    assert "fixed free   of host" in drawn(memory_section(full))
+    assert "40.0 12.0\n" in drawn(memory_section(full))
+    assert misfits(full) == ["stage 0: hosts in a100 lack 2.0 GiB for each A100"]
+    assert not full.fits

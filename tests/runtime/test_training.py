@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planner.emit.interface import emit, write_folder
-from planner.plan import Plan
+from planner.plan import Offload, Plan
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from tests.emit.builders import cluster, group, model, nic, plan, pool
@@ -66,7 +66,9 @@ def two_stages(dp: int) -> ClusterSpec:
     return cluster(a, b, eth="ethernet")
 
 
-def run(tmp_path: Path, chosen: Plan, where: ClusterSpec, spec: ModelSpec) -> tuple[list[float], Path]:
+def run(
+    tmp_path: Path, chosen: Plan, where: ClusterSpec, spec: ModelSpec, nodes: int = 2
+) -> tuple[list[float], Path]:
     """Emit, launch, and give back the losses and the folder."""
     folder = tmp_path / "a run"
     write_folder(emit(chosen, where, spec), folder)
@@ -80,7 +82,7 @@ def run(tmp_path: Path, chosen: Plan, where: ClusterSpec, spec: ModelSpec) -> tu
         "--save",
         str(tmp_path / "saved"),
     )
-    return losses(launch(folder, 2, *arguments)), folder
+    return losses(launch(folder, nodes, *arguments)), folder
 
 
 def reference(network: Any, shape: example_model.Shape, batch: int, sequences: Any) -> list[float]:
@@ -127,6 +129,32 @@ def test_uneven_batches_equal_one_process(tmp_path: Path, zero: int) -> None:
     assert printed == pytest.approx(wanted, rel=1e-5)
     trained = get_fp32_state_dict_from_zero_checkpoint(str(tmp_path / "saved"))
     assert relative_error(trained, network.state_dict(), start) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("zero", "offload"),
+    [
+        (2, Offload(optimizer="cpu", activations="cpu")),
+        (3, Offload(optimizer="cpu", parameters="cpu", activations="cpu")),
+    ],
+)
+def test_offload_equals_one_process(tmp_path: Path, zero: int, offload: Offload) -> None:
+    """States in host memory change no loss; checkpoints are there already on a machine without devices."""
+    from planner.runtime.example_deepspeed import sequences
+
+    spec = model(12, layers=2, precision="fp32", optimizer="sgd")
+    replicas = (group("big", "A100", count=2, share=6, steps=2),)
+    chosen = plan("deepspeed", zero, [2], [replicas], recompute="full", offload=offload)
+    where = cluster(pool("big", ("A100", "A100"), 1))
+    printed, folder = run(tmp_path, chosen, where, spec, nodes=1)
+    shape = example_model.load_shape(folder / "model.json")
+    torch.manual_seed(SEED)
+    wanted = reference(example_model.Transformer(shape), shape, 12, sequences)
+    assert printed == pytest.approx(wanted, rel=1e-5)
+    saved = next((tmp_path / "saved").glob("*/*mp_rank_00_model_states.pt"))
+    used = torch.load(saved, weights_only=False)["ds_config"]["zero_optimization"]
+    assert used["offload_optimizer"]["device"] == "cpu"
+    assert ("offload_param" in used) == (zero == 3)
 
 
 def test_uneven_pipeline_equals_one_process(tmp_path: Path) -> None:

@@ -131,3 +131,19 @@ pools:
 fabrics: {f: {kind: ethernet}}
 """
     assert [pool.name for pool in loaded(tmp_path, text).pools] == ["a", "b"]
+
+
+def test_hosts(tmp_path: Path) -> None:
+    """The pool's own numbers, 0.76 of the wire of a catalogue device, or of the user's own."""
+    found = loaded(tmp_path, one_pool("gpu: V100-SXM-32GB\nnodes: 1\nhost: {memory_gib: 500}"))
+    (one,) = found.pools
+    assert found.host_link_of(one, "V100-SXM-32GB") == pytest.approx(0.76 * 15.75)
+    assert one.host is not None
+    assert (one.host.memory_gib, one.host.nvme_gBps) == (500, None)
+    text = "gpu: V100-SXM-32GB\ngpus_per_node: 16\nintra_node: nvlink2\nnodes: 1\nhost: {all_links_gBps: 48}"
+    found = loaded(tmp_path, one_pool(text))
+    assert found.host_link_of(found.pools[0], "V100-SXM-32GB") == 3.0
+    numbers = "memory_gib: 94, memory_bandwidth_gBps: 3900, tflops: {bf16: 800}"
+    for more, wanted in (("", None), (", host_link_gBps: 100", 76.0)):
+        found = loaded(tmp_path, one_pool(f"gpu: {{name: X, {numbers}{more}}}\nnodes: 1"))
+        assert found.host_link_of(found.pools[0], "X") == wanted

@@ -1,0 +1,119 @@
+"""Copies between devices and what is kept off them, and the optimizer on the host's processors.
+
+Volumes follow ZeRO-Offload (arXiv:2101.06840, section 4) and ZeRO-Infinity (arXiv:2104.07857, section 4). All
+devices of a node are taken to copy, and to update, at the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.cost.compute import ELEMENT_BYTES, MIXED, OPTIMIZER_STATES
+from planner.cost.memory import OPTIMIZER_BYTES, activation_bytes_per_layer
+from planner.errors import PlanError
+from planner.plan import Offload
+from planner.spec.model import ModelSpec
+from planner.targets import OffloadTo, Target
+from planner.topology import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What one device works on, as far as its host is concerned."""
+
+    parameters: float
+    """Elements on the device without ZeRO."""
+    ways: int
+    """Devices over which ZeRO shards the optimizer."""
+    zero: int
+    gradient_bytes: int
+    micro_batches: int
+    layers: int
+    sequences: int
+    """Of one micro-batch."""
+    recomputes: bool
+    """True with full recomputation."""
+
+    @property
+    def shard(self) -> float:
+        """Elements that are updated for this device."""
+        return self.parameters / self.ways
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """Seconds of the copies between one device and its host."""
+
+    forward_seconds: float = 0.0
+    """In the forward of one micro-batch."""
+    backward_seconds: float = 0.0
+    step_seconds: float = 0.0
+    """Once, after the last backward."""
+
+    def waits(self, forward: float, backward: float) -> tuple[float, float]:
+        """What a forward and a backward of these seconds wait for: copy engines work beside everything else."""
+        return max(0.0, self.forward_seconds - forward), max(0.0, self.backward_seconds - backward)
+
+    def hidden(self, forward: float, backward: float) -> float:
+        """Seconds of copies that run beside a forward and a backward of these seconds."""
+        return min(self.forward_seconds, forward) + min(self.backward_seconds, backward)
+
+
+NO_COPIES = Copies()
+
+
+def copies(offload: Offload, held: Held, kind: Kind, model: ModelSpec) -> Copies:
+    """Seconds of all copies of one device; raises PlanError when it is not known how fast they are.
+
+    With ZeRO 2 and 3 gradients leave in every micro-batch; from the second on their sum comes back and leaves
+    again. With ZeRO 1 they leave once. Parameters are read for each gather: forward, recomputation, backward.
+    """
+    forward = backward = at_end = 0.0
+    parameters = held.shard * ELEMENT_BYTES[model.training.precision]
+    if offload.optimizer != "none":
+        gradients = held.shard * held.gradient_bytes / _rate(kind, "cpu")
+        if held.zero >= 2:
+            backward += (2.0 - 1.0 / held.micro_batches) * gradients
+        else:
+            at_end += gradients
+        # Updated in host memory: parameters that rest there need not move.
+        if offload.parameters != "cpu":
+            at_end += parameters / _rate(kind, offload.parameters)
+    if offload.parameters != "none":
+        read = parameters / _rate(kind, offload.parameters)
+        forward += read
+        backward += (2.0 if held.recomputes else 1.0) * read
+    if offload.activations != "none":
+        kept = activation_bytes_per_layer(
+            model, tp=1, micro_batch=held.sequences, recompute="full", sequence_parallel=False
+        )
+        moved = held.layers * kept / _rate(kind, "cpu")
+        forward += moved
+        backward += moved
+    return Copies(forward_seconds=forward, backward_seconds=backward, step_seconds=at_end)
+
+
+def host_optimizer_seconds(
+    offload: Offload, held: Held, kind: Kind, model: ModelSpec, target: Target
+) -> float:
+    """Seconds to update one device's shard on its host, states on NVMe read and written meanwhile."""
+    optimizer = model.training.optimizer
+    rate = kind.host.parameters_per_second or target.offloading.parameters_per_second / kind.host.devices
+    # What a processor updates in a second goes with the bytes of its states.
+    seconds = held.shard / rate * OPTIMIZER_STATES[optimizer] / OPTIMIZER_STATES["adamw"]
+    if offload.optimizer == "nvme":
+        states = OPTIMIZER_BYTES[optimizer, model.training.precision in MIXED] * held.shard
+        seconds = max(seconds, 2.0 * states / _rate(kind, "nvme"))
+    return seconds
+
+
+def _rate(kind: Kind, place: OffloadTo) -> float:
+    """Bytes per second between a device and host memory, or NVMe behind it, with all devices of the node."""
+    host = kind.host.bytes_per_second
+    if host is None:
+        raise PlanError(f"it is not known how fast {kind.gpu} in pool {kind.pool} reaches its host's memory")
+    if place != "nvme":
+        return host
+    if kind.host.nvme_bytes_per_second is None:
+        raise PlanError(f"the nodes of pool {kind.pool} have no NVMe to offload to")
+    return min(host, kind.host.nvme_bytes_per_second)

@@ -1,0 +1,246 @@
+"""Offload: copies, the optimizer on the host, memory, and what the papers measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.cost.estimate import estimate
+from planner.cost.offload import Held, copies, host_optimizer_seconds
+from planner.cost.values import Estimate, Memory
+from planner.errors import PlanError
+from planner.plan import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
+from planner.spec.cluster import ClusterSpec, HostSpec
+from planner.spec.cluster_file import catalogue_gpu
+from planner.spec.model import ModelSpec
+from planner.targets import target
+from planner.topology import Kind, Topology
+from tests.clusters import cluster, gpt, pool
+
+V100 = catalogue_gpu("V100-SXM-32GB")
+STATES = Offload(optimizer="cpu")
+ALL = Offload(optimizer="cpu", parameters="cpu", activations="cpu")
+NVME = Offload(optimizer="nvme", parameters="nvme")
+HOST = HostSpec(link_gBps=10, all_links_gBps=20, nvme_gBps=8)
+"""Four devices have 5 GB/s each of host memory and 2 of NVMe."""
+
+
+def machine(host: HostSpec | None = HOST, devices: int = 4) -> ClusterSpec:
+    """One node of V100 that keep nothing free."""
+    one = pool("a", V100.name, per_node=devices).model_copy(update={"host": host, "reserve_gib": 0.0})
+    return cluster(one, gpus={V100.name: V100})
+
+
+def kind(host: HostSpec | None = HOST, devices: int = 4) -> Kind:
+    """Its devices."""
+    return Topology(machine(host, devices)).kinds[0]
+
+
+def held(zero: int = 2, micro_batches: int = 1, *, ways: int = 4, parameters: float = 4e9) -> Held:
+    """A shard of a billion parameters, two layers of fp16, two sequences."""
+    return Held(
+        parameters=parameters,
+        ways=ways,
+        zero=zero,
+        gradient_bytes=2,
+        micro_batches=micro_batches,
+        layers=2,
+        sequences=2,
+        recomputes=True,
+    )
+
+
+def moved(offload: Offload, shard: Held, host: HostSpec | None = HOST) -> tuple[float, float, float]:
+    """Seconds in a forward, in a backward, at the end of the step."""
+    found = copies(offload, shard, kind(host), gpt())
+    return found.forward_seconds, found.backward_seconds, found.step_seconds
+
+
+def data_parallel(offload: Offload, zero: int = 3, devices: int = 4, batch: int = 16) -> Plan:
+    """One stage on all devices, four sequences in a micro-batch, full recomputation."""
+    share = batch // devices
+    group = ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=devices, share=share, steps=-(-share // 4))
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,), recompute="full")
+    return Plan(target="deepspeed", zero=zero, stages=(stage,), offload=offload)
+
+
+def priced(offload: Offload, host: HostSpec = HOST, zero: int = 3) -> Estimate:
+    """The estimate of such a plan for a model of 1.3 billion parameters."""
+    return estimate(data_parallel(offload, zero), machine(host), gpt(global_batch=16))
+
+
+def memory_of(offload: Offload, zero: int = 3, host: HostSpec = HOST) -> Memory:
+    """Its memory."""
+    return priced(offload, host, zero).stages[0].groups[0].memory
+
+
+def test_nothing_offloaded_copies_nothing() -> None:
+    """And needs to know no host."""
+    assert moved(ON_DEVICE, held(), None) == (0.0, 0.0, 0.0)
+
+
+def test_gradients_leave_and_new_parameters_come() -> None:
+    """Two bytes each at 5 GB/s: 0.4 s; in later micro-batches the sum comes back and leaves again."""
+    assert moved(STATES, held()) == pytest.approx((0.0, 0.4, 0.4))
+    assert moved(STATES, held(micro_batches=4)) == pytest.approx((0.0, 1.75 * 0.4, 0.4))
+    assert moved(STATES, held(zero=1)) == pytest.approx((0.0, 0.0, 0.8))
+
+
+def test_parameters_are_read_for_every_gather() -> None:
+    """Forward, recomputation, backward; updated where they rest, they do not move after the step."""
+    assert moved(Offload(optimizer="cpu", parameters="cpu"), held(zero=3)) == pytest.approx((0.4, 1.2, 0.0))
+    once = replace(held(zero=3), recomputes=False)
+    assert moved(Offload(optimizer="cpu", parameters="cpu"), once) == pytest.approx((0.4, 0.8, 0.0))
+    assert moved(NVME, held(zero=3)) == pytest.approx((1.0, 2.0 + 0.4, 1.0))
+
+
+def test_checkpoints_leave_in_the_forward_and_return_in_the_backward() -> None:
+    """Two bytes for each of 2 x 1024 tokens x 2048, in two layers."""
+    seconds = 2 * 2 * 2048 * 2048 / 5e9
+    assert moved(Offload(activations="cpu"), held()) == pytest.approx((seconds, seconds, 0.0))
+
+
+def test_the_link_of_a_device_or_the_whole_host_is_the_limit() -> None:
+    """The catalogue's wire reaches 12 GB/s on PCIe 3; NVMe lies behind the link."""
+    assert kind(None).host.bytes_per_second == pytest.approx(11.97e9)
+    assert kind(HostSpec(link_gBps=10)).host.bytes_per_second == 10e9
+    assert kind(HostSpec(all_links_gBps=20)).host.bytes_per_second == 5e9
+    assert kind(HostSpec(all_links_gBps=400)).host.bytes_per_second == pytest.approx(11.97e9)
+    fast = HostSpec(link_gBps=10, nvme_gBps=400)
+    assert moved(NVME, held(zero=3), fast)[0] == pytest.approx(0.2)
+
+
+def test_unknown_hosts_are_refused() -> None:
+    """No number is made up."""
+    unknown = replace(kind(), host=replace(kind().host, bytes_per_second=None))
+    with pytest.raises(PlanError, match="not known how fast V100-SXM-32GB in pool a reaches"):
+        copies(STATES, held(), unknown, gpt())
+    with pytest.raises(PlanError, match="the nodes of pool a have no NVMe"):
+        moved(NVME, held(zero=3), HostSpec())
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "within"),
+    [("deepspeed", (0.22, 0.51, 1.03, 2.41, 2.57), 0.2), ("torch", (1.39, 2.75, 5.71, 11.93, 14.76), 0.08)],
+)
+def test_adam_on_the_host_of_a_dgx2(name: str, seconds: tuple[float, ...], within: float) -> None:
+    """Table 4 of arXiv:2101.06840: CPU-Adam and torch's Adam for 1, 2, 4, 8 and 10 billion parameters."""
+    for billions, measured in zip((1, 2, 4, 8, 10), seconds, strict=True):
+        shard = held(ways=1, parameters=billions * 1e9)
+        found = host_optimizer_seconds(STATES, shard, kind(devices=1), gpt(), target(name))
+        assert found == pytest.approx(measured, rel=within)
+
+
+def test_the_host_updates_for_all_its_devices() -> None:
+    """Four shards take four times as long as one; the user's own rate wins; SGD has a state less."""
+    row, shard = target("deepspeed"), held()
+    alone, together = (host_optimizer_seconds(STATES, shard, kind(HOST, n), gpt(), row) for n in (1, 4))
+    assert together == pytest.approx(4 * alone)
+    own = kind(HostSpec(adam_billion_per_s=2))
+    assert host_optimizer_seconds(STATES, shard, own, gpt(), row) == pytest.approx(2.0)
+    sgd = gpt(optimizer="sgd")
+    assert host_optimizer_seconds(STATES, shard, own, sgd, row) == pytest.approx(2.0 * 16 / 24)
+
+
+def test_states_on_nvme_are_read_and_written() -> None:
+    """12 bytes each way at 2 GB/s a device, the processors meanwhile."""
+    found = host_optimizer_seconds(NVME, held(), kind(), gpt(), target("deepspeed"))
+    assert found == pytest.approx(2 * 12e9 / 2e9)
+
+
+@pytest.mark.parametrize("offload", [STATES, ALL, NVME])
+@pytest.mark.parametrize("link", [0.1, 1.0, 100.0])
+def test_causes_add_up(offload: Offload, link: float) -> None:
+    """At any speed of the link."""
+    found = priced(offload, HostSpec(all_links_gBps=4 * link, nvme_gBps=8))
+    assert found.breakdown.step_seconds == pytest.approx(found.step_seconds)
+
+
+def test_copies_hide_beside_computation() -> None:
+    """All of them on a fast link; on a slow one a step is no faster than its copies."""
+    plain, fast = priced(ON_DEVICE), priced(ALL, HostSpec(all_links_gBps=400))
+    assert fast.breakdown.offload_seconds == 0.0
+    assert fast.breakdown.hidden_seconds > plain.breakdown.hidden_seconds
+    assert fast.stages[0].forward_seconds == plain.stages[0].forward_seconds
+    slow = priced(ALL, HostSpec(all_links_gBps=0.4))
+    shard = gpt().parameters / 4 * 2 / 0.1e9
+    assert slow.step_seconds > 4 * shard
+    assert slow.breakdown.offload_seconds > 0.5 * slow.step_seconds
+
+
+def test_what_leaves_a_device_is_in_its_hosts_memory() -> None:
+    """ZeRO 3 over four devices: 12, 2 and 2 bytes of a quarter of the parameters."""
+    plain, off = memory_of(ON_DEVICE), memory_of(ALL)
+    assert (plain.host_bytes, off.host_capacity_bytes) == (0.0, float("inf"))
+    assert (off.parameters_bytes, off.gradients_bytes, off.optimizer_bytes) == (0.0, 0.0, 0.0)
+    kept = plain.activations_bytes - off.activations_bytes
+    assert kept == pytest.approx(22 * 2 * 4 * 1024 * 2048)
+    assert off.host_bytes == pytest.approx(gpt().parameters / 4 * 16 + kept * 24 / 22)
+    states = memory_of(STATES)
+    assert states.parameters_bytes == plain.parameters_bytes
+    assert states.host_bytes == pytest.approx(gpt().parameters / 4 * 14)
+    assert memory_of(NVME).host_bytes == pytest.approx(gpt().parameters / 4 * 2)
+
+
+def test_zero_1_keeps_its_gradients_on_the_device() -> None:
+    """They leave once, after the last backward; the fp32 copy is the host's."""
+    plain, off = memory_of(ON_DEVICE, 1), memory_of(STATES, 1)
+    assert off.gradients_bytes == plain.gradients_bytes
+    assert plain.buffers_bytes - off.buffers_bytes == pytest.approx(gpt().parameters / 4 * 4)
+
+
+def test_host_memory_is_checked_when_it_is_given() -> None:
+    """Each device has an equal share."""
+    small = memory_of(ALL, host=HOST.model_copy(update={"memory_gib": 16.0}))
+    assert small.host_capacity_bytes == 4 * 2**30
+    assert small.headroom_bytes > 0
+    assert not small.fits
+    assert memory_of(ALL, host=HOST.model_copy(update={"memory_gib": 64.0})).fits
+
+
+def fits_alone(model: ModelSpec, offload: Offload, zero: int) -> bool:
+    """Whether one V100 with 32 GB trains the model, a sequence at a time."""
+    group = ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=1, share=1, steps=1)
+    stage = Stage(first_layer=0, end_layer=model.layers, replicas=(group,), recompute="full")
+    name = "deepspeed" if zero else "torch"
+    plan = Plan(target=name, zero=zero, stages=(stage,), offload=offload)
+    return estimate(plan, machine(None, 1), model).fits
+
+
+def test_the_largest_models_of_one_v100() -> None:
+    """Figure 7 of arXiv:2101.06840: 1.4 billion parameters with DDP, 13 with ZeRO-Offload."""
+    small, more = (gpt(layers, 2048, 16, global_batch=1) for layers in (26, 32))
+    assert (small.parameters / 1e9, more.parameters / 1e9) == pytest.approx((1.4, 1.7), abs=0.05)
+    assert fits_alone(small, ON_DEVICE, 0)
+    assert not fits_alone(more, ON_DEVICE, 0)
+    large, too_large = (gpt(layers, 4096, 32, global_batch=1) for layers in (64, 80))
+    assert (large.parameters / 1e9, too_large.parameters / 1e9) == pytest.approx((13.1, 16.3), abs=0.05)
+    assert fits_alone(large, STATES, 2)
+    assert not fits_alone(large, ON_DEVICE, 2)
+    assert not fits_alone(too_large, STATES, 2)
+
+
+def test_states_of_a_pipeline_in_host_memory() -> None:
+    """Megatron updates each stage's shard on the host after the last backward, interleaved or not."""
+    stages = tuple(
+        Stage(
+            first_layer=first,
+            end_layer=first + 12,
+            replicas=(ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=2, share=8, steps=8),),
+        )
+        for first in (0, 12)
+    )
+    model, row = gpt(global_batch=16), target("megatron")
+    for chunks in (1, 2):
+        plain = Plan(target="megatron", zero=1, stages=stages, interleave=chunks)
+        before, after = (
+            estimate(item, machine(), model)
+            for item in (plain, replace(plain, offload=Offload(optimizer="cpu")))
+        )
+        shard = (12 * model.layer_parameters + model.embedding_parameters) / 2
+        update = 4 * shard / row.offloading.parameters_per_second
+        assert after.breakdown.optimizer_seconds == pytest.approx(update, rel=0.01)
+        assert after.breakdown.offload_seconds == pytest.approx(2 * 2 * shard / 5e9, rel=0.01)
+        assert after.breakdown.step_seconds == pytest.approx(after.step_seconds)
+        assert after.stages[0].forward_seconds == before.stages[0].forward_seconds
