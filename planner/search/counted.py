@@ -193,15 +193,29 @@ class Counted:
         crossing: Crossing | None,
     ) -> bool:
         """True when the best slots hold all layers, and the best kinds at each position have the memory for them."""
-        widest = [float(max(room)) for room in caps]
-        fitting = [[min(cap, room) for room in row] for cap, row in zip(widest, rooms, strict=True)]
-        if sum(map(max, zip(*fitting, strict=True))) < self.layers:
+        fitting = [[min(max(cap), room) for room in row] for cap, row in zip(caps, rooms, strict=True)]
+        if self._most_by_position(fitting) < self.layers - _ROUNDING:
             return False
         lost = self._lost(caps, busy, crossing)
         inner = [(middle, speed.slots) for (middle, _, _), speed in zip(caps, self.speeds, strict=True)]
         held = _best_slots(inner, depth - 2)
         held += max(first for _, first, _ in caps) + max(last for _, _, last in caps)
         return held - lost >= self.layers - _ROUNDING
+
+    def _most_by_position(self, fitting: Sequence[Sequence[int]]) -> float:
+        """Layers of any order of the kinds, at most: the commonest kind everywhere, and what others gain on it.
+
+        ``fitting`` is [kind][stage].
+        """
+        common = max(range(len(fitting)), key=lambda index: self.speeds[index].slots)
+        total = float(sum(fitting[common]))
+        for index, row in enumerate(fitting):
+            if index != common:
+                gains = [
+                    (gain, 1.0) for a, b in zip(row, fitting[common], strict=True) if (gain := a - b) > 0
+                ]
+                total += _best_slots(gains, self.speeds[index].slots)
+        return total
 
     def _lost(self, caps: Sequence[tuple[int, int, int]], busy: float, crossing: Crossing | None) -> float:
         """Layers that the two stages at a crossing cannot hold, at least."""
@@ -255,9 +269,9 @@ def _whole(seconds: float, speed: Speed) -> int:
     return max(0, min(speed.most_layers, floor(seconds / speed.layer_seconds + _ROUNDING)))
 
 
-def _best_slots(slots: list[tuple[int, float]], depth: int) -> float:
+def _best_slots(slots: list[tuple[int, float]], depth: float) -> float:
     """Layers that the ``depth`` best slots hold, of (layers, slots)."""
-    total, left = 0.0, float(depth)
+    total, left = 0.0, depth
     for count, number in sorted(slots, reverse=True):
         used = min(number, left)
         total += used * count

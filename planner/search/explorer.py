@@ -10,7 +10,7 @@ from time import monotonic
 from planner.cost.estimate import Estimator
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
-from planner.search.greedy import greedy
+from planner.search.greedy import ALL_ORDERS, greedy
 from planner.search.milp.solver import TOLERANCE
 from planner.search.pipeline import OpenChoice
 from planner.search.space import (
@@ -31,9 +31,15 @@ Item = Family | Choice | OpenChoice | DataParallel
 QUICK_TRIES = 6
 """Families of one (tp, dp) that are tried until a quick plan fits."""
 
+REFINED = 8
+"""Choices that get more quick plans."""
+
 POLISH_ROUNDS = 10
 """Rounds of the ILP for the first incumbent."""
 
+
+POLISHED_STAGES = 96
+"""Largest number of stages times compositions whose first incumbent gets the ILP."""
 
 POLISHED_DEVICES = 256
 """Largest cluster whose quick plans get the ILP as well."""
@@ -52,6 +58,7 @@ class Explorer:
         self._views: dict[tuple[str, str], View] = {}
         self.best: Scored | None = None
         self._promising: Choice | None = None
+        self._quick: list[tuple[float, int, Choice]] = []
         self.closed_bound = float("inf")
         # What an interrupt would lose: the item being worked on is neither on the heap nor closed.
         self._taken_bound = 0.0
@@ -158,6 +165,7 @@ class Explorer:
             if tries.get(key, 0) < QUICK_TRIES:
                 found = self._greedy(item)
                 tries[key] = QUICK_TRIES if found else tries.get(key, 0) + 1
+        self._refine()
 
     def _greedy(self, family: Family) -> bool:
         """Offer quick plans at a few depths; False when none fits."""
@@ -169,17 +177,30 @@ class Explorer:
                 scored = greedy(choice, view.estimator, self.limits, scorer=self.estimator)
                 found = found or scored is not None
                 self.offer(scored)
+                if scored is not None:
+                    self._quick.append((scored.estimate.step_seconds, len(self._quick), choice))
                 if self.best is not before:
                     self._promising = choice
         return found
 
+    def _refine(self) -> None:
+        """More orders of the kinds for the choices whose quick plans were fastest."""
+        for _, _, choice in sorted(self._quick)[:REFINED]:
+            before = self.best
+            view = self.view(choice.family)
+            self.offer(greedy(choice, view.estimator, self.limits, scorer=self.estimator, orders=ALL_ORDERS))
+            if self.best is not before:
+                self._promising = choice
+
     def _polish(self) -> None:
         """The ILP on the choice of the best quick plan: a good incumbent makes every other choice smaller."""
-        if self._promising is None or self._promising.depth == 1:
-            return
         choice = self._promising
+        if choice is None or choice.depth == 1:
+            return
         bound = self.view(choice.family).bounds.bound(choice.family, choice.depth, choice.interleave)
         opened = self._open_choice(bound, choice)
+        if choice.depth * len(opened.stages.compositions) > POLISHED_STAGES:
+            return
         for _ in range(POLISH_ROUNDS):
             if not opened.closed and not self.out_of_time:
                 opened.step(self.incumbent, self._seconds_left())

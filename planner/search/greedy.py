@@ -5,28 +5,47 @@ It proves nothing; it gives the search an early incumbent to cut with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise, permutations
+from math import floor
 
 from planner.cost.estimate import Estimator
+from planner.cost.schedule import stage_ends
 from planner.search.options import Option, StageOptions
 from planner.search.pipeline import score
 from planner.search.space import Choice
 from planner.search.values import Limits, Scored
 
+ALL_ORDERS = 24
+"""Orders of the kinds along the pipeline that are tried where it matters."""
+
+FEW_ORDERS = 2
+"""Orders that are tried to see whether it matters."""
+
+MORE_THRESHOLDS = 8
+"""Common times above the least that are tried: a longer one lets faster stages take more."""
+
 
 def greedy(
-    choice: Choice, estimator: Estimator, limits: Limits, *, scorer: Estimator | None = None
+    choice: Choice,
+    estimator: Estimator,
+    limits: Limits,
+    *,
+    scorer: Estimator | None = None,
+    orders: int = FEW_ORDERS,
 ) -> Scored | None:
     """The best of a few plans with one pool after the other, priced by ``scorer``; None when none fits."""
     stages = StageOptions(choice, estimator, limits)
-    return fastest(layered(stages, slots, scorer or estimator) for slots in _orders(stages))
+    found = (_Layers(stages, slots).best() for slots in islice(_orders(stages), 2 * orders))
+    quickest = sorted((item for item in found if item is not None), key=lambda item: item[0])
+    return fastest(score(scorer or estimator, stages, options) for _, options in quickest[:2])
 
 
 def layered(stages: StageOptions, slots: list[int], estimator: Estimator) -> Scored | None:
     """Good layers for given compositions, [stage]; None when none fit."""
-    chosen = (_layers(stages, slots, growths) for growths in (_growths, _even_growths))
-    return fastest(score(estimator, stages, options) for options in chosen if options)
+    found = _Layers(stages, slots).best()
+    return score(estimator, stages, found[1]) if found else None
 
 
 def fastest(plans: Iterable[Scored | None]) -> Scored | None:
@@ -36,89 +55,126 @@ def fastest(plans: Iterable[Scored | None]) -> Scored | None:
 
 
 def _orders(stages: StageOptions) -> Iterator[list[int]]:
-    """Compositions of the stages: each kind's stages together, fastest kind first, and the other way round."""
-    depth, room = stages.choice.depth, {kind.key: kind.devices for kind in stages.topology.kinds}
-    probe = stages.choice.interleave
+    """Compositions of the stages: each kind's stages together, in every order of the kinds and its reverse."""
+    depth = stages.choice.depth
     ranked = sorted(
         range(len(stages.compositions)),
-        key=lambda index: stages.option(min(1, depth - 1), index, probe).busy_seconds,
+        key=lambda index: stages.option(min(1, depth - 1), index, stages.choice.interleave).busy_seconds,
     )
     by_memory = sorted(ranked, key=lambda index: -stages.most_layers(0, index))
-    seen = []
-    for order in (ranked, by_memory):
-        slots = _filled(stages, order, dict(room))
-        for found in (slots, slots[::-1]):
-            if len(found) == depth and found not in seen:
-                seen.append(found)
-                yield found
+    filled = [_filled(stages, preferred) for preferred in (ranked, by_memory)]
+    enough = [counts for counts in filled if sum(counts.values()) == depth]
+    seen = set()
+    for orders in zip(*(permutations(counts) for counts in enough), strict=False):
+        for order, counts in zip(orders, enough, strict=True):
+            for one_way in (order, order[::-1]):
+                slots = tuple(index for index in one_way for _ in range(counts[index]))
+                if slots not in seen:
+                    seen.add(slots)
+                    yield list(slots)
 
 
-def _filled(stages: StageOptions, order: list[int], room: dict[tuple[str, str], int]) -> list[int]:
-    """Stages one after the other from each composition in turn, as long as its devices last."""
-    slots: list[int] = []
-    for composition in order:
+def _filled(stages: StageOptions, preferred: list[int]) -> dict[int, int]:
+    """Stages of each composition in turn, as long as its devices last."""
+    room = {kind.key: kind.devices for kind in stages.topology.kinds}
+    counts: dict[int, int] = {}
+    left = stages.choice.depth
+    for composition in preferred:
         groups = stages.compositions[composition]
-        while len(slots) < stages.choice.depth and all(room[g.pool, g.gpu] >= g.devices for g in groups):
-            slots.append(composition)
+        count = min([left, *(room[g.pool, g.gpu] // g.devices for g in groups)])
+        if count:
+            counts[composition] = count
+            left -= count
             for group in groups:
-                room[group.pool, group.gpu] -= group.devices
-    return slots
+                room[group.pool, group.gpu] -= count * group.devices
+    return counts
 
 
-Growths = Callable[[StageOptions, list[int], list[int], list[int]], Iterator[tuple[float, int]]]
+class _Layers:
+    """Layers for given compositions of the stages."""
 
+    def __init__(self, stages: StageOptions, slots: list[int]) -> None:
+        self.stages, self.slots = stages, slots
+        self.chunks = stages.choice.interleave
+        self.total = stages.estimator.model.layers
+        self.most = [stages.most_layers(stage, composition) for stage, composition in enumerate(slots)]
+        sends = [self._send(*pair) for pair in pairwise(slots)]
+        self.forward_sends, self.backward_sends = [*sends, 0.0], [0.0, *sends]
+        if self.chunks > 1:
+            self.forward_sends[-1] = self.backward_sends[0] = self._send(slots[-1], slots[0])
 
-def _layers(stages: StageOptions, slots: list[int], growths: Growths) -> list[Option]:
-    """Layers one by one to the stage where they delay the pipeline least; empty when they do not fit."""
-    most = [stages.most_layers(stage, composition) for stage, composition in enumerate(slots)]
-    least = stages.choice.interleave
-    total = stages.estimator.model.layers
-    if sum(most) < total or min(most) < least:
-        return []
-    layers = [least] * len(slots)
-    for _ in range(total - sum(layers)):
-        best = min(growths(stages, slots, layers, most), default=None)
-        if best is None:
-            return []
-        layers[best[1]] += 1
-    return [stages.option(stage, slots[stage], count) for stage, count in enumerate(layers)]
+    def best(self) -> tuple[float, list[Option]] | None:
+        """The quickest options found and when they end, without what neighbours on a node cost."""
+        if sum(self.most) < self.total or min(self.most) < self.chunks:
+            return None
+        lines = [self._line(stage) for stage in range(len(self.slots))]
+        times = sorted(
+            {
+                base + count * slope
+                for (base, slope), most in {*zip(lines, self.most, strict=True)}
+                for count in range(self.chunks, most + 1)
+            }
+        )
 
+        def counts(seconds: float) -> list[int]:
+            return [
+                max(self.chunks, min(most, floor((seconds - base) / slope + 1e-9)))
+                for (base, slope), most in zip(lines, self.most, strict=True)
+            ]
 
-def _growths(
-    stages: StageOptions, slots: list[int], layers: list[int], most: list[int]
-) -> Iterator[tuple[float, int]]:
-    """(end of the pipeline, stage) for each stage that can take one more layer, by the paths of the ILP."""
-    steps, depth = stages.choice.family.micro_batches, len(slots)
-    options = [stages.option(stage, slots[stage], count) for stage, count in enumerate(layers)]
-    once = sum(option.busy_seconds for option in options)
-    later = [max(0, steps - (depth - stage)) for stage in range(depth)]
-    trips = [
-        once + count * sum(option.forward) + (steps - 1) * sum(option.backward)
-        for option, count in zip(options, later, strict=True)
-    ]
-    up = [0.0, *accumulate(option.busy_seconds for option in options)]
-    work = [start + steps * option.busy_seconds for start, option in zip(up, options, strict=False)]
-    before, after = [0.0, *accumulate(work, max)], [0.0, *accumulate(reversed(work), max)][::-1]
-    for stage, count in enumerate(layers):
-        if count < most[stage]:
-            grown = stages.option(stage, slots[stage], count + 1)
-            forward = sum(grown.forward) - sum(options[stage].forward)
-            backward = sum(grown.backward) - sum(options[stage].backward)
-            more = forward + backward
-            trip = trips[stage] + later[stage] * forward + (steps - 1) * backward
-            ends = (
-                before[stage],
-                work[stage] + steps * more,
-                after[stage + 1] + more,
-                max(*trips, trip) + more,
-            )
-            yield max(ends), stage
+        start = bisect_left(times, True, key=lambda seconds: sum(counts(seconds)) >= self.total)
+        found = (
+            self._ending(layers)
+            for seconds in times[start : start + MORE_THRESHOLDS]
+            for layers in self._trimmed(counts(seconds))
+        )
+        return min(found, key=lambda item: item[0], default=None)
 
+    def _send(self, first: int, last: int) -> float:
+        sends = self.stages.sends(first, last)
+        return min(sends.near_seconds, sends.far_seconds)
 
-def _even_growths(
-    stages: StageOptions, slots: list[int], layers: list[int], most: list[int]
-) -> Iterator[tuple[float, int]]:
-    """(busy time of the stage, stage) for each stage that can take one more layer."""
-    for stage, count in enumerate(layers):
-        if count < most[stage]:
-            yield stages.option(stage, slots[stage], count + 1).busy_seconds, stage
+    def _line(self, stage: int) -> tuple[float, float]:
+        """Seconds of a micro-batch on a stage: sends and ends, and each layer."""
+        one, two = (
+            self.stages.option(stage, self.slots[stage], count).busy_seconds
+            for count in (self.chunks, self.chunks + 1)
+        )
+        sends = self.chunks * (self.forward_sends[stage] + self.backward_sends[stage])
+        return one - self.chunks * (two - one) + sends, two - one
+
+    def _trimmed(self, counts: list[int]) -> Iterator[list[int]]:
+        """What is too much is taken from the stages at one end or the other, where the end of the step is longest."""
+        depth = len(counts)
+        tails = [
+            self.stages.option(stage, self.slots[stage], self.chunks).tail_seconds for stage in range(depth)
+        ]
+        orders = (
+            range(depth - 1, -1, -1),
+            range(depth),
+            sorted(range(depth), key=lambda stage: (-tails[stage], -stage)),
+        )
+        for order in orders:
+            layers, surplus = list(counts), sum(counts) - self.total
+            while surplus > 0:
+                taken = [stage for stage in order if layers[stage] > self.chunks][:surplus]
+                for stage in taken:
+                    layers[stage] -= 1
+                surplus -= len(taken)
+                if not taken:
+                    break
+            if surplus <= 0:
+                yield layers
+
+    def _ending(self, layers: list[int]) -> tuple[float, list[Option]]:
+        options = [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
+        forward = [
+            [seconds + send for seconds in option.forward]
+            for option, send in zip(options, self.forward_sends, strict=True)
+        ]
+        backward = [
+            [seconds + send for seconds in option.backward]
+            for option, send in zip(options, self.backward_sends, strict=True)
+        ]
+        ends = stage_ends(forward, backward, self.stages.choice.family.micro_batches)
+        return max(end + option.tail_seconds for end, option in zip(ends, options, strict=True)), options

@@ -69,6 +69,7 @@ class StageOptions:
         self.rings: tuple[Ring, ...] = tuple(ring for _, ring in kept)
         self._prices: dict[tuple[int, int, bool, bool], Option] = {}
         self._sends: dict[tuple[int, int], Sends] = {}
+        self._most: dict[tuple[int, int], int] = {}
 
     def used_islands(self, *compositions: Composition) -> frozenset[int]:
         """Indices of the islands that stages of these compositions stand on."""
@@ -95,6 +96,12 @@ class StageOptions:
 
     def most_layers(self, stage: int, composition: int) -> int:
         """The largest number of layers whose memory fits on every device of the composition; 0 for none."""
+        key = (stage, composition)
+        if key not in self._most:
+            self._most[key] = self._most_layers(stage, composition)
+        return self._most[key]
+
+    def _most_layers(self, stage: int, composition: int) -> int:
         low, high = 0, self.estimator.model.layers - (self.choice.depth - 1) * self.choice.interleave
         while low < high:
             middle = (low + high + 1) // 2

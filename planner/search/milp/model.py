@@ -2,11 +2,12 @@
 
     x[s,o] = 1        stage s takes option o (a composition of devices and a number of layers)
     e[s,a,b] = 1      stage s is in state a of its node and the next stage stands on place b (prices the send)
+    f[s,c], b[s,c]    forward and backward seconds of a micro-batch on chunk c of stage s, sends included
     T                 end of the step
 
-The end of a pipeline is the largest of many paths through its operations, each linear in the durations and
-so in x and e. The model starts with the paths that stay on one stage; further ones are added when a
-solution is simulated and its critical path turns out longer.
+The end of a pipeline is the largest of many paths through its operations, each linear in f and b. The model
+starts with the paths that visit one stage again and again; further ones are added when a solution is simulated
+and its critical path turns out longer.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class PipelineModel:
         self._places()
         self._crosses_a_slow_link()
         self._no_node_twice()
+        self._durations()
         self._paths_of_one_stage()
 
     def _one_option_per_stage(self) -> None:
@@ -205,42 +207,74 @@ class PipelineModel:
                 found += whole + (2 * rest * group.tp > kind.per_node)
         return found
 
+    def _durations(self) -> None:
+        """Variables of their own keep the paths sparse."""
+        stages, chunks = range(self.depth), range(self.chunks)
+        self._forward = [
+            [self._equal(f"f_{stage}_{chunk}", self._seconds(stage, chunk, back=False)) for chunk in chunks]
+            for stage in stages
+        ]
+        self._backward = [
+            [self._equal(f"b_{stage}_{chunk}", self._seconds(stage, chunk, back=True)) for chunk in chunks]
+            for stage in stages
+        ]
+        self._busy = [pulp.lpSum(self._forward[stage] + self._backward[stage]) for stage in stages]
+        self._up, self._down, self._before = (
+            self._sums(name, terms)
+            for name, terms in (
+                ("up", [row[0] for row in self._forward]),
+                ("down", [row[0] for row in self._backward]),
+                ("before", self._busy),
+            )
+        )
+
+    def _equal(self, name: str, value: Linear) -> pulp.LpVariable:
+        variable = self.problem.add_variable(name, lowBound=0.0)
+        self.problem += variable == value
+        return variable
+
+    def _sums(self, name: str, terms: list[Linear]) -> list[Linear]:
+        """Sums of the first 0, 1, ... terms."""
+        found: list[Linear] = [pulp.LpAffineExpression()]
+        for number, term in enumerate(terms):
+            found.append(self._equal(f"{name}_{number}", found[-1] + term))
+        return found
+
+    def _seconds(self, stage: int, chunk: int, *, back: bool) -> Linear:
+        seconds = self._stage_sum(
+            stage, lambda option: option.backward[chunk] if back else option.forward[chunk]
+        )
+        if back:
+            return seconds if stage == 0 and chunk == 0 else seconds + self.send[stage - 1]
+        last = stage == self.depth - 1 and chunk == self.chunks - 1
+        return seconds if last else seconds + self.send[stage]
+
     def _paths_of_one_stage(self) -> None:
         """Up the pipeline to a stage, all its work, and back down to the first; and the end of its own tail."""
-        steps = self.stages.choice.family.micro_batches
+        steps, head = self.stages.choice.family.micro_batches, self._tail(0)
         for stage in range(self.depth):
-            up = pulp.lpSum(self._forward(before, 0) for before in range(stage))
-            down = pulp.lpSum(self._backward(before, 0) for before in range(stage))
-            work = steps * self._busy(stage)
-            self.problem += self.end >= up + work + self._tail(stage)
+            work = self._up[stage] + steps * self._busy[stage]
+            self.problem += self.end >= work + self._tail(stage)
             if stage:
-                self.problem += self.end >= up + work + down + self._tail(0)
+                self.problem += self.end >= work + self._down[stage] + head
         if self.chunks == 1:
-            self._round_trips(steps)
+            self._round_trips(steps, head)
 
-    def _round_trips(self, steps: int) -> None:
-        """The first micro-batch through the whole pipeline and back, then what a stage has not done meanwhile.
+    def _round_trips(self, steps: int, head: Linear) -> None:
+        """Paths through the whole pipeline and back (planner.cost.pipeline_end).
 
-        1F1B lets a stage run ``depth - stage`` forwards before the first backward is back.
+        After the first micro-batch: what a stage has not done meanwhile, as 1F1B lets it run ``depth - stage``
+        forwards ahead. Or back and forth between stages: a stage again and again, those behind it twice.
         """
-        once = pulp.lpSum(self._busy(stage) for stage in range(self.depth))
+        once = self._before[-1]
         for stage in range(self.depth):
             later = max(0, steps - (self.depth - stage))
-            rest = later * self._forward(stage, 0) + (steps - 1) * self._backward(stage, 0)
-            self.problem += self.end >= once + rest + self._tail(0)
-
-    def _busy(self, stage: int) -> Linear:
-        return pulp.lpSum(self._forward(stage, c) + self._backward(stage, c) for c in range(self.chunks))
-
-    def _forward(self, stage: int, chunk: int) -> Linear:
-        sends = not (stage == self.depth - 1 and chunk == self.chunks - 1)
-        seconds = self._stage_sum(stage, lambda option: option.forward[chunk])
-        return seconds + self.send[stage] if sends else seconds
-
-    def _backward(self, stage: int, chunk: int) -> Linear:
-        sends = not (stage == 0 and chunk == 0)
-        seconds = self._stage_sum(stage, lambda option: option.backward[chunk])
-        return seconds + self.send[stage - 1] if sends else seconds
+            rest = later * self._forward[stage][0] + (steps - 1) * self._backward[stage][0]
+            self.problem += self.end >= once + rest + head
+            if steps >= self.depth:
+                behind = once - self._before[stage + 1]
+                visits = steps - self.depth + stage
+                self.problem += self.end >= once + behind + visits * self._busy[stage] + head
 
     def _tail(self, stage: int) -> Linear:
         return self._stage_sum(stage, lambda option: option.tail_seconds)
@@ -294,8 +328,8 @@ class PipelineModel:
     def cut_path(self, path: Path, stage: int) -> None:
         """The end is at least this path through the operations, which ends on ``stage``, and its tail."""
         terms = [
-            count * expression(index, chunk)
-            for counts, expression in ((path.forward, self._forward), (path.backward, self._backward))
+            count * variables[index][chunk]
+            for counts, variables in ((path.forward, self._forward), (path.backward, self._backward))
             for index, row in enumerate(counts)
             for chunk, count in enumerate(row)
             if count
