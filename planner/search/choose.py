@@ -1,0 +1,139 @@
+"""The search under a goal as the user sees it: the plan, its proof, what lost, or what comes nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from time import monotonic
+
+from planner.calibration import Calibration
+from planner.cost.estimate import Estimator
+from planner.search.advice import advise
+from planner.search.diagnose import diagnose
+from planner.search.families import alternatives
+from planner.search.objectives import BestSearch
+from planner.search.rungs import considered, meets, value_of
+from planner.search.solve import search
+from planner.search.values import (
+    Alternative,
+    Goal,
+    LimitName,
+    Limits,
+    Nearest,
+    Objective,
+    Reporter,
+    Scored,
+    SearchResult,
+    Silent,
+)
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+
+LIMITS: tuple[tuple[LimitName, Objective], ...] = (
+    ("min_tokens_per_second", "time"),
+    ("max_cost_per_million_tokens", "cost"),
+)
+"""Limits of a goal, each with the objective that says how far a plan can go."""
+
+
+def choose(
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration,
+    limits: Limits,
+    goal: Goal,
+    reporter: Reporter | None = None,
+    *,
+    explain: bool = True,
+) -> SearchResult:
+    """The best plan for the goal, with a bound that no plan of the sub-clusters it considered goes below.
+
+    Prices and powers that the goal needs must be known. ``explain`` is as in ``search``. An interrupt keeps
+    the best plan so far.
+    """
+    if goal == Goal():
+        return search(cluster, model, calibration, limits, reporter, explain=explain)
+    start = monotonic()
+    estimator = Estimator(cluster, model, calibration)
+    found = BestSearch(estimator, limits, goal, reporter or Silent())
+    found.run()
+    result = SearchResult(
+        status=found.status,
+        best=found.best,
+        bound_seconds=found.bound if goal.objective == "time" else 0.0,
+        gap=found.gap,
+        alternatives=(),
+        advice=(),
+        diagnosis=None,
+        candidates=found.candidates,
+        solved=found.solved,
+        seconds=monotonic() - start,
+        interrupted=found.interrupted,
+        goal=goal,
+        subclusters=len(found.rungs),
+        objective_bound=found.bound,
+    )
+    if not explain or found.interrupted:
+        return result
+    try:
+        return _explained(result, found, reporter or Silent())
+    except KeyboardInterrupt:
+        return replace(result, interrupted=True)
+
+
+def _explained(result: SearchResult, found: BestSearch, reporter: Reporter) -> SearchResult:
+    if result.status == "infeasible":
+        nearest = tuple(_nearest(found, reporter))
+        if nearest:
+            return replace(result, nearest=nearest)
+        largest = max(considered(found.estimator, found.goal), key=lambda sub: sub.total)
+        return replace(result, diagnosis=diagnose(found.on(largest), found.limits))
+    if result.best is None or found.home is None:
+        return result
+    own = found.on(found.home)
+    return replace(
+        result,
+        alternatives=(*alternatives(result.best, own, found.limits), *_elsewhere(result.best, found)),
+        advice=advise(result.best, own, found.limits),
+    )
+
+
+def _nearest(found: BestSearch, reporter: Reporter) -> Iterator[Nearest]:
+    """The best plan once each limit is lifted; with every limit lifted where one is not enough."""
+    for name, objective in LIMITS:
+        asked = getattr(found.goal, name)
+        if asked is None:
+            continue
+        free = replace(
+            found.goal, objective=objective, max_cost_per_million_tokens=None, min_tokens_per_second=None
+        )
+        one = replace(free, **{other: getattr(found.goal, other) for other, _ in LIMITS if other != name})
+        for goal in dict.fromkeys((one, free)):
+            relaxed = BestSearch(found.estimator, found.limits, goal, reporter)
+            relaxed.run()
+            if relaxed.best is not None:
+                yield Nearest(limit=name, asked=asked, kept=goal == one, scored=relaxed.best)
+                break
+
+
+def _elsewhere(best: Scored, found: BestSearch) -> Iterator[Alternative]:
+    """The best plan that was met on other pools, and what it costs more."""
+    objective = found.goal.objective
+    pools = _pools(best)
+    for scored in found.met.values():
+        if _pools(scored) == pools or not meets(scored.estimate, found.goal):
+            continue
+        more = value_of(scored.estimate, objective) / value_of(best.estimate, objective) - 1
+        name = f"on {' + '.join(sorted(_pools(scored)))}"
+        yield Alternative(family=name, scored=scored, chosen=False, reason=f"{WORSE[objective]}: {more:+.0%}")
+
+
+WORSE: dict[Objective, str] = {
+    "time": "time of a step",
+    "cost": "cost of a token",
+    "energy": "energy of a token",
+}
+
+
+def _pools(scored: Scored) -> frozenset[str]:
+    return frozenset(group.pool for stage in scored.plan.stages for group in stage.replicas)
