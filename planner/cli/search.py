@@ -10,6 +10,7 @@ import typer
 
 from planner.cli.exits import ANSWER, INFEASIBLE, INTERRUPTED, NO_PLAN_IN_TIME
 from planner.cli.files import require_writable
+from planner.cli.goal import MaxCost, MinSpeed, ObjectiveName, Pareto, UseAtMost, read_goal
 from planner.cli.inputs import Overrides, read_calibration, read_inputs, used_calibration
 from planner.cli.options import (
     AsJson,
@@ -24,14 +25,14 @@ from planner.cli.options import (
 )
 from planner.cli.output import show, show_document
 from planner.cli.saved import summary_of
-from planner.errors import OutputError
+from planner.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from planner.calibration import Calibration
     from planner.plan_file import UsedCalibration
-    from planner.search.values import Limits, Scored, SearchResult
+    from planner.search.values import Goal, Limits, Scored, SearchResult
     from planner.spec.cluster import ClusterSpec
     from planner.spec.model import ModelSpec
     from planner.targets import Recompute
@@ -79,6 +80,11 @@ def search(
     cluster: ClusterFile,
     model: ModelFile,
     output: Output = None,
+    objective: ObjectiveName = "time",
+    max_cost_per_token: MaxCost = None,
+    min_tokens_per_second: MinSpeed = None,
+    use_at_most: UseAtMost = None,
+    pareto: Pareto = False,
     target: TargetName = None,
     top: Top = None,
     gap: Gap = 0.01,
@@ -94,7 +100,7 @@ def search(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest plan, with a proof of how good it is.
+    """Find the fastest plan, or the cheapest, with a proof of how good it is.
 
     Prints what was understood, the plan, the families of plans that lost and why, and what to type next.
     Ctrl-C stops the search and keeps the best plan so far.
@@ -111,6 +117,11 @@ def search(
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
+    if pareto and (output is not None or top is not None):
+        raise UsageError(
+            "--pareto prints a table of plans and keeps none",
+            hint="choose a row, then search again with --use-at-most and -o",
+        )
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     asked = Asked(
@@ -119,7 +130,20 @@ def search(
         calibration=read_calibration(calibration),
         used=used_calibration(calibration),
         limits=limits,
+        goal=read_goal(
+            cluster,
+            found_cluster,
+            objective=objective,
+            max_cost=max_cost_per_token,
+            min_speed=min_tokens_per_second,
+            use_at_most=use_at_most or [],
+            pareto=pareto,
+        ),
     )
+    if pareto:
+        from planner.cli.pareto import answer_front
+
+        answer_front(asked, as_json)
     _answer(asked, top, output, as_json)
 
 
@@ -145,6 +169,7 @@ class Asked:
     used: UsedCalibration | None
     """The user's calibration file."""
     limits: Limits
+    goal: Goal
 
 
 def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -> None:
@@ -166,10 +191,10 @@ def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -
 
 def _run(asked: Asked) -> SearchResult:
     from planner.cli.progress import reporter
-    from planner.search.solve import search as solve
+    from planner.search.choose import choose
 
     with reporter() as talk:
-        return solve(asked.cluster, asked.model, asked.calibration, asked.limits, talk)
+        return choose(asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal, talk)
 
 
 def _keep(result: SearchResult, asked: Asked, output: Path | None) -> OutputError | None:
@@ -205,7 +230,7 @@ def _report(result: SearchResult, asked: Asked, top: int | None) -> list[Rendera
     from planner.report.layout import warnings_section
     from planner.report.understood import understood
 
-    head = understood(asked.cluster, asked.model, asked.calibration, asked.limits)
+    head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal)
     warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
     answer = _found(result, result.best, asked.cluster, top) if result.best else _nothing(result)
     tail = [warnings_section(warnings)] if warnings else []
@@ -225,7 +250,10 @@ def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | 
 
 def _nothing(result: SearchResult) -> list[RenderableType]:
     from planner.report.diagnosis import infeasible_section, unknown_section
+    from planner.report.goal import nearest_section
 
+    if result.nearest:
+        return [nearest_section(result)]
     return [infeasible_section(result) if result.status == "infeasible" else unknown_section(result)]
 
 

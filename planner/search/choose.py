@@ -12,7 +12,7 @@ from planner.search.advice import advise
 from planner.search.diagnose import diagnose
 from planner.search.families import alternatives
 from planner.search.objectives import BestSearch
-from planner.search.rungs import considered, meets, value_of
+from planner.search.rungs import considered, value_of
 from planner.search.solve import search
 from planner.search.values import (
     Alternative,
@@ -70,7 +70,7 @@ def choose(
         seconds=monotonic() - start,
         interrupted=found.interrupted,
         goal=goal,
-        subclusters=len(found.rungs),
+        subclusters=len(found.rungs) if len(found.rungs) > 1 else None,
         objective_bound=found.bound,
     )
     if not explain or found.interrupted:
@@ -117,15 +117,18 @@ def _nearest(found: BestSearch, reporter: Reporter) -> Iterator[Nearest]:
 
 
 def _elsewhere(best: Scored, found: BestSearch) -> Iterator[Alternative]:
-    """The best plan that was met on other pools, and what it costs more."""
+    """The best plan that was met on pools beyond those of the answer, and what it costs more."""
     objective = found.goal.objective
-    pools = _pools(best)
-    for scored in found.met.values():
-        if _pools(scored) == pools or not meets(scored.estimate, found.goal):
-            continue
-        more = value_of(scored.estimate, objective) / value_of(best.estimate, objective) - 1
-        name = f"on {' + '.join(sorted(_pools(scored)))}"
-        yield Alternative(family=name, scored=scored, chosen=False, reason=f"{WORSE[objective]}: {more:+.0%}")
+    own = frozenset() if found.home is None else frozenset(pool for pool, _ in found.home.devices)
+    for pools, scored in found.met.items():
+        if not pools <= own:
+            more = value_of(scored.estimate, objective) / value_of(best.estimate, objective) - 1
+            yield Alternative(
+                family=f"on {' + '.join(sorted(pools))}",
+                scored=scored,
+                chosen=False,
+                reason=f"{WORSE[objective]}: {more:+.0%}",
+            )
 
 
 WORSE: dict[Objective, str] = {
@@ -133,7 +136,3 @@ WORSE: dict[Objective, str] = {
     "cost": "cost of a token",
     "energy": "energy of a token",
 }
-
-
-def _pools(scored: Scored) -> frozenset[str]:
-    return frozenset(group.pool for stage in scored.plan.stages for group in stage.replicas)
