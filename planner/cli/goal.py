@@ -80,6 +80,7 @@ def read_goal(
         min_tokens_per_second=_positive("--min-tokens-per-second", min_speed),
         use_at_most=tuple(_limit(text, cluster) for text in use_at_most),
     )
+    _require_devices(cluster, goal)
     if goal.priced or goal.objective == "energy":
         reason = "--pareto" if pareto else _reason(goal)
         fail_on(_unknown(path, cluster, goal, reason))
@@ -107,6 +108,12 @@ def _limit(text: str, cluster: ClusterSpec) -> tuple[str, int]:
             f"--use-at-most: the cluster has no pool {pool!r}", hint=f"its pools are {', '.join(names)}"
         )
     return pool, int(number)
+
+
+def _require_devices(cluster: ClusterSpec, goal: Goal) -> None:
+    none = {pool for pool, most in goal.use_at_most if not most}
+    if "" in none or none >= {pool.name for pool in cluster.pools}:
+        raise UsageError("--use-at-most: leaves no device to use", hint="allow one device at least")
 
 
 def _unknown(path: Path, cluster: ClusterSpec, goal: Goal, reason: str) -> Iterator[Problem]:

@@ -26,10 +26,12 @@ def answer_front(asked: Asked, as_json: bool) -> NoReturn:
 
         show_document(front_document(found, asked.cluster, asked.model))
     else:
+        from planner.report.goal import goal_text
         from planner.report.pareto import front_section, use_at_most
         from planner.report.understood import understood
 
-        head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal)
+        goal = goal_text(asked.goal, pareto=True)
+        head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal)
         following = None
         if found.worth is not None:
             options = use_at_most(found.points[found.worth], asked.cluster)

@@ -227,10 +227,11 @@ def _exit_code(result: SearchResult) -> int:
 
 def _report(result: SearchResult, asked: Asked, top: int | None) -> list[RenderableType]:
     """Understood, answer, alternatives, warnings."""
+    from planner.report.goal import goal_text
     from planner.report.layout import warnings_section
     from planner.report.understood import understood
 
-    head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal)
+    head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal_text(asked.goal))
     warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
     answer = _found(result, result.best, asked.cluster, top) if result.best else _nothing(result)
     tail = [warnings_section(warnings)] if warnings else []

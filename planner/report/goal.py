@@ -20,11 +20,11 @@ BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "energy": "
 BETTER: dict[Objective, str] = {"time": "is faster", "cost": "is cheaper", "energy": "takes less energy"}
 
 
-def goal_text(goal: Goal) -> str:
-    """The goal in a line; empty for the fastest plan without limits."""
+def goal_text(goal: Goal, *, pareto: bool = False) -> str:
+    """The goal in a line, ``pareto`` with time on the other axis; empty for the fastest plan without limits."""
     if goal == Goal():
         return ""
-    parts = [WANTED[goal.objective]]
+    parts = [f"time against {goal.objective}" if pareto else WANTED[goal.objective]]
     if goal.max_cost_per_million_tokens is not None:
         parts.append(f"at most {cost_text(goal.max_cost_per_million_tokens)}")
     if goal.min_tokens_per_second is not None:
@@ -58,7 +58,8 @@ def devices_text(plan: Plan) -> str:
 
 def nearest_section(result: SearchResult) -> Group:
     """Which limits no plan keeps, and how near plans come."""
-    effort = f"proven over {count(result.subclusters or 1, 'sub-cluster')}, {duration(result.seconds)}"
+    over = "" if result.subclusters is None else f" over {count(result.subclusters, 'sub-cluster')}"
+    effort = f"proven{over}, {duration(result.seconds)}"
     lines = [nearest_text(entry) for entry in result.nearest]
     return section(f"No plan meets the goal ({effort})", paragraphs(lines))
 

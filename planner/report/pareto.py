@@ -17,7 +17,6 @@ from planner.report.numbers import (
     count,
     count_unit,
     duration,
-    percent,
     significant,
     time_unit,
 )
@@ -26,6 +25,9 @@ from planner.report.table import number, table, words
 from planner.search.pareto import Front, Point
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
+
+FRONT = "*"
+"""Marks points of the Pareto front."""
 
 
 def front_section(found: Front, cluster: ClusterSpec) -> Group:
@@ -41,17 +43,18 @@ def front_section(found: Front, cluster: ClusterSpec) -> Group:
         else ("power\n(kW)", "energy\n(J/tok)")
     )
     columns = (
+        words("", least=1),
         words("devices", least=16),
-        words("plan", least=13),
+        words("plan", least=16),
         number(f"step\n({unit.name})"),
         number(speed.heading("tokens/s")),
         number(rates[0]),
         number(rates[1]),
         number("speed-\nup"),
-        words("front", least=5),
     )
     rows = [
         [
+            FRONT if point.front else "",
             devices_text(point.scored.plan),
             short(point),
             unit.show(point.seconds),
@@ -59,7 +62,6 @@ def front_section(found: Front, cluster: ClusterSpec) -> Group:
             significant(_rate(point, found)),
             significant(point.value),
             gain,
-            "*" if point.front else "",
         ]
         for point, gain in zip(found.points, _gains(found.points), strict=True)
     ]
@@ -94,7 +96,10 @@ def _gains(points: tuple[Point, ...]) -> Iterator[str]:
 
 
 def _conclusion(found: Front, cluster: ClusterSpec) -> Iterator[Paragraph]:
-    yield Paragraph("front: no plan is as fast and as cheap; speed-up: over the row of the front before")
+    what = "cheap" if found.objective == "cost" else "frugal"
+    yield Paragraph(
+        f"{FRONT} Pareto front: no plan is as fast and as {what}; speed-up: over the {FRONT} row before"
+    )
     if found.worth is None:
         return
     yield Paragraph(worth_text(found, cluster))
@@ -106,16 +111,18 @@ def worth_text(found: Front, cluster: ClusterSpec) -> str:
     best, fastest = found.points[found.worth], found.points[-1]
     total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     what = "cost" if found.objective == "cost" else "energy"
-    text = (
+    parts = [
         f"worth it: {best.scored.plan.devices} of {count(total, 'device')}, {devices_text(best.scored.plan)}, "
         f"where time x {what} is least"
-    )
-    if fastest is best:
-        return f"{text}: every further device speeds up by more than it raises the {what} of a token"
-    return (
-        f"{text}; beyond, a token's {what} rises by more than the speed: {devices_text(fastest.scored.plan)} "
-        f"is {best.seconds / fastest.seconds:.2f} x as fast at {_times(fastest.value, best.value)} the {what}"
-    )
+    ]
+    if found.worth > 0:
+        parts.append(f"fewer lose more speed than they save {what}")
+    if fastest is not best:
+        parts.append(
+            f"more raise the {what} of a token by more than the speed: {devices_text(fastest.scored.plan)} give "
+            f"{best.seconds / fastest.seconds:.2f} x the speed at {_times(fastest.value, best.value)} the {what}"
+        )
+    return "; ".join(parts)
 
 
 def _times(value: float, other: float) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.report.numbers import at_most, count, duration
 from planner.report.goal import BEST, BETTER
+from planner.report.numbers import at_most, count, duration
 from planner.search.values import Objective, SearchResult, Status
 
 

@@ -8,10 +8,9 @@ from rich.console import Group
 
 from planner.calibration import Calibration
 from planner.calibration_merge import name_key
-from planner.report.goal import goal_text
 from planner.report.layout import pairs, section
 from planner.report.numbers import count
-from planner.search.values import Goal, Limits
+from planner.search.values import Limits
 from planner.spec.cluster import ClusterSpec, NicSpec, PoolSpec
 from planner.spec.model import ModelSpec
 from planner.units import format_count
@@ -22,14 +21,13 @@ def understood(
     model: ModelSpec | None = None,
     calibration: Calibration | None = None,
     limits: Limits | None = None,
-    goal: Goal | None = None,
+    goal: str = "",
 ) -> Group:
     """The inputs as key-value lines: cluster, model, training, goal, limits, and where the constants come from."""
     rows = list(_cluster(cluster))
     if model is not None:
         rows += _model(model)
-    if goal is not None:
-        rows += [("goal", text)] if (text := goal_text(goal)) else []
+    rows += [("goal", goal)] if goal else []
     if limits is not None:
         rows += [("limits", text)] if (text := limits_text(limits)) else []
     if calibration is not None:

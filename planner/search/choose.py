@@ -12,7 +12,7 @@ from planner.search.advice import advise
 from planner.search.diagnose import diagnose
 from planner.search.families import alternatives
 from planner.search.objectives import BestSearch
-from planner.search.rungs import considered, value_of
+from planner.search.rungs import value_of
 from planner.search.solve import search
 from planner.search.values import (
     Alternative,
@@ -86,8 +86,9 @@ def _explained(result: SearchResult, found: BestSearch, reporter: Reporter) -> S
         nearest = tuple(_nearest(found, reporter))
         if nearest:
             return replace(result, nearest=nearest)
-        largest = max(considered(found.estimator, found.goal), key=lambda sub: sub.total)
-        return replace(result, diagnosis=diagnose(found.on(largest), found.limits))
+        largest = max((rung.sub for rung in found.rungs), key=lambda sub: sub.total, default=None)
+        estimator = found.estimator if largest is None else found.on(largest)
+        return replace(result, diagnosis=diagnose(estimator, found.limits))
     if result.best is None or found.home is None:
         return result
     own = found.on(found.home)

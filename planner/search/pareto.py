@@ -10,9 +10,13 @@ from planner.calibration import Calibration
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.search.rungs import Ladder, Rung, meets, seconds_at, value_of
+from planner.search.subclusters import SubCluster, ladder
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
+
+MOST = 32
+"""Sub-clusters of one table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,10 @@ class FrontSearch(Ladder):
         self.rungs.sort(
             key=lambda rung: (rung.sub.total != most, len(rung.sub.cluster.pools) > 1, rung.sub.total)
         )
+
+    def considered(self) -> tuple[SubCluster, ...]:
+        """A ladder that fits on a page."""
+        return ladder(self.estimator.cluster, self.estimator.model, self.goal.use_at_most, MOST)
 
     def run(self) -> None:
         """Search every sub-cluster that may be on the front; an interrupt keeps the points so far."""

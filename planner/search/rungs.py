@@ -107,13 +107,19 @@ class Ladder:
         self.goal = goal
         self.reporter = reporter
         self.rates = Rates(estimator, goal)
-        self.rungs = sorted((self._rung(sub) for sub in considered(estimator, goal)), key=_promise)
+        self.rungs = sorted((self._rung(sub) for sub in self.considered()), key=_promise)
         self.candidates = 0
         self.solved = 0
         self.interrupted = False
         self._deadline = (
             None if limits.time_limit_seconds is None else monotonic() + limits.time_limit_seconds
         )
+
+    def considered(self) -> tuple[SubCluster, ...]:
+        """The ladder; the cluster alone where the fastest of all its plans is wanted."""
+        found = ladder(self.estimator.cluster, self.estimator.model, self.goal.use_at_most)
+        one = self.goal.objective == "time" and self.goal.max_cost_per_million_tokens is None
+        return found[-1:] if one and not self.goal.use_at_most else found
 
     def _rung(self, sub: SubCluster) -> Rung:
         weight, least = self.rates.weight(sub.devices), self.rates.least_seconds(sub.devices)
@@ -148,13 +154,6 @@ class Ladder:
             return None
         remaining = max(0.01, self._deadline - monotonic())
         return min(remaining, SLICE * remaining / left)
-
-
-def considered(estimator: Estimator, goal: Goal) -> tuple[SubCluster, ...]:
-    """The ladder; the cluster alone where the fastest of all its plans is wanted."""
-    if goal.objective == "time" and goal.max_cost_per_million_tokens is None and not goal.use_at_most:
-        return ladder(estimator.cluster, estimator.model)[-1:]
-    return ladder(estimator.cluster, estimator.model, goal.use_at_most)
 
 
 def _promise(rung: Rung) -> tuple[float, int]:

@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 
 from planner.cost.running_cost import Devices
-from planner.spec.cluster import ClusterSpec, PoolSpec
+from planner.spec.cluster import ClusterSpec, IntraNodeSpec, PoolSpec
 from planner.spec.model import ModelSpec
 
 MOST = 100
@@ -73,7 +73,7 @@ def ladder(
             break
     else:
         found = list(_growing(cluster, model, room))[:most]
-    subs = (_subcluster(cluster, way) for way in dict.fromkeys(found))
+    subs = (_subcluster(cluster, model, way) for way in dict.fromkeys(found))
     return tuple(sorted(subs, key=lambda sub: (sub.total, sorted(sub.devices.items()))))
 
 
@@ -156,16 +156,31 @@ def _growing(cluster: ClusterSpec, model: ModelSpec, room: Mapping[str, int]) ->
             yield parts_of
 
 
-def _subcluster(cluster: ClusterSpec, parts: Sequence[Part]) -> SubCluster:
+def _subcluster(cluster: ClusterSpec, model: ModelSpec, parts: Sequence[Part]) -> SubCluster:
     pools, devices = [], {}
     for pool, part in zip(cluster.pools, parts, strict=True):
         if not part.devices:
             continue
         wanted = dict(zip(dict.fromkeys(pool.devices), part.counts, strict=True))
         kept = tuple(gpu for gpu, count in wanted.items() for _ in range(count))
-        pools.append(pool.model_copy(update={"devices": kept, "hosts": pool.hosts[: part.nodes]}))
+        update = {"devices": kept, "hosts": pool.hosts[: part.nodes], "intra_node": _bus(pool, kept, model)}
+        pools.append(pool.model_copy(update=update))
         devices.update({(pool.name, gpu): part.nodes * count for gpu, count in wanted.items() if count})
     whole = tuple(pools) == cluster.pools
     return SubCluster(
         cluster=cluster if whole else cluster.model_copy(update={"pools": tuple(pools)}), devices=devices
     )
+
+
+def _bus(pool: PoolSpec, kept: tuple[str, ...], model: ModelSpec) -> IntraNodeSpec:
+    """The network inside a node of which only some devices are used.
+
+    A shared bus is priced as if every device of the node talked, so the part has its share of the bus. Where
+    that would make other traffic slower than on the whole node the bus stays: the part may only be too fast.
+    """
+    link = pool.intra_node
+    slower = len(set(kept)) > 1 or (model.tied_embeddings and not pool.nics)
+    if not link.shared or slower:
+        return link
+    share = len(kept) / pool.devices.count(kept[0])
+    return link.model_copy(update={"bandwidth_gBps": link.bandwidth_gBps * share})
