@@ -59,11 +59,10 @@ OBJECTIVES = ("time", "cost", "energy")
 def read_goal(
     path: Path,
     cluster: ClusterSpec,
-    *,
     objective: str,
     max_cost: float | None,
     min_speed: float | None,
-    use_at_most: Sequence[str],
+    use_at_most: Sequence[str] | None,
     pareto: bool,
 ) -> Goal:
     """The goal of the options; raises UsageError, or SpecError where the cluster file lacks a price or a power."""
@@ -78,13 +77,22 @@ def read_goal(
         objective=cast("Objective", wanted),
         max_cost_per_million_tokens=_positive("--max-cost-per-token", max_cost),
         min_tokens_per_second=_positive("--min-tokens-per-second", min_speed),
-        use_at_most=tuple(_limit(text, cluster) for text in use_at_most),
+        use_at_most=tuple(_limit(text, cluster) for text in use_at_most or ()),
     )
     _require_devices(cluster, goal)
     if goal.priced or goal.objective == "energy":
         reason = "--pareto" if pareto else _reason(goal)
         fail_on(_unknown(path, cluster, goal, reason))
     return goal
+
+
+def require_one_plan(pareto: bool, output: Path | None, top: int | None) -> None:
+    """Refuse options that are about one plan beside ``--pareto``; raises UsageError."""
+    if pareto and (output is not None or top is not None):
+        raise UsageError(
+            f"--pareto prints a table of plans: {'-o' if output else '--top'} has no plan to be about",
+            hint="choose a row, then search with its --use-at-most in place of --pareto",
+        )
 
 
 def _reason(goal: Goal) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from planner.cli.exits import ANSWER, INFEASIBLE, INTERRUPTED, NO_PLAN_IN_TIME
 from planner.cli.files import require_writable
-from planner.cli.goal import MaxCost, MinSpeed, ObjectiveName, Pareto, UseAtMost, read_goal
+from planner.cli.goal import MaxCost, MinSpeed, ObjectiveName, Pareto, UseAtMost, read_goal, require_one_plan
 from planner.cli.inputs import Overrides, read_calibration, read_inputs, used_calibration
 from planner.cli.options import (
     AsJson,
@@ -24,8 +24,9 @@ from planner.cli.options import (
     integers,
 )
 from planner.cli.output import show, show_document
+from planner.cli.pareto import answer_front
 from planner.cli.saved import summary_of
-from planner.errors import OutputError, UsageError
+from planner.errors import OutputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -117,32 +118,21 @@ def search(
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
-    if pareto and (output is not None or top is not None):
-        raise UsageError(
-            "--pareto prints a table of plans and keeps none",
-            hint="choose a row, then search again with --use-at-most and -o",
-        )
+    require_one_plan(pareto, output, top)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
+    goal = read_goal(
+        cluster, found_cluster, objective, max_cost_per_token, min_tokens_per_second, use_at_most, pareto
+    )
     asked = Asked(
         cluster=found_cluster,
         model=found_model,
         calibration=read_calibration(calibration),
         used=used_calibration(calibration),
         limits=limits,
-        goal=read_goal(
-            cluster,
-            found_cluster,
-            objective=objective,
-            max_cost=max_cost_per_token,
-            min_speed=min_tokens_per_second,
-            use_at_most=use_at_most or [],
-            pareto=pareto,
-        ),
+        goal=goal,
     )
     if pareto:
-        from planner.cli.pareto import answer_front
-
         answer_front(asked, as_json)
     _answer(asked, top, output, as_json)
 

@@ -38,19 +38,17 @@ def front_section(found: Front, cluster: ClusterSpec) -> Group:
     unit = time_unit(point.seconds for point in found.points)
     speed = count_unit(point.scored.estimate.tokens_per_second for point in found.points)
     rates = (
-        ("price\n(/h)", "price\n(/M tok)")
-        if found.objective == "cost"
-        else ("power\n(kW)", "energy\n(J/tok)")
+        ("price\n(/h)", "price\n(/Mtok)") if found.objective == "cost" else ("power\n(kW)", "energy\n(J/tok)")
     )
     columns = (
         words("", least=1),
-        words("devices", least=16),
-        words("plan", least=16),
+        words("devices", least=12),
+        words("plan", least=18),
         number(f"step\n({unit.name})"),
         number(speed.heading("tokens/s")),
         number(rates[0]),
         number(rates[1]),
-        number("speed-\nup"),
+        number("speed\nup"),
     )
     rows = [
         [

@@ -10,10 +10,12 @@ from planner.calibration import Calibration
 from planner.cost.estimate import Estimator
 from planner.search.advice import advise
 from planner.search.diagnose import diagnose
+from planner.search.explorer import Explorer
 from planner.search.families import alternatives
 from planner.search.objectives import BestSearch
 from planner.search.rungs import value_of
 from planner.search.solve import search
+from planner.search.subclusters import SubCluster
 from planner.search.values import (
     Alternative,
     Goal,
@@ -86,15 +88,16 @@ def _explained(result: SearchResult, found: BestSearch, reporter: Reporter) -> S
         nearest = tuple(_nearest(found, reporter))
         if nearest:
             return replace(result, nearest=nearest)
-        largest = max((rung.sub for rung in found.rungs), key=lambda sub: sub.total, default=None)
-        estimator = found.estimator if largest is None else found.on(largest)
+        estimator = found.on(_largest(found)) if found.rungs else found.estimator
         return replace(result, diagnosis=diagnose(estimator, found.limits))
     if result.best is None or found.home is None:
         return result
     own = found.on(found.home)
+    # A family without a plan here may have one on more devices.
+    families = (entry for entry in alternatives(result.best, own, found.limits) if entry.scored)
     return replace(
         result,
-        alternatives=(*alternatives(result.best, own, found.limits), *_elsewhere(result.best, found)),
+        alternatives=(*families, *_elsewhere(result.best, found)),
         advice=advise(result.best, own, found.limits),
     )
 
@@ -118,21 +121,31 @@ def _nearest(found: BestSearch, reporter: Reporter) -> Iterator[Nearest]:
 
 
 def _elsewhere(best: Scored, found: BestSearch) -> Iterator[Alternative]:
-    """The best plan that was met on pools beyond those of the answer, and what it costs more."""
-    objective = found.goal.objective
+    """A fast plan on all devices, and the best plan met on pools beyond those of the answer."""
+    if found.goal.objective != "time":
+        quick = Explorer(found.on(_largest(found)), found.limits, Silent()).quick()
+        if quick is not None:
+            yield _dearer("for speed", quick, best, found)
     own = frozenset() if found.home is None else frozenset(pool for pool, _ in found.home.devices)
     for pools, scored in found.met.items():
         if not pools <= own:
-            more = value_of(scored.estimate, objective) / value_of(best.estimate, objective) - 1
-            yield Alternative(
-                family=f"on {' + '.join(sorted(pools))}",
-                scored=scored,
-                chosen=False,
-                reason=f"{WORSE[objective]}: {more:+.0%}",
-            )
+            yield _dearer(f"on {' + '.join(sorted(pools))}", scored, best, found)
 
 
-WORSE: dict[Objective, str] = {
+def _largest(found: BestSearch) -> SubCluster:
+    return max((rung.sub for rung in found.rungs), key=lambda sub: sub.total)
+
+
+def _dearer(family: str, scored: Scored, best: Scored, found: BestSearch) -> Alternative:
+    """A plan that lost by the objective, priced where it would run."""
+    scored = Scored(plan=scored.plan, estimate=found.estimator.estimate(scored.plan))
+    objective = found.goal.objective
+    least = value_of(best.estimate, objective)
+    more = f"{value_of(scored.estimate, objective) / least - 1:+.0%}" if least else "not free"
+    return Alternative(family=family, scored=scored, chosen=False, reason=f"{LOSES[objective]}: {more}")
+
+
+LOSES: dict[Objective, str] = {
     "time": "time of a step",
     "cost": "cost of a token",
     "energy": "energy of a token",

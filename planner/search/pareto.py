@@ -79,9 +79,9 @@ def front(
         points=points,
         worth=_worth(points),
         subclusters=len(search.rungs),
-        beaten=search.beaten,
+        beaten=search.finished - search.without_plan - len(points),
         without_plan=search.without_plan,
-        unfinished=len(search.rungs) - search.kept - search.beaten - search.without_plan,
+        unfinished=len(search.rungs) - search.finished,
         seconds=monotonic() - start,
         interrupted=search.interrupted,
     )
@@ -94,8 +94,7 @@ class FrontSearch(Ladder):
         super().__init__(estimator, limits, goal, reporter)
         self.found: dict[frozenset[tuple[tuple[str, str], int]], Point] = {}
         """Fastest plan by the devices that it uses."""
-        self.kept = 0
-        self.beaten = 0
+        self.finished = 0
         self.without_plan = 0
         most = max((rung.sub.total for rung in self.rungs), default=0)
         # All devices and single pools first: the ends of the front beat many of the others at once.
@@ -122,36 +121,31 @@ class FrontSearch(Ladder):
             self.interrupted = True
 
     def _search(self, rung: Rung, left: int) -> None:
+        """The fastest plan of a sub-cluster, while it may be a point of the front."""
         beaten_at = min(
             (max(point.seconds, seconds_at(point.value, rung.weight)) for point in self.found.values()),
             default=float("inf"),
         )
-        least = self.rates.least_seconds(rung.sub.devices)
-        if least > rung.most_seconds:
-            self.without_plan += 1
-        elif least >= beaten_at:
-            self.beaten += 1
-        else:
-            explorer = self.explore(
-                self.on(rung.sub), min(beaten_at, rung.most_seconds), self.limits.gap, left
-            )
-            if explorer.best is not None:
-                self._keep(explorer.best, explorer.gap, rung)
-            elif explorer.status == "infeasible":
-                self.beaten += beaten_at < rung.most_seconds
-                self.without_plan += beaten_at >= rung.most_seconds
+        cutoff = min(beaten_at, rung.most_seconds)
+        if self.rates.least_seconds(rung.sub.devices) < cutoff:
+            explorer = self.explore(self.on(rung.sub), cutoff, self.limits.gap, left)
+            if explorer.status == "unknown":
+                return
+            if explorer.best is not None and self._keep(explorer.best, explorer.gap):
+                cutoff = 0.0
+        self.finished += 1
+        self.without_plan += cutoff == rung.most_seconds
 
-    def _keep(self, scored: Scored, gap: float, rung: Rung) -> None:
-        """A point, unless its plan uses the devices of another point and is no faster."""
+    def _keep(self, scored: Scored, gap: float) -> bool:
+        """Take a point, unless it breaks the goal; of two on the same devices the faster one stays."""
         scored = Scored(plan=scored.plan, estimate=self.estimator.estimate(scored.plan))
-        used = devices_of(scored.plan)
-        key = frozenset(used.items())
+        if not meets(scored.estimate, self.goal):
+            return False
+        key = frozenset(devices_of(scored.plan).items())
         point = Point(scored=scored, gap=gap, value=value_of(scored.estimate, self.goal.objective))
-        known = self.found.get(key)
-        if meets(scored.estimate, self.goal) and (known is None or point.seconds < known.seconds):
+        if key not in self.found or point.seconds < self.found[key].seconds:
             self.found[key] = point
-        self.kept += used == rung.sub.devices
-        self.beaten += used != rung.sub.devices
+        return True
 
 
 def _with_front(points: Iterable[Point]) -> tuple[Point, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
@@ -28,7 +29,7 @@ def test_points_of_the_front_beat_each_other_in_one(found: Front) -> None:
     """Faster and dearer from one to the next; other points lose in both."""
     best = [point for point in found.points if point.front]
     assert len(best) >= 3
-    for slow, fast in zip(best, best[1:], strict=False):
+    for slow, fast in pairwise(best):
         assert fast.seconds < slow.seconds
         assert fast.value > slow.value
     for point in found.points:
@@ -38,9 +39,9 @@ def test_points_of_the_front_beat_each_other_in_one(found: Front) -> None:
 
 def test_every_sub_cluster_is_accounted_for(found: Front) -> None:
     """Nothing is lost; no two points use the same devices."""
-    assert found.subclusters == found.beaten + found.without_plan + found.unfinished + len(
-        [point for point in found.points]
-    )
+    rest = found.beaten + found.without_plan + found.unfinished
+    assert found.subclusters == rest + len(found.points)
+    assert (found.without_plan, found.unfinished) == (0, 0)
     used = [frozenset(devices_of(point.scored.plan).items()) for point in found.points]
     assert len(set(used)) == len(used)
 
