@@ -24,6 +24,7 @@ FORMAT = "hetplan-plan/1"
 """Name and version of the plan file's format."""
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+Objective = Literal["time", "cost", "energy"]
 
 
 class ReplicaRecord(Frozen):
@@ -91,6 +92,10 @@ class SummaryRecord(Frozen):
     gap: NonNegativeFloat
     """(step - bound) / step."""
     tokens_per_second: NonNegativeFloat
+    objective: Objective | None = None
+    """What was minimised, and what the gap is of; the time of a step when absent."""
+    subclusters: NonNegativeInt | None = None
+    """Sub-clusters that the gap is over; the whole space at once when absent."""
     alternatives: tuple[AlternativeRecord, ...] = ()
     advice: tuple[str, ...] = ()
 

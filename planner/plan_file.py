@@ -13,6 +13,7 @@ from planner.plan_document import (
     FORMAT,
     AlternativeRecord,
     CalibrationRecord,
+    Objective,
     PlanRecord,
     ReplicaRecord,
     StageRecord,
@@ -55,6 +56,9 @@ class Summary:
     bound_seconds: float
     gap: float
     tokens_per_second: float
+    objective: Objective | None = None
+    """None for the time of a step."""
+    subclusters: int | None = None
     alternatives: tuple[Alternative, ...] = ()
     advice: tuple[str, ...] = ()
 
@@ -234,6 +238,8 @@ def _summary_record(summary: Summary) -> SummaryRecord:
         bound_seconds=summary.bound_seconds,
         gap=summary.gap,
         tokens_per_second=summary.tokens_per_second,
+        objective=summary.objective,
+        subclusters=summary.subclusters,
         alternatives=tuple(
             AlternativeRecord(family=other.family, step_seconds=other.step_seconds, reason=other.reason)
             for other in summary.alternatives
@@ -255,6 +261,8 @@ def _summary(record: SummaryRecord | None) -> Summary | None:
         bound_seconds=record.bound_seconds,
         gap=record.gap,
         tokens_per_second=record.tokens_per_second,
+        objective=record.objective,
+        subclusters=record.subclusters,
         alternatives=tuple(
             Alternative(family=other.family, step_seconds=other.step_seconds, reason=other.reason)
             for other in record.alternatives

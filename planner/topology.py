@@ -127,6 +127,10 @@ NO_PATH = Path(
 )
 
 
+SLOW = 0.5
+"""A link between pools is slow when it has less than this part of the widest network inside one of them."""
+
+
 def sockets_only(cluster: ClusterSpec) -> ClusterSpec:
     """The cluster as a job sees it that can use no RDMA: Ethernet fabrics, the cards and links on them."""
     kept = {name for name, fabric in cluster.fabrics.items() if fabric.kind == "ethernet"}
@@ -198,6 +202,21 @@ class Topology:
         graph.add_nodes_from(name for name in names if self.on_rdma(name, name))
         graph.add_edges_from(pair for pair in combinations(graph, 2) if self.on_rdma(*pair))
         return tuple(sorted(tuple(sorted(clique)) for clique in nx.find_cliques(graph)))
+
+    def joined_slowly(self, pools: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Parts of these pools that only slow links join, each sorted; empty where no link between them is slow."""
+        graph: nx.Graph[str] = nx.Graph()
+        graph.add_nodes_from(pools)
+        pairs = combinations(pools, 2)
+        graph.add_weighted_edges_from((*pair, self.path(*pair).bytes_per_second) for pair in pairs)
+        tree = nx.maximum_spanning_tree(graph)
+        rates: dict[tuple[str, str], float] = {pair: self.path(*pair).bytes_per_second for pair in tree.edges}
+        widest = max(self.path(pool, pool).bytes_per_second for pool in pools)
+        weakest = min(rates.values(), default=widest)
+        if weakest >= SLOW * widest:
+            return ()
+        tree.remove_edges_from([pair for pair, rate in rates.items() if rate <= weakest])
+        return tuple(sorted(tuple(sorted(part)) for part in nx.connected_components(tree)))
 
     def node_bytes_per_second(self, pool: str) -> float:
         """What the cards of one node carry on its widest fabric; inside the node where it has none."""

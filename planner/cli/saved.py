@@ -50,7 +50,13 @@ def proof_in(saved: PlanFile) -> Proof | None:
     summary = saved.summary
     if summary is None:
         return None
-    return Proof(status=summary.status, bound_seconds=summary.bound_seconds, gap=summary.gap)
+    return Proof(
+        status=summary.status,
+        bound_seconds=summary.bound_seconds,
+        gap=summary.gap,
+        objective=summary.objective or "time",
+        subclusters=summary.subclusters,
+    )
 
 
 def considered_in(saved: PlanFile) -> tuple[Considered, ...]:
@@ -85,6 +91,8 @@ def summary_of(result: SearchResult) -> Summary | None:
         bound_seconds=result.bound_seconds,
         gap=result.gap,
         tokens_per_second=result.best.estimate.tokens_per_second,
+        objective=None if result.goal.objective == "time" else result.goal.objective,
+        subclusters=result.subclusters,
         alternatives=tuple(
             Alternative(family=entry.family, step_seconds=entry.step_seconds, reason=_reason(entry))
             for entry in considered(result.alternatives)

@@ -10,6 +10,7 @@ import typer
 
 from planner.cli.exits import ANSWER, INFEASIBLE, INTERRUPTED, NO_PLAN_IN_TIME
 from planner.cli.files import require_writable
+from planner.cli.goal import MaxCost, MinSpeed, ObjectiveName, Pareto, UseAtMost, read_goal, require_one_plan
 from planner.cli.inputs import Overrides, read_calibration, read_inputs, used_calibration
 from planner.cli.options import (
     AsJson,
@@ -23,6 +24,7 @@ from planner.cli.options import (
     integers,
 )
 from planner.cli.output import show, show_document
+from planner.cli.pareto import answer_front
 from planner.cli.saved import summary_of
 from planner.errors import OutputError
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from planner.calibration import Calibration
     from planner.plan_file import UsedCalibration
-    from planner.search.values import Limits, Scored, SearchResult
+    from planner.search.values import Goal, Limits, Scored, SearchResult
     from planner.spec.cluster import ClusterSpec
     from planner.spec.model import ModelSpec
     from planner.targets import Recompute
@@ -79,6 +81,11 @@ def search(
     cluster: ClusterFile,
     model: ModelFile,
     output: Output = None,
+    objective: ObjectiveName = "time",
+    max_cost_per_token: MaxCost = None,
+    min_tokens_per_second: MinSpeed = None,
+    use_at_most: UseAtMost = None,
+    pareto: Pareto = False,
     target: TargetName = None,
     top: Top = None,
     gap: Gap = 0.01,
@@ -94,7 +101,7 @@ def search(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest plan, with a proof of how good it is.
+    """Find the fastest plan, or the cheapest, with a proof of how good it is.
 
     Prints what was understood, the plan, the families of plans that lost and why, and what to type next.
     Ctrl-C stops the search and keeps the best plan so far.
@@ -111,15 +118,22 @@ def search(
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
+    require_one_plan(pareto, output, top)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
+    goal = read_goal(
+        cluster, found_cluster, objective, max_cost_per_token, min_tokens_per_second, use_at_most, pareto
+    )
     asked = Asked(
         cluster=found_cluster,
         model=found_model,
         calibration=read_calibration(calibration),
         used=used_calibration(calibration),
         limits=limits,
+        goal=goal,
     )
+    if pareto:
+        answer_front(asked, as_json)
     _answer(asked, top, output, as_json)
 
 
@@ -145,6 +159,7 @@ class Asked:
     used: UsedCalibration | None
     """The user's calibration file."""
     limits: Limits
+    goal: Goal
 
 
 def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -> None:
@@ -166,10 +181,10 @@ def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -
 
 def _run(asked: Asked) -> SearchResult:
     from planner.cli.progress import reporter
-    from planner.search.solve import search as solve
+    from planner.search.choose import choose
 
     with reporter() as talk:
-        return solve(asked.cluster, asked.model, asked.calibration, asked.limits, talk)
+        return choose(asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal, talk)
 
 
 def _keep(result: SearchResult, asked: Asked, output: Path | None) -> OutputError | None:
@@ -202,10 +217,11 @@ def _exit_code(result: SearchResult) -> int:
 
 def _report(result: SearchResult, asked: Asked, top: int | None) -> list[RenderableType]:
     """Understood, answer, alternatives, warnings."""
+    from planner.report.goal import goal_text
     from planner.report.layout import warnings_section
     from planner.report.understood import understood
 
-    head = understood(asked.cluster, asked.model, asked.calibration, asked.limits)
+    head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal_text(asked.goal))
     warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
     answer = _found(result, result.best, asked.cluster, top) if result.best else _nothing(result)
     tail = [warnings_section(warnings)] if warnings else []
@@ -225,7 +241,10 @@ def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | 
 
 def _nothing(result: SearchResult) -> list[RenderableType]:
     from planner.report.diagnosis import infeasible_section, unknown_section
+    from planner.report.goal import nearest_section
 
+    if result.nearest:
+        return [nearest_section(result)]
     return [infeasible_section(result) if result.status == "infeasible" else unknown_section(result)]
 
 

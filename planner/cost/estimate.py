@@ -9,6 +9,7 @@ from planner.calibration import ASSUMED, Calibration
 from planner.cost.communication import Ring, Send, crossing_rings, data_ring, send, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops
 from planner.cost.measured_curves import LinkCurves
+from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedule import Durations, Timeline, simulate, stage_ends
 from planner.cost.stage import Pricer, Shape, chunk_layers
 from planner.cost.stage_price import StagePrice
@@ -80,6 +81,7 @@ class Estimator:
         finish = [end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True)]
         step = max(finish)
         flops = model_flops(self.model)
+        used = devices_of(plan)
         return Estimate(
             step_seconds=step,
             spread=self._spread(plan),
@@ -91,6 +93,8 @@ class Estimator:
             mfu=flops / step / self._peak(plan),
             devices=plan.devices,
             warnings=tuple(self._warnings(plan)),
+            price_per_hour=price_per_hour(used, self.cluster),
+            watts=watts(used, self.cluster),
         )
 
     def _warnings(self, plan: Plan) -> Iterator[str]:

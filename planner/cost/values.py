@@ -133,6 +133,27 @@ class Estimate:
     """Useful FLOP/s over the dense peak of the used devices."""
     devices: int
     warnings: tuple[str, ...] = ()
+    price_per_hour: float | None = None
+    """Price of the used devices, in the currency of the cluster file; None when one has no price."""
+    watts: float | None = None
+    """Board power of the used devices; None when that of one is unknown."""
+
+    @property
+    def cost_per_step(self) -> float | None:
+        """Price of one step, in the currency of the cluster file."""
+        return None if self.price_per_hour is None else self.price_per_hour / 3600 * self.step_seconds
+
+    @property
+    def cost_per_million_tokens(self) -> float | None:
+        """Price of a million tokens, in the currency of the cluster file."""
+        return (
+            None if self.price_per_hour is None else self.price_per_hour / 3600 / self.tokens_per_second * 1e6
+        )
+
+    @property
+    def joules_per_token(self) -> float | None:
+        """Energy of one token at board power."""
+        return None if self.watts is None else self.watts / self.tokens_per_second
 
     @property
     def fits(self) -> bool:

@@ -58,8 +58,8 @@ def uneven(cluster: ClusterSpec, model: ModelSpec, first_cluster: ClusterSpec, f
 
 
 def compare_section(contenders: Sequence[Contender]) -> Group:
-    """Speed table, time table, and one line a plan on how it differs from the first."""
-    parts = [_speed(contenders), _time(contenders)]
+    """Speed table, running cost, time table, and one line a plan on how it differs from the first."""
+    parts = [_speed(contenders), *_running_cost(contenders), _time(contenders)]
     lines = list(_reasons(contenders))
     if lines:
         parts.append(section("Why", bullets(lines)))
@@ -84,6 +84,29 @@ def _speed(contenders: Sequence[Contender]) -> Group:
     notes += close_calls(contenders)
     shown = table(columns, rows, fastest(contenders))
     return section("Plans", shown, *([bullets(notes, mark="!")] if notes else []))
+
+
+def _running_cost(contenders: Sequence[Contender]) -> Iterator[Group]:
+    """Price and energy side by side, as far as known."""
+    found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
+    columns = {
+        "price\n(/h)": [estimate.price_per_hour for _, estimate in found],
+        "price\n(/step)": [estimate.cost_per_step for _, estimate in found],
+        "price\n(/M tokens)": [estimate.cost_per_million_tokens for _, estimate in found],
+        "power\n(kW)": [None if estimate.watts is None else estimate.watts / 1000 for _, estimate in found],
+        "energy\n(J/token)": [estimate.joules_per_token for _, estimate in found],
+    }
+    known = {title: values for title, values in columns.items() if any(value is not None for value in values)}
+    rows = [
+        [name, *(_or_missing(values[index]) for values in known.values())]
+        for index, (name, _) in enumerate(found)
+    ]
+    if known:
+        yield section("Running cost", table((words("plan", least=16), *map(number, known)), rows))
+
+
+def _or_missing(value: float | None) -> str:
+    return MISSING if value is None else significant(value)
 
 
 def close_calls(contenders: Sequence[Contender]) -> list[str]:

@@ -9,8 +9,9 @@ HEAD: dict[str, str] = {
 PLAN: dict[str, str] = {
     "status": "optimal (within the asked gap), feasible (a plan, the gap is open), infeasible (proven), "
     "unknown (stopped before any plan was found), predicted (priced, not searched).",
-    "bound_seconds": "No plan of the space takes less; null when nothing is known.",
-    "gap": "(step_seconds - bound_seconds) / step_seconds; null without a search.",
+    "bound_seconds": "No plan of the space takes less; null when nothing is known, 0 under another objective.",
+    "gap": "(step_seconds - bound_seconds) / step_seconds, or likewise for another objective; null without a "
+    "search.",
     "search_seconds": "How long the search took; null without a search.",
     "step_seconds": "Seconds of one optimizer step.",
     "spread": "Relative standard error of step_seconds.",
@@ -18,6 +19,11 @@ PLAN: dict[str, str] = {
     "tflops_per_gpu": "Useful TFLOP/s per used device, recomputation not counted.",
     "mfu": "Useful FLOP/s over the dense peak of the used devices.",
     "peak_memory_bytes": "Bytes on the fullest device, the reserve not counted.",
+    "price_per_hour": "Price of the used devices, in the currency of the cluster file; null without prices.",
+    "watts": "Their board power; null where one is unknown.",
+    "cost_per_step": "Price of a step.",
+    "cost_per_million_tokens": "Price of a million tokens.",
+    "joules_per_token": "Energy of a token at board power.",
     "fits": "Whether every device holds its share with the reserve free.",
     "misfits": "Where it does not fit, in words.",
     "devices": "Devices that the plan uses.",
@@ -82,6 +88,17 @@ UNDERSTOOD: dict[str, str] = {
     "understood.model.*": "The model file likewise, and its number of parameters; null when none was given.",
 }
 SEARCH: dict[str, str] = {
+    "objective": "time, cost or energy.",
+    "objective_bound": "No plan of the sub-clusters is below, in seconds of a step, price of a million tokens or "
+    "joules of a token; null for the fastest plan of the whole cluster, whose bound is bound_seconds.",
+    "subclusters": "Sub-clusters that the bound is over; null when the cluster was searched as one.",
+    "nearest[].limit": "A limit that no plan keeps, min_tokens_per_second or max_cost_per_million_tokens.",
+    "nearest[].asked": "Its value.",
+    "nearest[].within_other_limits": "Whether the nearest plan keeps the other limits.",
+    "nearest[].devices": "Devices of the nearest plan.",
+    "nearest[].step_seconds": "Its step.",
+    "nearest[].tokens_per_second": "Its throughput.",
+    "nearest[].cost_per_million_tokens": "Its price of a million tokens; null without prices.",
     "interrupted": "Whether Ctrl-C stopped the search.",
     "candidates": "Outer choices considered: target, ZeRO, degrees, depth, micro-batch, recomputation.",
     "solved": "Outer choices that needed the solver; bounds ruled out the others.",
@@ -94,6 +111,30 @@ SEARCH: dict[str, str] = {
     "diagnosis.causes": "Facts that together rule out every plan; diagnosis is null when there is one.",
     "diagnosis.nearest_miss": "The plan that lacks least.",
     "diagnosis.hints": "Smallest changes that make it fit.",
+}
+PARETO: dict[str, str] = {
+    "objective": "What stands against time: cost or energy.",
+    "points[].used[].pool": "A pool of the sub-cluster; points come slowest first.",
+    "points[].used[].gpu": "A kind of device in it.",
+    "points[].used[].devices": "How many are used.",
+    "points[].plan": "The fastest plan found on them, in short.",
+    "points[].devices": "Its devices.",
+    "points[].step_seconds": "Its step.",
+    "points[].gap": "What the fastest plan on these devices could save of it at most.",
+    "points[].tokens_per_second": "Its throughput.",
+    "points[].price_per_hour": "Price of its devices; null without prices.",
+    "points[].watts": "Their board power; null where one is unknown.",
+    "points[].cost_per_million_tokens": "Price of a million tokens; null without prices.",
+    "points[].joules_per_token": "Energy of a token; null without powers.",
+    "points[].front": "Whether no other point is as fast and as cheap.",
+    "worth": "Index of the point where time x cost is least; null without points.",
+    "subclusters": "Sub-clusters considered.",
+    "beaten": "Those whose plans lose to a point in time and cost, or leave devices idle.",
+    "without_plan": "Those without a plan that fits and meets the goal.",
+    "unfinished": "Those that were not searched to a plan.",
+    "interrupted": "Whether Ctrl-C stopped the search.",
+    "search_seconds": "How long the search took.",
+    **{key: text for key, text in UNDERSTOOD.items() if key != "warnings"},
 }
 NEIGHBOURS: dict[str, str] = {
     "neighbours[].change": "One changed decision.",
@@ -214,6 +255,7 @@ VALIDATE: dict[str, str] = {
 
 DOCUMENTS: dict[str, dict[str, str]] = {
     "search": {**HEAD, **PLAN, **SEARCH, **UNDERSTOOD},
+    "search --pareto": {**HEAD, **PARETO},
     "predict": {**HEAD, **PLAN, **RANKS, **UNDERSTOOD},
     "show": {**HEAD, **PLAN, **RANKS, **UNDERSTOOD},
     "explain": {**HEAD, **PLAN, **RANKS, **CONSIDERED, **NEIGHBOURS, **UNDERSTOOD},

@@ -18,6 +18,7 @@ from planner.report.keys import (
     diagnosis_keys,
     idle_keys,
     kind_keys,
+    nearest_keys,
     neighbour_keys,
     no_plan_keys,
     path_keys,
@@ -59,6 +60,10 @@ def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec
     return {
         **head("search"),
         **answer,
+        "objective": result.goal.objective,
+        "objective_bound": result.objective_bound,
+        "subclusters": result.subclusters,
+        "nearest": [nearest_keys(entry) for entry in result.nearest],
         "interrupted": result.interrupted,
         "candidates": result.candidates,
         "solved": result.solved,

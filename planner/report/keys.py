@@ -11,7 +11,7 @@ from planner.report.neighbours import Neighbour
 from planner.report.proof import Proof
 from planner.report.ranks import RankRun, idle_devices
 from planner.report.verdict import misfits
-from planner.search.values import Advice, Diagnosis, Scored
+from planner.search.values import Advice, Diagnosis, Nearest, Scored
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.topology import Kind, Path
@@ -31,6 +31,7 @@ def plan_keys(scored: Scored, proof: Proof | None) -> Document:
         "tflops_per_gpu": estimate.tflops_per_gpu,
         "mfu": estimate.mfu,
         "peak_memory_bytes": estimate.peak_memory_bytes,
+        **running_cost_keys(estimate),
         "fits": estimate.fits,
         "misfits": list(misfits(estimate)),
         "devices": estimate.devices,
@@ -43,8 +44,18 @@ def plan_keys(scored: Scored, proof: Proof | None) -> Document:
     }
 
 
-NUMBERS = ("step_seconds", "spread", "tokens_per_second", "tflops_per_gpu", "mfu", "peak_memory_bytes")
+RUNNING_COST = ("price_per_hour", "watts", "cost_per_step", "cost_per_million_tokens", "joules_per_token")
+"""Properties of an estimate that need prices or powers."""
+NUMBERS = (
+    *("step_seconds", "spread", "tokens_per_second", "tflops_per_gpu", "mfu", "peak_memory_bytes"),
+    *RUNNING_COST,
+)
 """Keys of a plan that hold one number."""
+
+
+def running_cost_keys(estimate: Estimate) -> Document:
+    """Price and energy of the used devices; null where unknown."""
+    return {name: getattr(estimate, name) for name in RUNNING_COST}
 
 
 def no_plan_keys(proof: Proof) -> Document:
@@ -61,6 +72,19 @@ def _proof_keys(proof: Proof | None) -> Document:
         "bound_seconds": proof.bound_seconds,
         "gap": proof.gap,
         "search_seconds": proof.seconds,
+    }
+
+
+def nearest_keys(entry: Nearest) -> Document:
+    """How near plans come to a limit that none keeps."""
+    estimate = entry.scored.estimate
+    return {
+        "limit": entry.limit,
+        "asked": entry.asked,
+        "within_other_limits": entry.kept,
+        "devices": estimate.devices,
+        **_speed_keys(estimate),
+        "cost_per_million_tokens": estimate.cost_per_million_tokens,
     }
 
 

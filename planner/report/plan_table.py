@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 
 from planner.cost.values import Breakdown, Estimate
 from planner.plan import Plan
+from planner.report.goal import cost_text
 from planner.report.layout import section
 from planner.report.numbers import count, duration, percent, rate, significant
 from planner.report.paragraph import Paragraph
@@ -66,8 +67,7 @@ def summary_lines(estimate: Estimate, cluster: ClusterSpec) -> Iterator[str]:
     total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     used = f"all {total}" if estimate.devices == total else f"{estimate.devices} of {total}"
     yield f"uses {used} devices{_idle_text(estimate, cluster)}"
-    if price := price_text(estimate, cluster):
-        yield price
+    yield from running_cost_lines(estimate)
 
 
 def _idle_text(estimate: Estimate, cluster: ClusterSpec) -> str:
@@ -94,14 +94,11 @@ def time_text(breakdown: Breakdown) -> str:
     return f"time: {', '.join(shown)}"
 
 
-def price_text(estimate: Estimate, cluster: ClusterSpec) -> str:
-    """Price per hour and per million tokens; empty unless every used pool has a price."""
-    prices = {pool.name: pool.price_per_gpu_hour for pool in cluster.pools}
-    hourly = 0.0
-    for group in (group for stage in estimate.stages for group in stage.groups):
-        price = prices[group.pool]
-        if price is None:
-            return ""
-        hourly += price * group.tp * group.count
-    per_million = hourly / 3600 / estimate.tokens_per_second * 1e6
-    return f"price {significant(hourly)} per hour, {significant(per_million)} per million tokens"
+def running_cost_lines(estimate: Estimate) -> Iterator[str]:
+    """Price and energy of the used devices, as far as known."""
+    cost, joules = estimate.cost_per_million_tokens, estimate.joules_per_token
+    if cost is not None and estimate.price_per_hour is not None and estimate.cost_per_step is not None:
+        step = significant(estimate.cost_per_step)
+        yield f"price {significant(estimate.price_per_hour)} per hour, {step} per step, {cost_text(cost)}"
+    if joules is not None and estimate.watts is not None:
+        yield f"power {significant(estimate.watts / 1000)} kW, {significant(joules)} J per token"

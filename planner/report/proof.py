@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from planner.report.goal import BEST, BETTER
 from planner.report.numbers import at_most, count, duration
-from planner.search.values import SearchResult, Status
+from planner.search.values import Objective, SearchResult, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,9 @@ class Proof:
     seconds: float | None = None
     """How long the search took."""
     interrupted: bool = False
+    objective: Objective = "time"
+    subclusters: int | None = None
+    """Sub-clusters that the proof is over; None for the whole space at once."""
 
 
 def proof_of(result: SearchResult) -> Proof:
@@ -34,6 +37,8 @@ def proof_of(result: SearchResult) -> Proof:
         solved=result.solved,
         seconds=result.seconds,
         interrupted=result.interrupted,
+        objective=result.goal.objective,
+        subclusters=result.subclusters,
     )
 
 
@@ -44,21 +49,20 @@ def proof_text(proof: Proof) -> str:
 
 def _claim(proof: Proof) -> str:
     within = (
-        "nothing is known about the best"
-        if _unbounded(proof)
-        else f"within {at_most(proof.gap)} of the bound"
+        "nothing is known about the best" if proof.gap >= 1 else f"within {at_most(proof.gap)} of the bound"
     )
     if proof.interrupted:
         return f"interrupted: best so far, {within}"
     if proof.status == "optimal" and proof.gap <= 0:
-        return "optimal: no plan of this space is faster by the cost model"
+        return f"optimal: no plan of {_space(proof)} {BETTER[proof.objective]} by the cost model"
     if proof.status == "optimal":
-        return f"optimal: proven within {at_most(proof.gap)} of the best plan of this space by the cost model"
+        best = "best" if proof.objective == "time" else BEST[proof.objective]
+        return f"optimal: proven within {at_most(proof.gap)} of the {best} plan of {_space(proof)} by the cost model"
     return f"best found before the search stopped: {within}"
 
 
-def _unbounded(proof: Proof) -> bool:
-    return proof.bound_seconds <= 0 or not math.isfinite(proof.bound_seconds)
+def _space(proof: Proof) -> str:
+    return "this space" if proof.subclusters is None else count(proof.subclusters, "sub-cluster")
 
 
 def _effort(proof: Proof) -> str:

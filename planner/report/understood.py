@@ -21,11 +21,13 @@ def understood(
     model: ModelSpec | None = None,
     calibration: Calibration | None = None,
     limits: Limits | None = None,
+    goal: str = "",
 ) -> Group:
-    """The inputs as key-value lines: cluster, model, training, limits, and where the constants come from."""
+    """The inputs as key-value lines: cluster, model, training, goal, limits, and where the constants come from."""
     rows = list(_cluster(cluster))
     if model is not None:
         rows += _model(model)
+    rows += [("goal", goal)] if goal else []
     if limits is not None:
         rows += [("limits", text)] if (text := limits_text(limits)) else []
     if calibration is not None:

@@ -49,12 +49,19 @@ class Explorer:
     """Best-first branch and bound over outer choices; keeps the best plan whatever interrupts it."""
 
     def __init__(
-        self, estimator: Estimator, limits: Limits, reporter: Reporter, *, solver: str | None = None
+        self,
+        estimator: Estimator,
+        limits: Limits,
+        reporter: Reporter,
+        *,
+        solver: str | None = None,
+        cutoff_seconds: float = float("inf"),
     ) -> None:
         self.estimator = estimator
         self.limits = limits
         self.reporter = reporter
         self.solver = solver
+        self.cutoff_seconds = cutoff_seconds
         self._views: dict[tuple[str, str], View] = {}
         self.best: Scored | None = None
         self._promising: Choice | None = None
@@ -73,8 +80,8 @@ class Explorer:
 
     @property
     def incumbent(self) -> float:
-        """Seconds of the best plan; infinite without one."""
-        return self.best.estimate.step_seconds if self.best else float("inf")
+        """Seconds of the best plan, or those that a plan must beat to be wanted."""
+        return self.best.estimate.step_seconds if self.best else self.cutoff_seconds
 
     @property
     def bound(self) -> float:

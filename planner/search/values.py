@@ -12,6 +12,11 @@ from planner.targets import Recompute
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 """optimal: within the asked gap; feasible: a plan with its gap; infeasible: proven; unknown: time was up first."""
 
+Objective = Literal["time", "cost", "energy"]
+"""What is least: seconds of a step, price of a token, or energy of a token."""
+LimitName = Literal["max_cost_per_million_tokens", "min_tokens_per_second"]
+"""Limits of a goal on the plan, by the name of their field."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -26,6 +31,23 @@ class Limits:
     gap: float = 0.01
     """Stop when no plan of the space can be faster by more than this fraction."""
     time_limit_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is wanted of the plan; the default is the fastest."""
+
+    objective: Objective = "time"
+    max_cost_per_million_tokens: float | None = None
+    """In the currency of the cluster file."""
+    min_tokens_per_second: float | None = None
+    use_at_most: tuple[tuple[str, int], ...] = ()
+    """(pool, devices); an empty name stands for all pools together."""
+
+    @property
+    def priced(self) -> bool:
+        """True when prices are needed."""
+        return self.objective == "cost" or self.max_cost_per_million_tokens is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +96,17 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """The best plan once one limit of the goal is lifted, so how far that limit is out of reach."""
+
+    limit: LimitName
+    asked: float
+    kept: bool
+    """True when the other limits of the goal hold for it."""
+    scored: Scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     """The answer of a search."""
 
@@ -93,6 +126,13 @@ class SearchResult:
     seconds: float
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
+    goal: Goal = Goal()
+    subclusters: int | None = None
+    """Sub-clusters that the bound is over; None when the cluster was searched as one."""
+    objective_bound: float | None = None
+    """No plan of the sub-clusters is below: a step's seconds, a million tokens' price, or a token's joules."""
+    nearest: tuple[Nearest, ...] = ()
+    """What comes nearest where plans fit but none meets the goal."""
 
 
 class Reporter(Protocol):

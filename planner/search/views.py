@@ -1,4 +1,4 @@
-"""Parts of a cluster that are searched on their own: what one network reaches, and what a slow link joins.
+"""Parts of a cluster that are searched on their own: what one network reaches, and what slow links join.
 
 A plan of a part with ``islands`` uses at least two of them, so its pipeline or one of its stages crosses a slow
 link at least once: plans inside one island belong to that island's own view.
@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import combinations
-
-import networkx as nx
 
 from planner.cost.estimate import Estimator
 from planner.search.bounds import Bounds
@@ -19,9 +16,6 @@ from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import Target
 from planner.topology import Topology, sockets_only
-
-SLOW = 0.5
-"""A link between pools splits a cluster when it has less than this part of the widest network inside a pool."""
 
 
 class View:
@@ -86,24 +80,6 @@ def parts(row: Target, cluster: ClusterSpec, model: ModelSpec) -> Iterator[tuple
     waiting = [whole]
     while waiting:
         pools = waiting.pop()
-        islands = _islands(topology, pools)
+        islands = topology.joined_slowly(pools)
         yield pools, islands
         waiting += islands
-
-
-def _islands(topology: Topology, pools: tuple[str, ...]) -> Islands:
-    """Pools that stay together when the slowest link that holds all together is cut."""
-    tree: nx.Graph[str] = nx.Graph()
-    tree.add_nodes_from(pools)
-    tree.add_weighted_edges_from(
-        (*pair, topology.path(*pair).bytes_per_second) for pair in combinations(pools, 2)
-    )
-    tree = nx.maximum_spanning_tree(tree)
-    rates: dict[tuple[str, str], float] = {pair: topology.path(*pair).bytes_per_second for pair in tree.edges}
-    widest = max(topology.path(pool, pool).bytes_per_second for pool in pools)
-    weakest = min(rates.values(), default=widest)
-    if weakest >= SLOW * widest:
-        return ()
-    tree.remove_edges_from([pair for pair, rate in rates.items() if rate <= weakest])
-    found = (tuple(pool for pool in pools if pool in island) for island in nx.connected_components(tree))
-    return tuple(sorted(found))

@@ -103,6 +103,8 @@ class PoolSpec(Frozen):
     nics: tuple[NicSpec, ...] = ()
     price_per_gpu_hour: NonNegativeFloat | None = None
     """Price of one device for one hour, in the user's currency."""
+    watts_per_gpu: PositiveFloat | None = None
+    """Power of one device while it trains, watt; None takes the board power of its kind."""
     reserve_gib: NonNegativeFloat | None = None
     """Memory kept free on each device of the pool, GiB; None takes the kind's, else the cluster's."""
     host: HostSpec | None = None
@@ -163,6 +165,10 @@ class ClusterSpec(Frozen):
     links: tuple[FabricLinkSpec, ...] = ()
     reserve_gib: NonNegativeFloat = 2.0
     """Memory kept free on each device, GiB."""
+
+    def watts_of(self, pool: PoolSpec, gpu: str) -> float | None:
+        """Power of one ``gpu`` of the pool, watt: the pool's, else the kind's; None when both are unknown."""
+        return self.gpus[gpu].tdp_watts if pool.watts_per_gpu is None else pool.watts_per_gpu
 
     def reserve_of(self, pool: PoolSpec, gpu: str) -> float:
         """Memory kept free on a ``gpu`` of the pool, GiB: the pool's, else the kind's, else the cluster's."""

@@ -96,6 +96,8 @@ class PoolFile(Frozen):
     """Network cards of one node; needed from two nodes on."""
     price_per_gpu_hour: NonNegativeFloat | None = None
     """Price of one device for one hour, in the currency of your choice."""
+    watts_per_gpu: PositiveFloat | None = None
+    """Power of one device while it trains, watt; the board power of its kind when absent."""
     reserve_gib: NonNegativeFloat | None = None
     """Memory kept free on each device of the pool, GiB; wins over the kind's and the cluster's."""
     host: HostSpec | None = None
@@ -180,6 +182,7 @@ def _pool(pool: PoolFile, file: ClusterFile, kinds: dict[str, GpuSpec]) -> PoolS
         intra_node=_intra_node(pool),
         nics=pool.nics,
         price_per_gpu_hour=pool.price_per_gpu_hour,
+        watts_per_gpu=pool.watts_per_gpu,
         reserve_gib=pool.reserve_gib,
         host=pool.host,
     )

@@ -31,13 +31,18 @@ MEASURED = {"--calibration"}
 TRAINING = {"--precision", "--global-batch", "--sequence-length"}
 SEARCH = {
     "--gap",
+    "--max-cost-per-token",
     "--micro-batch",
+    "--min-tokens-per-second",
+    "--objective",
+    "--pareto",
     "--pp",
     "--recompute",
     "--target",
     "--time-limit",
     "--top",
     "--tp",
+    "--use-at-most",
     "--zero",
 }
 SURFACE: dict[str, set[str]] = {

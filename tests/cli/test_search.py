@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from planner.plan_file import read
-from planner.search.values import Limits, SearchResult
+from planner.search.values import Goal, Limits, SearchResult
 from tests.cli.running import ROOT, Command, separately
 from tests.report import examples
 
@@ -25,12 +25,13 @@ class Fake:
     def __init__(self, result: SearchResult) -> None:
         self.result = result
         self.limits = Limits()
+        self.goal = Goal()
 
     def __call__(
-        self, cluster: object, model: object, calibration: object, limits: Limits, talk: object
+        self, cluster: object, model: object, calibration: object, limits: Limits, goal: Goal, talk: object
     ) -> SearchResult:
         """The answer."""
-        self.limits = limits
+        self.limits, self.goal = limits, goal
         return self.result
 
 
@@ -38,7 +39,7 @@ class Fake:
 def answer(monkeypatch: pytest.MonkeyPatch, files: Path) -> Fake:
     """Lets every search of the test give one answer, on the example's inputs."""
     fake = Fake(examples.found())
-    monkeypatch.setattr("planner.search.solve.search", fake)
+    monkeypatch.setattr("planner.search.choose.choose", fake)
     monkeypatch.setattr("planner.spec.cluster_file.load_cluster", lambda path: examples.cluster())
     monkeypatch.setattr("planner.spec.model_file.load_model", lambda path: examples.model())
     return fake
@@ -59,7 +60,7 @@ def test_the_report(hetplan: Command, answer: Fake) -> None:
         "  time: compute 70 %, bubble and sends 19 %, tensor parallel 10 %, optimizer\n"
         "  1.0 %\n"
         "  uses 8 of 16 devices; idle: 4 A100 (a100), 4 V100 (v100)\n"
-        "  price 10.0 per hour, 0.144 per million tokens\n"
+        "  price 10.0 per hour, 0.0756 per step, 0.144 per million tokens\n"
         "  optimal: proven within 0.8 % of the best plan of this space by the cost model\n"
         "  (412 candidates, 37 solved, 1.83 s)\n"
         "\n"
@@ -118,6 +119,22 @@ def test_limits_reach_the_search_and_the_report(hetplan: Command, answer: Fake) 
     ) in done.out
     assert "2 of 3 families shown" in done.out
     assert done.out.endswith("Next: the same with -o plan.yaml to keep the plan\n")
+
+
+def test_options_become_a_goal(hetplan: Command, answer: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option, echoed under Understood."""
+    monkeypatch.setattr("planner.cli.goal._unknown", lambda *_: iter(()))
+    done = hetplan(
+        *("search", "c.yaml", "m.yaml", "--objective", "cost", "--max-cost-per-token", "0.5"),
+        *("--min-tokens-per-second", "1000", "--use-at-most", "4:a100", "--use-at-most", "6"),
+    )
+    assert answer.goal == Goal(
+        objective="cost",
+        max_cost_per_million_tokens=0.5,
+        min_tokens_per_second=1000,
+        use_at_most=(("a100", 4), ("", 6)),
+    )
+    assert "  goal      the least cost of a token; at most 0.500 per million tokens; at" in done.out
 
 
 def test_training_settings_override_the_file(hetplan: Command, answer: Fake) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.plan import Plan, ReplicaGroup, Stage
-from planner.search.values import Advice, Alternative, Diagnosis, Scored, SearchResult
+from planner.search.pareto import Front, Point
+from planner.search.values import Advice, Alternative, Diagnosis, Goal, Nearest, Scored, SearchResult
 from planner.spec.cluster import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.spec.model import ModelSpec, TrainingSpec
 
@@ -135,6 +138,7 @@ def estimate(decided: Plan, step_seconds: float = 27.2, activations_gib: float =
         tflops_per_gpu=99.5,
         mfu=0.456,
         devices=decided.devices,
+        price_per_hour=10.0,
     )
 
 
@@ -250,4 +254,39 @@ def unknown(interrupted: bool = False) -> SearchResult:
         solved=3,
         seconds=5.0,
         interrupted=interrupted,
+    )
+
+
+def out_of_reach() -> SearchResult:
+    """A search that proved that plans fit and none meets the goal."""
+    goal = Goal(objective="cost", min_tokens_per_second=40_000, max_cost_per_million_tokens=0.1)
+    return replace(
+        infeasible(),
+        diagnosis=None,
+        goal=goal,
+        subclusters=39,
+        objective_bound=float("inf"),
+        nearest=(
+            Nearest(limit="min_tokens_per_second", asked=40_000, kept=True, scored=scored()),
+            Nearest(limit="max_cost_per_million_tokens", asked=0.1, kept=False, scored=scored()),
+        ),
+    )
+
+
+def front() -> Front:
+    """Three points, the middle one off the front; the last is twice as fast at four thirds of the cost."""
+    points = tuple(
+        Point(scored=scored(24, seconds), gap=0.01, value=value, front=on_front)
+        for seconds, value, on_front in ((27.2, 0.15, True), (20.0, 0.25, False), (13.6, 0.2, True))
+    )
+    return Front(
+        objective="cost",
+        points=points,
+        worth=2,
+        subclusters=9,
+        beaten=3,
+        without_plan=2,
+        unfinished=1,
+        seconds=4.2,
+        interrupted=False,
     )

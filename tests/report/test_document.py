@@ -25,6 +25,7 @@ from planner.report.document import (
 from planner.report.fitted import fitted_document
 from planner.report.keys import Document
 from planner.report.neighbours import neighbours
+from planner.report.pareto import front_document
 from planner.report.proof import proof_of
 from planner.report.validation_document import validation_document
 from tests.measured import examples as measured
@@ -40,6 +41,7 @@ def documents() -> dict[str, Document]:
     lost = considered(examples.ALTERNATIVES)
     return {
         "search": search_document(result, cluster, model),
+        "search --pareto": front_document(examples.front(), cluster, model),
         "predict": plan_document("predict", scored, cluster, model, None),
         "show": plan_document("show", scored, cluster, model, proof_of(result)),
         "explain": explain_document(scored, cluster, model, proof_of(result), lost, around),
@@ -84,7 +86,7 @@ def test_every_key_is_in_the_dictionary(command: str) -> None:
     assert found["command"] == command
     known = DOCUMENTS[command]
     undocumented = {path for path in paths(found, known) if path not in known}
-    assert undocumented <= {"diagnosis", "plans[].plan"}
+    assert undocumented <= {"diagnosis", "nearest", "plans[].plan"}
 
 
 @pytest.mark.parametrize("command", sorted(DOCUMENTS))
@@ -94,7 +96,8 @@ def test_every_documented_key_exists(command: str) -> None:
     found = paths(json.loads(text(documents()[command])), known)
     if command == "search":
         failed = search_document(examples.infeasible(), examples.cluster(), examples.model())
-        found |= paths(json.loads(text(failed)), known)
+        missed = search_document(examples.out_of_reach(), examples.cluster(), examples.model())
+        found |= paths(json.loads(text(failed)), known) | paths(json.loads(text(missed)), known)
     assert set(known) - found <= {"warnings"} if command == "compare" else set(known) <= found
 
 

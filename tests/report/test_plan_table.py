@@ -8,7 +8,7 @@ from planner.calibration import ASSUMED, Calibration, Constant, LayerPoint, Resi
 from planner.plan import Offload, Plan, ReplicaGroup, Stage
 from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
 from planner.report.memory import memory_section
-from planner.report.plan_table import headline, plan_section, price_text
+from planner.report.plan_table import headline, plan_section, running_cost_lines
 from planner.report.proof import Proof, proof_of, proof_text
 from planner.report.traits import differences
 from planner.report.understood import memory_text, pool_text, provenance_text, understood
@@ -78,7 +78,7 @@ def test_the_plan_shows_stages_time_use_price_and_proof() -> None:
         "  time: compute 70 %, bubble and sends 19 %, tensor parallel 10 %, optimizer\n"
         "  1.0 %\n"
         "  uses 8 of 16 devices; idle: 4 A100 (a100), 4 V100 (v100)\n"
-        "  price 10.0 per hour, 0.144 per million tokens\n"
+        "  price 10.0 per hour, 0.0756 per step, 0.144 per million tokens\n"
         "  optimal: proven within 0.8 % of the best plan of this space by the cost model\n"
         "  (412 candidates, 37 solved, 1.83 s)\n"
         "\n"
@@ -97,12 +97,16 @@ def test_headlines_name_what_differs() -> None:
     assert headline(replace(plan, interleave=1)) == "megatron, 2 stages, ZeRO 0, full|none recomputation"
 
 
-def test_no_price_without_a_price_for_every_used_pool() -> None:
-    """Half a price is no price."""
-    cluster = examples.cluster()
-    free = cluster.pools[1].model_copy(update={"price_per_gpu_hour": None})
-    unpriced = cluster.model_copy(update={"pools": (cluster.pools[0], free)})
-    assert price_text(examples.scored().estimate, unpriced) == ""
+def test_running_cost_as_far_as_known() -> None:
+    """Price, power, both or neither."""
+    unknown = replace(examples.scored().estimate, price_per_hour=None, watts=None)
+    assert list(running_cost_lines(unknown)) == []
+    dark = replace(unknown, price_per_hour=10.0)
+    assert list(running_cost_lines(dark)) == [
+        "price 10.0 per hour, 0.0756 per step, 0.144 per million tokens"
+    ]
+    both = replace(dark, watts=3200.0)
+    assert list(running_cost_lines(both))[1:] == ["power 3.20 kW, 0.166 J per token"]
 
 
 def test_proofs_in_words() -> None:
@@ -116,6 +120,13 @@ def test_proofs_in_words() -> None:
     )
     stopped = replace(late, interrupted=True, candidates=None, seconds=None)
     assert proof_text(stopped) == "interrupted: best so far, within 3.1 % of the bound"
+    over = Proof(status="optimal", bound_seconds=0.0, gap=0.0, objective="cost", subclusters=39)
+    assert proof_text(over) == "optimal: no plan of 39 sub-clusters is cheaper by the cost model"
+    near = replace(over, objective="energy", gap=0.01)
+    assert (
+        proof_text(near)
+        == "optimal: proven within 1.0 % of the most frugal plan of 39 sub-clusters by the cost model"
+    )
     lost = Proof(status="feasible", bound_seconds=0.0, gap=1.0)
     assert proof_text(lost) == "best found before the search stopped: nothing is known about the best"
 

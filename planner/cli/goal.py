@@ -1,0 +1,148 @@
+"""Options of ``hetplan search`` that say what is wanted, and the prices and powers they need."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from planner.errors import Problem
+    from planner.search.values import Goal, Objective
+    from planner.spec.cluster import ClusterSpec
+
+ObjectiveName = Annotated[
+    str,
+    typer.Option(
+        "--objective",
+        metavar="NAME",
+        help="What is least: time (a step), cost (price of a token) or energy (of a token, at board power).",
+    ),
+]
+MaxCost = Annotated[
+    float | None,
+    typer.Option(
+        "--max-cost-per-token",
+        metavar="PRICE",
+        help="Only plans that take at most this price for a million tokens, in the cluster file's currency.",
+    ),
+]
+MinSpeed = Annotated[
+    float | None,
+    typer.Option("--min-tokens-per-second", metavar="N", help="Only plans of at least this throughput."),
+]
+UseAtMost = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--use-at-most",
+        metavar="N[:POOL]",
+        help="Use at most N devices of a pool, or of all pools together; may be repeated.",
+    ),
+]
+Pareto = Annotated[
+    bool,
+    typer.Option(
+        "--pareto",
+        help="Print time against cost for growing parts of the cluster, and how many devices are worth it.",
+    ),
+]
+
+OBJECTIVES = ("time", "cost", "energy")
+
+
+def read_goal(
+    path: Path,
+    cluster: ClusterSpec,
+    objective: str,
+    max_cost: float | None,
+    min_speed: float | None,
+    use_at_most: Sequence[str] | None,
+    pareto: bool,
+) -> Goal:
+    """The goal of the options; raises UsageError, or SpecError where the cluster file lacks a price or a power."""
+    from planner.search.values import Goal
+    from planner.spec.yaml_file import fail_on
+
+    if objective not in OBJECTIVES:
+        raise UsageError(f"--objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}")
+    # Time is one axis of the front already; the other is cost unless energy is asked for.
+    wanted = "cost" if pareto and objective == "time" else objective
+    goal = Goal(
+        objective=cast("Objective", wanted),
+        max_cost_per_million_tokens=_positive("--max-cost-per-token", max_cost),
+        min_tokens_per_second=_positive("--min-tokens-per-second", min_speed),
+        use_at_most=tuple(_limit(text, cluster) for text in use_at_most or ()),
+    )
+    _require_devices(cluster, goal)
+    if goal.priced or goal.objective == "energy":
+        reason = "--pareto" if pareto else _reason(goal)
+        fail_on(_unknown(path, cluster, goal, reason))
+    return goal
+
+
+def require_one_plan(pareto: bool, output: Path | None, top: int | None) -> None:
+    """Refuse options that are about one plan beside ``--pareto``; raises UsageError."""
+    if pareto and (output is not None or top is not None):
+        raise UsageError(
+            f"--pareto prints a table of plans: {'-o' if output else '--top'} has no plan to be about",
+            hint="choose a row, then search with its --use-at-most in place of --pareto",
+        )
+
+
+def _reason(goal: Goal) -> str:
+    return f"--objective {goal.objective}" if goal.objective != "time" else "--max-cost-per-token"
+
+
+def _positive(option: str, number: float | None) -> float | None:
+    if number is not None and not (number > 0 and math.isfinite(number)):
+        raise UsageError(f"{option}: expected a number above 0, got {number:g}")
+    return number
+
+
+def _limit(text: str, cluster: ClusterSpec) -> tuple[str, int]:
+    """``8:a100`` as (a100, 8), ``16`` as ("", 16)."""
+    number, colon, pool = text.partition(":")
+    if not number.isdecimal():
+        raise UsageError(f"--use-at-most: expected a number of devices such as 16 or 8:POOL, got {text!r}")
+    names = [entry.name for entry in cluster.pools]
+    if colon and pool not in names:
+        raise UsageError(
+            f"--use-at-most: the cluster has no pool {pool!r}", hint=f"its pools are {', '.join(names)}"
+        )
+    return pool, int(number)
+
+
+def _require_devices(cluster: ClusterSpec, goal: Goal) -> None:
+    none = {pool for pool, most in goal.use_at_most if not most}
+    if "" in none or none >= {pool.name for pool in cluster.pools}:
+        raise UsageError("--use-at-most: leaves no device to use", hint="allow one device at least")
+
+
+def _unknown(path: Path, cluster: ClusterSpec, goal: Goal, reason: str) -> Iterator[Problem]:
+    """Every pool that may be used and lacks its price, or its power."""
+    from planner.spec.yaml_file import read_document
+
+    document = read_document(path)
+    unused = {pool for pool, most in goal.use_at_most if not most}
+    for index, pool in enumerate(cluster.pools):
+        if pool.name in unused:
+            continue
+        if goal.priced and pool.price_per_gpu_hour is None:
+            yield document.problem(
+                ("pools", index, "price_per_gpu_hour"),
+                f"missing, {reason} needs the price of every pool",
+                "write the price of one device for one hour, for example price_per_gpu_hour: 1.5",
+            )
+        dark = [gpu for gpu in dict.fromkeys(pool.devices) if cluster.watts_of(pool, gpu) is None]
+        if goal.objective == "energy" and dark:
+            yield document.problem(
+                ("pools", index, "watts_per_gpu"),
+                f"missing, the board power of {dark[0]} is unknown and {reason} needs it",
+                "write the power of one device, for example watts_per_gpu: 400",
+            )

@@ -1,0 +1,78 @@
+"""What was asked of the plan, in words, and what comes nearest when no plan can give it."""
+
+from __future__ import annotations
+
+from rich.console import Group
+
+from planner.cost.running_cost import devices_of
+from planner.plan import Plan
+from planner.report.layout import paragraphs, section
+from planner.report.numbers import count, duration, rate, significant
+from planner.search.values import Goal, Nearest, Objective, SearchResult
+
+WANTED: dict[Objective, str] = {
+    "time": "the fastest plan",
+    "cost": "the least cost of a token",
+    "energy": "the least energy of a token",
+}
+BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "energy": "most frugal"}
+"""The best plan, as a word."""
+BETTER: dict[Objective, str] = {"time": "is faster", "cost": "is cheaper", "energy": "takes less energy"}
+
+
+def goal_text(goal: Goal, *, pareto: bool = False) -> str:
+    """The goal in a line, ``pareto`` with time on the other axis; empty for the fastest plan without limits."""
+    if goal == Goal():
+        return ""
+    parts = [f"time against {goal.objective}" if pareto else WANTED[goal.objective]]
+    if goal.max_cost_per_million_tokens is not None:
+        parts.append(f"at most {cost_text(goal.max_cost_per_million_tokens)}")
+    if goal.min_tokens_per_second is not None:
+        parts.append(f"at least {speed_text(goal.min_tokens_per_second)}")
+    parts += [
+        f"at most {most} {pool}" if pool else f"at most {count(most, 'device')} in all"
+        for pool, most in goal.use_at_most
+    ]
+    return "; ".join(parts)
+
+
+def cost_text(per_million_tokens: float) -> str:
+    """``0.432 per million tokens``."""
+    return f"{significant(per_million_tokens)} per million tokens"
+
+
+def speed_text(tokens_per_second: float) -> str:
+    """``12.3 k tokens/s``."""
+    return f"{rate(tokens_per_second)} tokens/s"
+
+
+def devices_text(plan: Plan) -> str:
+    """``8 a100 + 4 v100``; the kind is named where a pool mixes them."""
+    used = devices_of(plan)
+    pools = [pool for pool, _ in used]
+    return " + ".join(
+        f"{devices} {pool}" if pools.count(pool) == 1 else f"{devices} {gpu} ({pool})"
+        for (pool, gpu), devices in sorted(used.items())
+    )
+
+
+def nearest_section(result: SearchResult) -> Group:
+    """Which limits no plan keeps, and how near plans come."""
+    over = "" if result.subclusters is None else f" over {count(result.subclusters, 'sub-cluster')}"
+    effort = f"proven{over}, {duration(result.seconds)}"
+    lines = [nearest_text(entry) for entry in result.nearest]
+    return section(f"No plan meets the goal ({effort})", paragraphs(lines))
+
+
+def nearest_text(entry: Nearest) -> str:
+    """``no plan reaches 20.0 k tokens/s; the fastest reaches 12.3 k tokens/s, on 8 a100``."""
+    others = " within the other limits" if entry.kept else ", without the other limits,"
+    where = devices_text(entry.scored.plan)
+    if entry.limit == "min_tokens_per_second":
+        return (
+            f"no plan reaches {speed_text(entry.asked)}; the fastest{others} reaches "
+            f"{speed_text(entry.scored.estimate.tokens_per_second)}, on {where}"
+        )
+    cost = entry.scored.estimate.cost_per_million_tokens
+    assert cost is not None
+    return f"no plan takes at most {cost_text(entry.asked)}; the cheapest{others} takes {significant(cost)}, on {where}"

@@ -1,0 +1,190 @@
+"""Time against cost for growing parts of a cluster, and how many devices are worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+
+from planner.cost.running_cost import devices_of
+from planner.report.document import head
+from planner.report.goal import devices_text
+from planner.report.keys import Document, Json, understood_keys
+from planner.report.layout import section
+from planner.report.numbers import (
+    MISSING,
+    at_most,
+    count,
+    count_unit,
+    duration,
+    significant,
+    time_unit,
+)
+from planner.report.paragraph import Paragraph
+from planner.report.table import number, table, words
+from planner.search.pareto import Front, Point
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+
+FRONT = "*"
+"""Marks points of the Pareto front."""
+
+
+def front_section(found: Front, cluster: ClusterSpec) -> Group:
+    """One row per sub-cluster that is worth a look, slowest first, and the sentence that draws the conclusion."""
+    what = "cost" if found.objective == "cost" else "energy"
+    if not found.points:
+        return section(f"No plan to set time against {what}", *_left_out(found))
+    unit = time_unit(point.seconds for point in found.points)
+    speed = count_unit(point.scored.estimate.tokens_per_second for point in found.points)
+    rates = (
+        ("price\n(/h)", "price\n(/Mtok)") if found.objective == "cost" else ("power\n(kW)", "energy\n(J/tok)")
+    )
+    columns = (
+        words("", least=1),
+        words("devices", least=12),
+        words("plan", least=18),
+        number(f"step\n({unit.name})"),
+        number(speed.heading("tokens/s")),
+        number(rates[0]),
+        number(rates[1]),
+        number("speed\nup"),
+    )
+    rows = [
+        [
+            FRONT if point.front else "",
+            devices_text(point.scored.plan),
+            short(point),
+            unit.show(point.seconds),
+            speed.show(point.scored.estimate.tokens_per_second),
+            significant(_rate(point, found)),
+            significant(point.value),
+            gain,
+        ]
+        for point, gain in zip(found.points, _gains(found.points), strict=True)
+    ]
+    strong = [] if found.worth is None else [found.worth]
+    lines: list[RenderableType] = [table(columns, rows, strong)]
+    return section(f"Time against {what}", *lines, *_conclusion(found, cluster), *_left_out(found))
+
+
+def short(point: Point) -> str:
+    """A plan in two words: ``megatron pp 4 tp 2``."""
+    plan = point.scored.plan
+    widest = max(group.tp for stage in plan.stages for group in stage.replicas)
+    parts = [f"{plan.target} ZeRO {plan.zero}" if plan.pp == 1 else f"{plan.target} pp {plan.pp}"]
+    parts += [f"tp {widest}"] if widest > 1 else []
+    return " ".join(parts)
+
+
+def _rate(point: Point, found: Front) -> float:
+    """Price per hour, or kilowatt."""
+    estimate = point.scored.estimate
+    rate = estimate.price_per_hour if found.objective == "cost" else estimate.watts
+    assert rate is not None, "prices and powers are checked before the search"
+    return rate if found.objective == "cost" else rate / 1000
+
+
+def _gains(points: tuple[Point, ...]) -> Iterator[str]:
+    """Speed of each point of the front over the point of the front before it."""
+    before: Point | None = None
+    for point in points:
+        yield f"{before.seconds / point.seconds:.2f}" if before and point.front else MISSING
+        before = point if point.front else before
+
+
+def _conclusion(found: Front, cluster: ClusterSpec) -> Iterator[Paragraph]:
+    what = "cheap" if found.objective == "cost" else "frugal"
+    yield Paragraph(
+        f"{FRONT} Pareto front: no plan is as fast and as {what}; speed-up: over the {FRONT} row before"
+    )
+    if found.worth is None:
+        return
+    yield Paragraph(worth_text(found, cluster))
+
+
+def worth_text(found: Front, cluster: ClusterSpec) -> str:
+    """How many devices are worth it, and what all further speed costs."""
+    assert found.worth is not None
+    best, fastest = found.points[found.worth], found.points[-1]
+    total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
+    what = "cost" if found.objective == "cost" else "energy"
+    parts = [
+        f"worth it: {best.scored.plan.devices} of {count(total, 'device')}, {devices_text(best.scored.plan)}, "
+        f"where time x {what} is least"
+    ]
+    if found.worth > 0:
+        parts.append(f"fewer lose more speed than they save {what}")
+    if fastest is not best:
+        parts.append(
+            f"more raise the {what} of a token by more than the speed: {devices_text(fastest.scored.plan)} give "
+            f"{best.seconds / fastest.seconds:.2f} x the speed at {_times(fastest.value, best.value)} the {what}"
+        )
+    return "; ".join(parts)
+
+
+def _times(value: float, other: float) -> str:
+    return f"{value / other:.2f} x" if other else "more than 0 x"
+
+
+def _left_out(found: Front) -> Iterator[Paragraph]:
+    """What became of the sub-clusters that are not shown."""
+    parts = [f"{count(found.subclusters, 'sub-cluster')} considered"]
+    parts += [f"{found.beaten} lose in both or leave devices idle"] if found.beaten else []
+    parts += (
+        [f"{found.without_plan} without a plan that fits and meets the goal"] if found.without_plan else []
+    )
+    parts += [f"{found.unfinished} not searched"] if found.unfinished else []
+    if found.points:
+        widest = max(point.gap for point in found.points)
+        parts.append(f"steps within {at_most(widest)} of their bounds")
+    parts.append(duration(found.seconds))
+    yield Paragraph(f"{'interrupted: ' if found.interrupted else ''}{'; '.join(parts)}")
+
+
+def use_at_most(point: Point, cluster: ClusterSpec) -> str:
+    """The options that ask for the devices of a point."""
+    used = devices_of(point.scored.plan)
+    per_pool = {
+        pool.name: sum(devices for (name, _), devices in used.items() if name == pool.name)
+        for pool in cluster.pools
+    }
+    return " ".join(f"--use-at-most {devices}:{name}" for name, devices in per_pool.items())
+
+
+def front_document(found: Front, cluster: ClusterSpec, model: ModelSpec) -> Document:
+    """The answer of ``search --pareto``."""
+    return {
+        **head("search --pareto"),
+        "objective": found.objective,
+        "points": [_point_keys(point) for point in found.points],
+        "worth": found.worth,
+        "subclusters": found.subclusters,
+        "beaten": found.beaten,
+        "without_plan": found.without_plan,
+        "unfinished": found.unfinished,
+        "interrupted": found.interrupted,
+        "search_seconds": found.seconds,
+        "understood": understood_keys(cluster, model),
+    }
+
+
+def _point_keys(point: Point) -> Document:
+    estimate = point.scored.estimate
+    used: list[Json] = [
+        {"pool": pool, "gpu": gpu, "devices": devices}
+        for (pool, gpu), devices in sorted(devices_of(point.scored.plan).items())
+    ]
+    return {
+        "used": used,
+        "plan": short(point),
+        "devices": estimate.devices,
+        "step_seconds": estimate.step_seconds,
+        "gap": point.gap,
+        "tokens_per_second": estimate.tokens_per_second,
+        "price_per_hour": estimate.price_per_hour,
+        "watts": estimate.watts,
+        "cost_per_million_tokens": estimate.cost_per_million_tokens,
+        "joules_per_token": estimate.joules_per_token,
+        "front": point.front,
+    }

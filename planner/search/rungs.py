@@ -1,0 +1,161 @@
+"""The search for time on one sub-cluster after the other, and what a second costs on each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from planner.cost.compute import model_flops
+from planner.cost.estimate import Estimator
+from planner.cost.running_cost import Devices, price_per_hour, watts
+from planner.cost.values import Estimate
+from planner.search.explorer import Explorer
+from planner.search.subclusters import SubCluster, ladder
+from planner.search.values import Goal, Limits, Objective, Reporter, Silent
+from planner.units import flops_from_tflops
+
+SLICE = 4
+"""Times its even part of the remaining time that one sub-cluster may take."""
+
+
+def value_of(estimate: Estimate, objective: Objective) -> float:
+    """What is minimised, in the unit it is shown in: seconds a step, price a million tokens, joules a token."""
+    found = {
+        "time": estimate.step_seconds,
+        "cost": estimate.cost_per_million_tokens,
+        "energy": estimate.joules_per_token,
+    }[objective]
+    assert found is not None, "prices and powers are checked before the search"
+    return found
+
+
+def meets(estimate: Estimate, goal: Goal) -> bool:
+    """True when a plan keeps the goal's limits on cost and throughput; those on devices bind sub-clusters."""
+    price, cost = goal.max_cost_per_million_tokens, estimate.cost_per_million_tokens
+    if price is not None and (cost is None or cost > price):
+        return False
+    return goal.min_tokens_per_second is None or estimate.tokens_per_second >= goal.min_tokens_per_second
+
+
+class Rates:
+    """What a second on given devices is worth under an objective."""
+
+    def __init__(self, estimator: Estimator, goal: Goal) -> None:
+        self.cluster = estimator.cluster
+        self.goal = goal
+        training = estimator.model.training
+        self.tokens = training.global_batch * training.sequence_length
+        self.precision = training.precision
+        # Measured layers may beat the datasheet; nothing is known before the search then.
+        self.flops = 0.0 if estimator.calibration.layers else model_flops(estimator.model)
+
+    def weight(self, devices: Devices, objective: Objective | None = None) -> float:
+        """Objective per second of a step, in the unit of ``value_of``."""
+        objective = objective or self.goal.objective
+        if objective == "time":
+            return 1.0
+        if objective == "cost":
+            hourly = price_per_hour(devices, self.cluster)
+            assert hourly is not None, "prices are checked before the search"
+            return hourly / 3600 / self.tokens * 1e6
+        power = watts(devices, self.cluster)
+        assert power is not None, "powers are checked before the search"
+        return power / self.tokens
+
+    def most_seconds(self, devices: Devices) -> float:
+        """Longest step that the limits of the goal allow on exactly these devices."""
+        most = float("inf")
+        if self.goal.min_tokens_per_second is not None:
+            most = self.tokens / self.goal.min_tokens_per_second
+        price = self.goal.max_cost_per_million_tokens
+        weight = self.weight(devices, "cost") if price is not None else 0.0
+        return most if price is None else min(most, seconds_at(price, weight))
+
+    def least_seconds(self, devices: Devices) -> float:
+        """No step is shorter than the useful operations at the peak of all devices."""
+        peaks = (
+            count * flops_from_tflops(self.cluster.gpus[gpu].tflops[self.precision])
+            for (_, gpu), count in devices.items()
+        )
+        return self.flops / sum(peaks)
+
+
+def seconds_at(value: float, weight: float) -> float:
+    """Step time at which an objective value is reached; devices that cost nothing never reach it."""
+    return value / weight if weight else float("inf")
+
+
+@dataclass(slots=True, kw_only=True)
+class Rung:
+    """One sub-cluster and what is known of it."""
+
+    sub: SubCluster
+    weight: float
+    """Objective per second of a step on all its devices."""
+    most_seconds: float
+    """Longest step that keeps the limits of the goal."""
+    bound: float
+    """Objective that no plan on exactly its devices is below; infinite when none meets the goal."""
+
+
+class Ladder:
+    """All sub-clusters that are considered, most promising first, and the time there is for them."""
+
+    def __init__(self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter) -> None:
+        self.estimator = estimator
+        self.limits = limits
+        self.goal = goal
+        self.reporter = reporter
+        self.rates = Rates(estimator, goal)
+        self.rungs = sorted((self._rung(sub) for sub in self.considered()), key=_promise)
+        self.candidates = 0
+        self.solved = 0
+        self.interrupted = False
+        self._deadline = (
+            None if limits.time_limit_seconds is None else monotonic() + limits.time_limit_seconds
+        )
+
+    def considered(self) -> tuple[SubCluster, ...]:
+        """The ladder; the cluster alone where the fastest of all its plans is wanted."""
+        found = ladder(self.estimator.cluster, self.estimator.model, self.goal.use_at_most)
+        one = self.goal.objective == "time" and self.goal.max_cost_per_million_tokens is None
+        return found[-1:] if one and not self.goal.use_at_most else found
+
+    def _rung(self, sub: SubCluster) -> Rung:
+        weight, least = self.rates.weight(sub.devices), self.rates.least_seconds(sub.devices)
+        most = self.rates.most_seconds(sub.devices)
+        bound = weight * least if least <= most else float("inf")
+        return Rung(sub=sub, weight=weight, most_seconds=most, bound=bound)
+
+    @property
+    def out_of_time(self) -> bool:
+        """True when the time limit has struck."""
+        return self._deadline is not None and monotonic() >= self._deadline
+
+    def on(self, sub: SubCluster) -> Estimator:
+        """The estimator of a sub-cluster."""
+        if sub.cluster is self.estimator.cluster:
+            return self.estimator
+        return Estimator(sub.cluster, self.estimator.model, self.estimator.calibration)
+
+    def explore(self, estimator: Estimator, cutoff_seconds: float, gap: float, left: int) -> Explorer:
+        """The finished search for a step below the cutoff, one of ``left`` that share the remaining time."""
+        limits = replace(self.limits, gap=gap, time_limit_seconds=self._slice(left))
+        explorer = Explorer(estimator, limits, Silent(), cutoff_seconds=cutoff_seconds)
+        explorer.run()
+        self.candidates += explorer.candidates
+        self.solved += explorer.solved
+        self.interrupted = self.interrupted or explorer.interrupted
+        return explorer
+
+    def _slice(self, left: int) -> float | None:
+        """A hard sub-cluster leaves some time for the others."""
+        if self._deadline is None:
+            return None
+        remaining = max(0.01, self._deadline - monotonic())
+        return min(remaining, SLICE * remaining / left)
+
+
+def _promise(rung: Rung) -> tuple[float, int]:
+    """Best bound first; of equal ones that with fewer devices, which have less to tell each other."""
+    return rung.bound, rung.sub.total

@@ -1,0 +1,156 @@
+"""``hetplan search`` under other objectives than time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.plan_file import read
+from planner.search.pareto import Front
+from tests.cli.running import CLUSTER, Command, separately
+from tests.report import examples
+
+PRICES = CLUSTER.replace("    intra_node: nvlink3\n", "    intra_node: nvlink3\n    price_per_gpu_hour: 2\n")
+PRICES = PRICES.replace("    intra_node: nvlink2\n", "    intra_node: nvlink2\n    price_per_gpu_hour: 0.5\n")
+
+
+@pytest.fixture
+def priced(files: Path) -> Path:
+    """The small files, with prices."""
+    (files / "cluster.yaml").write_text(PRICES)
+    return files
+
+
+def search(hetplan: Command, *options: str) -> tuple[int, str, str]:
+    """Exit code, answer, errors."""
+    done = hetplan("search", "cluster.yaml", "model.yaml", *options)
+    return done.code, done.out, done.err
+
+
+def test_the_cheapest_plan_is_kept_with_its_objective(priced: Path, hetplan: Command) -> None:
+    """From files to a plan file; show says of what its gap is."""
+    code, out, err = search(hetplan, "--objective", "cost", "-o", "plan.yaml")
+    assert (code, err) == (0, "")
+    assert "optimal: no plan of 8 sub-clusters is cheaper" in out
+    summary = read(Path("plan.yaml")).summary
+    assert summary is not None
+    assert (summary.objective, summary.subclusters) == ("cost", 8)
+    shown = hetplan("show", "plan.yaml")
+    assert "optimal: no plan of 8 sub-clusters is cheaper" in shown.out
+
+
+def test_the_table_of_time_against_cost(priced: Path, hetplan: Command) -> None:
+    """Table and document tell the same points, and the next command leads to the plan that is worth it."""
+    code, out, err = search(hetplan, "--pareto")
+    assert (code, err) == (0, "")
+    assert "  goal      time against cost\n" in out
+    assert "worth it: " in out
+    assert max(len(line) for line in out.splitlines() if not line.startswith("Next: ")) <= 80
+    found = json.loads(separately("search", "cluster.yaml", "model.yaml", "--pareto", "--json").out)
+    assert found["command"] == "search --pareto"
+    assert sum(line.startswith("  *  ") for line in out.splitlines()) == sum(
+        point["front"] for point in found["points"]
+    )
+    options = out.rpartition("Next: the same with ")[2].split(" -o ")[0].split()
+    chosen = json.loads(hetplan("search", "cluster.yaml", "model.yaml", "--json", *options).out)
+    worth = found["points"][found["worth"]]
+    assert chosen["step_seconds"] == pytest.approx(worth["step_seconds"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        ({}, 0),
+        ({"interrupted": True}, 130),
+        ({"points": (), "worth": None}, 4),
+        ({"points": (), "worth": None, "unfinished": 0}, 3),
+    ],
+)
+def test_exit_codes_of_the_table(
+    priced: Path, hetplan: Command, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], code: int
+) -> None:
+    """Points, interrupted, nothing in time, nothing at all."""
+    given: Front = replace(examples.front(), **found)
+    monkeypatch.setattr("planner.search.pareto.front", lambda *_: given)
+    (priced / "cluster.yaml").write_text(
+        PRICES.replace("name: fast", "name: a100").replace("name: slow", "name: v100")
+    )
+    assert search(hetplan, "--pareto")[0] == code
+
+
+def test_out_of_reach(priced: Path, hetplan: Command) -> None:
+    """Exit 3 and the nearest plan."""
+    code, out, err = search(hetplan, "--min-tokens-per-second", "1e9")
+    assert (code, err) == (3, "")
+    assert "no plan reaches 1000 M tokens/s; the fastest within the other limits reaches" in out
+
+
+@pytest.mark.parametrize("option", ["--objective=cost", "--pareto", "--max-cost-per-token=1"])
+def test_missing_prices_are_named(hetplan: Command, files: Path, option: str) -> None:
+    """File, line, key and hint, of every pool at once."""
+    code, out, err = search(hetplan, option)
+    assert (code, out) == (2, "")
+    lines = err.splitlines()
+    asked = option.partition("=")[0] if option.startswith(("--p", "--m")) else "--objective cost"
+    assert lines[0] == (
+        f"error: cluster.yaml:3: pools[0].price_per_gpu_hour: missing, {asked} needs the price of every pool"
+    )
+    assert lines[1].startswith("  hint: write the price of one device for one hour")
+    assert lines[2].startswith("error: cluster.yaml:9: pools[1].price_per_gpu_hour: ")
+
+
+def test_only_pools_that_may_be_used_need_a_price(hetplan: Command, files: Path) -> None:
+    """A pool of which no device may be used has no say."""
+    one = CLUSTER.replace("    intra_node: nvlink3\n", "    intra_node: nvlink3\n    price_per_gpu_hour: 2\n")
+    (files / "cluster.yaml").write_text(one)
+    assert search(hetplan, "--objective", "cost", "--use-at-most", "0:slow")[0] == 0
+
+
+def test_unknown_power_is_named(hetplan: Command, files: Path) -> None:
+    """A device by its numbers has no board power unless it is given."""
+    own = "{name: X, memory_gib: 40, memory_bandwidth_gBps: 1500, tflops: {fp16: 300}}"
+    text = CLUSTER.replace("gpu: A100-SXM-40GB", f"gpu: {own}")
+    (files / "cluster.yaml").write_text(text)
+    code, out, err = search(hetplan, "--objective", "energy")
+    assert (code, out) == (2, "")
+    assert err.startswith(
+        "error: cluster.yaml:3: pools[0].watts_per_gpu: missing, the board power of X is unknown and "
+        "--objective energy needs it\n  hint: "
+    )
+    given = text.replace("    intra_node: nvlink3\n", "    intra_node: nvlink3\n    watts_per_gpu: 350\n")
+    (files / "cluster.yaml").write_text(given)
+    assert search(hetplan, "--objective", "energy")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--objective", "speed"], "--objective: expected one of time, cost, energy, got 'speed'\n"),
+        (["--max-cost-per-token", "0"], "--max-cost-per-token: expected a number above 0, got 0\n"),
+        (["--min-tokens-per-second", "inf"], "--min-tokens-per-second: expected a number above 0, got inf\n"),
+        (
+            ["--use-at-most", "few"],
+            "--use-at-most: expected a number of devices such as 16 or 8:POOL, got 'few'\n",
+        ),
+        (
+            ["--use-at-most", "4:quick"],
+            "--use-at-most: the cluster has no pool 'quick'\n  hint: its pools are fast, slow\n",
+        ),
+        (
+            ["--use-at-most", "0"],
+            "--use-at-most: leaves no device to use\n  hint: allow one device at least\n",
+        ),
+        (
+            ["--pareto", "-o", "plan.yaml"],
+            "--pareto prints a table of plans: -o has no plan to be about\n"
+            "  hint: choose a row, then search with its --use-at-most in place of --pareto\n",
+        ),
+    ],
+)
+def test_wrong_options(hetplan: Command, files: Path, options: list[str], message: str) -> None:
+    """One line and a hint, exit 2."""
+    assert search(hetplan, *options) == (2, "", f"error: {message}")

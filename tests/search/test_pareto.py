@@ -1,0 +1,103 @@
+"""Time against cost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from unittest.mock import patch
+
+import pytest
+
+from planner.calibration import ASSUMED
+from planner.cost.running_cost import devices_of
+from planner.search.choose import choose
+from planner.search.explorer import Explorer
+from planner.search.pareto import Front, front
+from planner.search.values import Goal, Limits, Objective
+from tests.clusters import gpt
+from tests.search.test_objectives import problem
+
+COST = Goal(objective="cost")
+
+
+@pytest.fixture(scope="module")
+def found() -> Front:
+    """The front of ``problem``."""
+    return front(*problem(), ASSUMED, Limits(), COST)
+
+
+def test_points_of_the_front_beat_each_other_in_one(found: Front) -> None:
+    """Faster and dearer from one to the next; other points lose in both."""
+    best = [point for point in found.points if point.front]
+    assert len(best) >= 3
+    for slow, fast in pairwise(best):
+        assert fast.seconds < slow.seconds
+        assert fast.value > slow.value
+    for point in found.points:
+        if not point.front:
+            assert any(other.seconds <= point.seconds and other.value <= point.value for other in best)
+
+
+def test_every_sub_cluster_is_accounted_for(found: Front) -> None:
+    """Nothing is lost; no two points use the same devices."""
+    rest = found.beaten + found.without_plan + found.unfinished
+    assert found.subclusters == rest + len(found.points)
+    assert (found.without_plan, found.unfinished) == (0, 0)
+    used = [frozenset(devices_of(point.scored.plan).items()) for point in found.points]
+    assert len(set(used)) == len(used)
+
+
+@pytest.mark.parametrize("objective", ["time", "cost"])
+def test_the_ends_are_the_best_plans(found: Front, objective: Objective) -> None:
+    """The fastest plan and the cheapest, each within the gap."""
+    best = choose(*problem(), ASSUMED, Limits(), Goal(objective=objective), explain=False).best
+    assert best is not None
+    if objective == "time":
+        assert found.points[-1].seconds == pytest.approx(best.estimate.step_seconds, rel=0.01)
+    else:
+        least = min(point.value for point in found.points)
+        assert least == pytest.approx(best.estimate.cost_per_million_tokens, rel=0.01)
+
+
+def test_what_is_worth_it(found: Front) -> None:
+    """From there to any other point cost rises by more than speed, or speed falls by more than cost."""
+    assert found.worth is not None
+    worth = found.points[found.worth]
+    assert worth.front
+    for point in found.points:
+        assert point.value / worth.value >= worth.seconds / point.seconds
+
+
+def test_limits_hold_for_every_point() -> None:
+    """On devices and on speed; energy stands against time as well."""
+    goal = Goal(objective="energy", use_at_most=(("a", 4),), min_tokens_per_second=20_000)
+    found = front(*problem(), ASSUMED, Limits(), goal)
+    assert found.points
+    for point in found.points:
+        assert devices_of(point.scored.plan)["a", "A100"] <= 4
+        assert point.scored.estimate.tokens_per_second >= 20_000
+        assert point.value == point.scored.estimate.joules_per_token
+    assert found.without_plan > 0
+
+
+def test_nothing_fits() -> None:
+    """No points, and all sub-clusters are without a plan."""
+    found = front(problem()[0], gpt(96, 12288, 96, global_batch=8), ASSUMED, Limits(), COST)
+    assert (found.points, found.worth, found.without_plan) == ((), None, found.subclusters)
+
+
+def test_no_time_and_interrupts_leave_the_rest_unfinished() -> None:
+    """What was found stays."""
+    nothing = front(*problem(), ASSUMED, Limits(time_limit_seconds=0.0), COST)
+    assert (nothing.points, nothing.unfinished) == ((), nothing.subclusters)
+    original, left = Explorer._open, iter(range(2))
+
+    def cut(self: Explorer) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        original(self)
+
+    with patch.object(Explorer, "_open", cut):
+        some = front(*problem(), ASSUMED, Limits(), COST)
+    assert some.interrupted
+    assert len(some.points) == 2
+    assert some.unfinished == some.subclusters - 2
