@@ -193,6 +193,9 @@ def _recompute(plan: Plan, row: Target) -> Iterator[Fault]:
         if stage.recompute not in row.recomputes:
             what = f"{row.name} recomputes {_listed(row.recomputes)}, got {stage.recompute}"
             yield Fault(("stages", number, "recompute"), what)
+        elif not row.recompute_per_stage and stage.recompute != plan.stages[0].recompute:
+            what = f"{row.name} has one recomputation for all stages, expected {plan.stages[0].recompute}"
+            yield Fault(("stages", number, "recompute"), f"{what}, got {stage.recompute}")
 
 
 def offload_faults(plan: Plan, row: Target) -> Iterator[Fault]:

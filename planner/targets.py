@@ -59,6 +59,8 @@ class Target:
     sequence_parallel: bool
     """True when activations outside the tensor-parallel matrices can be split over the sequence."""
     recomputes: tuple[Recompute, ...]
+    recompute_per_stage: bool
+    """True when pipeline stages may recompute in different ways."""
     precisions: tuple[str, ...]
     """Number formats the runtime trains in."""
     gradient_bytes: int
@@ -94,6 +96,7 @@ TARGETS: dict[str, Target] = {
             interleave=False,
             sequence_parallel=False,
             recomputes=("none", "full"),
+            recompute_per_stage=True,
             precisions=("bf16", "fp16", "fp32", "tf32"),
             gradient_bytes=2,
             overlaps_parameter_gather=False,
@@ -121,6 +124,7 @@ TARGETS: dict[str, Target] = {
             interleave=True,
             sequence_parallel=True,
             recomputes=("none", "selective", "full"),
+            recompute_per_stage=False,
             precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
             gradient_bytes=4,
             overlaps_parameter_gather=True,
@@ -142,6 +146,7 @@ TARGETS: dict[str, Target] = {
             interleave=False,
             sequence_parallel=False,
             recomputes=("none", "full"),
+            recompute_per_stage=False,
             precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
             gradient_bytes=4,
             overlaps_parameter_gather=False,
@@ -163,6 +168,7 @@ TARGETS: dict[str, Target] = {
             interleave=False,
             sequence_parallel=True,
             recomputes=("none", "selective", "full"),
+            recompute_per_stage=True,
             precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
             gradient_bytes=4,
             overlaps_parameter_gather=True,

@@ -59,7 +59,7 @@ def _own_degrees(name: str, best: Scored, estimator: Estimator, limits: Limits, 
     family = Family(
         target=name,
         zero=plan.zero,
-        recompute=plan.stages[0].recompute,
+        recompute=None if TARGETS[name].recompute_per_stage else plan.stages[0].recompute,
         tp=None,
         dp=None,
         batch=batch,

@@ -19,7 +19,7 @@ from planner.search.counted import Counted, Crossing, Hops, Room, Speed
 from planner.search.options import StageOptions, fastest_ring
 from planner.search.space import MAX_INTERLEAVE, Choice, Family, Islands, divisors, tp_degrees, usable_kinds
 from planner.search.values import Limits
-from planner.targets import TARGETS
+from planner.targets import TARGETS, Recompute
 from planner.topology import Kind
 
 
@@ -234,10 +234,20 @@ class Bounds:
         )
 
     def _room(self, family: Family, group: ReplicaGroup) -> Room:
-        """Memory of a stage in the middle: bytes are concave in layers, so there is never more room."""
+        """Memory of a stage in the middle, never less than there is whatever it recomputes."""
+        policies = TARGETS[family.target].recomputes if family.recompute is None else (family.recompute,)
+        found = [self._room_with(family, group, recompute) for recompute in policies]
+        return Room(
+            free_bytes=max(room.free_bytes for room in found),
+            layer_bytes=min(room.layer_bytes for room in found),
+            activation_bytes=min(room.activation_bytes for room in found),
+        )
+
+    def _room_with(self, family: Family, group: ReplicaGroup, recompute: Recompute) -> Room:
+        """Bytes are concave in layers: the line through both ends is never above them."""
         pricer, many = self.estimator.pricer(family.target), max(2, self.estimator.model.layers)
         one, all_layers, two = (
-            pricer.memory(self._shape(family, group.tp, layers, flights), group, group.count)
+            pricer.memory(self._shape(family, group.tp, layers, flights, recompute), group, group.count)
             for layers, flights in ((1, 1), (many, 1), (1, 2))
         )
         activations = two.used_bytes - one.used_bytes
@@ -248,7 +258,14 @@ class Bounds:
             activation_bytes=activations,
         )
 
-    def _shape(self, family: Family, tp: int, layers: int, micro_batches: int = 1) -> Shape:
+    def _shape(
+        self,
+        family: Family,
+        tp: int,
+        layers: int,
+        micro_batches: int = 1,
+        recompute: Recompute | None = None,
+    ) -> Shape:
         """A stage in the middle with the least in flight: the last but one of a pipeline that has no head."""
         return Shape(
             chunks=(layers,),
@@ -256,7 +273,7 @@ class Bounds:
             depth=3,
             micro_batches=micro_batches,
             zero=family.zero,
-            recompute=family.recompute,
+            recompute=recompute or family.recompute or "none",
             sequence_parallel=TARGETS[family.target].sequence_parallel and tp > 1,
         )
 

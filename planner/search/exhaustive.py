@@ -6,7 +6,7 @@ the ILP; it shares with the search only what defines the space.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations, combinations_with_replacement, pairwise, product
 
 from planner.calibration import ASSUMED, Calibration
@@ -54,33 +54,35 @@ def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
             continue
         if estimator.model.training.precision not in row.precisions:
             continue
-        for zero, recompute in product((0, 1, 2, 3), row.recomputes):
+        offered = [item for item in row.recomputes if limits.recompute is None or item in limits.recompute]
+        for zero in (0, 1, 2, 3):
             if limits.zero is not None and zero not in limits.zero:
                 continue
-            if limits.recompute is not None and recompute not in limits.recompute:
-                continue
-            yield from _pipelines(estimator, limits, row, zero, recompute)
+            for own in [offered] if row.recompute_per_stage else [[item] for item in offered]:
+                yield from _pipelines(estimator, limits, row, zero, own)
             if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
-                yield from _data_parallel(estimator, limits, row, zero, recompute)
+                for recompute in offered:
+                    yield from _data_parallel(estimator, limits, row, zero, recompute)
 
 
 def _pipelines(
-    estimator: Estimator, limits: Limits, row: Target, zero: int, recompute: Recompute
+    estimator: Estimator, limits: Limits, row: Target, zero: int, recomputes: Sequence[Recompute]
 ) -> Iterator[Plan]:
-    """Plans with equal micro-batches in all replicas."""
+    """Plans with equal micro-batches in all replicas; each stage has one of the ``recomputes``."""
     model, kinds = estimator.model, usable_kinds(estimator.topology, estimator.model)
-    for family in _families(row, zero, recompute, model, kinds, limits):
+    for family in _families(row, zero, model, kinds, limits):
         found = compositions(family, kinds, model, limits)
         for depth in range(1, model.layers + 1):
             if zero not in zeros_at(row, depth) or (limits.pp is not None and depth not in limits.pp):
                 continue
             for chosen in product(found, repeat=depth):
                 if _devices_suffice(chosen, kinds):
-                    yield from _splits(family, chosen, depth, row, model)
+                    for own in product(recomputes, repeat=depth):
+                        yield from _splits(family, chosen, own, row, model)
 
 
 def _families(
-    row: Target, zero: int, recompute: Recompute, model: ModelSpec, kinds: tuple[Kind, ...], limits: Limits
+    row: Target, zero: int, model: ModelSpec, kinds: tuple[Kind, ...], limits: Limits
 ) -> Iterator[Family]:
     for batch in divisors(model.training.global_batch):
         steps = model.training.global_batch // batch
@@ -93,7 +95,7 @@ def _families(
             yield Family(
                 target=row.name,
                 zero=zero,
-                recompute=recompute,
+                recompute=None,
                 tp=tp,
                 dp=dp,
                 batch=batch,
@@ -110,17 +112,22 @@ def _devices_suffice(chosen: tuple[Composition, ...], kinds: tuple[Kind, ...]) -
 
 
 def _splits(
-    family: Family, chosen: tuple[Composition, ...], depth: int, row: Target, model: ModelSpec
+    family: Family,
+    chosen: tuple[Composition, ...],
+    recomputes: tuple[Recompute, ...],
+    row: Target,
+    model: ModelSpec,
 ) -> Iterator[Plan]:
-    """All ways to cut the layers into ``depth`` stages, with every interleaving."""
+    """All ways to cut the layers into stages of these compositions, with every interleaving."""
+    depth = len(chosen)
     for interleave in interleavings(family, depth, model):
         for cuts in combinations(range(1, model.layers), depth - 1):
             ends = (0, *cuts, model.layers)
             if min(b - a for a, b in pairwise(ends)) < interleave:
                 continue
             stages = tuple(
-                Stage(first_layer=a, end_layer=b, replicas=groups, recompute=family.recompute)
-                for a, b, groups in zip(ends, ends[1:], chosen, strict=False)
+                Stage(first_layer=a, end_layer=b, replicas=groups, recompute=recompute)
+                for a, b, groups, recompute in zip(ends, ends[1:], chosen, recomputes, strict=False)
             )
             yield Plan(
                 target=family.target,

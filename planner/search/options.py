@@ -16,8 +16,9 @@ from planner.cost.stage import Pricer, Shape, chunk_layers
 from planner.errors import PlanError
 from planner.placement import Slot, place_stages
 from planner.plan import Plan, ReplicaGroup, Stage
-from planner.search.space import Choice, Composition, Islands, compositions, usable_kinds
+from planner.search.space import Choice, Composition, Islands, compositions, recomputes_of, usable_kinds
 from planner.search.values import Limits
+from planner.targets import Recompute
 from planner.topology import Kind, Topology
 
 
@@ -28,6 +29,7 @@ class Option:
     composition: int
     """Index into ``StageOptions.compositions``."""
     layers: int
+    recompute: Recompute
     forward: tuple[float, ...]
     """Seconds of a micro-batch without sends, [chunk]."""
     backward: tuple[float, ...]
@@ -67,7 +69,12 @@ class StageOptions:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
         self.compositions: tuple[Composition, ...] = tuple(item for item, _ in kept)
         self.rings: tuple[Ring, ...] = tuple(ring for _, ring in kept)
-        self._prices: dict[tuple[int, int, bool, bool], Option] = {}
+        own = choice.family.recompute
+        self.recomputes = (
+            recomputes_of(self.pricer.target, limits, estimator.model) if own is None else (own,)
+        )
+        """What a stage may recompute, from least on: more takes longer and is only worth its memory."""
+        self._prices: dict[tuple[int, int, bool, bool, Recompute], Option] = {}
         self._sends: dict[tuple[int, int], Sends] = {}
         self._most: dict[tuple[int, int], int] = {}
 
@@ -76,7 +83,7 @@ class StageOptions:
         pools = {group.pool for groups in compositions for group in groups}
         return frozenset(index for index, island in enumerate(self.islands) if pools & set(island))
 
-    def shape(self, stage: int, layers: int) -> Shape:
+    def shape(self, stage: int, layers: int, recompute: Recompute) -> Shape:
         """The shape of a stage of this choice."""
         family = self.choice.family
         return Shape(
@@ -85,7 +92,7 @@ class StageOptions:
             depth=self.choice.depth,
             micro_batches=family.micro_batches,
             zero=family.zero,
-            recompute=family.recompute,
+            recompute=recompute,
             sequence_parallel=self.sequence_parallel,
         )
 
@@ -105,28 +112,37 @@ class StageOptions:
         low, high = 0, self.estimator.model.layers - (self.choice.depth - 1) * self.choice.interleave
         while low < high:
             middle = (low + high + 1) // 2
-            if self._fits(stage, composition, middle):
+            if self._least_recompute(stage, composition, middle) is not None:
                 low = middle
             else:
                 high = middle - 1
         return low
 
-    def _fits(self, stage: int, composition: int, layers: int) -> bool:
+    def _least_recompute(self, stage: int, composition: int, layers: int) -> Recompute | None:
+        """The least recomputation with which so many layers fit; None when none does."""
         if layers < self.choice.interleave:
-            return True
-        shape, dp = self.shape(stage, layers), self.rings[composition].size
-        return all(self.pricer.memory(shape, group, dp).fits for group in self.compositions[composition])
+            return self.recomputes[0]
+        dp = self.rings[composition].size
+        for recompute in self.recomputes:
+            shape = self.shape(stage, layers, recompute)
+            if all(self.pricer.memory(shape, group, dp).fits for group in self.compositions[composition]):
+                return recompute
+        return None
 
     def option(self, stage: int, composition: int, layers: int) -> Option:
-        """The price of one option."""
+        """The price of one option, with the most recomputation where it does not fit at all."""
         first, last = stage == 0, stage == self.choice.depth - 1
-        key = (composition, layers, first, last)
+        recompute = self.recomputes[-1]
+        if len(self.recomputes) > 1:
+            recompute = self._least_recompute(stage, composition, layers) or recompute
+        key = (composition, layers, first, last, recompute)
         if key not in self._prices:
-            shape = self.shape(stage, layers)
+            shape = self.shape(stage, layers, recompute)
             price = self.pricer.price(shape, self.compositions[composition], self.rings[composition])
             self._prices[key] = Option(
                 composition=composition,
                 layers=layers,
+                recompute=recompute,
                 forward=price.forward,
                 backward=price.backward,
                 tail_seconds=price.tail_seconds,
@@ -160,7 +176,7 @@ class StageOptions:
     @cached_property
     def least_layer_seconds(self) -> float:
         """Forward and backward of one layer for one micro-batch on the fastest devices."""
-        inner = replace(self.shape(0, 1), chunks=(1,), stage=1, depth=3)
+        inner = replace(self.shape(0, 1, self.recomputes[0]), chunks=(1,), stage=1, depth=3)
         micro = [
             self.pricer.micro_batch(inner, group, group.micro_batch, ring)
             for groups, ring in zip(self.compositions, self.rings, strict=True)
@@ -188,7 +204,7 @@ class StageOptions:
                     first_layer=end,
                     end_layer=end + option.layers,
                     replicas=self.compositions[option.composition],
-                    recompute=self.choice.family.recompute,
+                    recompute=option.recompute,
                 )
             )
             end += option.layers

@@ -29,7 +29,8 @@ class Family:
 
     target: str
     zero: int
-    recompute: Recompute
+    recompute: Recompute | None
+    """None: each stage recomputes as little as its memory allows."""
     tp: int | None
     """None: each stage has its own degree."""
     dp: int | None
@@ -92,6 +93,12 @@ def recomputes_of(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recomp
     return found
 
 
+def family_recomputes(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute | None, ...]:
+    """Recomputations of a family: one for all stages, or None where each stage has its own."""
+    found = recomputes_of(row, limits, model)
+    return (None,) if row.recompute_per_stage and len(found) > 1 else found
+
+
 def tp_degrees(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> tuple[int, ...]:
     """Tensor-parallel degrees that divide the heads and stay inside a node of at least one kind."""
     largest = 1 if row.tensor_parallel == "none" else max((kind.per_node for kind in kinds), default=1)
@@ -115,7 +122,7 @@ def divisors(number: int) -> tuple[int, ...]:
 def families(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> Iterator[Family]:
     """Outer choices of a target whose replicas all process equal micro-batches."""
     degrees = tp_degrees(row, limits, model, kinds)
-    for recompute in recomputes_of(row, limits, model):
+    for recompute in family_recomputes(row, limits, model):
         if row.dp_per_stage:
             yield from _per_stage_families(row, limits, model, kinds, recompute)
             continue
@@ -129,7 +136,7 @@ def families(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, .
 
 
 def _per_stage_families(
-    row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...], recompute: Recompute
+    row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...], recompute: Recompute | None
 ) -> Iterator[Family]:
     devices = sum(kind.devices for kind in kinds)
     for batch in divisors(model.training.global_batch):
@@ -141,7 +148,7 @@ def _zeros(
     row: Target,
     limits: Limits,
     model: ModelSpec,
-    recompute: Recompute,
+    recompute: Recompute | None,
     tp: int | None,
     dp: int | None,
     batch: int,
