@@ -20,21 +20,22 @@ from planner.topology import Kind
 def holmes(estimator: Estimator) -> Iterator[Plan]:
     """Data parallelism inside a pool, the pipeline across pools, layers by the speed of the pool.
 
-    The smallest pool is one stage, larger ones as many as they hold. tp, micro-batch and recomputation are set by
-    hand, so the best of a grid.
+    The smallest pool is one stage, larger ones are one or as many as they hold. tp, micro-batch and recomputation
+    are set by hand, so the best of a grid.
     """
     model, kinds = estimator.model, in_file_order(estimator)
     if len(kinds) < 2:
         raise PlanError("one kind of device in one pool has no second network")
     if len({kind.pool for kind in kinds}) != len(kinds):
         raise PlanError("a pool that mixes kinds of device has no speed of its own")
+    if len(kinds) > model.layers:
+        raise PlanError(f"{len(kinds)} pools for {model.layers} layers")
     for tp in divisors(min(kind.per_node for kind in kinds)):
         dp = widest(estimator, min(kind.replicas(tp) for kind in kinds))
-        stages = [kind.replicas(tp) // dp for kind in kinds]
-        if sum(stages) > model.layers:
-            stages = [1] * len(kinds)
-        if splits(model, tp) and len(kinds) <= model.layers:
-            yield from _pipelines(estimator, kinds, stages, tp, dp)
+        most = tuple(kind.replicas(tp) // dp for kind in kinds)
+        for stages in dict.fromkeys((most, (1,) * len(kinds))):
+            if splits(model, tp) and sum(stages) <= model.layers:
+                yield from _pipelines(estimator, kinds, stages, tp, dp)
 
 
 def _pipelines(

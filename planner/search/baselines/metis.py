@@ -15,6 +15,7 @@ from planner.cost.communication import inside_rate
 from planner.cost.estimate import Estimator, boundary_bytes
 from planner.cost.memory import parameters_of
 from planner.errors import PlanError
+from planner.placement import place
 from planner.plan import Plan
 from planner.search.baselines.building import (
     balanced_layers,
@@ -62,7 +63,7 @@ class StageGroup:
 def metis(estimator: Estimator) -> Iterator[Plan]:
     """The one plan of least Metis cost; FlagScale's where the stages differ in tp or dp.
 
-    Raises PlanError when its check of memory lets no plan through.
+    Raises PlanError when none divides the batch, lies on the nodes and passes its check of memory.
     """
     types = gpu_types(estimator)
     candidates: list[tuple[float, int, Plan]] = []
@@ -77,7 +78,7 @@ def metis(estimator: Estimator) -> Iterator[Plan]:
             for seconds, plan in _one_mixed_stage(estimator, types, steps):
                 candidates.append((seconds, len(candidates), plan))
     if not candidates:
-        raise PlanError("no split of its groups passes its check of memory")
+        raise PlanError("no split of its groups divides the batch and passes its check of memory")
     yield min(candidates)[2]
 
 
@@ -170,14 +171,15 @@ def _priced(
 ) -> tuple[float, Plan] | None:
     """Cost by Metis and the plan; None where the groups do not lie on the nodes."""
     batch = estimator.model.training.global_batch
-    room = [
-        (kind, kind.devices) for item in dict.fromkeys(group.type for group in groups) for kind in item.kinds
-    ]
+    types = dict.fromkeys(group.type for group in groups)
+    room = [(kind, kind.devices) for item in types for kind in item.kinds]
     try:
         stages = filled(room, [(group.tp, group.dp, batch // group.dp) for group in groups], steps)
+        plan = pipeline(stages, layers, zero=0)
+        place(plan, estimator.cluster)
     except PlanError:
         return None
-    return cost(estimator, groups, layers, steps), pipeline(stages, layers, zero=0)
+    return cost(estimator, groups, layers, steps), plan
 
 
 def cost(estimator: Estimator, groups: Sequence[StageGroup], layers: Sequence[int], steps: int) -> float:
