@@ -11,11 +11,11 @@ from planner.plan import Plan
 from planner.search.baselines.building import (
     LayerSeconds,
     balanced_layers,
+    fastest_first,
     filled,
     layer_seconds,
     pipeline,
 )
-from planner.search.baselines.even import in_file_order
 from planner.search.space import divisors, splits
 from planner.spec.model import ModelSpec
 from planner.targets import target
@@ -25,12 +25,12 @@ from planner.topology import Kind
 def amp(estimator: Estimator) -> Iterator[Plan]:
     """The one plan of least AMP cost: no ZeRO, no recomputation, no look at memory.
 
-    As in the published code all devices are used, ranks follow the order of the file, layer times are averaged over
-    the devices and grow with the micro-batch. Its dynamic program over layers needs no more than the slowest stage,
-    since our layers are equal; seconds of links are those of our estimate. Trials of the best few are left out.
-    Raises PlanError when no degrees use all devices.
+    As in the published code all devices are used, ranks follow the nodes (the fastest pool first here), layer times
+    are averaged over the devices and grow with the micro-batch. Its dynamic program over layers comes down to the
+    least slowest stage, since our layers are equal; seconds of links are those of our estimate. Trials of the best
+    few are left out. Raises PlanError when no degrees use all devices.
     """
-    kinds = in_file_order(estimator)
+    kinds = fastest_first(estimator)
     room = [(kind, kind.devices) for kind in kinds]
     best: tuple[float, Plan] | None = None
     for tp, dp, depth, micro_batch in degrees(kinds, estimator.model):

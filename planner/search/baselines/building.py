@@ -12,6 +12,7 @@ from planner.cost.stage import Shape
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.plan_check import check_plan
+from planner.search.space import usable_kinds
 from planner.search.values import Alternative, Scored
 from planner.targets import Recompute, target
 from planner.topology import Kind
@@ -67,6 +68,24 @@ def _remarks(scored: Scored) -> list[str]:
     if not target(scored.plan.target).emits:
         found.append(f"only {scored.plan.target} can run it")
     return found
+
+
+def fastest_first(estimator: Estimator) -> tuple[Kind, ...]:
+    """Kinds that have the number format, pool by pool, the one with the fastest device first; PlanError for none.
+
+    The order of the cluster file does not count: plan files do not keep it.
+    """
+    precision = estimator.model.training.precision
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    if not kinds:
+        raise PlanError(f"no device has {precision}")
+    best = {
+        pool: max(k.peak_flops[precision] for k in kinds if k.pool == pool)
+        for pool in {kind.pool for kind in kinds}
+    }
+    return tuple(
+        sorted(kinds, key=lambda kind: (-best[kind.pool], kind.pool, -kind.peak_flops[precision], kind.gpu))
+    )
 
 
 Dealt = list[list[tuple[int, int]]]

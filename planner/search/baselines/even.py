@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.cost.estimate import Estimator
-from planner.errors import PlanError
 from planner.plan import Plan
 from planner.search.baselines.building import (
     Dealt,
     data_parallel,
     dealt_groups,
+    fastest_first,
     filled,
     most_sequences,
     pipeline,
 )
-from planner.search.space import divisors, splits, usable_kinds
+from planner.search.space import divisors, splits
 from planner.targets import RECOMPUTES
 from planner.topology import Kind
 
@@ -26,9 +26,9 @@ MICRO_BATCHES = 8
 def equal_batches(estimator: Estimator) -> Iterator[Plan]:
     """DeepSpeed: every device the same micro-batch; each ZeRO stage, with and without recomputation, fewest steps.
 
-    Where the batch is no multiple of the devices, the first ones get one sequence more.
+    Where the batch is no multiple of the devices, the fastest get one sequence more.
     """
-    kinds = usable_kinds(estimator.topology, estimator.model)
+    kinds = fastest_first(estimator)
     batch = estimator.model.training.global_batch
     devices = min(batch, sum(kind.devices for kind in kinds))
     share, extra = divmod(batch, devices)
@@ -52,19 +52,20 @@ def _spread(kinds: Sequence[Kind], devices: int, share: int, extra: int) -> Deal
 
 
 def even_pipelines(estimator: Estimator) -> Iterator[Plan]:
-    """Megatron-LM: layers and batch divide evenly, one tp, pools one after the other in the order of the file.
+    """Megatron-LM: layers and batch divide evenly, one tp, pools one after the other.
 
-    A grid over tp, depth, micro-batch and recomputation with as many replicas as divide the batch; devices left
-    over stay idle.
+    A grid over tp, depth, micro-batch, recomputation and whether the fastest or the slowest pool comes first, with as
+    many replicas as divide the batch; devices left over stay idle.
     """
-    model, kinds = estimator.model, in_file_order(estimator)
+    model, kinds = estimator.model, fastest_first(estimator)
     smallest = min(kind.per_node for kind in kinds)
     for tp in sorted({tp for kind in kinds for tp in divisors(kind.per_node) if tp <= smallest}):
-        room = [(kind, kind.replicas(tp) * tp) for kind in kinds]
+        rooms = [[(kind, kind.replicas(tp) * tp) for kind in order] for order in (kinds, kinds[::-1])]
         total = sum(kind.replicas(tp) for kind in kinds)
         for depth in (depth for depth in divisors(model.layers) if depth <= total):
             if splits(model, tp):
-                yield from _even(estimator, room, tp, depth, widest(estimator, total // depth))
+                for room in rooms:
+                    yield from _even(estimator, room, tp, depth, widest(estimator, total // depth))
 
 
 def _even(
@@ -82,12 +83,3 @@ def _even(
 def widest(estimator: Estimator, most: int) -> int:
     """Most replicas, up to ``most``, that divide the global batch."""
     return max(dp for dp in divisors(estimator.model.training.global_batch) if dp <= most)
-
-
-def in_file_order(estimator: Estimator) -> tuple[Kind, ...]:
-    """Kinds that have the number format, in the order of the pools in the cluster file; PlanError for none."""
-    order = {pool.name: index for index, pool in enumerate(estimator.cluster.pools)}
-    kinds = usable_kinds(estimator.topology, estimator.model)
-    if not kinds:
-        raise PlanError(f"no device has {estimator.model.training.precision}")
-    return tuple(sorted(kinds, key=lambda kind: (order[kind.pool], kind.gpu)))

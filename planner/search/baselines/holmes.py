@@ -10,8 +10,8 @@ from planner.cost.communication import Ring, carried_rates
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.plan import Plan
-from planner.search.baselines.building import filled, pipeline, replicas, whole_model
-from planner.search.baselines.even import MICRO_BATCHES, in_file_order, widest
+from planner.search.baselines.building import fastest_first, filled, pipeline, replicas, whole_model
+from planner.search.baselines.even import MICRO_BATCHES, widest
 from planner.search.space import divisors, splits
 from planner.targets import RECOMPUTES
 from planner.topology import Kind
@@ -20,10 +20,10 @@ from planner.topology import Kind
 def holmes(estimator: Estimator) -> Iterator[Plan]:
     """Data parallelism inside a pool, the pipeline across pools, layers by the speed of the pool.
 
-    The smallest pool is one stage, larger ones are one or as many as they hold. tp, micro-batch and recomputation
-    are set by hand, so the best of a grid.
+    The smallest pool is one stage, larger ones are one or as many as they hold. tp, micro-batch, recomputation and
+    which pool comes first are set by hand, so the best of a grid.
     """
-    model, kinds = estimator.model, in_file_order(estimator)
+    model, kinds = estimator.model, fastest_first(estimator)
     if len(kinds) < 2:
         raise PlanError("one kind of device in one pool has no second network")
     if len({kind.pool for kind in kinds}) != len(kinds):
@@ -36,6 +36,7 @@ def holmes(estimator: Estimator) -> Iterator[Plan]:
         for stages in dict.fromkeys((most, (1,) * len(kinds))):
             if splits(model, tp) and sum(stages) <= model.layers:
                 yield from _pipelines(estimator, kinds, stages, tp, dp)
+                yield from _pipelines(estimator, kinds[::-1], stages[::-1], tp, dp)
 
 
 def _pipelines(

@@ -22,13 +22,13 @@ from planner.search.baselines.building import (
     by_speed,
     data_parallel,
     dealt_groups,
+    fastest_first,
     filled,
     layer_seconds,
     pipeline,
     replicas,
     whole_model,
 )
-from planner.search.baselines.even import in_file_order
 from planner.search.space import divisors, splits
 from planner.targets import target
 from planner.topology import Kind
@@ -84,7 +84,7 @@ def metis(estimator: Estimator) -> Iterator[Plan]:
 
 def gpu_types(estimator: Estimator) -> tuple[GpuType, ...]:
     """Types of GPU, fastest first."""
-    kinds = in_file_order(estimator)
+    kinds = fastest_first(estimator)
     names = dict.fromkeys(kind.gpu for kind in kinds)
     types = [GpuType(tuple(kind for kind in kinds if kind.gpu == name)) for name in names]
     return tuple(sorted(types, key=lambda item: layer_seconds(estimator, item.kinds[0], 1, 1).layer))

@@ -90,6 +90,14 @@ def test_the_order_of_hashing_changes_nothing() -> None:
     assert outputs.pop().count("Plan(") > 20
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_order_of_pools_changes_nothing(seed: int) -> None:
+    """Plan files do not keep it, so a plan read back must meet the same baselines."""
+    spec, model = problem(seed)
+    turned = spec.model_copy(update={"pools": spec.pools[::-1]})
+    assert baselines(turned, model) == baselines(spec, model)
+
+
 def test_none_that_can_be_launched_beats_the_search() -> None:
     """The plans people use lie in the space, so the best plan is at least as fast."""
     spec, model = cluster(pool("a", per_node=4), pool("b", "V100", per_node=4)), gpt(global_batch=64)
