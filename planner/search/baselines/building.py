@@ -79,13 +79,9 @@ def fastest_first(estimator: Estimator) -> tuple[Kind, ...]:
     kinds = usable_kinds(estimator.topology, estimator.model)
     if not kinds:
         raise PlanError(f"no device has {precision}")
-    best = {
-        pool: max(k.peak_flops[precision] for k in kinds if k.pool == pool)
-        for pool in {kind.pool for kind in kinds}
-    }
-    return tuple(
-        sorted(kinds, key=lambda kind: (-best[kind.pool], kind.pool, -kind.peak_flops[precision], kind.gpu))
-    )
+    peak = {kind.key: kind.peak_flops[precision] for kind in kinds}
+    best = {kind.pool: max(peak[key] for key in peak if key[0] == kind.pool) for kind in kinds}
+    return tuple(sorted(kinds, key=lambda kind: (-best[kind.pool], kind.pool, -peak[kind.key], kind.gpu)))
 
 
 Dealt = list[list[tuple[int, int]]]

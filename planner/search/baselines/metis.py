@@ -16,7 +16,7 @@ from planner.cost.estimate import Estimator, boundary_bytes
 from planner.cost.memory import parameters_of
 from planner.errors import PlanError
 from planner.placement import place
-from planner.plan import Plan
+from planner.plan import Plan, ReplicaGroup
 from planner.search.baselines.building import (
     balanced_layers,
     by_speed,
@@ -66,20 +66,19 @@ def metis(estimator: Estimator) -> Iterator[Plan]:
     Raises PlanError when none divides the batch, lies on the nodes and passes its check of memory.
     """
     types = gpu_types(estimator)
-    candidates: list[tuple[float, int, Plan]] = []
-    for order in dict.fromkeys((types, types[::-1])):
-        for sizes in group_sizes(order, estimator.model.layers):
-            for steps in divisors(estimator.model.training.global_batch):
-                found = _intra_stage(estimator, sizes, steps)
-                if found is not None:
-                    candidates.append((found[0], len(candidates), found[1]))
+    batches = divisors(estimator.model.training.global_batch)
+    found = [
+        _intra_stage(estimator, sizes, steps)
+        for order in dict.fromkeys((types, types[::-1]))
+        for sizes in group_sizes(order, estimator.model.layers)
+        for steps in batches
+    ]
     if len(types) > 1:
-        for steps in divisors(estimator.model.training.global_batch):
-            for seconds, plan in _one_mixed_stage(estimator, types, steps):
-                candidates.append((seconds, len(candidates), plan))
-    if not candidates:
+        found += [_one_mixed_stage(estimator, types, steps) for steps in batches]
+    best = min((entry for entry in found if entry is not None), key=lambda entry: entry[0], default=None)
+    if best is None:
         raise PlanError("no split of its groups divides the batch and passes its check of memory")
-    yield min(candidates)[2]
+    yield best[1]
 
 
 def gpu_types(estimator: Estimator) -> tuple[GpuType, ...]:
@@ -204,37 +203,41 @@ def _reduction(
     return 2 * (dp - 1) / dp * size / inside_rate(kind, estimator.calibration)
 
 
-def _one_mixed_stage(
-    estimator: Estimator, types: Sequence[GpuType], steps: int
-) -> Iterator[tuple[float, Plan]]:
-    """Data parallelism over all types, the micro-batch dealt by compute performance; nothing where it is too small."""
+def _one_mixed_stage(estimator: Estimator, types: Sequence[GpuType], steps: int) -> tuple[float, Plan] | None:
+    """Data parallelism over all types with the micro-batch dealt by compute performance.
+
+    None where some device gets nothing or more than was profiled, or the check of memory fails; for a mixed group
+    it holds the factor times the bytes of all devices against the memory of all.
+    """
     model = estimator.model
     kinds = [kind for item in types for kind in item.kinds]
-    counts, micro_batch = [kind.devices for kind in kinds], model.training.global_batch // steps
-    speeds = [1 / _replica_seconds(estimator, item, 1) for item in types for _ in item.kinds]
-    dealt = by_speed(speeds, counts, micro_batch)
-    sizes = [share for parts in dealt for _, share in parts]
-    one = [
-        replicas(kind, 1, 1, max(size for _, size in parts) or 1, 1)
-        for kind, parts in zip(kinds, dealt, strict=True)
-    ]
-    need = MEMORY_FACTOR * max(
-        estimator.pricer("deepspeed").memory(whole_model(estimator, 0, "none"), group, sum(counts)).used_bytes
-        for group in one
-    )
-    room = sum(kind.devices * kind.memory_bytes for kind in kinds)
-    if min(sizes) < 1 or max(sizes) > MAX_MICRO_BATCH or need > room:
-        return
+    profiled = [item.kinds[0] for item in types for _ in item.kinds]
+    counts = [kind.devices for kind in kinds]
+    speeds = [1 / _replica_seconds(estimator, kind, 1) for kind in profiled]
+    dealt = by_speed(speeds, counts, model.training.global_batch // steps)
+    groups = dealt_groups(kinds, dealt, 1)
+    sizes = [size for parts in dealt for _, size in parts]
+    if min(sizes) < 1 or max(sizes) > MAX_MICRO_BATCH or not _holds(estimator, kinds, groups):
+        return None
     slowest = max(
-        _replica_seconds(estimator, item, group.share)
-        for item, group in zip([item for item in types for _ in item.kinds], one, strict=True)
+        _replica_seconds(estimator, kind, max(size for _, size in parts))
+        for kind, parts in zip(profiled, dealt, strict=True)
     )
-    shares = [[(count, size * steps) for count, size in parts] for parts in dealt]
     reduction = max(_reduction(estimator, kind, 1, sum(counts), model.layers, 0, 1) for kind in kinds)
-    yield steps * slowest + reduction, data_parallel(estimator, dealt_groups(kinds, shares, steps), 0, "none")
+    shares = [[(count, size * steps) for count, size in parts] for parts in dealt]
+    plan = data_parallel(estimator, dealt_groups(kinds, shares, steps), 0, "none")
+    return steps * slowest + reduction, plan
 
 
-def _replica_seconds(estimator: Estimator, item: GpuType, sequences: int) -> float:
+def _holds(estimator: Estimator, kinds: Sequence[Kind], groups: Sequence[ReplicaGroup]) -> bool:
+    """True when a mixed group passes the check of memory."""
+    pricer, shape = estimator.pricer("deepspeed"), whole_model(estimator, 0, "none")
+    devices = sum(kind.devices for kind in kinds)
+    need = sum(group.count * pricer.memory(shape, group, devices).used_bytes for group in groups)
+    return MEMORY_FACTOR * need <= sum(kind.devices * kind.memory_bytes for kind in kinds)
+
+
+def _replica_seconds(estimator: Estimator, kind: Kind, sequences: int) -> float:
     """Seconds of a micro-batch of the whole model on one device."""
-    one = layer_seconds(estimator, item.kinds[0], 1, sequences)
+    one = layer_seconds(estimator, kind, 1, sequences)
     return estimator.model.layers * one.layer + one.embedding + one.head

@@ -17,7 +17,7 @@ from planner.search.values import Limits
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import target
-from tests.clusters import cluster, gpt, pool
+from tests.clusters import cluster, gpt, pool, small_problem
 from tests.search.baselines.generated import problem
 
 ROOT = Path(__file__).parents[3]
@@ -98,21 +98,24 @@ def test_the_order_of_pools_changes_nothing(seed: int) -> None:
     assert baselines(turned, model) == baselines(spec, model)
 
 
-def test_none_that_can_be_launched_beats_the_search() -> None:
-    """The plans people use lie in the space, so the best plan is at least as fast."""
+def test_every_baseline_has_its_row() -> None:
+    """In the order of the table, one pool alone at the end."""
     spec, model = cluster(pool("a", per_node=4), pool("b", "V100", per_node=4)), gpt(global_batch=64)
-    best = search(spec, model, limits=Limits(gap=0.0), explain=False).best
-    assert best is not None
-    found = baselines(spec, model)
-    assert [item.family for item in found] == [*(entry.name for entry in BASELINES), "only a"]
+    found = [item.family for item in baselines(spec, model)]
+    assert found == [*(entry.name for entry in BASELINES), "only a"]
+
+
+def test_none_that_can_be_launched_beats_the_search() -> None:
+    """The plans people use lie in the space, so the bound holds for them."""
     compared = 0
-    for item in found:
-        assert item.scored is not None
-        assert item.scored.plan.global_batch == 64
-        if item.scored.estimate.fits and target(item.scored.plan.target).emits:
-            compared += 1
-            assert item.scored.estimate.step_seconds >= best.estimate.step_seconds * (1 - 1e-6)
-    assert compared >= 7
+    for seed in range(12):
+        spec, model = small_problem(seed)
+        bound = search(spec, model, limits=Limits(gap=0.0), explain=False).bound_seconds
+        for item in baselines(spec, model):
+            if item.scored and item.scored.estimate.fits and target(item.scored.plan.target).emits:
+                compared += 1
+                assert item.scored.estimate.step_seconds >= bound * (1 - 1e-6)
+    assert compared > 60
 
 
 def test_a_baseline_that_does_not_fit_says_by_how_much_and_where() -> None:
