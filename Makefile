@@ -11,7 +11,7 @@ TESTS ?= tests
 TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
-.PHONY: help demo test test-slow check lint format docs docs-check accuracy clean
+.PHONY: help demo test test-slow check lint format docs docs-check accuracy bench-search clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ docs-check: $(VENV)/base.stamp  ## docs/cli.md is what the program says
 
 accuracy: $(VENV)/test.stamp  ## write docs/accuracy.md: predictions next to published runs
 	$(BIN)/python -m tests.measured.accuracy
+
+bench-search: $(VENV)/test.stamp  ## how long searches take on 16 to 131,072 GPUs, whole process
+	$(BIN)/python -m tests.benchmarks.search
 
 clean:  ## remove the environment and everything that was made
 	rm -rf $(VENV) build dist *.egg-info run plan.yaml .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from planner.calibration import Calibration
     from planner.plan_file import PlanFile
     from planner.report.compare import Contender
+    from planner.search.values import Scored
+    from planner.spec.cluster import ClusterSpec
 
 Baselines = Annotated[
     bool,
     typer.Option(
-        "--baselines", help="Add what people do today: even split, by FLOPs, Holmes' split, one pool."
+        "--baselines",
+        help="Add what people do today: even splits, Whale, Holmes, Poplar, AMP, Metis, one pool alone.",
     ),
 ]
 
@@ -62,7 +65,7 @@ def _contenders(
     paths: list[Path], constants: Calibration, calibration: Path | None
 ) -> tuple[PlanFile, list[Contender]]:
     """The first plan file, and all as contenders with what makes each comparison uneven."""
-    from planner.report.compare import Contender, uneven
+    from planner.report.compare import uneven
     from planner.report.verdict import misfits
 
     found = [(path, *read_priced(path, constants)) for path in paths]
@@ -76,7 +79,7 @@ def _contenders(
             *([unlike] if unlike else []),
             *(f"does not fit: {line}" for line in misfits(scored.estimate)),
         ]
-        contenders.append(Contender(name=str(path), scored=scored, note="; ".join(notes)))
+        contenders.append(_contender(str(path), scored, saved.cluster, "; ".join(notes)))
     return first, contenders
 
 
@@ -92,9 +95,15 @@ def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
 
 def _today(first: PlanFile, constants: Calibration) -> list[Contender]:
     """What people do today on the first plan's cluster, for its runtime."""
-    from planner.report.compare import Contender
     from planner.search.baselines import baselines
     from planner.search.values import Limits
 
     found = baselines(first.cluster, first.model, constants, Limits(target=first.plan.target))
-    return [Contender(name=entry.family, scored=entry.scored, note=entry.reason) for entry in found]
+    return [_contender(entry.family, entry.scored, first.cluster, entry.reason) for entry in found]
+
+
+def _contender(name: str, scored: Scored | None, cluster: ClusterSpec, note: str) -> Contender:
+    from planner.report.compare import Contender
+
+    devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
+    return Contender(name=name, scored=scored, cluster_devices=devices, note=note)

@@ -21,7 +21,7 @@ from planner.report.numbers import (
 )
 from planner.report.plan_table import CAUSES
 from planner.report.table import number, table, words
-from planner.report.traits import differences
+from planner.report.traits import differences, in_short
 from planner.search.values import Scored
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
@@ -45,8 +45,15 @@ class Contender:
 
     name: str
     scored: Scored | None
+    cluster_devices: int
+    """Devices of the cluster that it is made for."""
     note: str = ""
-    """Why there is no plan, or what makes the comparison uneven (another cluster, another batch)."""
+    """Why there is no plan, where it does not fit, or what makes the comparison uneven (cluster, batch)."""
+
+    @property
+    def idle_devices(self) -> int | None:
+        """Devices that the plan leaves idle; None without a plan."""
+        return self.cluster_devices - self.scored.plan.devices if self.scored else None
 
 
 def uneven(cluster: ClusterSpec, model: ModelSpec, first_cluster: ClusterSpec, first_model: ModelSpec) -> str:
@@ -58,7 +65,7 @@ def uneven(cluster: ClusterSpec, model: ModelSpec, first_cluster: ClusterSpec, f
 
 
 def compare_section(contenders: Sequence[Contender]) -> Group:
-    """Speed table, running cost, time table, and one line a plan on how it differs from the first."""
+    """Speeds, running cost, times, and one line a plan on what it decides and how it differs from the first."""
     parts = [_speed(contenders), *_running_cost(contenders), _time(contenders)]
     lines = list(_reasons(contenders))
     if lines:
@@ -74,8 +81,8 @@ def _speed(contenders: Sequence[Contender]) -> Group:
         words("plan", least=16),
         number(f"step\n({unit.name})"),
         number(speed.heading("tokens/s")),
-        number("relative\nspeed"),
-        number("devices"),
+        number("time\n(x first)"),
+        number("idle"),
         number("peak\n(GiB)"),
         number("least free\n(GiB)"),
     )
@@ -113,7 +120,7 @@ def close_calls(contenders: Sequence[Contender]) -> list[str]:
     """Plans whose error bars overlap with those of the first."""
     found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
     first = found[0][1]
-    close = [name for name, estimate in found[1:] if _overlap(first, estimate)]
+    close = [name for name, estimate in found[1:] if estimate.fits and _overlap(first, estimate)]
     if not close:
         return []
     bars = f"error bars of ±{percent(first.spread)} overlap"
@@ -141,13 +148,14 @@ def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit, speed: Cou
     if contender.scored is None:
         return [contender.name, *[MISSING] * 6]
     estimate = contender.scored.estimate
+    times = f"{first.tokens_per_second / estimate.tokens_per_second:.2f}"
     least = min(group.memory.headroom_bytes for stage in estimate.stages for group in stage.groups)
     return [
         contender.name,
         unit.show(estimate.step_seconds),
         speed.show(estimate.tokens_per_second),
-        f"{estimate.tokens_per_second / first.tokens_per_second:.2f}",
-        str(estimate.devices),
+        times if estimate.fits else "no fit",
+        str(contender.idle_devices),
         gib(estimate.peak_memory_bytes),
         gib(least),
     ]
@@ -175,21 +183,24 @@ def _causes(estimate: Estimate, names: Sequence[str], unit: TimeUnit, longest: f
 
 
 def _reasons(contenders: Sequence[Contender]) -> Iterator[str]:
-    """How each later plan differs from the first."""
+    """The first plan, and how each later one differs from it."""
     first, *others = contenders
     if first.scored is None:
         return
+    if others:
+        yield f"{first.name}: {in_short(first.scored.plan)}"
     for other in others:
         if other.scored is not None:
             yield f"{other.name}: {reason(other.scored, first.scored)}"
 
 
 def reason(scored: Scored, first: Scored) -> str:
-    """Speed against the first plan, the causes that make it, and the decisions behind them."""
-    decided = "; ".join(differences(scored.plan, first.plan)) or "the same decisions"
-    return (
-        f"{_verdict(scored.estimate, first.estimate)}{_by_cause(scored.estimate, first.estimate)}. {decided}"
-    )
+    """Speed against the first plan, its causes, and the decisions: what differs or all, whichever is shorter."""
+    changed = "; ".join(differences(scored.plan, first.plan)) or "the same decisions"
+    decided = min(changed, in_short(scored.plan), key=len)
+    misfit = "" if scored.estimate.fits else "does not fit, else "
+    verdict = _verdict(scored.estimate, first.estimate)
+    return f"{misfit}{verdict}{_by_cause(scored.estimate, first.estimate)}. {decided}"
 
 
 def _verdict(estimate: Estimate, first: Estimate) -> str:

@@ -144,7 +144,9 @@ NEIGHBOURS: dict[str, str] = {
 }
 COMPARE: dict[str, str] = {
     "plans[].name": "The plan file, or what people do today.",
-    "plans[].note": "Why there is no plan, or what makes the comparison uneven.",
+    "plans[].note": "Why there is no plan, where it does not fit, or what makes the comparison uneven.",
+    "plans[].short": "Its main decisions in one line; null when there is no plan.",
+    "plans[].idle_devices": "Devices of its cluster that it leaves idle; null when there is no plan.",
     "plans[].plan.*": "The keys of a plan as in predict; null when there is none.",
     "warnings": "The notes that are not empty.",
 }

@@ -29,6 +29,7 @@ from planner.report.keys import (
 from planner.report.neighbours import Neighbour
 from planner.report.proof import Proof, proof_of
 from planner.report.ranks import rank_runs
+from planner.report.traits import in_short
 from planner.search.values import Scored, SearchResult
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
@@ -111,6 +112,8 @@ def compare_document(contenders: Sequence[Contender]) -> Document:
         {
             "name": entry.name,
             "note": entry.note,
+            "short": in_short(entry.scored.plan) if entry.scored else None,
+            "idle_devices": entry.idle_devices,
             "plan": plan_keys(entry.scored, None) if entry.scored else None,
         }
         for entry in contenders

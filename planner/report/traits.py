@@ -34,6 +34,26 @@ def traits(plan: Plan) -> dict[str, str]:
     }
 
 
+def in_short(plan: Plan) -> str:
+    """``megatron, ZeRO 1, 2 stages, dp 8, tp 4, layers 7|5, micro-batch 4, on 32 a|32 b``, without what is 1 or no."""
+    found = traits(plan)
+    pipeline = plan.pp > 1
+    parts = [
+        plan.target,
+        f"ZeRO {plan.zero}",
+        f"{plan.pp} stages" if pipeline else "",
+        f"dp {found['replicas']}",
+        f"tp {found['tp']}" if found["tp"] != "1" else "",
+        f"layers {found['layers']}" if pipeline else "",
+        f"micro-batch {found['micro-batch']}",
+        f"{found['recomputation']} recomputation" if found["recomputation"] != "no" else "",
+        f"{plan.interleave} interleaved chunks" if plan.interleave > 1 else "",
+        "sequence parallel" if plan.sequence_parallel else "",
+        f"on {found['devices']}",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
 def recompute_text(plan: Plan) -> str:
     """The recomputation of all stages: ``no``, ``full``, or ``none|full (x 3)`` where they differ."""
     text = by_stage(stage.recompute for stage in plan.stages)

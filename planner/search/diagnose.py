@@ -9,8 +9,8 @@ from planner.calibration import ASSUMED_STACK
 from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.estimate import Estimator
 from planner.cost.memory import OPTIMIZER_BYTES
-from planner.errors import PlanError
-from planner.search.baselines import equal_batches, even_pipelines, missing_bytes
+from planner.search.baselines.building import best_of, missing_bytes
+from planner.search.baselines.even import equal_batches, even_pipelines
 from planner.search.explorer import Explorer
 from planner.search.space import usable_kinds
 from planner.search.values import Diagnosis, Limits, Scored, Silent
@@ -64,15 +64,9 @@ def _nearest_miss(estimator: Estimator) -> Scored | None:
     """The plan that lacks least memory, among even ones with smallest micro-batches."""
     if not usable_kinds(estimator.topology, estimator.model):
         return None
-    best: Scored | None = None
-    for plan in (*equal_batches(estimator), *even_pipelines(estimator)):
-        try:
-            scored = Scored(plan=plan, estimate=estimator.estimate(plan))
-        except PlanError:
-            continue
-        if best is None or missing_bytes(scored) < missing_bytes(best):
-            best = scored
-    return best
+    practices = (equal_batches, even_pipelines)
+    found = (best_of("", plans(estimator), estimator).scored for plans in practices)
+    return min((scored for scored in found if scored), key=missing_bytes, default=None)
 
 
 def _describe(scored: Scored) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from planner.cost.estimate import Estimator
-from planner.search.baselines import only_pool
+from planner.search.baselines.one_pool import only_pool
 from planner.search.explorer import Explorer
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.targets import TARGETS

@@ -65,12 +65,14 @@ def test_compare_puts_plans_side_by_side(hetplan: Command, files: Path, made_up:
     done = hetplan("compare", "best.yaml", "even.yaml")
     assert (done.code, done.err) == (0, "")
     assert (
-        "  best.yaml  27.2      19.3      1.00        8   16.3         3.3\n"
-        "  even.yaml  40.8      12.9      0.67        8   16.3         3.3\n"
+        "  best.yaml  27.2      19.3       1.00     8   16.3         3.3\n"
+        "  even.yaml  40.8      12.9       1.50     8   16.3         3.3\n"
     ) in done.out
     assert "  - even.yaml: takes 1.50 x the time" in done.out
     found = json.loads(hetplan("compare", "best.yaml", "even.yaml", "--json").out)
     assert [entry["name"] for entry in found["plans"]] == ["best.yaml", "even.yaml"]
+    assert [entry["idle_devices"] for entry in found["plans"]] == [8, 8]
+    assert "layers 16" in found["plans"][1]["short"]
 
 
 def test_compare_marks_other_batches_and_refuses_other_models(

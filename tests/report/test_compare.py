@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.plan import Plan
 from planner.report.compare import Contender, close_calls, compare_section, reason, uneven
-from planner.report.traits import by_stage, differences, traits
+from planner.report.traits import by_stage, differences, in_short, traits
+from planner.search.values import Scored
 from tests.report import examples
 from tests.report.drawing import drawn
 
 
+def contender(name: str, scored: Scored | None, note: str = "") -> Contender:
+    """A plan for a cluster of 16 devices."""
+    return Contender(name=name, scored=scored, cluster_devices=16, note=note)
+
+
 def test_speed_time_and_reasons() -> None:
-    """The first plan is the reference, the fastest stands out, what has no plan has a note."""
+    """The first plan is the reference, the fastest that fits stands out, what has no plan has a note."""
     contenders = [
-        Contender(name="plan.yaml", scored=examples.scored()),
-        Contender(name="even split", scored=examples.scored(16, 41.7, 40.0)),
-        Contender(name="only a100", scored=None, note="A100 lacks 3.1 GiB"),
+        contender("plan.yaml", examples.scored()),
+        contender("even split", examples.scored(16, 41.7)),
+        contender("too large", examples.scored(16, 20.0, 40.0), "A100 lacks 11.5 GiB"),
+        contender("only a100", None, "A100 lacks 3.1 GiB"),
     ]
     assert drawn(compare_section(contenders)) == (
         "Plans\n"
-        "              step  tokens/s  relative            peak  least free\n"
-        "  plan         (s)       (k)     speed  devices  (GiB)       (GiB)\n"
-        "  ────────────────────────────────────────────────────────────────\n"
-        "  plan.yaml   27.2      19.3      1.00        8   16.3         3.3\n"
-        "  even split  41.7      12.6      0.65        8   49.5       -11.5\n"
-        "  only a100      -         -         -        -      -           -\n"
+        "              step  tokens/s       time         peak  least free\n"
+        "  plan         (s)       (k)  (x first)  idle  (GiB)       (GiB)\n"
+        "  ──────────────────────────────────────────────────────────────\n"
+        "  plan.yaml   27.2      19.3       1.00     8   16.3         3.3\n"
+        "  even split  41.7      12.6       1.53     8   16.3         3.3\n"
+        "  too large   20.0      26.2     no fit     8   49.5       -11.5\n"
+        "  only a100      -         -          -     -      -           -\n"
+        "  ! too large: A100 lacks 11.5 GiB\n"
         "  ! only a100: A100 lacks 3.1 GiB\n"
         "\n"
         "Running cost\n"
@@ -33,16 +43,23 @@ def test_speed_time_and_reasons() -> None:
         "  ───────────────────────────────────────\n"
         "  plan.yaml    10.0   0.0756        0.144\n"
         "  even split   10.0    0.116        0.221\n"
+        "  too large    10.0   0.0556        0.106\n"
         "\n"
         "Where a step's time goes (s)\n"
         "  plan        compute  recomp  tensor  ZeRO  bubble  sync  optim  step\n"
         "  ────────────────────────────────────────────────────────────────────\n"
         "  plan.yaml      19.0     0.0     2.7   0.0     5.2   0.0    0.3  27.2\n"
         "  even split     29.2     0.0     4.2   0.0     7.9   0.0    0.4  41.7\n"
+        "  too large      14.0     0.0     2.0   0.0     3.8   0.0    0.2  20.0\n"
         "\n"
         "Why\n"
+        "  - plan.yaml: megatron, ZeRO 1, 2 stages, dp 1, tp 4, layers 24|8, micro-batch\n"
+        "    2, selective recomputation, sequence parallel, on 4 a100|4 v100\n"
         "  - even split: takes 1.53 x the time (compute +37 %, bubble and sends +10 %,\n"
         "    tensor parallel +5.3 % of the first plan's step). layers 16 instead of 24|8\n"
+        "  - too large: does not fit, else takes 0.735 x the time (compute -19 %, bubble\n"
+        "    and sends -5.0 %, tensor parallel -2.6 % of the first plan's step). layers\n"
+        "    16 instead of 24|8\n"
         "\n"
     )
 
@@ -50,7 +67,8 @@ def test_speed_time_and_reasons() -> None:
 def test_close_calls_are_marked() -> None:
     """Plans whose error bars overlap are said to; equal and far plans are not."""
     names = (("first", 27.2), ("same", 27.2), ("near", 28.2), ("far", 41.7))
-    contenders = [Contender(name=name, scored=examples.scored(step_seconds=step)) for name, step in names]
+    contenders = [contender(name, examples.scored(step_seconds=step)) for name, step in names]
+    contenders.append(contender("no fit", examples.scored(16, 28.2, 40.0)))
     assert close_calls(contenders) == [
         "cannot be told apart from the first, error bars of ±15 % overlap: near"
     ]
@@ -85,6 +103,27 @@ def test_traits_condense_equal_stages() -> None:
     assert found["tp"] == "4"
 
 
+def on_one_stage() -> Plan:
+    """The whole model on the four A100."""
+    stage = replace(examples.plan().stages[0], end_layer=32, recompute="none")
+    return replace(examples.plan(), stages=(stage,), sequence_parallel=False)
+
+
+def test_a_plan_in_one_line() -> None:
+    """What is 1 or no is left out."""
+    assert in_short(examples.plan()) == (
+        "megatron, ZeRO 1, 2 stages, dp 1, tp 4, layers 24|8, micro-batch 2, selective recomputation, "
+        "sequence parallel, on 4 a100|4 v100"
+    )
+    assert in_short(on_one_stage()) == "megatron, ZeRO 1, dp 1, tp 4, micro-batch 2, on 4 a100"
+
+
+def test_many_differences_give_way_to_the_whole_plan() -> None:
+    """The shorter text is shown."""
+    other = Scored(plan=on_one_stage(), estimate=examples.estimate(on_one_stage()))
+    assert reason(other, examples.scored()).endswith(f". {in_short(other.plan)}")
+
+
 def test_differences_name_each_decision() -> None:
     """What the first plan decides differently, with both values."""
     ours = replace(examples.plan(), sequence_parallel=False, zero=0)
@@ -100,6 +139,6 @@ def test_copies_to_hosts_have_a_column_where_a_plan_has_some() -> None:
     plain = examples.scored()
     causes = replace(plain.estimate.breakdown, compute_seconds=0.0, offload_seconds=19.04)
     copying = replace(plain, estimate=replace(plain.estimate, breakdown=causes))
-    assert "offload" not in drawn(compare_section([Contender(name="a", scored=plain)] * 2))
-    both = [Contender(name="a", scored=plain), Contender(name="b", scored=copying)]
+    assert "offload" not in drawn(compare_section([contender("a", plain)] * 2))
+    both = [contender("a", plain), contender("b", copying)]
     assert "optim  offload  step" in drawn(compare_section(both), 120)

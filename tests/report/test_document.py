@@ -46,7 +46,10 @@ def documents() -> dict[str, Document]:
         "show": plan_document("show", scored, cluster, model, proof_of(result)),
         "explain": explain_document(scored, cluster, model, proof_of(result), lost, around),
         "compare": compare_document(
-            [Contender(name="a", scored=scored), Contender(name="b", scored=None, note="no")]
+            [
+                Contender(name="a", scored=scored, cluster_devices=16),
+                Contender(name="b", scored=None, cluster_devices=16, note="no"),
+            ]
         ),
         "check": check_document(cluster, model, ["a warning"]),
         "emit": emit_document("megatron", examples_folder(), ["README.md"]),

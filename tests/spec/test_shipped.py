@@ -17,6 +17,7 @@ DEVICES = {
     "holmes_hybrid": {"A100-SXM-80GB": 64},
     "v100_t4_10g": {"V100-SXM-16GB": 16, "T4": 4},
     "a100_v100_128": {"A100-SXM-40GB": 32, "V100-SXM-16GB": 96},
+    "a100_v100_gh200_96": {"A100-SXM-40GB": 32, "V100-SXM-16GB": 32, "GH200-96GB": 32},
     "lab": {"RTX-3090": 2, "RTX-2080-Ti": 2, "Titan-RTX": 2},
     "dgx_a100": {"A100-SXM-80GB": 8},
     "three_sites": {
