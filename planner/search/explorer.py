@@ -38,7 +38,7 @@ POLISH_ROUNDS = 10
 """Rounds of the ILP for the first incumbent."""
 
 
-POLISHED_STAGES = 96
+POLISHED_STAGES = 64
 """Largest number of stages times compositions whose first incumbent gets the ILP."""
 
 POLISHED_DEVICES = 256
