@@ -107,15 +107,17 @@ class Counted:
         if crossing is not None and crossing.seconds == inf:
             return inf
         rooms = self._rooms(depth)
+        fixed = self._fixed(depth, crossing)
+        least = fixed + (self.layers - depth * self.chunks) * self.speeds[0].layer_seconds
         best = inf
         busy = self._start(depth)
         while busy < inf:
-            caps = self._capacities(busy)
-            once, least = self._once(caps, depth, crossing)
             reach = self._end(busy, least, depth)
             if reach >= min(best, cutoff):
                 return min(best, reach)
+            caps = self._capacities(busy)
             if self._holds(caps, rooms, busy, depth, crossing):
+                once = fixed + self._rest(caps, depth)
                 best = min(best, self._end(busy, once, depth) + self._tail * self._least_layers(caps, depth))
             busy = self._next(busy, caps)
         return best
@@ -193,14 +195,15 @@ class Counted:
         crossing: Crossing | None,
     ) -> bool:
         """True when the best slots hold all layers, and the best kinds at each position have the memory for them."""
-        fitting = [[min(max(cap), room) for room in row] for cap, row in zip(caps, rooms, strict=True)]
-        if self._most_by_position(fitting) < self.layers - _ROUNDING:
-            return False
-        lost = self._lost(caps, busy, crossing)
         inner = [(middle, speed.slots) for (middle, _, _), speed in zip(caps, self.speeds, strict=True)]
         held = _best_slots(inner, depth - 2)
         held += max(first for _, first, _ in caps) + max(last for _, _, last in caps)
-        return held - lost >= self.layers - _ROUNDING
+        if held - self._lost(caps, busy, crossing) < self.layers - _ROUNDING:
+            return False
+        if all(max(cap) <= row[0] for cap, row in zip(caps, rooms, strict=True)):
+            return True
+        fitting = [[min(max(cap), room) for room in row] for cap, row in zip(caps, rooms, strict=True)]
+        return self._most_by_position(fitting) >= self.layers - _ROUNDING
 
     def _most_by_position(self, fitting: Sequence[Sequence[int]]) -> float:
         """Layers of any order of the kinds, at most: the commonest kind everywhere, and what others gain on it.
@@ -229,26 +232,27 @@ class Counted:
         both = sorted(least.values())[:2]
         return float(sum(both)) if len(both) == 2 else inf
 
-    def _once(
-        self, caps: Sequence[tuple[int, int, int]], depth: int, crossing: Crossing | None
-    ) -> tuple[float, float]:
-        """Seconds of one micro-batch through all stages, and what they would be if slots held any number of layers."""
+    def _fixed(self, depth: int, crossing: Crossing | None) -> float:
+        """Seconds of one micro-batch through sends, ends, and the layers that every stage has, on the fastest slots."""
         sends = (depth - 2) * self._inner + 2 * self._outer
         if crossing is not None:
             kept = max(0.0, (depth - 4) * self._inner + 4 * self._outer)
             sends = max(sends, kept + 2 * self.chunks * crossing.seconds)
-        fixed, left = sends + self._ends, float(depth)
+        found, left = sends + self._ends, float(depth)
         for speed in self.speeds:
             count = min(speed.slots, left)
-            fixed += count * self.chunks * speed.layer_seconds
+            found += count * self.chunks * speed.layer_seconds
             left -= count
-        rest = float(self.layers - depth * self.chunks)
-        least = fixed + rest * self.speeds[0].layer_seconds
+        return found
+
+    def _rest(self, caps: Sequence[tuple[int, int, int]], depth: int) -> float:
+        """Seconds of one micro-batch through all other layers: on the fastest slots, as many as these hold."""
+        found, rest = 0.0, float(self.layers - depth * self.chunks)
         for speed, room in zip(self.speeds, caps, strict=True):
             taken = min(rest, speed.slots * max(0, max(room) - self.chunks))
-            fixed += taken * speed.layer_seconds
+            found += taken * speed.layer_seconds
             rest -= taken
-        return (fixed, least) if rest < _ROUNDING else (inf, least)
+        return found if rest < _ROUNDING else inf
 
     def _end(self, busy: float, once: float, depth: int) -> float:
         steps = self.micro_batches

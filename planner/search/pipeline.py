@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+
 from planner.cost.estimate import Estimator
 from planner.cost.schedule import critical_path, simulate
 from planner.errors import PlanError
 from planner.plan import Plan
+from planner.search.milp.islands import Assigned
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import TOLERANCE
 from planner.search.options import Option, StageOptions
@@ -17,6 +21,23 @@ MAX_CUT_OPERATIONS = 20_000
 
 SLACK = 0.95
 """Part of the gap that a new plan must gain to be of interest; the rest is the solver's."""
+
+
+EFFORTS = (1, 20, 400)
+"""Nodes of the first solves of an ILP: few at first, when a better choice may make it needless; then no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class _Node:
+    """A part of a choice: some stages know their island."""
+
+    bound: float
+    number: int = 0
+    assigned: Assigned = field(default=(), compare=False)
+    relaxed: bool = field(default=False, compare=False)
+    """True when only the ILP can tell more."""
+    solved: int = field(default=0, compare=False)
+    """How often the ILP was tried."""
 
 
 def score(estimator: Estimator, stages: StageOptions, chosen: list[Option]) -> Scored | None:
@@ -58,6 +79,9 @@ class OpenChoice:
         self.solver = solver
         self.rounds = 0
         self._seen: set[tuple[tuple[int, int], ...]] = set()
+        self._nodes = [_Node(bound=bound_seconds)]
+        self._count = 0
+        self._dropped = float("inf")
         self._model: PipelineModel | None = None
 
     def step(self, cutoff_seconds: float, seconds: float | None = None) -> None:
@@ -79,39 +103,60 @@ class OpenChoice:
         self._close(self.incumbent)
 
     def _round(self, seconds: float | None) -> None:
+        """Take the node with the least bound one step further."""
         model = self._prepared()
         if model is None:
             return
-        if self.rounds == 0:
-            self._relax(model)
-            return
-        solved = model.solve(gap=(1 - SLACK) * self.gap, nodes=self._effort(), seconds=seconds)
+        node = heappop(self._nodes)
         self.rounds += 1
-        if solved.status == "infeasible":
-            self._close(self._wanted())
+        model.islands.assign(node.assigned)
+        if node.relaxed:
+            self._solve(model, node, seconds)
+        else:
+            self._relax(model, node)
+        if self.closed:
             return
-        self.bound = max(self.bound, min(solved.bound, self.incumbent))
-        if self.bound >= self.incumbent * (1 - self.gap):
+        least = min([self._dropped, *(node.bound for node in self._nodes[:1])])
+        self.bound = max(self.bound, min(least, self.incumbent))
+        if not self._nodes or self.bound >= self.incumbent * (1 - self.gap):
             self._close(self.bound)
-        elif solved.has_solution:
-            self._take(model, model.chosen(), final=solved.status == "optimal")
+        elif self.rounds == 1:
+            # Thousands of choices wait on the heap with nothing but their bound; few are ever solved.
+            self._model = None
 
-    def _relax(self, model: PipelineModel) -> None:
-        """The first round: the linear relaxation tells whether the choice deserves more."""
-        self.rounds += 1
+    def _relax(self, model: PipelineModel, node: _Node) -> None:
+        """The linear relaxation: it decides a stage that it divides among islands, or leaves the node to the ILP."""
         bound = model.relaxed_bound()
         if bound == float("inf"):
-            self._close(self._wanted())
+            self._dropped = min(self._dropped, self._wanted())
             return
-        self.bound = max(self.bound, min(bound, self.incumbent))
-        if self.bound >= self.incumbent * (1 - self.gap):
-            self._close(self.bound)
-        # Thousands of choices wait on the heap with nothing but their bound; few are ever solved.
-        self._model = None
+        bound = max(bound, node.bound)
+        branches = list(model.islands.branches()) if self.stages.islands else []
+        for branch in branches:
+            self._push(replace(node, bound=bound, assigned=(*node.assigned, branch)))
+        if not branches:
+            self._push(replace(node, bound=bound, relaxed=True))
 
-    def _effort(self) -> int | None:
-        """Nodes for the next solve: few at first, when a better choice may make it needless."""
-        return (0, 1, 20, 400)[self.rounds] if self.rounds < 4 else None
+    def _solve(self, model: PipelineModel, node: _Node, seconds: float | None) -> None:
+        """The ILP of a node, up to its effort."""
+        effort = EFFORTS[node.solved] if node.solved < len(EFFORTS) else None
+        solved = model.solve(gap=(1 - SLACK) * self.gap, nodes=effort, seconds=seconds)
+        if solved.status == "infeasible":
+            self._dropped = min(self._dropped, self._wanted())
+            return
+        known = False
+        if solved.has_solution:
+            known = self._take(model, model.chosen())
+        bound = max(node.bound, solved.bound)
+        if known and solved.status == "optimal":
+            # The solver's tolerance is reached: it returns a solution that was cut off.
+            self._dropped = min(self._dropped, bound)
+        else:
+            self._push(replace(node, bound=bound, solved=node.solved + 1))
+
+    def _push(self, node: _Node) -> None:
+        self._count += 1
+        heappush(self._nodes, replace(node, number=self._count))
 
     def _wanted(self) -> float:
         """Only plans faster than this are of interest."""
@@ -154,19 +199,18 @@ class OpenChoice:
         if scored is not None and scored.estimate.step_seconds < self.incumbent:
             self.incumbent, self.best = scored.estimate.step_seconds, scored
 
-    def _take(self, model: PipelineModel, chosen: list[Option], *, final: bool) -> None:
-        """Score a solution and cut it off; one seen before means that the solver's tolerance is reached."""
+    def _take(self, model: PipelineModel, chosen: list[Option]) -> bool:
+        """Score a solution and cut it off; True when it had been cut off before."""
         key = tuple((option.composition, option.layers) for option in chosen)
         if key in self._seen:
-            if final:
-                self._close(self.bound)
-            return
+            return True
         self._seen.add(key)
         scored = score(self.scorer, self.stages, chosen)
         self._offer(scored)
         if scored is not None:
             self._cut_path(model, scored.plan)
         model.cut_solution(chosen, scored.estimate.step_seconds if scored else float("inf"), self.bound)
+        return False
 
     def _cut_path(self, model: PipelineModel, plan: Plan) -> None:
         if plan.pp * plan.micro_batches * plan.interleave > MAX_CUT_OPERATIONS:

@@ -18,8 +18,9 @@ from typing import Any
 import pulp
 
 from planner.cost.schedule import Path
+from planner.search.milp.islands import IslandVariables
 from planner.search.milp.places import Places, State
-from planner.search.milp.solver import TOLERANCE, Solved, solve
+from planner.search.milp.solver import TOLERANCE, Solved, relaxation, solve
 from planner.search.options import Option, StageOptions
 from planner.topology import Kind
 
@@ -40,6 +41,7 @@ class PipelineModel:
             [list(stages.options(stage, cutoff_seconds)) for stage in range(self.depth)]
         )
         self.problem = pulp.LpProblem("pipeline", pulp.LpMinimize)
+        self._relaxation: Callable[[], float] | None = None
         self.end = self.problem.add_variable("T", lowBound=0.0, upBound=1.0)
         self.problem += self.end
         self.feasible = all(self.options)
@@ -60,6 +62,7 @@ class PipelineModel:
             [self.problem.add_variable(f"x_{stage}_{index}", cat="Binary") for index in range(len(options))]
             for stage, options in enumerate(self.options)
         ]
+        self.islands = IslandVariables(self.stages, self.options, self.take)
         self._one_option_per_stage()
         self._every_layer_once()
         self._no_device_twice()
@@ -143,12 +146,9 @@ class PipelineModel:
     def _crosses_a_slow_link(self) -> None:
         """Plans on one island are another view's, so the pipeline leaves one somewhere, or a stage stands on two."""
         if self.stages.islands:
-            wide = [
-                variable
-                for _, option, variable in self._all()
-                if len(self.stages.used_islands(self.stages.compositions[option.composition])) > 1
-            ]
-            self.problem += self._sum_all((1, variable) for variable in self._crossing + wide) >= 1
+            self.problem += (
+                self._sum_all((1, variable) for variable in self._crossing + self.islands.wide()) >= 1
+            )
 
     def _round_trip(self) -> None:
         """Interleaving sends from the last stage to the first."""
@@ -311,12 +311,9 @@ class PipelineModel:
 
     def relaxed_bound(self) -> float:
         """Seconds of the linear relaxation: a bound, quickly; infinite when even that has no solution."""
-        for _, _, variable in self._all():
-            variable.cat = pulp.LpContinuous
-        found = self.solve(gap=0.0)
-        for _, _, variable in self._all():
-            variable.cat = pulp.LpInteger
-        return float("inf") if found.status == "infeasible" else found.bound
+        if self._relaxation is None:
+            self._relaxation = relaxation(self.problem, self.solver)
+        return self._relaxation() * self.scale * (1 - TOLERANCE)
 
     def chosen(self) -> list[Option]:
         """The options of the last solution, one a stage."""
@@ -327,6 +324,7 @@ class PipelineModel:
 
     def cut_path(self, path: Path, stage: int) -> None:
         """The end is at least this path through the operations, which ends on ``stage``, and its tail."""
+        self._relaxation = None
         terms = [
             count * variables[index][chunk]
             for counts, variables in ((path.forward, self._forward), (path.backward, self._backward))
@@ -338,6 +336,7 @@ class PipelineModel:
 
     def cut_solution(self, chosen: list[Option], seconds: float, bound_seconds: float) -> None:
         """Exactly these options take ``seconds``; anything else at least ``bound_seconds``."""
+        self._relaxation = None
         taken = [
             variable
             for stage, picked in enumerate(chosen)

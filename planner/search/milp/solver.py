@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pulp
 
 TOLERANCE = 1e-6
@@ -64,6 +66,53 @@ def solve(
     if name == "highs":
         return _highs(problem, gap, nodes, seconds)
     return _cbc(problem, gap, seconds)
+
+
+_INFEASIBLE = ("kInfeasible", "kUnboundedOrInfeasible")
+"""Statuses of HiGHS; no model here is unbounded."""
+
+
+def relaxation(problem: pulp.LpProblem, solver: str | None = None) -> Callable[[], float]:
+    """A function that solves ``problem`` without its integrality, with the bounds that its variables have then.
+
+    It gives the variables their values and returns the objective: infinite where nothing is feasible, 0 where
+    the solver cannot tell. Rows must not be added in between: HiGHS goes on from the last basis.
+    """
+    if (solver or available()[0]) == "cbc":
+        return lambda: _relaxed_by_cbc(problem)
+    made = _Highs(mip=False, msg=False, threads=1, random_seed=0)
+    made.createAndConfigureSolver(problem)
+    made.buildSolverModel(problem)
+    highs, variables = problem.solverModel, problem.variables()
+    columns = np.arange(len(variables), dtype=np.int32)
+
+    def relaxed() -> float:
+        lower = np.array([-np.inf if item.lowBound is None else item.lowBound for item in variables])
+        upper = np.array([np.inf if item.upBound is None else item.upBound for item in variables])
+        highs.changeColsBounds(len(columns), columns, lower, upper)
+        highs.run()
+        if highs.getModelStatus().name not in (*_INFEASIBLE, "kOptimal"):
+            highs.clearSolver()
+            highs.run()
+        if highs.getModelStatus().name in _INFEASIBLE:
+            return float("inf")
+        if highs.getModelStatus().name != "kOptimal":
+            return 0.0
+        for variable, value in zip(variables, highs.getSolution().col_value, strict=True):
+            variable.varValue = value
+        return float(highs.getInfo().objective_function_value)
+
+    return relaxed
+
+
+def _relaxed_by_cbc(problem: pulp.LpProblem) -> float:
+    binary = [variable for variable in problem.variables() if variable.cat != pulp.LpContinuous]
+    for variable in binary:
+        variable.cat = pulp.LpContinuous
+    problem.solve(pulp.COIN_CMD(path=_cbc_path(), msg=False, threads=1))
+    for variable in binary:
+        variable.cat = pulp.LpInteger
+    return float("inf") if problem.status == pulp.LpStatusInfeasible else float(pulp.value(problem.objective))
 
 
 def _highs(problem: pulp.LpProblem, gap: float, nodes: int | None, seconds: float | None) -> Solved:
