@@ -1,0 +1,177 @@
+"""Quick plans on some devices only, or with devices that a search left idle: good plans, not proven ones.
+
+They share bounds and prices with the search that went before, so a few dozen of them cost little.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from planner.cost.estimate import Estimator
+from planner.cost.running_cost import devices_of
+from planner.search.data_parallel import DataParallel, Shares
+from planner.search.data_parallel import choices as data_parallel_choices
+from planner.search.greedy import layered
+from planner.search.options import StageOptions
+from planner.search.space import Choice, Family, depths, families, targets_of
+from planner.search.values import Limits, Scored
+from planner.search.views import View, views
+
+TRIES = 16
+"""Choices with a pipeline or tensor parallelism that are tried, most promising first."""
+
+PER_DEGREES = 3
+"""Of these, at most so many with the same target and degrees."""
+
+WAYS = 3
+"""Numbers of devices that are tried for each choice of data parallelism."""
+
+DeviceKind = tuple[str, str]
+"""(pool, gpu)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which devices a plan may use, and which it must."""
+
+    pools: frozenset[str]
+    least: Mapping[DeviceKind, int] = field(default_factory=dict)
+    """Devices of a kind that must work."""
+
+    def met_by(self, used: Mapping[DeviceKind, int]) -> bool:
+        """True when these devices are allowed and enough."""
+        allowed = all(pool in self.pools for (pool, _), count in used.items() if count)
+        return allowed and all(used.get(kind, 0) >= count for kind, count in self.least.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranked:
+    """A choice, and about how long it takes."""
+
+    seconds: float
+    choice: Choice
+    view: View
+
+
+def quick_plan(estimator: Estimator, limits: Limits, wanted: Wanted) -> Scored | None:
+    """The fastest of a few dozen plans on the wanted devices; None when none of them fits."""
+    best: Scored | None = None
+    for scored in _plans(estimator, limits, wanted):
+        fits = scored is not None and scored.estimate.fits and wanted.met_by(devices_of(scored.plan))
+        if scored is not None and fits and (best is None or _seconds(scored) < _seconds(best)):
+            best = scored
+    return best
+
+
+def _seconds(scored: Scored) -> float:
+    return scored.estimate.step_seconds
+
+
+def _plans(estimator: Estimator, limits: Limits, wanted: Wanted) -> Iterator[Scored | None]:
+    ranked: list[_Ranked] = []
+    for row in targets_of(limits):
+        for network, view in views(estimator, row).items():
+            kinds = {kind.key for kind in view.kinds}
+            if not view.whole or not kinds >= wanted.least.keys():
+                continue
+            for shares in data_parallel_choices(row, limits, view.estimator):
+                yield from _shared(shares, view, estimator, limits, wanted)
+            for family in families(row, limits, view.estimator.model, view.kinds):
+                ranked += _rank(replace(family, network=network), view, limits, wanted)
+    yield from _staged(ranked, estimator, limits, wanted)
+
+
+def _shared(
+    choice: DataParallel, view: View, estimator: Estimator, limits: Limits, wanted: Wanted
+) -> Iterator[Scored]:
+    """Data parallelism with a batch per device, on the ways that promise most."""
+    shares = Shares(choice, view.estimator, limits)
+    ways = [
+        way
+        for way in shares.ways()
+        if wanted.met_by({kind.key: count for kind, count in zip(shares.kinds, way, strict=True)})
+    ]
+    for way in sorted(ways, key=lambda way: (-sum(way), way))[:WAYS]:
+        plan = shares.plan(way)
+        if plan is not None:
+            yield Scored(plan=plan, estimate=estimator.estimate(plan))
+
+
+def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterator[_Ranked]:
+    """Depths of a family, each with about the seconds that the wanted devices need without any traffic."""
+    if family.tp is None or family.dp is None:
+        return
+    layers, width = view.estimator.model.layers, family.tp * family.dp
+    speeds = [speed for speed in view.bounds.speeds(family) if speed.kind[0] in wanted.pools]
+    slots = sum(speed.slots for speed in speeds)
+    offered = [
+        depth for depth in depths(family, limits, view.estimator.model, view.kinds) if depth <= slots + 1e-9
+    ]
+    if not offered:
+        return
+    filled = accumulate(int(speed.slots) for speed in speeds)
+    for depth in {*filled, *(offered[-1] >> shift for shift in range(offered[-1].bit_length()))} & {*offered}:
+        counts = {
+            speed.kind: min(speed.slots, wanted.least.get(speed.kind, 0) / width) for speed in speeds
+        }
+        for speed in speeds:
+            free = max(0.0, depth - sum(counts.values()))
+            counts[speed.kind] += min(free, speed.slots - counts[speed.kind])
+        rate = sum(counts[speed.kind] / speed.layer_seconds for speed in speeds)
+        room = sum(counts[speed.kind] * speed.most_layers for speed in speeds)
+        if room >= layers * (1 - 1e-9):
+            tail = layers / depth * max(speed.tail_seconds for speed in speeds if counts[speed.kind])
+            seconds = (family.micro_batches + depth - 1) * layers / rate + tail
+            yield _Ranked(seconds=seconds, choice=Choice(family=family, depth=depth, interleave=1), view=view)
+
+
+def _staged(
+    ranked: list[_Ranked], estimator: Estimator, limits: Limits, wanted: Wanted
+) -> Iterator[Scored | None]:
+    """The most promising choices, few of the same degrees so that a wrong guess does not fill the list."""
+    taken: Counter[tuple[str, int | None, int | None]] = Counter()
+    tried = 0
+    for item in sorted(ranked, key=lambda item: item.seconds):
+        family = item.choice.family
+        degrees = (family.target, family.tp, family.dp)
+        if tried < TRIES and taken[degrees] < PER_DEGREES:
+            stages = StageOptions(item.choice, item.view.estimator, limits)
+            slots = _slots(stages, wanted)
+            if slots:
+                taken[degrees] += 1
+                tried += 1
+                yield layered(stages, slots, estimator)
+                if slots != slots[::-1]:
+                    yield layered(stages, slots[::-1], estimator)
+
+
+def _slots(stages: StageOptions, wanted: Wanted) -> list[int]:
+    """Compositions of the stages: first those that must be, then the fastest; none where there are too few."""
+    depth = stages.choice.depth
+    room = {kind.key: kind.devices for kind in stages.topology.kinds}
+    counts: Counter[int] = Counter()
+
+    def uses(index: int) -> Counter[DeviceKind]:
+        return Counter({(item.pool, item.gpu): item.devices for item in stages.compositions[index]})
+
+    def take(index: int, most: int) -> None:
+        number = min([most, *(room[kind] // devices for kind, devices in uses(index).items())])
+        counts[index] += number
+        for kind, devices in uses(index).items():
+            room[kind] -= number * devices
+
+    allowed = [
+        index for index in range(len(stages.compositions)) if {pool for pool, _ in uses(index)} <= wanted.pools
+    ]
+    allowed.sort(key=lambda index: stages.option(min(1, depth - 1), index, 1).busy_seconds)
+    for kind, least in wanted.least.items():
+        for index in allowed:
+            have = sum(count * uses(taken)[kind] for taken, count in counts.items())
+            if uses(index)[kind] and have < least:
+                take(index, min(-((have - least) // uses(index)[kind]), depth - counts.total()))
+    for index in allowed:
+        take(index, depth - counts.total())
+    return [index for index in allowed for _ in range(counts[index])] if counts.total() == depth else []
