@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
-from planner.search.data_parallel import DataParallel, Shares
+from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.greedy import layered
 from planner.search.options import StageOptions
@@ -58,46 +58,72 @@ class _Ranked:
 
 def quick_plan(estimator: Estimator, limits: Limits, wanted: Wanted) -> Scored | None:
     """The fastest of a few dozen plans on the wanted devices; None when none of them fits."""
-    best: Scored | None = None
-    for scored in _plans(estimator, limits, wanted):
-        fits = scored is not None and scored.estimate.fits and wanted.met_by(devices_of(scored.plan))
-        if scored is not None and fits and (best is None or _seconds(scored) < _seconds(best)):
-            best = scored
-    return best
+    search = _QuickSearch(estimator, limits, wanted)
+    search.run()
+    return search.best
 
 
-def _seconds(scored: Scored) -> float:
-    return scored.estimate.step_seconds
+class _QuickSearch:
+    """Keeps the fastest plan, and leaves out what cannot be faster."""
 
+    def __init__(self, estimator: Estimator, limits: Limits, wanted: Wanted) -> None:
+        self.estimator, self.limits, self.wanted = estimator, limits, wanted
+        self.best: Scored | None = None
 
-def _plans(estimator: Estimator, limits: Limits, wanted: Wanted) -> Iterator[Scored | None]:
-    ranked: list[_Ranked] = []
-    for row in targets_of(limits):
-        for network, view in views(estimator, row).items():
-            kinds = {kind.key for kind in view.kinds}
-            if not view.whole or not kinds >= wanted.least.keys():
-                continue
-            for shares in data_parallel_choices(row, limits, view.estimator):
-                yield from _shared(shares, view, estimator, limits, wanted)
-            for family in families(row, limits, view.estimator.model, view.kinds):
-                ranked += _rank(replace(family, network=network), view, limits, wanted)
-    yield from _staged(ranked, estimator, limits, wanted)
+    @property
+    def seconds(self) -> float:
+        """Step of the fastest plan so far."""
+        return self.best.estimate.step_seconds if self.best else float("inf")
 
+    def run(self) -> None:
+        """Data parallelism on the wanted devices, then what else promises most."""
+        ranked: list[_Ranked] = []
+        for row in targets_of(self.limits):
+            for network, view in views(self.estimator, row).items():
+                kinds = {kind.key for kind in view.kinds}
+                if not view.whole or not kinds >= self.wanted.least.keys():
+                    continue
+                for choice in data_parallel_choices(row, self.limits, view.estimator):
+                    self._share(Shares(choice, view.estimator, self.limits))
+                for family in families(row, self.limits, view.estimator.model, view.kinds):
+                    ranked += _rank(replace(family, network=network), view, self.limits, self.wanted)
+        self._stage(sorted(ranked, key=lambda item: item.seconds))
 
-def _shared(
-    choice: DataParallel, view: View, estimator: Estimator, limits: Limits, wanted: Wanted
-) -> Iterator[Scored]:
-    """Data parallelism with a batch per device, on the ways that promise most."""
-    shares = Shares(choice, view.estimator, limits)
-    ways = [
-        way
-        for way in shares.ways()
-        if wanted.met_by({kind.key: count for kind, count in zip(shares.kinds, way, strict=True)})
-    ]
-    for way in sorted(ways, key=lambda way: (-sum(way), way))[:WAYS]:
-        plan = shares.plan(way)
-        if plan is not None:
-            yield Scored(plan=plan, estimate=estimator.estimate(plan))
+    def _offer(self, scored: Scored | None) -> None:
+        if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.seconds:
+            self.best = scored if self.wanted.met_by(devices_of(scored.plan)) else self.best
+
+    def _share(self, shares: Shares) -> None:
+        """A batch per device: on most of the devices, and on all but those of one kind."""
+        ways = [
+            way
+            for way in shares.ways()
+            if self.wanted.met_by({kind.key: count for kind, count in zip(shares.kinds, way, strict=True)})
+        ]
+        ways.sort(key=lambda way: (-sum(way), way))
+        without = (
+            next((way for way in ways if not way[index]), None) for index in range(len(shares.kinds))
+        )
+        tried = {*ways[:WAYS], *(way for way in without if way is not None)}
+        for bound, way in sorted((shares.bound(way), way) for way in tried):
+            plan = shares.plan(way) if bound < self.seconds else None
+            if plan is not None:
+                self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
+
+    def _stage(self, ranked: list[_Ranked]) -> None:
+        """The most promising choices, few of the same degrees so that a wrong guess does not fill the list."""
+        taken: Counter[tuple[str, int | None, int | None]] = Counter()
+        for item in ranked:
+            family = item.choice.family
+            degrees = (family.target, family.tp, family.dp)
+            if item.seconds >= self.seconds or taken.total() == TRIES:
+                break
+            if taken[degrees] < PER_DEGREES:
+                stages = StageOptions(item.choice, item.view.estimator, self.limits)
+                slots = _slots(stages, self.wanted)
+                taken[degrees] += bool(slots)
+                for order in dict.fromkeys((tuple(slots), tuple(slots[::-1]))) if slots else ():
+                    self._offer(layered(stages, list(order), self.estimator))
 
 
 def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterator[_Ranked]:
@@ -126,26 +152,6 @@ def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterato
             tail = layers / depth * max(speed.tail_seconds for speed in speeds if counts[speed.kind])
             seconds = (family.micro_batches + depth - 1) * layers / rate + tail
             yield _Ranked(seconds=seconds, choice=Choice(family=family, depth=depth, interleave=1), view=view)
-
-
-def _staged(
-    ranked: list[_Ranked], estimator: Estimator, limits: Limits, wanted: Wanted
-) -> Iterator[Scored | None]:
-    """The most promising choices, few of the same degrees so that a wrong guess does not fill the list."""
-    taken: Counter[tuple[str, int | None, int | None]] = Counter()
-    tried = 0
-    for item in sorted(ranked, key=lambda item: item.seconds):
-        family = item.choice.family
-        degrees = (family.target, family.tp, family.dp)
-        if tried < TRIES and taken[degrees] < PER_DEGREES:
-            stages = StageOptions(item.choice, item.view.estimator, limits)
-            slots = _slots(stages, wanted)
-            if slots:
-                taken[degrees] += 1
-                tried += 1
-                yield layered(stages, slots, estimator)
-                if slots != slots[::-1]:
-                    yield layered(stages, slots[::-1], estimator)
 
 
 def _slots(stages: StageOptions, wanted: Wanted) -> list[int]:
