@@ -23,9 +23,6 @@ from planner.search.views import View, views
 TRIES = 16
 """Choices with a pipeline or tensor parallelism that are tried, most promising first."""
 
-PER_DEGREES = 3
-"""Of these, at most so many with the same target and degrees."""
-
 WAYS = 3
 """Numbers of devices that are tried for each choice of data parallelism."""
 
@@ -111,19 +108,27 @@ class _QuickSearch:
                 self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
 
     def _stage(self, ranked: list[_Ranked]) -> None:
-        """The most promising choices, few of the same degrees so that a wrong guess does not fill the list."""
-        taken: Counter[tuple[str, int | None, int | None]] = Counter()
+        """The most promising choices until one fits for each target and degrees."""
+        tried, done = 0, set()
         for item in ranked:
             family = item.choice.family
             degrees = (family.target, family.tp, family.dp)
-            if item.seconds >= self.seconds or taken.total() == TRIES:
+            if item.seconds >= self.seconds or tried == TRIES:
                 break
-            if taken[degrees] < PER_DEGREES:
-                stages = StageOptions(item.choice, item.view.estimator, self.limits)
-                slots = _slots(stages, self.wanted)
-                taken[degrees] += bool(slots)
-                for order in dict.fromkeys((tuple(slots), tuple(slots[::-1]))) if slots else ():
-                    self._offer(layered(stages, list(order), self.estimator))
+            if degrees in done:
+                continue
+            stages = StageOptions(item.choice, item.view.estimator, self.limits)
+            slots = _slots(stages, self.wanted)
+            tried += bool(slots)
+            for order in _both_ways(slots):
+                scored = layered(stages, order, self.estimator)
+                self._offer(scored)
+                done |= {degrees} if scored else set()
+
+
+def _both_ways(slots: list[int]) -> list[list[int]]:
+    """A pipeline and its reverse, where there is one and they differ."""
+    return [order for order in (slots, slots[::-1])[: 1 + (slots != slots[::-1])] if order]
 
 
 def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterator[_Ranked]:
