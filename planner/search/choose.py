@@ -100,7 +100,7 @@ def _explained(result: SearchResult, found: BestSearch, reporter: Reporter) -> S
         result,
         alternatives=(*families, *_elsewhere(result.best, found)),
         advice=advise(result.best, own, found.limits),
-        limit_costs=limit_costs(result.best, own, found.limits, result.solved),
+        limit_costs=limit_costs(result.best, own, found.limits),
     )
 
 

@@ -44,6 +44,11 @@ class Wanted:
         return allowed and all(used.get(kind, 0) >= count for kind, count in self.least.items())
 
 
+def everywhere(estimator: Estimator) -> Wanted:
+    """Any devices of the cluster."""
+    return Wanted(pools=frozenset(pool.name for pool in estimator.cluster.pools))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranked:
     """A choice, and about how long it takes."""
@@ -98,9 +103,7 @@ class _QuickSearch:
             if self.wanted.met_by({kind.key: count for kind, count in zip(shares.kinds, way, strict=True)})
         ]
         ways.sort(key=lambda way: (-sum(way), way))
-        without = (
-            next((way for way in ways if not way[index]), None) for index in range(len(shares.kinds))
-        )
+        without = (next((way for way in ways if not way[index]), None) for index in range(len(shares.kinds)))
         tried = {*ways[:WAYS], *(way for way in without if way is not None)}
         for bound, way in sorted((shares.bound(way), way) for way in tried):
             plan = shares.plan(way) if bound < self.seconds else None
@@ -145,9 +148,7 @@ def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterato
         return
     filled = accumulate(int(speed.slots) for speed in speeds)
     for depth in {*filled, *(offered[-1] >> shift for shift in range(offered[-1].bit_length()))} & {*offered}:
-        counts = {
-            speed.kind: min(speed.slots, wanted.least.get(speed.kind, 0) / width) for speed in speeds
-        }
+        counts = {speed.kind: min(speed.slots, wanted.least.get(speed.kind, 0) / width) for speed in speeds}
         for speed in speeds:
             free = max(0.0, depth - sum(counts.values()))
             counts[speed.kind] += min(free, speed.slots - counts[speed.kind])
@@ -175,7 +176,9 @@ def _slots(stages: StageOptions, wanted: Wanted) -> list[int]:
             room[kind] -= number * devices
 
     allowed = [
-        index for index in range(len(stages.compositions)) if {pool for pool, _ in uses(index)} <= wanted.pools
+        index
+        for index in range(len(stages.compositions))
+        if {pool for pool, _ in uses(index)} <= wanted.pools
     ]
     allowed.sort(key=lambda index: stages.option(min(1, depth - 1), index, 1).busy_seconds)
     for kind, least in wanted.least.items():

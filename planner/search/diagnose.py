@@ -101,9 +101,9 @@ def _hints(estimator: Estimator, limits: Limits) -> Iterator[str]:
         if scored is not None:
             instead = option_text(name, used(name, scored))
             yield f"fits with {instead} instead of {option_text(name, values(getattr(limits, name)))}"
-    if len(alone) > 1 and all(scored is None for _, scored in alone):
-        if fits(cluster, model, estimator, without(limits, *given(limits))):
-            yield f"fits without the limits on {', '.join(OPTIONS[name] for name in given(limits))}"
+    together = len(alone) > 1 and all(scored is None for _, scored in alone)
+    if together and fits(cluster, model, estimator, without(limits, *given(limits))):
+        yield f"fits without the limits on {', '.join(OPTIONS[name] for name in given(limits))}"
     if _no_reserve(cluster) != cluster and fits(_no_reserve(cluster), model, estimator, limits):
         yield "fits with reserve_gib: 0, which leaves no room for fragmentation"
     nodes = _more_nodes(estimator, limits)

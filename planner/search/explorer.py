@@ -121,7 +121,10 @@ class Explorer:
         return self.best
 
     def run(self, *, rounds: int | None = None) -> None:
-        """Search all targets the limits allow, or at most so many ``rounds`` of one choice each; an interrupt keeps the best so far."""
+        """Search all targets the limits allow, or at most so many ``rounds`` of one choice each.
+
+        An interrupt keeps the best so far.
+        """
         try:
             self._open()
             self._taken_bound = float("inf")

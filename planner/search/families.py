@@ -9,15 +9,11 @@ from planner.search.baselines import only_pool
 from planner.search.causes import reason_against
 from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
-from planner.search.devices import Wanted, quick_plan
-from planner.search.explorer import Explorer
+from planner.search.devices import Wanted, everywhere, quick_plan
 from planner.search.space import targets_of
-from planner.search.values import Alternative, Limits, Scored, Silent
+from planner.search.values import Alternative, Limits, Scored
 from planner.targets import TARGETS
 from planner.units import gib_from_bytes
-
-GAP = 0.03
-"""Gap to which the data-parallel plans of a family that lost are solved."""
 
 NOT_FOUND = "no plan found that fits"
 
@@ -40,8 +36,7 @@ def alternatives(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Al
 
 
 def _family(name: str, limits: Limits, best: Scored, estimator: Estimator) -> Alternative:
-    everywhere = Wanted(pools=frozenset(pool.name for pool in estimator.cluster.pools))
-    scored = quick_plan(estimator, limits, everywhere)
+    scored = quick_plan(estimator, limits, everywhere(estimator))
     return _lost(name, scored, best, _lack(estimator, limits) or NOT_FOUND)
 
 

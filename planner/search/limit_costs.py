@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from planner.cost.estimate import Estimator
+from planner.search.devices import everywhere, quick_plan
 from planner.search.explorer import Explorer
 from planner.search.values import LimitCost, Limits, PlanLimit, Scored, Silent
 
 WORTH = 0.05
 """Savings below this are not worth a line."""
 
-GAP = 0.1
+GAP = 0.03
 """Gap to which the search without a limit goes."""
 
-MOST_ROUNDS = 20
-"""Rounds of a search without a limit, however long the search with it took."""
+ROUNDS = 20
+"""Rounds of a search without a limit: counted rather than timed, so that every machine gives the same answer."""
 
 OPTIONS: dict[PlanLimit, str] = {
     "target": "--target",
@@ -28,12 +29,9 @@ OPTIONS: dict[PlanLimit, str] = {
 """The option that sets each limit on the plan."""
 
 
-def limit_costs(best: Scored, estimator: Estimator, limits: Limits, rounds: int) -> tuple[LimitCost, ...]:
-    """Limits without which a step is faster by more than 5 %, the most expensive first.
-
-    Rounds are counted rather than timed, so the answer is the same on every machine.
-    """
-    found = (_cost(name, best, estimator, limits, rounds) for name in given(limits))
+def limit_costs(best: Scored, estimator: Estimator, limits: Limits) -> tuple[LimitCost, ...]:
+    """Limits without which a step is faster by more than 5 %, the most expensive first."""
+    found = (_cost(name, best, estimator, limits) for name in given(limits))
     return tuple(sorted((item for item in found if item is not None), key=lambda item: -item.costs))
 
 
@@ -48,13 +46,12 @@ def without(limits: Limits, *names: PlanLimit) -> Limits:
     return Limits(**kept)
 
 
-def _cost(
-    name: PlanLimit, best: Scored, estimator: Estimator, limits: Limits, rounds: int
-) -> LimitCost | None:
+def _cost(name: PlanLimit, best: Scored, estimator: Estimator, limits: Limits) -> LimitCost | None:
     step = best.estimate.step_seconds
     free = replace(without(limits, name), gap=max(limits.gap, GAP), time_limit_seconds=None)
     explorer = Explorer(estimator, free, Silent(), cutoff_seconds=step * (1 - WORTH))
-    explorer.run(rounds=max(1, min(rounds, MOST_ROUNDS)))
+    explorer.offer(quick_plan(estimator, free, everywhere(estimator)))
+    explorer.run(rounds=ROUNDS)
     if explorer.best is None:
         return None
     return LimitCost(

@@ -68,7 +68,7 @@ def _explained(result: SearchResult, estimator: Estimator, limits: Limits) -> Se
             alternatives=alternatives(result.best, estimator, limits),
             advice=advise(result.best, estimator, limits),
             idle_costs=idle_costs(result.best, estimator, limits),
-            limit_costs=limit_costs(result.best, estimator, limits, result.solved),
+            limit_costs=limit_costs(result.best, estimator, limits),
         )
     except KeyboardInterrupt:
         return replace(result, interrupted=True)

@@ -73,6 +73,7 @@ def test_the_report(hetplan: Command, answer: Fake) -> None:
         "                                         0.40 of the speed of an A100\n"
         "  ZeRO-3 data parallel      -         -  V100 (v100) lacks 3.2 GiB at\n"
         "                                         micro-batch 1\n"
+        "  good plans of each family, not proven ones; percentages are of the chosen step\n"
         "\n"
         "Beyond this target\n"
         "  - 4.1 % faster with tp 2 on the v100 stage: needs flagscale\n"

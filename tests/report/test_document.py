@@ -44,7 +44,7 @@ def documents() -> dict[str, Document]:
         "search --pareto": front_document(examples.front(), cluster, model),
         "predict": plan_document("predict", scored, cluster, model, None),
         "show": plan_document("show", scored, cluster, model, proof_of(result)),
-        "explain": explain_document(scored, cluster, model, proof_of(result), lost, around),
+        "explain": explain_document(scored, cluster, model, proof_of(result), lost, around, examples.BINDING),
         "compare": compare_document(
             [Contender(name="a", scored=scored), Contender(name="b", scored=None, note="no")]
         ),
