@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.cost.estimate import Estimator
-from planner.search.baselines import only_pool
 from planner.search.causes import reason_against
 from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.devices import Wanted, everywhere, quick_plan
-from planner.search.space import targets_of
-from planner.search.values import Alternative, Limits, Scored
+from planner.search.space import targets_of, usable_kinds
+from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.targets import TARGETS
 from planner.units import gib_from_bytes
 
 NOT_FOUND = "no plan found that fits"
+
+GAP = 0.1
+"""Gap to which a pool is searched on its own."""
+
+ROUNDS = 20
+"""Rounds of such a search."""
 
 
 def alternatives(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Alternative, ...]:
@@ -42,10 +47,22 @@ def _family(name: str, limits: Limits, best: Scored, estimator: Estimator) -> Al
 
 def _only(pool: str, best: Scored, estimator: Estimator, limits: Limits) -> Alternative:
     if any(row.dp_per_stage for row in targets_of(limits)):
-        item = only_pool(estimator, pool, limits)
-        return _lost(item.family, item.scored, best, item.reason)
-    scored = quick_plan(estimator, limits, Wanted(pools=frozenset((pool,))))
-    return _lost(f"only {pool}", scored, best, NOT_FOUND)
+        scored = _alone(pool, estimator, limits)
+    else:
+        scored = quick_plan(estimator, limits, Wanted(pools=frozenset((pool,))))
+    precision = estimator.model.training.precision
+    able = any(kind.pool == pool for kind in usable_kinds(estimator.topology, estimator.model))
+    return _lost(f"only {pool}", scored, best, NOT_FOUND if able else f"no {precision}")
+
+
+def _alone(pool: str, estimator: Estimator, limits: Limits) -> Scored | None:
+    """A short search of one pool, for targets whose stages choose their own degrees: those have no quick plans."""
+    cluster = estimator.cluster
+    kept = tuple(item for item in cluster.pools if item.name == pool)
+    alone = Estimator(cluster.model_copy(update={"pools": kept}), estimator.model, estimator.calibration)
+    explorer = Explorer(alone, replace(limits, gap=max(limits.gap, GAP)), Silent())
+    explorer.run(rounds=ROUNDS)
+    return explorer.best
 
 
 def _lack(estimator: Estimator, limits: Limits) -> str | None:
