@@ -13,7 +13,7 @@ from planner.cost.values import Memory
 from planner.plan import Plan, ReplicaGroup
 from planner.targets import target
 
-Traffic = Literal["gradients", "sends", "tensor-parallel collectives", "ZeRO gathers"]
+Traffic = Literal["gradients", "tied embedding", "sends", "tensor-parallel collectives", "ZeRO gathers"]
 
 SMALLEST = 1e-3
 """Share of a step below which a link does not bind."""
@@ -109,12 +109,19 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
             stage = max(range(plan.pp), key=cost)
             yield BusyLink(traffic=traffic, path=path, stage=stage, seconds=seconds, share=seconds / step)
 
-    for path in dict.fromkeys(ring.crosses for ring in priced.rings):
-        syncs = [
-            price.sync_seconds * (ring.crosses == path)
-            for price, ring in zip(priced.stages, priced.rings, strict=True)
-        ]
-        yield from link("gradients", path, syncs.__getitem__, step - _step(plan, priced, syncs))
+    tied = [_tied(plan, stage, estimator) for stage in range(plan.pp)]
+    reduced = [
+        (max(0.0, price.sync_seconds - seconds), ring.crosses)
+        for price, ring, (seconds, _) in zip(priced.stages, priced.rings, tied, strict=True)
+    ]
+    ends: tuple[tuple[Traffic, list[tuple[float, str]]], ...] = (
+        ("gradients", reduced),
+        ("tied embedding", tied),
+    )
+    for traffic, times in ends:
+        for path in dict.fromkeys(where for _, where in times):
+            spared = [seconds * (where == path) for seconds, where in times]
+            yield from link(traffic, path, spared.__getitem__, step - _step(plan, priced, spared))
     for path in dict.fromkeys(sent.link for sent in priced.sends):
         sends = [sent.seconds * (sent.link == path) for sent in priced.sends]
         kept = [sent.seconds - free for sent, free in zip(priced.sends, sends, strict=True)]
@@ -127,6 +134,16 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
     gathers = [_waits(price, "zero_seconds") for price in priced.stages]
     crosses = priced.rings[gathers.index(max(gathers))].crosses
     yield from link("ZeRO gathers", crosses, gathers.__getitem__, causes.zero_seconds)
+
+
+def _tied(plan: Plan, stage: int, estimator: Estimator) -> tuple[float, str]:
+    """Seconds in which a stage adds up the two gradients of a tied embedding, and over what."""
+    pricer = estimator.pricer(plan.target, sockets=estimator.uses_sockets(plan))
+    shape = shape_of(plan, stage)
+    return max(
+        (pricer.tied_seconds(shape, group), pricer.topology.widest_fabric(group.pool) or "node")
+        for group in plan.stages[stage].replicas
+    )
 
 
 def _step(plan: Plan, priced: Priced, less: list[float] | None = None) -> float:

@@ -157,7 +157,7 @@ BINDING: dict[str, str] = {
     "binding.device.next_micro_batch": "The next larger micro-batch; null without one.",
     "binding.device.next_micro_batch_bytes": "What it needs more.",
     "binding.device.layer_bytes": "What one layer more on the stage needs more; null without a pipeline.",
-    "binding.links[].traffic": "gradients, sends, tensor-parallel collectives or ZeRO gathers.",
+    "binding.links[].traffic": "gradients, tied embedding, sends, tensor-parallel collectives or ZeRO gathers.",
     "binding.links[].path": "Where it goes: node, a fabric, or fabrics joined by +.",
     "binding.links[].stage": "Stage that spends most on it; sends go to the next.",
     "binding.links[].seconds": "What the step would save if it took no time; the largest first.",

@@ -9,6 +9,7 @@ from planner.search.causes import reason_against
 from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.devices import Wanted, everywhere, quick_plan
+from planner.search.explorer import Explorer
 from planner.search.space import targets_of, usable_kinds
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.targets import TARGETS
