@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from planner.calibration import Calibration
+    from planner.cost.binding import Binding
     from planner.plan_file import PlanFile
     from planner.report.alternatives import Considered
     from planner.report.neighbours import Neighbour
@@ -26,6 +27,8 @@ def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJso
     Prints where the time goes, which memory and links bind, which plans lost and why, and what each decision
     is worth.
     """
+    from planner.cost.binding import binding
+    from planner.cost.estimate import Estimator
     from planner.report.neighbours import neighbours
 
     constants = read_calibration(calibration)
@@ -33,13 +36,14 @@ def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJso
     warn_of_other_calibration(plan, saved, calibration)
     around = neighbours(saved.plan, saved.cluster, saved.model, constants)
     lost = considered_in(saved)
+    binds = binding(saved.plan, Estimator(saved.cluster, saved.model, constants))
     if as_json:
         from planner.report.document import explain_document
 
         proof = proof_in(saved)
-        show_document(explain_document(scored, saved.cluster, saved.model, proof, lost, around))
+        show_document(explain_document(scored, saved.cluster, saved.model, proof, lost, around, binds))
     else:
-        show(*_report(saved, scored, constants, lost, around), then=_next(saved, plan, calibration))
+        show(*_report(saved, scored, constants, lost, around, binds), then=_next(saved, plan, calibration))
 
 
 def _report(
@@ -48,9 +52,11 @@ def _report(
     calibration: Calibration,
     lost: tuple[Considered, ...],
     around: tuple[Neighbour, ...],
+    binds: Binding,
 ) -> list[RenderableType | None]:
     from planner.report.alternatives import advice_section, alternatives_section
-    from planner.report.explain import balance_section, binding_section, neighbours_section, time_section
+    from planner.report.binding import binding_section
+    from planner.report.explain import balance_section, neighbours_section, time_section
     from planner.report.plan_table import plan_section
     from planner.report.ranks import idle_section
     from planner.report.understood import understood
@@ -61,7 +67,7 @@ def _report(
         plan_section(scored, saved.cluster, proof_in(saved)),
         time_section(scored.estimate),
         balance_section(scored.estimate),
-        binding_section(scored.estimate),
+        binding_section(binds),
         idle_section(saved.plan, saved.cluster),
         alternatives_section(lost) if lost else None,
         neighbours_section(around, scored) if around else None,

@@ -15,6 +15,7 @@ import typer
 from planner.cli.app import app
 from planner.cli.exits import MEANINGS
 from planner.report.dictionary import (
+    BINDING,
     CALIBRATE,
     CHECK,
     COMPARE,
@@ -57,7 +58,7 @@ TABLES: tuple[tuple[str, dict[str, str]], ...] = (
     ("search", {key: text for key, text in SEARCH.items() if key not in CONSIDERED}),
     ("search and explain", CONSIDERED),
     ("search --pareto", PARETO),
-    ("explain", NEIGHBOURS),
+    ("explain", {**BINDING, **NEIGHBOURS}),
     ("predict, show, explain", RANKS),
     ("compare", COMPARE),
     ("check", CHECK),

@@ -230,10 +230,13 @@ def _report(result: SearchResult, asked: Asked, top: int | None) -> list[Rendera
 
 def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
     from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
+    from planner.report.costs import limits_section
     from planner.report.plan_table import plan_section
     from planner.report.proof import proof_of
 
-    parts: list[RenderableType] = [plan_section(best, cluster, proof_of(result))]
+    parts: list[RenderableType] = [plan_section(best, cluster, proof_of(result), idle=result.idle_costs)]
+    step = best.estimate.step_seconds
+    parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
     parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []
     parts += [advice_section([advice_text(entry) for entry in result.advice])] if result.advice else []
     return parts

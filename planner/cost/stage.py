@@ -286,7 +286,7 @@ class Pricer:
         scattered already and ZeRO-3 has nothing left to do.
         """
         if shape.zero == 3 or ring.size == 1:
-            return self._tied(shape, group), 0.0
+            return self.tied_seconds(shape, group), 0.0
         count = parameters_of(
             self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=group.tp
         )
@@ -299,9 +299,9 @@ class Pricer:
         exposed, hidden = self._overlap(reduction, micro.backward_seconds if overlapping else 0.0)
         under = micro.forward_seconds if self.target.overlaps_parameter_gather else 0.0
         exposed_gather, hidden_gather = self._overlap(gather, under)
-        return exposed + exposed_gather + self._tied(shape, group), hidden + hidden_gather
+        return exposed + exposed_gather + self.tied_seconds(shape, group), hidden + hidden_gather
 
-    def _tied(self, shape: Shape, group: ReplicaGroup) -> float:
+    def tied_seconds(self, shape: Shape, group: ReplicaGroup) -> float:
         """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""
         if not self.model.tied_embeddings or shape.depth == 1 or not (shape.first or shape.last):
             return 0.0

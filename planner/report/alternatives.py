@@ -62,7 +62,8 @@ def alternatives_section(entries: Sequence[Considered], top: int | None = None) 
     ]
     strong = [index for index, entry in enumerate(shown) if entry.chosen]
     left = [Paragraph(f"{len(shown)} of {len(entries)} families shown")] if len(shown) < len(entries) else []
-    return section("Considered", table(columns, rows, strong), *left)
+    note = Paragraph("good plans of each family, not proven ones; percentages are of the chosen step")
+    return section("Considered", table(columns, rows, strong), *left, note)
 
 
 def advice_section(lines: Sequence[str]) -> Group:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from planner.calibration import Calibration
+from planner.cost.binding import Binding
 from planner.report.alternatives import Considered, considered
 from planner.report.compare import Contender
 from planner.report.keys import (
@@ -15,9 +16,12 @@ from planner.report.keys import (
     Json,
     advice_keys,
     alternative_keys,
+    binding_keys,
     diagnosis_keys,
+    idle_cost_keys,
     idle_keys,
     kind_keys,
+    limit_cost_keys,
     nearest_keys,
     neighbour_keys,
     no_plan_keys,
@@ -70,6 +74,8 @@ def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec
         "solved": result.solved,
         "alternatives": [alternative_keys(entry) for entry in considered(result.alternatives)],
         "advice": [advice_keys(entry) for entry in result.advice],
+        "idle_costs": [idle_cost_keys(entry) for entry in result.idle_costs],
+        "limit_costs": [limit_cost_keys(entry) for entry in result.limit_costs],
         "diagnosis": diagnosis_keys(result.diagnosis),
         "warnings": [*result.warnings, *(result.best.estimate.warnings if result.best else ())],
         "understood": understood_keys(cluster, model),
@@ -97,10 +103,12 @@ def explain_document(
     proof: Proof | None,
     alternatives: Sequence[Considered],
     found: Sequence[Neighbour],
+    binds: Binding,
 ) -> Document:
-    """The answer of ``explain``: the plan, the families that lost, and what one changed decision costs."""
+    """The answer of ``explain``: the plan, what binds it, the families that lost, what one changed decision costs."""
     return {
         **plan_document("explain", scored, cluster, model, proof),
+        "binding": binding_keys(binds),
         "alternatives": [alternative_keys(entry) for entry in alternatives],
         "neighbours": [neighbour_keys(entry) for entry in found],
     }

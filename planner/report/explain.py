@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group
 
 from planner.cost.values import Estimate, GroupEstimate, StageEstimate
-from planner.report.layout import bullets, section
-from planner.report.memory import device_text, fullest, largest_component
+from planner.report.layout import section
+from planner.report.memory import device_text
 from planner.report.neighbours import Neighbour
-from planner.report.numbers import TimeUnit, duration, gib, percent, time_unit
+from planner.report.numbers import TimeUnit, duration, percent, time_unit
 from planner.report.paragraph import Paragraph
 from planner.report.plan_table import CAUSES
 from planner.report.stage_table import stage_runs
@@ -100,44 +100,6 @@ def _links(stage: StageEstimate) -> str:
     parts = [f"gradients: {stage.crosses}"] if replicas > 1 else []
     parts += [f"next: {stage.link}"] if stage.link else []
     return ", ".join(parts) or "with no other stage"
-
-
-def binding_section(estimate: Estimate) -> Group:
-    """The device with the least room, and the links that cost most."""
-    return section("What binds", bullets([memory_line(estimate), *link_lines(estimate)]))
-
-
-def memory_line(estimate: Estimate) -> str:
-    """The fullest device, its free space and its largest component."""
-    index, group = fullest(estimate)
-    name, size = largest_component(group.memory)
-    room = group.memory.headroom_bytes
-    left = f"{gib(room)} GiB free" if room >= 0 else f"lacks {gib(-room)} GiB"
-    whole = gib(group.memory.capacity_bytes)
-    return (
-        f"memory: stage {index} on {device_text(group)}, {left} of {whole}; most is {name}, {gib(size)} GiB"
-    )
-
-
-def link_lines(estimate: Estimate) -> Iterator[str]:
-    """The slowest gradient reduction and the slowest send."""
-    stages = list(enumerate(estimate.stages))
-    index, stage = max(stages, key=lambda entry: entry[1].sync_seconds)
-    if stage.sync_seconds > 0:
-        share = percent(stage.sync_seconds / estimate.step_seconds)
-        took = duration(stage.sync_seconds)
-        yield f"gradients: stage {index} over {_over(stage.crosses)}, {took} exposed in a step ({share})"
-    index, stage = max(stages, key=lambda entry: entry[1].send_seconds)
-    if stage.send_seconds > 0:
-        share = percent(stage.send_seconds / (stage.forward_seconds + stage.backward_seconds))
-        took = duration(stage.send_seconds)
-        where = f"stage {index} to {index + 1} over {_over(stage.link)}"
-        yield f"sends: {where}, {took} a micro-batch ({share} of its work)"
-
-
-def _over(path: str) -> str:
-    """A path in words."""
-    return "the links inside a node" if path == "node" else path
 
 
 def neighbours_section(found: Sequence[Neighbour], first: Scored) -> Group:

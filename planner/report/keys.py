@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 
+from planner.cost.binding import Binding
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.plan import Plan
 from planner.report.alternatives import Considered
@@ -11,7 +12,7 @@ from planner.report.neighbours import Neighbour
 from planner.report.proof import Proof
 from planner.report.ranks import RankRun, idle_devices
 from planner.report.verdict import misfits
-from planner.search.values import Advice, Diagnosis, Nearest, Scored
+from planner.search.values import Advice, Diagnosis, IdleCost, LimitCost, Nearest, Scored
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.topology import Kind, Path
@@ -165,6 +166,47 @@ def advice_keys(entry: Advice) -> Document:
         "change": entry.change,
         "faster": entry.faster,
         **_speed_keys(entry.scored.estimate),
+    }
+
+
+def idle_cost_keys(entry: IdleCost) -> Document:
+    """What using idle devices would take."""
+    return {
+        "pool": entry.pool,
+        "gpu": entry.gpu,
+        "idle": entry.idle,
+        "taken": entry.taken,
+        "slower": entry.slower,
+        "reason": entry.reason,
+        "step_seconds": entry.scored.estimate.step_seconds if entry.scored else None,
+    }
+
+
+def limit_cost_keys(entry: LimitCost) -> Document:
+    """What a limit of the user costs."""
+    return {
+        "limit": entry.limit,
+        "given": list(entry.given),
+        "instead": list(entry.instead),
+        "costs": entry.costs,
+        **_speed_keys(entry.scored.estimate),
+    }
+
+
+def binding_keys(found: Binding) -> Document:
+    """The device with least room, and the links that the step waits for."""
+    device = found.device
+    return {
+        "device": {
+            "stage": device.stage,
+            "pool": device.pool,
+            "gpu": device.gpu,
+            "headroom_bytes": device.memory.headroom_bytes,
+            "next_micro_batch": device.next_micro_batch,
+            "next_micro_batch_bytes": device.next_micro_batch_bytes,
+            "layer_bytes": device.layer_bytes,
+        },
+        "links": [asdict(link) for link in found.links],
     }
 
 

@@ -56,12 +56,6 @@ def _cells(memory: Memory, offloads: bool) -> list[str]:
     return [*parts, gib(fixed), gib(memory.headroom_bytes), gib(memory.capacity_bytes), *host]
 
 
-def fullest(estimate: Estimate) -> tuple[int, GroupEstimate]:
-    """Stage and group with the least room left."""
-    found = [(index, group) for index, stage in enumerate(estimate.stages) for group in stage.groups]
-    return min(found, key=lambda entry: entry[1].memory.headroom_bytes)
-
-
 def largest_component(memory: Memory) -> tuple[str, float]:
     """Name and bytes of the component that takes most."""
     name = max(COMPONENTS, key=lambda name: float(getattr(memory, name)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 
 from planner.cost.values import Breakdown, Estimate
 from planner.plan import Plan
+from planner.report.costs import idle_text
 from planner.report.goal import cost_text
 from planner.report.layout import section
 from planner.report.numbers import count, duration, percent, rate, significant
@@ -16,7 +17,7 @@ from planner.report.paragraph import Paragraph
 from planner.report.proof import Proof, proof_text
 from planner.report.stage_table import FEW, stage_table
 from planner.report.traits import offload_text, recompute_text
-from planner.search.values import Scored
+from planner.search.values import IdleCost, Scored
 from planner.spec.cluster import ClusterSpec
 
 CAUSES: dict[str, str] = {
@@ -32,10 +33,16 @@ CAUSES: dict[str, str] = {
 """Exposed causes of step time, in the order they are shown."""
 
 
-def plan_section(scored: Scored, cluster: ClusterSpec, proof: Proof | None = None, few: int = FEW) -> Group:
-    """Heading, stages (more than ``few`` are put together), what a step takes, and the proof."""
+def plan_section(
+    scored: Scored,
+    cluster: ClusterSpec,
+    proof: Proof | None = None,
+    few: int = FEW,
+    idle: Sequence[IdleCost] = (),
+) -> Group:
+    """Heading, stages (more than ``few`` are put together), what a step takes, idle devices, and the proof."""
     lines: list[RenderableType] = [stage_table(scored.estimate, few)]
-    lines += [Paragraph(line) for line in summary_lines(scored.estimate, cluster)]
+    lines += [Paragraph(line) for line in summary_lines(scored.estimate, cluster, idle)]
     if proof is not None:
         lines.append(Paragraph(proof_text(proof)))
     return section(f"Plan: {headline(scored.plan)}", *lines)
@@ -58,7 +65,7 @@ def headline(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def summary_lines(estimate: Estimate, cluster: ClusterSpec) -> Iterator[str]:
+def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleCost] = ()) -> Iterator[str]:
     """Step time and throughput, where the time goes, and how much of the cluster is used."""
     step = f"step {duration(estimate.step_seconds, estimate.spread)}"
     useful = f"{significant(estimate.tflops_per_gpu)} TFLOP/s per device (MFU {percent(estimate.mfu)})"
@@ -66,12 +73,14 @@ def summary_lines(estimate: Estimate, cluster: ClusterSpec) -> Iterator[str]:
     yield time_text(estimate.breakdown)
     total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     used = f"all {total}" if estimate.devices == total else f"{estimate.devices} of {total}"
-    yield f"uses {used} devices{_idle_text(estimate, cluster)}"
+    told = {(entry.pool, entry.gpu) for entry in idle}
+    yield f"uses {used} devices{_idle_text(estimate, cluster, told)}"
+    yield from map(idle_text, idle)
     yield from running_cost_lines(estimate)
 
 
-def _idle_text(estimate: Estimate, cluster: ClusterSpec) -> str:
-    """``; idle: 4 T4 (t4)``; empty when all devices work."""
+def _idle_text(estimate: Estimate, cluster: ClusterSpec, told: Container[tuple[str, str]]) -> str:
+    """``; idle: 4 T4 (t4)``; empty when all devices work, or those that do not have a line of their own."""
     used: Counter[tuple[str, str]] = Counter()
     for group in (group for stage in estimate.stages for group in stage.groups):
         used[group.pool, group.gpu] += group.tp * group.count
@@ -80,6 +89,7 @@ def _idle_text(estimate: Estimate, cluster: ClusterSpec) -> str:
         for pool in cluster.pools
         for gpu in dict.fromkeys(pool.devices)
         if (left := len(pool.hosts) * pool.devices.count(gpu) - used[pool.name, gpu])
+        and (pool.name, gpu) not in told
     ]
     return f"; idle: {', '.join(idle)}" if idle else ""
 

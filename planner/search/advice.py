@@ -19,8 +19,8 @@ WORTH = 0.01
 MAX_COMBINATIONS = 256
 """Ways to give every pool degrees of its own that are tried on the stages of a plan."""
 
-ROUNDS = 10
-"""Outer choices solved per target: advice is a hint, not a proof."""
+ROUNDS = 4
+"""Rounds per target: advice is a hint, not a proof."""
 
 
 def advise(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Advice, ...]:

@@ -12,6 +12,7 @@ from planner.search.advice import advise
 from planner.search.diagnose import diagnose
 from planner.search.explorer import Explorer
 from planner.search.families import alternatives
+from planner.search.limit_costs import limit_costs
 from planner.search.objectives import BestSearch
 from planner.search.rungs import value_of
 from planner.search.solve import search
@@ -99,6 +100,7 @@ def _explained(result: SearchResult, found: BestSearch, reporter: Reporter) -> S
         result,
         alternatives=(*families, *_elsewhere(result.best, found)),
         advice=advise(result.best, own, found.limits),
+        limit_costs=limit_costs(result.best, own, found.limits),
     )
 
 

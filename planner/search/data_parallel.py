@@ -139,6 +139,12 @@ class Shares:
             self._most[key] = low
         return self._most[key]
 
+    def missing_bytes(self, kind: Kind) -> float:
+        """What a device lacks for one sequence when all devices share the states; not positive when it fits."""
+        devices = sum(item.devices for item in self.kinds)
+        memory = self.pricer.memory(self._shape(1), self._group(kind, 1, 1, 1), devices)
+        return -memory.headroom_bytes
+
     def _alone(
         self, used: list[tuple[Kind, int]], most: list[int], ring: Ring
     ) -> tuple[ReplicaGroup, ...] | None:

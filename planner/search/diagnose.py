@@ -12,6 +12,7 @@ from planner.cost.memory import OPTIMIZER_BYTES
 from planner.search.baselines.building import best_of, missing_bytes
 from planner.search.baselines.even import equal_batches, even_pipelines
 from planner.search.explorer import Explorer
+from planner.search.limit_costs import OPTIONS, given, option_text, used, values, without
 from planner.search.space import usable_kinds
 from planner.search.values import Diagnosis, Limits, Scored, Silent
 from planner.spec.cluster import ClusterSpec
@@ -89,11 +90,14 @@ def _describe(scored: Scored) -> str:
 
 def _hints(estimator: Estimator, limits: Limits) -> Iterator[str]:
     cluster, model = estimator.cluster, estimator.model
-    free = replace(limits, zero=None, tp=None, pp=None, micro_batch=None, recompute=None)
-    if free != limits and fits(cluster, model, estimator, free):
-        yield "fits without the limits on --zero, --tp, --pp, --micro-batch and --recompute"
-    if limits.target is not None and fits(cluster, model, estimator, replace(limits, target=None)):
-        yield f"fits with another target than {limits.target}"
+    alone = [(name, _plan(cluster, model, estimator, without(limits, name))) for name in given(limits)]
+    for name, scored in alone:
+        if scored is not None:
+            instead = option_text(name, used(name, scored))
+            yield f"fits with {instead} instead of {option_text(name, values(getattr(limits, name)))}"
+    together = len(alone) > 1 and all(scored is None for _, scored in alone)
+    if together and fits(cluster, model, estimator, without(limits, *given(limits))):
+        yield f"fits without the limits on {', '.join(OPTIONS[name] for name in given(limits))}"
     if _no_reserve(cluster) != cluster and fits(_no_reserve(cluster), model, estimator, limits):
         yield "fits with reserve_gib: 0, which leaves no room for fragmentation"
     nodes = _more_nodes(estimator, limits)
@@ -106,9 +110,14 @@ def _hints(estimator: Estimator, limits: Limits) -> Iterator[str]:
 
 def fits(cluster: ClusterSpec, model: ModelSpec, estimator: Estimator, limits: Limits) -> bool:
     """True when some plan fits."""
+    return _plan(cluster, model, estimator, limits) is not None
+
+
+def _plan(cluster: ClusterSpec, model: ModelSpec, estimator: Estimator, limits: Limits) -> Scored | None:
+    """Some plan that fits; None when few rounds find none."""
     explorer = Explorer(Estimator(cluster, model, estimator.calibration), replace(limits, gap=0.9), Silent())
     explorer.run(rounds=20)
-    return explorer.best is not None
+    return explorer.best
 
 
 def _no_reserve(cluster: ClusterSpec) -> ClusterSpec:

@@ -71,6 +71,7 @@ class Explorer:
         self._taken_bound = 0.0
         self.candidates = 0
         self.solved = 0
+        self._rounds = 0
         self.interrupted = False
         self._heap: list[tuple[float, int, Item]] = []
         self._count = 0
@@ -120,13 +121,16 @@ class Explorer:
         return self.best
 
     def run(self, *, rounds: int | None = None) -> None:
-        """Search all targets the limits allow, or at most so many ``rounds``; an interrupt keeps the best so far."""
+        """Search all targets the limits allow, or at most so many ``rounds`` of one choice each.
+
+        An interrupt keeps the best so far.
+        """
         try:
             self._open()
             self._taken_bound = float("inf")
             self._first_plans()
             self._polish()
-            while self._heap and not self.out_of_time and (rounds is None or self.solved < rounds):
+            while self._heap and not self.out_of_time and (rounds is None or self._rounds < rounds):
                 if self._heap[0][0] >= self.incumbent * (1 - self.limits.gap):
                     break
                 self._taken_bound, _, item = heappop(self._heap)
@@ -264,6 +268,7 @@ class Explorer:
 
     def _continue(self, opened: OpenChoice) -> None:
         """One round; back on the heap with a better bound, unless nothing is left to find in it."""
+        self._rounds += 1
         opened.step(self.incumbent, self._seconds_left())
         self.offer(opened.best)
         if opened.closed:
@@ -274,6 +279,7 @@ class Explorer:
     def _data_parallel(self, choice: DataParallel) -> None:
         """All ways to choose devices, most promising first; every way is exact, so the least is the bound."""
         self.solved += 1
+        self._rounds += 1
         estimator = self.view(choice).estimator
         shares = Shares(choice, estimator, self.limits)
         ways = sorted((shares.bound(way), way) for way in shares.ways())

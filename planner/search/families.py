@@ -1,58 +1,88 @@
-"""The best plan of each family of plans, and the reason it lost."""
+"""A good plan of each family of plans, and the reason it lost."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from planner.cost.estimate import Estimator
-from planner.search.baselines.one_pool import only_pool
+from planner.search.causes import reason_against
+from planner.search.data_parallel import Shares
+from planner.search.data_parallel import choices as data_parallel_choices
+from planner.search.devices import Wanted, everywhere, quick_plan
 from planner.search.explorer import Explorer
+from planner.search.space import targets_of, usable_kinds
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.targets import TARGETS
+from planner.units import gib_from_bytes
 
-CAUSES = {
-    "compute_seconds": "computation",
-    "recompute_seconds": "recomputation",
-    "tensor_parallel_seconds": "tensor-parallel collectives",
-    "zero_seconds": "ZeRO gathers in every micro-batch",
-    "bubble_seconds": "waiting in the pipeline",
-    "gradient_sync_seconds": "gradient synchronisation",
-    "optimizer_seconds": "the optimizer",
-    "offload_seconds": "copies between devices and hosts",
-}
+NOT_FOUND = "no plan found that fits"
 
+GAP = 0.1
+"""Gap to which a pool is searched on its own."""
 
-GAP = 0.03
-"""Gap to which the data-parallel plans of a family that lost are solved."""
-
-CLOSE = 1.1
-"""Only plans that lose by less than this factor are worth some rounds of the ILP."""
+ROUNDS = 20
+"""Rounds of such a search."""
 
 
 def alternatives(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Alternative, ...]:
-    """The chosen plan first, then one plan for each other family, fastest first, then those that fit nowhere."""
+    """The chosen plan first, then a good plan of each other family, fastest first, then those without one."""
     own = family_of(best)
     chosen = Alternative(family=own, scored=best, chosen=True, reason="chosen")
-    near = CLOSE * best.estimate.step_seconds
     others = [
-        _lost(
-            name,
-            Explorer(estimator, replace(restricted, gap=max(limits.gap, GAP)), Silent()).quick(near),
-            best,
-        )
-        for name, restricted in families(limits)
-        if name != own
+        _family(name, restricted, best, estimator) for name, restricted in families(limits) if name != own
     ]
-    if len(estimator.cluster.pools) > 1:
-        used = {group.pool for stage in best.plan.stages for group in stage.replicas}
-        for pool in estimator.cluster.pools:
-            if used != {pool.name}:
-                item = only_pool(estimator, pool.name, limits)
-                others.append(_lost(item.family, item.scored, best))
+    pools = estimator.cluster.pools
+    used = {group.pool for stage in best.plan.stages for group in stage.replicas}
+    if len(pools) > 1:
+        others += [_only(pool.name, best, estimator, limits) for pool in pools if used != {pool.name}]
     others.sort(
         key=lambda item: (item.scored is None, item.scored.estimate.step_seconds if item.scored else 0.0)
     )
     return chosen, *others
+
+
+def _family(name: str, limits: Limits, best: Scored, estimator: Estimator) -> Alternative:
+    scored = quick_plan(estimator, limits, everywhere(estimator))
+    return _lost(name, scored, best, _lack(estimator, limits) or NOT_FOUND)
+
+
+def _only(pool: str, best: Scored, estimator: Estimator, limits: Limits) -> Alternative:
+    if any(row.dp_per_stage for row in targets_of(limits)):
+        scored = _alone(pool, estimator, limits)
+    else:
+        scored = quick_plan(estimator, limits, Wanted(pools=frozenset((pool,))))
+    precision = estimator.model.training.precision
+    able = any(kind.pool == pool for kind in usable_kinds(estimator.topology, estimator.model))
+    return _lost(f"only {pool}", scored, best, NOT_FOUND if able else f"no {precision}")
+
+
+def _alone(pool: str, estimator: Estimator, limits: Limits) -> Scored | None:
+    """A short search of one pool, for targets whose stages choose their own degrees: those have no quick plans."""
+    cluster = estimator.cluster
+    kept = tuple(item for item in cluster.pools if item.name == pool)
+    alone = Estimator(cluster.model_copy(update={"pools": kept}), estimator.model, estimator.calibration)
+    explorer = Explorer(alone, replace(limits, gap=max(limits.gap, GAP)), Silent())
+    explorer.run(rounds=ROUNDS)
+    return explorer.best
+
+
+def _lack(estimator: Estimator, limits: Limits) -> str | None:
+    """By how much the roomiest device is too small for data parallelism; None when it is not, or not known."""
+    missing = min(
+        (
+            (shares.missing_bytes(kind), kind)
+            for row in targets_of(limits)
+            for choice in data_parallel_choices(row, limits, estimator)
+            for shares in (Shares(choice, estimator, limits),)
+            for kind in shares.kinds
+        ),
+        key=lambda item: item[0],
+        default=None,
+    )
+    if missing is None or missing[0] <= 0:
+        return None
+    size, kind = missing
+    return f"does not fit: {kind.gpu} ({kind.pool}) lacks {gib_from_bytes(size):.1f} GiB"
 
 
 def families(limits: Limits) -> list[tuple[str, Limits]]:
@@ -96,26 +126,6 @@ def family_of(scored: Scored) -> str:
     return f"{row.name}: data + tensor" if wide else f"{row.name}: data parallel"
 
 
-def _lost(name: str, scored: Scored | None, best: Scored) -> Alternative:
-    reason = "does not fit" if scored is None else reason_against(scored, best)
+def _lost(name: str, scored: Scored | None, best: Scored, without: str) -> Alternative:
+    reason = without if scored is None else reason_against(scored, best)
     return Alternative(family=name, scored=scored, chosen=False, reason=reason)
-
-
-def reason_against(loser: Scored, winner: Scored) -> str:
-    """The component in which a plan loses most, or the devices it leaves idle."""
-    difference = loser.estimate.step_seconds - winner.estimate.step_seconds
-    if abs(difference) < 5e-4 * winner.estimate.step_seconds:
-        return "as fast"
-    if difference < 0:
-        return "faster"
-    idle = winner.plan.devices - loser.plan.devices
-    names = [field.name for field in fields(loser.estimate.breakdown) if field.name in CAUSES]
-    worse = {
-        name: getattr(loser.estimate.breakdown, name) - getattr(winner.estimate.breakdown, name)
-        for name in names
-    }
-    worst = max(worse, key=lambda name: worse[name])
-    share = worse[worst] / winner.estimate.step_seconds
-    if idle > 0 and worst == "compute_seconds":
-        return f"leaves {idle} more devices idle"
-    return f"{CAUSES[worst]}: {share:+.0%} of the chosen step"

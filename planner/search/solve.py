@@ -11,6 +11,8 @@ from planner.search.advice import advise
 from planner.search.diagnose import diagnose
 from planner.search.explorer import Explorer
 from planner.search.families import alternatives
+from planner.search.idle import idle_costs
+from planner.search.limit_costs import limit_costs
 from planner.search.values import Limits, Reporter, SearchResult, Silent
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
@@ -27,7 +29,8 @@ def search(
 ) -> SearchResult:
     """The fastest plan that fits, with a bound that no plan of the space beats.
 
-    ``explain`` adds the best plan of each family, advice beyond the target, and a diagnosis when nothing fits.
+    ``explain`` adds a good plan of each family, advice beyond the target, what idle devices and limits cost, and a
+    diagnosis when nothing fits.
     An interrupt keeps the best plan so far.
     """
     start = monotonic()
@@ -64,6 +67,8 @@ def _explained(result: SearchResult, estimator: Estimator, limits: Limits) -> Se
             result,
             alternatives=alternatives(result.best, estimator, limits),
             advice=advise(result.best, estimator, limits),
+            idle_costs=idle_costs(result.best, estimator, limits),
+            limit_costs=limit_costs(result.best, estimator, limits),
         )
     except KeyboardInterrupt:
         return replace(result, interrupted=True)

@@ -16,6 +16,8 @@ Objective = Literal["time", "cost", "energy"]
 """What is least: seconds of a step, price of a token, or energy of a token."""
 LimitName = Literal["max_cost_per_million_tokens", "min_tokens_per_second"]
 """Limits of a goal on the plan, by the name of their field."""
+PlanLimit = Literal["target", "zero", "tp", "pp", "micro_batch", "recompute"]
+"""Limits on the plan itself, by the name of their field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,37 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdleCost:
+    """Idle devices of one kind, and what a plan that uses them would take."""
+
+    pool: str
+    gpu: str
+    idle: int
+    """How many the chosen plan leaves idle."""
+    taken: int
+    """How many of them the plan found uses."""
+    slower: float | None
+    """Its step over that of the chosen plan, less 1; negative when it is faster, None without a plan."""
+    reason: str
+    """The component in which it loses most, or why there is none."""
+    scored: Scored | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitCost:
+    """A limit of the user without which a faster plan was found; there may be faster ones yet."""
+
+    limit: PlanLimit
+    given: tuple[int | str, ...]
+    """The values it allows."""
+    instead: tuple[int | str, ...]
+    """The values of the faster plan."""
+    costs: float
+    """Step with the limit over the step without it, less 1."""
+    scored: Scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Why nothing fits and what would."""
 
@@ -131,6 +164,10 @@ class SearchResult:
     """Sub-clusters that the bound is over; None when the cluster was searched as one."""
     objective_bound: float | None = None
     """No plan of the sub-clusters is below: a step's seconds, a million tokens' price, or a token's joules."""
+    idle_costs: tuple[IdleCost, ...] = ()
+    """What using the idle devices would take; empty when all work, and under a goal."""
+    limit_costs: tuple[LimitCost, ...] = ()
+    """Limits that cost more than 5 %."""
     nearest: tuple[Nearest, ...] = ()
     """What comes nearest where plans fit but none meets the goal."""
 

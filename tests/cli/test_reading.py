@@ -163,6 +163,11 @@ def test_explain_says_why(hetplan: Command, files: Path) -> None:
     assert "4 A100 (a100): a100-02, devices 0-3" in done.out
     found = json.loads(hetplan("explain", "plan.yaml", "--json").out)
     assert {"neighbours", "alternatives", "idle"} <= set(found)
+    device, links = found["binding"]["device"], found["binding"]["links"]
+    assert f"memory: stage {device['stage']} on {device['gpu']} ({device['pool']})" in done.out
+    assert links
+    assert all(f"{link['traffic']} over" in done.out for link in links)
+    assert links[0]["share"] == pytest.approx(links[0]["seconds"] / found["step_seconds"])
 
 
 def test_a_plan_edited_by_hand_loses_its_proof(hetplan: Command, files: Path, made_up: None) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,7 @@ def test_the_report(hetplan: Command, answer: Fake) -> None:
         "                                         0.40 of the speed of an A100\n"
         "  ZeRO-3 data parallel      -         -  V100 (v100) lacks 3.2 GiB at\n"
         "                                         micro-batch 1\n"
+        "  good plans of each family, not proven ones; percentages are of the chosen step\n"
         "\n"
         "Beyond this target\n"
         "  - 4.1 % faster with tp 2 on the v100 stage: needs flagscale\n"
@@ -81,6 +83,45 @@ def test_the_report(hetplan: Command, answer: Fake) -> None:
         "  ! 4 of 8 V100 (v100) stay idle: their memory does not help this model\n"
         "\n"
         "Next: hetplan emit plan.yaml -o run/\n"
+    )
+
+
+def test_idle_devices_and_limits_that_cost(hetplan: Command, answer: Fake) -> None:
+    """Idle devices in the plan section, limits in one of their own, both in ``--json``."""
+    answer.result = replace(
+        examples.found(), idle_costs=examples.IDLE_COSTS, limit_costs=examples.LIMIT_COSTS
+    )
+    done = hetplan("search", "c.yaml", "m.yaml", "--tp", "4")
+    assert (
+        "  uses 8 of 16 devices\n"
+        "  idle: 4 V100 (v100): using them costs +7.0 % (waiting in the pipeline)\n"
+        "  idle: 4 A100 (a100): no plan found that fits and uses them\n"
+    ) in done.out
+    assert (
+        "What the limits cost\n  - --tp 4 costs 12 %: with --tp 1,2 the step is 24.3 s instead of 27.2 s\n"
+    ) in done.out
+    found = json.loads(hetplan("search", "c.yaml", "m.yaml", "--json").out)
+    assert found["idle_costs"][0]["slower"] == 0.07
+    assert found["idle_costs"][1]["step_seconds"] is None
+    assert found["limit_costs"][0] == {
+        "limit": "tp",
+        "given": [4],
+        "instead": [1, 2],
+        "costs": 0.12,
+        "step_seconds": 24.3,
+        "tokens_per_second": pytest.approx(256 * 2048 / 24.3),
+    }
+
+
+def test_a_limit_that_hurts_is_told_from_the_files_on(hetplan: Command) -> None:
+    """The real search of shipped files."""
+    files = [str(ROOT / "cluster_specs" / "lab.yaml"), str(ROOT / "model_specs" / "gpt2_345m.yaml")]
+    found = json.loads(hetplan("search", *files, "--pp", "1", "--zero", "3", "--json").out)
+    costs = {entry["limit"]: entry["costs"] for entry in found["limit_costs"]}
+    assert costs["zero"] > 0.3
+    assert (
+        "What the limits cost\n  - --zero 3 costs"
+        in hetplan("search", *files, "--pp", "1", "--zero", "3").out
     )
 
 

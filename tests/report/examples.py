@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.cost.binding import Binding, BusyLink, TightDevice
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.search.pareto import Front, Point
-from planner.search.values import Advice, Alternative, Diagnosis, Goal, Nearest, Scored, SearchResult
+from planner.search.values import (
+    Advice,
+    Alternative,
+    Diagnosis,
+    Goal,
+    IdleCost,
+    LimitCost,
+    Nearest,
+    Scored,
+    SearchResult,
+)
 from planner.spec.cluster import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.spec.model import ModelSpec, TrainingSpec
 
@@ -194,6 +205,49 @@ ALTERNATIVES = (
         reason="stage 1 takes 2.6 x stage 0: a V100 has 0.40 of the speed of an A100",
     ),
     Alternative(family="pipeline", scored=scored(), chosen=True, reason="chosen"),
+)
+
+
+IDLE_COSTS = (
+    IdleCost(
+        pool="v100",
+        gpu="V100",
+        idle=4,
+        taken=4,
+        slower=0.07,
+        reason="waiting in the pipeline",
+        scored=scored(20, 29.1),
+    ),
+    IdleCost(
+        pool="a100",
+        gpu="A100",
+        idle=4,
+        taken=0,
+        slower=None,
+        reason="no plan found that fits and uses them",
+        scored=None,
+    ),
+)
+LIMIT_COSTS = (
+    LimitCost(limit="tp", given=(4,), instead=(1, 2), costs=0.12, scored=scored(24, 24.3)),
+    LimitCost(
+        limit="recompute", given=("selective",), instead=("none",), costs=0.06, scored=scored(24, 25.7)
+    ),
+)
+BINDING = Binding(
+    device=TightDevice(
+        stage=1,
+        pool="v100",
+        gpu="V100",
+        memory=memory(16.0, 1.2),
+        next_micro_batch=4,
+        next_micro_batch_bytes=1.2 * GIB,
+        layer_bytes=4.0 * GIB,
+    ),
+    links=(
+        BusyLink(traffic="sends", path="eth", stage=0, seconds=4.6, share=0.169),
+        BusyLink(traffic="tensor-parallel collectives", path="node", stage=1, seconds=2.72, share=0.1),
+    ),
 )
 
 

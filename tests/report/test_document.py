@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def documents() -> dict[str, Document]:
         "search --pareto": front_document(examples.front(), cluster, model),
         "predict": plan_document("predict", scored, cluster, model, None),
         "show": plan_document("show", scored, cluster, model, proof_of(result)),
-        "explain": explain_document(scored, cluster, model, proof_of(result), lost, around),
+        "explain": explain_document(scored, cluster, model, proof_of(result), lost, around, examples.BINDING),
         "compare": compare_document(
             [
                 Contender(name="a", scored=scored, cluster_devices=16),
@@ -89,7 +90,7 @@ def test_every_key_is_in_the_dictionary(command: str) -> None:
     assert found["command"] == command
     known = DOCUMENTS[command]
     undocumented = {path for path in paths(found, known) if path not in known}
-    assert undocumented <= {"diagnosis", "nearest", "plans[].plan"}
+    assert undocumented <= {"diagnosis", "nearest", "idle_costs", "limit_costs", "plans[].plan"}
 
 
 @pytest.mark.parametrize("command", sorted(DOCUMENTS))
@@ -99,6 +100,8 @@ def test_every_documented_key_exists(command: str) -> None:
     found = paths(json.loads(text(documents()[command])), known)
     if command == "search":
         failed = search_document(examples.infeasible(), examples.cluster(), examples.model())
+        costly = replace(examples.found(), idle_costs=examples.IDLE_COSTS, limit_costs=examples.LIMIT_COSTS)
+        found |= paths(json.loads(text(search_document(costly, examples.cluster(), examples.model()))), known)
         missed = search_document(examples.out_of_reach(), examples.cluster(), examples.model())
         found |= paths(json.loads(text(failed)), known) | paths(json.loads(text(missed)), known)
     assert set(known) - found <= {"warnings"} if command == "compare" else set(known) <= found

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from planner.calibration import ASSUMED
 from planner.cost.estimate import estimate
 from planner.plan import Offload, Plan, ReplicaGroup, Stage
-from planner.report.explain import balance_section, binding_section, neighbours_section, time_section
+from planner.report.explain import balance_section, neighbours_section, time_section
 from planner.report.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
 from planner.spec.cluster import HostSpec
@@ -43,18 +41,6 @@ def test_balance_shows_who_waits() -> None:
         "  load: work of a step against the busiest group; the others wait\n"
         "\n"
     )
-
-
-def test_binding_memory_and_links_are_named() -> None:
-    """The fullest device, the slowest send, the slowest reduction."""
-    priced = examples.scored().estimate
-    shown = drawn(binding_section(priced), 200)
-    assert "memory: stage 1 on V100 (v100), 3.3 GiB free of 16.0; most is gradients, 4.6 GiB" in shown
-    assert "sends: stage 0 to 1 over eth, 35.8 ms a micro-batch (24 % of its work)" in shown
-    assert "gradients" not in shown.replace("most is gradients", "")
-    synced = replace(priced.stages[0], sync_seconds=1.36, crosses="ib")
-    shown = drawn(binding_section(replace(priced, stages=(synced, priced.stages[1]))), 200)
-    assert "gradients: stage 0 over ib, 1.36 s exposed in a step (5.0 %)" in shown
 
 
 def test_neighbours_change_one_decision_each() -> None:

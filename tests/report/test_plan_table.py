@@ -157,6 +157,7 @@ def test_alternatives_chosen_first_impossible_last() -> None:
         "                                         0.40 of the speed of an A100\n"
         "  ZeRO-3 data parallel      -         -  V100 (v100) lacks 3.2 GiB at\n"
         "                                         micro-batch 1\n"
+        "  good plans of each family, not proven ones; percentages are of the chosen step\n"
         "\n"
     )
     assert "1 of 3 families shown" in drawn(alternatives_section(entries, top=1))

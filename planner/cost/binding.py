@@ -1,0 +1,160 @@
+"""What binds a plan: the device with least room, and the links whose traffic the step waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from planner.cost.estimate import Estimator, Priced, pipeline_ends, shape_of, with_sends
+from planner.cost.stage import Shape, chunk_layers
+from planner.cost.stage_price import StagePrice
+from planner.cost.values import Memory
+from planner.plan import Plan, ReplicaGroup
+from planner.targets import target
+
+Traffic = Literal["gradients", "tied embedding", "sends", "tensor-parallel collectives", "ZeRO gathers"]
+
+SMALLEST = 1e-3
+"""Share of a step below which a link does not bind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TightDevice:
+    """The device with least free memory, and what more work on it would need."""
+
+    stage: int
+    pool: str
+    gpu: str
+    memory: Memory
+    next_micro_batch: int | None
+    """The next larger micro-batch that its target can run; None without one."""
+    next_micro_batch_bytes: float | None
+    """What it needs more."""
+    layer_bytes: float | None
+    """What one layer more on its stage needs more; None without a pipeline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusyLink:
+    """Traffic of one kind over one path, and what the step would save if it took no time."""
+
+    traffic: Traffic
+    path: str
+    """``node``, or a fabric or gateway."""
+    stage: int
+    """The stage that spends most on it; sends go from it to the next."""
+    seconds: float
+    share: float
+    """``seconds`` of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What keeps a plan from being faster."""
+
+    device: TightDevice
+    links: tuple[BusyLink, ...]
+    """The one that costs most first; empty when no step waits for a link."""
+
+
+def binding(plan: Plan, estimator: Estimator) -> Binding:
+    """Memory and links that bind; raises PlanError for a plan that cannot run."""
+    priced = estimator.price(plan)
+    links = sorted(_links(plan, priced, estimator), key=lambda link: -link.seconds)
+    return Binding(device=_tightest(plan, priced, estimator), links=tuple(links))
+
+
+def _tightest(plan: Plan, priced: Priced, estimator: Estimator) -> TightDevice:
+    stage, index = min(
+        ((stage, index) for stage, price in enumerate(priced.stages) for index in range(len(price.memories))),
+        key=lambda place: priced.stages[place[0]].memories[place[1]].headroom_bytes,
+    )
+    group, memory = plan.stages[stage].replicas[index], priced.stages[stage].memories[index]
+    shape = shape_of(plan, stage)
+
+    def more(shape: Shape, group: ReplicaGroup) -> float:
+        changed = estimator.pricer(plan.target).memory(shape, group, priced.rings[stage].size)
+        return changed.used_bytes - memory.used_bytes
+
+    larger = _larger(plan, group)
+    deeper = replace(shape, chunks=chunk_layers(plan.stages[stage].layers + 1, plan.interleave))
+    return TightDevice(
+        stage=stage,
+        pool=group.pool,
+        gpu=group.gpu,
+        memory=memory,
+        next_micro_batch=larger.micro_batch if larger else None,
+        next_micro_batch_bytes=more(shape, larger) if larger else None,
+        layer_bytes=more(deeper, group) if plan.pp > 1 else None,
+    )
+
+
+def _larger(plan: Plan, group: ReplicaGroup) -> ReplicaGroup | None:
+    """The group with the same share in fewer, larger micro-batches; None when it has one."""
+    row = target(plan.target)
+    rule = row.batch_without_pipeline if plan.pp == 1 else row.batch_with_pipeline
+    for steps in range(group.steps - 1, 0, -1):
+        changed = replace(group, steps=steps)
+        if changed.micro_batch > group.micro_batch and (rule == "per-device" or not group.share % steps):
+            return changed
+    return None
+
+
+def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLink]:
+    step = _step(plan, priced)
+
+    def link(traffic: Traffic, path: str, cost: Callable[[int], float], seconds: float) -> Iterator[BusyLink]:
+        if seconds > SMALLEST * step:
+            stage = max(range(plan.pp), key=cost)
+            yield BusyLink(traffic=traffic, path=path, stage=stage, seconds=seconds, share=seconds / step)
+
+    tied = [_tied(plan, stage, estimator) for stage in range(plan.pp)]
+    reduced = [
+        (max(0.0, price.sync_seconds - seconds), ring.crosses)
+        for price, ring, (seconds, _) in zip(priced.stages, priced.rings, tied, strict=True)
+    ]
+    ends: tuple[tuple[Traffic, list[tuple[float, str]]], ...] = (
+        ("gradients", reduced),
+        ("tied embedding", tied),
+    )
+    for traffic, times in ends:
+        for path in dict.fromkeys(where for _, where in times):
+            spared = [seconds * (where == path) for seconds, where in times]
+            yield from link(traffic, path, spared.__getitem__, step - _step(plan, priced, spared))
+    for path in dict.fromkeys(sent.link for sent in priced.sends):
+        sends = [sent.seconds * (sent.link == path) for sent in priced.sends]
+        kept = [sent.seconds - free for sent, free in zip(priced.sends, sends, strict=True)]
+        forward, backward = with_sends(priced.stages, kept)
+        free = _step(plan, replace(priced, forward=forward, backward=backward))
+        yield from link("sends", path, sends.__getitem__, step - free)
+    causes = estimator.estimate(plan).breakdown
+    inside = [_waits(price, "tensor_parallel_seconds") for price in priced.stages]
+    yield from link("tensor-parallel collectives", "node", inside.__getitem__, causes.tensor_parallel_seconds)
+    gathers = [_waits(price, "zero_seconds") for price in priced.stages]
+    crosses = priced.rings[gathers.index(max(gathers))].crosses
+    yield from link("ZeRO gathers", crosses, gathers.__getitem__, causes.zero_seconds)
+
+
+def _tied(plan: Plan, stage: int, estimator: Estimator) -> tuple[float, str]:
+    """Seconds in which a stage adds up the two gradients of a tied embedding, and over what."""
+    pricer = estimator.pricer(plan.target, sockets=estimator.uses_sockets(plan))
+    shape = shape_of(plan, stage)
+    return max(
+        (pricer.tied_seconds(shape, group), pricer.topology.widest_fabric(group.pool) or "node")
+        for group in plan.stages[stage].replicas
+    )
+
+
+def _step(plan: Plan, priced: Priced, less: list[float] | None = None) -> float:
+    """Seconds of a step, ``less`` of the end of each stage left out."""
+    spared = less or [0.0] * plan.pp
+    ends = pipeline_ends(plan, priced)
+    return max(
+        end + price.tail_seconds - free for end, price, free in zip(ends, priced.stages, spared, strict=True)
+    )
+
+
+def _waits(price: StagePrice, cause: str) -> float:
+    """Exposed seconds of a micro-batch on the slowest replica of a stage, by cause."""
+    return float(getattr(price.micro_batches[price.slowest], cause))

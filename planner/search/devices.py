@@ -1,0 +1,191 @@
+"""Quick plans on some devices only, or with devices that a search left idle: good plans, not proven ones.
+
+They share bounds and prices with the search that went before, so a few dozen of them cost little.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from planner.cost.estimate import Estimator
+from planner.cost.running_cost import devices_of
+from planner.search.data_parallel import Shares
+from planner.search.data_parallel import choices as data_parallel_choices
+from planner.search.greedy import layered
+from planner.search.options import StageOptions
+from planner.search.space import Choice, Family, depths, families, targets_of
+from planner.search.values import Limits, Scored
+from planner.search.views import View, views
+
+TRIES = 16
+"""Choices with a pipeline or tensor parallelism that are tried, most promising first."""
+
+WAYS = 3
+"""Numbers of devices that are tried for each choice of data parallelism."""
+
+DeviceKind = tuple[str, str]
+"""(pool, gpu)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which devices a plan may use, and which it must."""
+
+    pools: frozenset[str]
+    least: Mapping[DeviceKind, int] = field(default_factory=dict)
+    """Devices of a kind that must work."""
+
+    def met_by(self, used: Mapping[DeviceKind, int]) -> bool:
+        """True when these devices are allowed and enough."""
+        allowed = all(pool in self.pools for (pool, _), count in used.items() if count)
+        return allowed and all(used.get(kind, 0) >= count for kind, count in self.least.items())
+
+
+def everywhere(estimator: Estimator) -> Wanted:
+    """Any devices of the cluster."""
+    return Wanted(pools=frozenset(pool.name for pool in estimator.cluster.pools))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranked:
+    """A choice, and about how long it takes."""
+
+    seconds: float
+    choice: Choice
+    view: View
+
+
+def quick_plan(estimator: Estimator, limits: Limits, wanted: Wanted) -> Scored | None:
+    """The fastest of a few dozen plans on the wanted devices; None when none of them fits."""
+    search = _QuickSearch(estimator, limits, wanted)
+    search.run()
+    return search.best
+
+
+class _QuickSearch:
+    """Keeps the fastest plan, and leaves out what cannot be faster."""
+
+    def __init__(self, estimator: Estimator, limits: Limits, wanted: Wanted) -> None:
+        self.estimator, self.limits, self.wanted = estimator, limits, wanted
+        self.best: Scored | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Step of the fastest plan so far."""
+        return self.best.estimate.step_seconds if self.best else float("inf")
+
+    def run(self) -> None:
+        """Data parallelism on the wanted devices, then what else promises most."""
+        ranked: list[_Ranked] = []
+        for row in targets_of(self.limits):
+            for network, view in views(self.estimator, row).items():
+                kinds = {kind.key for kind in view.kinds}
+                if not view.whole or not kinds >= self.wanted.least.keys():
+                    continue
+                for choice in data_parallel_choices(row, self.limits, view.estimator):
+                    self._share(Shares(choice, view.estimator, self.limits))
+                for family in families(row, self.limits, view.estimator.model, view.kinds):
+                    ranked += _rank(replace(family, network=network), view, self.limits, self.wanted)
+        self._stage(sorted(ranked, key=lambda item: item.seconds))
+
+    def _offer(self, scored: Scored | None) -> None:
+        if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.seconds:
+            self.best = scored if self.wanted.met_by(devices_of(scored.plan)) else self.best
+
+    def _share(self, shares: Shares) -> None:
+        """A batch per device: on most of the devices, and on all but those of one kind."""
+        ways = [
+            way
+            for way in shares.ways()
+            if self.wanted.met_by({kind.key: count for kind, count in zip(shares.kinds, way, strict=True)})
+        ]
+        ways.sort(key=lambda way: (-sum(way), way))
+        without = (next((way for way in ways if not way[index]), None) for index in range(len(shares.kinds)))
+        tried = {*ways[:WAYS], *(way for way in without if way is not None)}
+        for bound, way in sorted((shares.bound(way), way) for way in tried):
+            plan = shares.plan(way) if bound < self.seconds else None
+            if plan is not None:
+                self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
+
+    def _stage(self, ranked: list[_Ranked]) -> None:
+        """The most promising choices until one fits for each target and degrees."""
+        tried, done = 0, set()
+        for item in ranked:
+            family = item.choice.family
+            degrees = (family.target, family.tp, family.dp)
+            if item.seconds >= self.seconds or tried == TRIES:
+                break
+            if degrees in done:
+                continue
+            stages = StageOptions(item.choice, item.view.estimator, self.limits)
+            slots = _slots(stages, self.wanted)
+            tried += bool(slots)
+            for order in _both_ways(slots):
+                scored = layered(stages, order, self.estimator)
+                self._offer(scored)
+                done |= {degrees} if scored else set()
+
+
+def _both_ways(slots: list[int]) -> list[list[int]]:
+    """A pipeline and its reverse, where there is one and they differ."""
+    return [order for order in (slots, slots[::-1])[: 1 + (slots != slots[::-1])] if order]
+
+
+def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterator[_Ranked]:
+    """Depths of a family, each with about the seconds that the wanted devices need without any traffic."""
+    if family.tp is None or family.dp is None:
+        return
+    layers, width = view.estimator.model.layers, family.tp * family.dp
+    speeds = [speed for speed in view.bounds.speeds(family) if speed.kind[0] in wanted.pools]
+    slots = sum(speed.slots for speed in speeds)
+    offered = [
+        depth for depth in depths(family, limits, view.estimator.model, view.kinds) if depth <= slots + 1e-9
+    ]
+    if not offered:
+        return
+    filled = accumulate(int(speed.slots) for speed in speeds)
+    for depth in {*filled, *(offered[-1] >> shift for shift in range(offered[-1].bit_length()))} & {*offered}:
+        counts = {speed.kind: min(speed.slots, wanted.least.get(speed.kind, 0) / width) for speed in speeds}
+        for speed in speeds:
+            free = max(0.0, depth - sum(counts.values()))
+            counts[speed.kind] += min(free, speed.slots - counts[speed.kind])
+        rate = sum(counts[speed.kind] / speed.layer_seconds for speed in speeds)
+        room = sum(counts[speed.kind] * speed.most_layers for speed in speeds)
+        if room >= layers * (1 - 1e-9):
+            tail = layers / depth * max(speed.tail_seconds for speed in speeds if counts[speed.kind])
+            seconds = (family.micro_batches + depth - 1) * layers / rate + tail
+            yield _Ranked(seconds=seconds, choice=Choice(family=family, depth=depth, interleave=1), view=view)
+
+
+def _slots(stages: StageOptions, wanted: Wanted) -> list[int]:
+    """Compositions of the stages: first those that must be, then the fastest; none where there are too few."""
+    depth = stages.choice.depth
+    room = {kind.key: kind.devices for kind in stages.topology.kinds}
+    counts: Counter[int] = Counter()
+
+    def uses(index: int) -> Counter[DeviceKind]:
+        return Counter({(item.pool, item.gpu): item.devices for item in stages.compositions[index]})
+
+    def take(index: int, most: int) -> None:
+        number = min([most, *(room[kind] // devices for kind, devices in uses(index).items())])
+        counts[index] += number
+        for kind, devices in uses(index).items():
+            room[kind] -= number * devices
+
+    allowed = [
+        index
+        for index in range(len(stages.compositions))
+        if {pool for pool, _ in uses(index)} <= wanted.pools
+    ]
+    allowed.sort(key=lambda index: stages.option(min(1, depth - 1), index, 1).busy_seconds)
+    for kind, least in wanted.least.items():
+        for index in allowed:
+            have = sum(count * uses(taken)[kind] for taken, count in counts.items())
+            if uses(index)[kind] and have < least:
+                take(index, min(-((have - least) // uses(index)[kind]), depth - counts.total()))
+    for index in allowed:
+        take(index, depth - counts.total())
+    return [index for index in allowed for _ in range(counts[index])] if counts.total() == depth else []

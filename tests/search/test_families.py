@@ -1,0 +1,108 @@
+"""Families of plans and the reasons that they lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.cost.estimate import Estimator
+from planner.search.causes import reason_against, worst_cause
+from planner.search.families import alternatives, families, family_of
+from planner.search.solve import search
+from planner.search.values import Limits, Scored
+from tests.clusters import cluster, gpt, pool
+from tests.report import examples
+
+
+def changed(step_seconds: float, **causes: float) -> Scored:
+    """The example's plan with another step, some causes of it changed."""
+    scored = examples.scored(24, step_seconds)
+    breakdown = replace(examples.scored().estimate.breakdown, **causes)
+    return Scored(plan=scored.plan, estimate=replace(scored.estimate, breakdown=breakdown))
+
+
+def test_the_reason_is_the_component_that_grew_most() -> None:
+    """With its share of the winner's step; fewer devices are said where they are why."""
+    winner = examples.scored()
+    slower = changed(30.0, bubble_seconds=7.9, optimizer_seconds=0.3)
+    assert worst_cause(slower, winner)[0] == "waiting in the pipeline"
+    assert reason_against(slower, winner) == "waiting in the pipeline +10 %"
+    computes = changed(40.8, compute_seconds=19.04 + 13.6)
+    assert reason_against(computes, winner) == "computation +50 %"
+    plan = winner.plan
+    fewer = replace(plan, stages=tuple(replace(stage, replicas=stage.replicas) for stage in plan.stages))
+    more = tuple(
+        replace(stage, replicas=tuple(replace(group, count=2, share=128) for group in stage.replicas))
+        for stage in plan.stages
+    )
+    wide = Scored(plan=replace(plan, stages=more), estimate=winner.estimate)
+    assert reason_against(Scored(plan=fewer, estimate=computes.estimate), wide) == (
+        "computation +50 %, 8 fewer devices"
+    )
+
+
+def test_equal_and_faster_plans_lose_for_no_component() -> None:
+    """A search that stops within its gap may leave a faster plan to a family."""
+    winner = examples.scored()
+    assert reason_against(winner, winner) == "as fast"
+    assert reason_against(changed(27.064), winner) == "0.5 % faster: the search may stop before it"
+
+
+def test_families_lie_within_the_limits() -> None:
+    """No pipelines where one stage is asked for, no tensor parallelism for DeepSpeed."""
+    names = [name for name, _ in families(Limits(pp=(1,)))]
+    assert not any("pipeline" in name for name in names)
+    names = [name for name, _ in families(Limits(target="deepspeed", tp=(1,)))]
+    assert names == [f"deepspeed: ZeRO-{zero}" for zero in range(4)] + ["deepspeed: pipeline"]
+    assert families(Limits(target="deepspeed", tp=(2,))) == []
+
+
+def test_every_plan_is_of_its_family_or_pool() -> None:
+    """The family of a plan, told from the plan, is the one that it stands for."""
+    spec, model = cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)
+    best = search(spec, model, explain=False).best
+    assert best is not None
+    for entry in alternatives(best, Estimator(spec, model), Limits()):
+        if entry.scored is not None and entry.family.startswith("only "):
+            pools = {group.pool for stage in entry.scored.plan.stages for group in stage.replicas}
+            assert entry.family == f"only {' '.join(pools)}"
+        elif entry.scored is not None:
+            assert family_of(entry.scored) == entry.family
+
+
+def test_families_that_do_not_fit_say_what_is_missing() -> None:
+    """ZeRO-0 needs all states on every device; a pool without the number format has no plan."""
+    spec = cluster(pool("a"), pool("b", "V100"))
+    model = gpt(32, 4096, 32, global_batch=64, precision="bf16")
+    best = search(spec, model, explain=False).best
+    assert best is not None
+    found = {entry.family: entry for entry in alternatives(best, Estimator(spec, model), Limits())}
+    assert found["deepspeed: ZeRO-0"].scored is None
+    assert found["deepspeed: ZeRO-0"].reason.startswith("does not fit: A100 (a) lacks ")
+    assert found["only b"].reason == "no bf16"
+
+
+def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
+    """FlagScale: one row for each pool that is not the answer's."""
+    spec, model = (
+        cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)),
+        gpt(4, 1024, 8, global_batch=8),
+    )
+    limits = Limits(target="flagscale")
+    best = search(spec, model, limits=limits, explain=False).best
+    assert best is not None
+    used = {group.pool for stage in best.plan.stages for group in stage.replicas}
+    entries = alternatives(best, Estimator(spec, model), limits)[1:]
+    assert {entry.family for entry in entries} == {f"only {name}" for name in "ab" if used != {name}}
+    assert all(entry.scored is not None for entry in entries)
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(target="megatron")])
+def test_the_same_reasons_every_time(limits: Limits) -> None:
+    """Nothing depends on the clock or on what was searched before."""
+    spec, model = cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)
+    first, second = (search(spec, model, limits=limits) for _ in range(2))
+    assert first.alternatives == second.alternatives
+    assert first.idle_costs == second.idle_costs
+    assert first.advice == second.advice

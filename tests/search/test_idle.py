@@ -1,0 +1,61 @@
+"""What using idle devices costs."""
+
+from __future__ import annotations
+
+from planner.cost.estimate import Estimator
+from planner.cost.running_cost import devices_of
+from planner.search.idle import idle_costs
+from planner.search.solve import search
+from planner.search.values import IdleCost, Limits, SearchResult
+from planner.spec.cluster import ClusterSpec, GpuSpec
+from planner.spec.model import ModelSpec
+from tests.clusters import cluster, gpt, pool
+
+OLD = GpuSpec(name="OLD", memory_gib=8, memory_bandwidth_gBps=100, tflops={"fp16": 4})
+"""Too slow to be of any use beside an A100."""
+
+
+def found(spec: ClusterSpec, model: ModelSpec) -> tuple[SearchResult, dict[str, IdleCost]]:
+    """A Megatron search and its idle devices by pool."""
+    result = search(spec, model, limits=Limits(target="megatron"))
+    return result, {entry.pool: entry for entry in result.idle_costs}
+
+
+def test_a_slow_pool_is_idle_and_using_it_costs() -> None:
+    """A plan that really uses it, its step and the component in which it loses."""
+    spec = cluster(pool("a"), pool("o", "OLD", per_node=4), gpus={"OLD": OLD})
+    result, idle = found(spec, gpt(global_batch=64))
+    assert result.best is not None
+    entry = idle["o"]
+    assert entry.scored is not None
+    assert entry.slower is not None
+    assert entry.slower > 0
+    used = devices_of(entry.scored.plan) - devices_of(result.best.plan)
+    assert entry.taken == used["o", "OLD"] > 0
+    assert entry.idle == 4
+    assert entry.reason
+    assert entry.scored.estimate.fits
+    assert entry.scored.estimate.step_seconds >= result.bound_seconds
+
+
+def test_devices_that_cannot_be_used_say_why() -> None:
+    """No number format, no network, no memory."""
+    lonely = pool("x", "V100", per_node=2, fabric="island", nics=1)
+    spec = cluster(pool("a", per_node=2), pool("v", "V100", per_node=2), lonely)
+    result, idle = found(spec, gpt(4, 1024, 8, global_batch=8, precision="bf16"))
+    assert result.best is not None
+    assert {idle["v"].reason, idle["x"].reason} == {"no bf16"}
+    assert (idle["v"].scored, idle["v"].slower) == (None, None)
+    tiny = GpuSpec(name="TINY", memory_gib=2, memory_bandwidth_gBps=900, tflops={"fp16": 125})
+    spec = cluster(pool("a"), pool("t", "TINY", per_node=2), gpus={"TINY": tiny})
+    _, idle = found(spec, gpt(global_batch=64))
+    assert idle["t"].reason == "no plan found that fits and uses them"
+
+
+def test_nothing_is_said_when_all_devices_work() -> None:
+    """One pool, all used."""
+    spec, model = cluster(pool("a", per_node=4)), gpt(global_batch=64)
+    result = search(spec, model)
+    assert result.best is not None
+    assert result.best.plan.devices == 4
+    assert idle_costs(result.best, Estimator(spec, model), Limits()) == ()
