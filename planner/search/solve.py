@@ -11,6 +11,7 @@ from planner.search.advice import advise
 from planner.search.diagnose import diagnose
 from planner.search.explorer import Explorer
 from planner.search.families import alternatives
+from planner.search.ranking import ranked
 from planner.search.values import Limits, Reporter, SearchResult, Silent
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
@@ -32,7 +33,7 @@ def search(
     """
     start = monotonic()
     limits = limits or Limits()
-    estimator = Estimator(cluster, model, calibration)
+    estimator = Estimator(ranked(cluster), model, calibration)
     explorer = Explorer(estimator, limits, reporter or Silent())
     explorer.run()
     result = SearchResult(

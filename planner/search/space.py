@@ -56,7 +56,7 @@ class Choice:
 
 
 Composition = tuple[ReplicaGroup, ...]
-"""Devices of one stage, sorted by (pool, gpu)."""
+"""Devices of one stage, in the order of the kinds."""
 
 Islands = tuple[tuple[str, ...], ...]
 """Names of pools that reach each other without a slow link, one tuple an island; empty where nothing is slow."""

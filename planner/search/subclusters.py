@@ -74,7 +74,7 @@ def ladder(
     else:
         found = list(_growing(cluster, model, room))[:most]
     subs = (_subcluster(cluster, model, way) for way in dict.fromkeys(found))
-    return tuple(sorted(subs, key=lambda sub: (sub.total, sorted(sub.devices.items()))))
+    return tuple(sorted(subs, key=lambda sub: sub.total))
 
 
 def _room(cluster: ClusterSpec, use_at_most: Iterable[tuple[str, int]]) -> Mapping[str, int]:
