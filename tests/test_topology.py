@@ -20,7 +20,7 @@ def test_kinds_are_devices_of_one_pool() -> None:
     ]
     assert kinds[0].memory_bytes == 80 * 2**30
     assert kinds[0].replicas(2) == 1
-    assert kinds[0].replicas(3) == 6
+    assert kinds[2].replicas(3) == 6
 
 
 def two_fabrics(*links: FabricLinkSpec) -> ClusterSpec:
