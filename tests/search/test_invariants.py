@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from planner.calibration import ASSUMED, Calibration, Family
 from planner.cost.estimate import Estimator, estimate
 from planner.placement import ranks
+from planner.plan_check import check_plan
 from planner.search.solve import search
 from planner.search.values import Limits, Scored
 from planner.spec.cluster import ClusterSpec, GpuSpec, PoolSpec
 from planner.spec.model import ModelSpec
 from tests.clusters import cluster, gpt, pool, small_problem
-from tests.search.problems import Problem, with_constants
+from tests.search.problems import Problem, with_constants, with_shapes
 from tests.search.variants import three_pools
 
 SEEDS = st.integers(0, 10**9)
@@ -242,3 +243,28 @@ def test_fewer_choices_are_never_faster(seed: int, limit: dict[str, tuple[int, .
         seconds(best(spec, model, calibration, Limits(target=name))) for name in ("megatron", "deepspeed")
     ]
     assert free == pytest.approx(min(each), rel=1e-6)
+
+
+@given(SEEDS, st.sampled_from(["megatron", "deepspeed", "flagscale"]))
+@FEW
+def test_plans_pass_the_plan_checker_in_any_shape(seed: int, target: str) -> None:
+    """Sequences that the degree does not divide, single devices on a target with degrees for each stage."""
+    spec, model, calibration = with_shapes(seed)
+    found = best(spec, model, calibration, Limits(target=target))
+    if found is not None:
+        check_plan(found.plan, spec, model)
+
+
+@pytest.mark.parametrize("target", ["megatron", "flagscale"])
+@pytest.mark.parametrize(("length", "split"), [(1000, False), (1026, True)])
+def test_a_sequence_is_only_split_evenly(target: str, length: int, split: bool) -> None:
+    """Three devices of a group cannot share 1000 positions: Megatron keeps them whole, FlagScale takes others."""
+    spec = cluster(pool("a", per_node=3))
+    model = gpt(4, 1536, 12, global_batch=6, sequence_length=length)
+    found = best(spec, model, limits=Limits(target=target, tp=(3,)))
+    if target == "flagscale" and not split:
+        assert found is None
+        return
+    assert found is not None
+    check_plan(found.plan, spec, model)
+    assert found.plan.sequence_parallel == split

@@ -130,7 +130,7 @@ def test_idle_devices_are_named() -> None:
         name: sum(g.devices for s in result.best.plan.stages for g in s.replicas if g.pool == name)
         for name in ("fast", "middle", "slow")
     }
-    console = Console(width=200, record=True, quiet=True)
+    console = Console(width=200)
     with console.capture() as capture:
         console.print(plan_section(result.best, spec, proof_of(result)))
     text = capture.get()
