@@ -127,6 +127,12 @@ NO_PATH = Path(
 )
 
 
+def _preference(path: Path) -> tuple[float, float, float, int, str]:
+    """Wider is better; of equal ones the network that loses less of it: RDMA, few cards. Names decide last."""
+    cards, slower = path.first_cards + path.last_cards, _SLOWER.index(path.kind)
+    return path.bytes_per_second, -slower, -path.latency_seconds, -cards, path.fabric
+
+
 SLOW = 0.5
 """A link between pools is slow when it has less than this part of the widest network inside one of them."""
 
@@ -153,9 +159,9 @@ class Topology:
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """Every kind of device, sorted by (pool, gpu)."""
-        found = (self._kind(pool, gpu) for pool in self.cluster.pools for gpu in set(pool.devices))
-        return tuple(sorted(found, key=lambda kind: kind.key))
+        """Every kind of device, in the order of the pools and of their devices."""
+        keys = ((pool, gpu) for pool in self.cluster.pools for gpu in dict.fromkeys(pool.devices))
+        return tuple(self._kind(*key) for key in keys)
 
     @cached_property
     def graph(self) -> nx.Graph[tuple[str, str]]:
@@ -196,15 +202,14 @@ class Topology:
         return any(not self.on_rdma(*pair) for pair in combinations_with_replacement(sorted(set(pools)), 2))
 
     def islands(self) -> tuple[tuple[str, ...], ...]:
-        """Pools that reach each other by RDMA, largest sets, each sorted."""
+        """Pools that reach each other by RDMA, largest sets, all in the order of the pools."""
         graph: nx.Graph[str] = nx.Graph()
-        names = sorted(self._pools)
-        graph.add_nodes_from(name for name in names if self.on_rdma(name, name))
+        graph.add_nodes_from(name for name in self._pools if self.on_rdma(name, name))
         graph.add_edges_from(pair for pair in combinations(graph, 2) if self.on_rdma(*pair))
-        return tuple(sorted(tuple(sorted(clique)) for clique in nx.find_cliques(graph)))
+        return self._in_order(nx.find_cliques(graph))
 
     def joined_slowly(self, pools: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-        """Parts of these pools that only slow links join, each sorted; empty where no link between them is slow."""
+        """Parts of these pools that only slow links join, in the order of the pools; empty where none is slow."""
         graph: nx.Graph[str] = nx.Graph()
         graph.add_nodes_from(pools)
         pairs = combinations(pools, 2)
@@ -216,7 +221,13 @@ class Topology:
         if weakest >= SLOW * widest:
             return ()
         tree.remove_edges_from([pair for pair, rate in rates.items() if rate <= weakest])
-        return tuple(sorted(tuple(sorted(part)) for part in nx.connected_components(tree)))
+        return self._in_order(nx.connected_components(tree))
+
+    def _in_order(self, sets: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
+        """Sets of pools, and the pools of each, in the order of the cluster."""
+        index = list(self._pools).index
+        found = (tuple(sorted(part, key=index)) for part in sets)
+        return tuple(sorted(found, key=lambda part: [*map(index, part)]))
 
     def node_bytes_per_second(self, pool: str) -> float:
         """What the cards of one node carry on its widest fabric; inside the node where it has none."""
@@ -254,11 +265,7 @@ class Topology:
             for end in {nic.fabric for nic in last.nics}
             for route in self._routes(start, end)
         ]
-        return max(
-            candidates,
-            key=lambda path: (path.bytes_per_second, -path.latency_seconds, path.fabric),
-            default=NO_PATH,
-        )
+        return max(candidates, key=_preference, default=NO_PATH)
 
     def _routes(self, start: str, end: str) -> list[list[tuple[str, str]]]:
         if start == end:

@@ -14,13 +14,13 @@ def test_kinds_are_devices_of_one_pool() -> None:
     mixed = pool("m").model_copy(update={"devices": ("A100", "A100", "V100")})
     kinds = Topology(cluster(mixed, pool("b", "V100", nodes=3))).kinds
     assert [(kind.key, kind.per_node, kind.devices) for kind in kinds] == [
-        (("b", "V100"), 8, 24),
         (("m", "A100"), 2, 2),
         (("m", "V100"), 1, 1),
+        (("b", "V100"), 8, 24),
     ]
-    assert kinds[1].memory_bytes == 80 * 2**30
-    assert kinds[1].replicas(2) == 1
-    assert kinds[0].replicas(3) == 6
+    assert kinds[0].memory_bytes == 80 * 2**30
+    assert kinds[0].replicas(2) == 1
+    assert kinds[2].replicas(3) == 6
 
 
 def two_fabrics(*links: FabricLinkSpec) -> ClusterSpec:
@@ -95,3 +95,18 @@ def test_hosts_are_shared_by_their_devices() -> None:
     assert unknown.host.nvme_bytes_per_second is None
     assert unknown.host.memory_bytes == float("inf")
     assert unknown.host.parameters_per_second is None
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_of_equal_networks_the_one_that_loses_less(names: tuple[str, str]) -> None:
+    """InfiniBand before Ethernet of the same rate and latency, whatever their names."""
+    fast, slow = names
+    nics = tuple(NicSpec(fabric=name, bandwidth_gbps=200) for name in ("a", "b"))
+    kinds = {
+        fast: FabricSpec(kind="infiniband", latency_us=5),
+        slow: FabricSpec(kind="ethernet", latency_us=5),
+    }
+    spec = cluster(pool("p", nodes=2)).model_copy(
+        update={"pools": (pool("p", nodes=2).model_copy(update={"nics": nics}),), "fabrics": kinds}
+    )
+    assert Topology(spec).path("p", "p").fabric == fast

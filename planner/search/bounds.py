@@ -17,7 +17,16 @@ from planner.cost.stage import Shape
 from planner.plan import ReplicaGroup
 from planner.search.counted import Counted, Crossing, Hops, Room, Speed
 from planner.search.options import StageOptions, fastest_ring
-from planner.search.space import MAX_INTERLEAVE, Choice, Family, Islands, divisors, tp_degrees, usable_kinds
+from planner.search.space import (
+    MAX_INTERLEAVE,
+    Choice,
+    Family,
+    Islands,
+    divisors,
+    splits_sequence,
+    tp_degrees,
+    usable_kinds,
+)
 from planner.search.values import Limits
 from planner.targets import TARGETS, Recompute
 from planner.topology import Kind
@@ -274,7 +283,7 @@ class Bounds:
             micro_batches=micro_batches,
             zero=family.zero,
             recompute=recompute or family.recompute or "none",
-            sequence_parallel=TARGETS[family.target].sequence_parallel and tp > 1,
+            sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
         )
 
 

@@ -14,6 +14,7 @@ from planner.search.explorer import Explorer
 from planner.search.families import alternatives
 from planner.search.limit_costs import limit_costs
 from planner.search.objectives import BestSearch
+from planner.search.ranking import ranked
 from planner.search.rungs import value_of
 from planner.search.solve import search
 from planner.search.subclusters import SubCluster
@@ -57,7 +58,7 @@ def choose(
     if goal == Goal():
         return search(cluster, model, calibration, limits, reporter, explain=explain)
     start = monotonic()
-    estimator = Estimator(cluster, model, calibration)
+    estimator = Estimator(ranked(cluster), model, calibration)
     found = BestSearch(estimator, limits, goal, reporter or Silent())
     found.run()
     result = SearchResult(

@@ -19,6 +19,7 @@ from planner.search.space import (
     compositions,
     divisors,
     interleavings,
+    splits_sequence,
     tp_degrees,
     usable_kinds,
     zeros_at,
@@ -134,7 +135,8 @@ def _splits(
                 zero=family.zero,
                 stages=stages,
                 interleave=interleave,
-                sequence_parallel=row.sequence_parallel and family.tp != 1,
+                sequence_parallel=splits_sequence(row, model, family.tp)
+                and any(group.tp > 1 for groups in chosen for group in groups),
             )
 
 

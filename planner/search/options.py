@@ -16,7 +16,15 @@ from planner.cost.stage import Pricer, Shape, chunk_layers
 from planner.errors import PlanError
 from planner.placement import Slot, place_stages
 from planner.plan import Plan, ReplicaGroup, Stage
-from planner.search.space import Choice, Composition, Islands, compositions, recomputes_of, usable_kinds
+from planner.search.space import (
+    Choice,
+    Composition,
+    Islands,
+    compositions,
+    recomputes_of,
+    splits_sequence,
+    usable_kinds,
+)
 from planner.search.values import Limits
 from planner.targets import Recompute
 from planner.topology import Kind, Topology
@@ -98,8 +106,8 @@ class StageOptions:
 
     @property
     def sequence_parallel(self) -> bool:
-        """On wherever the target has it and there is a group to split over: same traffic, less memory."""
-        return self.pricer.target.sequence_parallel and self.choice.family.tp != 1
+        """On wherever a group can split the sequence; a stage of single devices does not notice."""
+        return splits_sequence(self.pricer.target, self.estimator.model, self.choice.family.tp)
 
     def most_layers(self, stage: int, composition: int) -> int:
         """The largest number of layers whose memory fits on every device of the composition; 0 for none."""
@@ -208,12 +216,13 @@ class StageOptions:
                 )
             )
             end += option.layers
+        wide = any(group.tp > 1 for stage in stages for group in stage.replicas)
         return Plan(
             target=self.choice.family.target,
             zero=self.choice.family.zero,
             stages=tuple(stages),
             interleave=self.choice.interleave,
-            sequence_parallel=self.sequence_parallel,
+            sequence_parallel=self.sequence_parallel and wide,
         )
 
 

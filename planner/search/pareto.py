@@ -9,6 +9,7 @@ from time import monotonic
 from planner.calibration import Calibration
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
+from planner.search.ranking import ranked
 from planner.search.rungs import Ladder, Rung, meets, seconds_at, value_of
 from planner.search.subclusters import SubCluster, ladder
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
@@ -71,7 +72,7 @@ def front(
     Prices, or powers, must be known.
     """
     start = monotonic()
-    search = FrontSearch(Estimator(cluster, model, calibration), limits, goal, reporter or Silent())
+    search = FrontSearch(Estimator(ranked(cluster), model, calibration), limits, goal, reporter or Silent())
     search.run()
     points = _with_front(search.found.values())
     return Front(

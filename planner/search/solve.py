@@ -13,6 +13,7 @@ from planner.search.explorer import Explorer
 from planner.search.families import alternatives
 from planner.search.idle import idle_costs
 from planner.search.limit_costs import limit_costs
+from planner.search.ranking import ranked
 from planner.search.values import Limits, Reporter, SearchResult, Silent
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
@@ -35,7 +36,7 @@ def search(
     """
     start = monotonic()
     limits = limits or Limits()
-    estimator = Estimator(cluster, model, calibration)
+    estimator = Estimator(ranked(cluster), model, calibration)
     explorer = Explorer(estimator, limits, reporter or Silent())
     explorer.run()
     result = SearchResult(

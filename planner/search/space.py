@@ -57,7 +57,7 @@ class Choice:
 
 
 Composition = tuple[ReplicaGroup, ...]
-"""Devices of one stage, sorted by (pool, gpu)."""
+"""Devices of one stage, in the order of the kinds."""
 
 Islands = tuple[tuple[str, ...], ...]
 """Names of pools that reach each other without a slow link, one tuple an island; empty where nothing is slow."""
@@ -100,9 +100,14 @@ def family_recomputes(row: Target, limits: Limits, model: ModelSpec) -> tuple[Re
 
 
 def tp_degrees(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> tuple[int, ...]:
-    """Tensor-parallel degrees that divide the heads and stay inside a node of at least one kind."""
+    """Tensor-parallel degrees that divide the heads and stay inside a node of at least one kind.
+
+    Where each stage has its own, those that do not divide the sequence would cost all others sequence parallelism.
+    """
     largest = 1 if row.tensor_parallel == "none" else max((kind.per_node for kind in kinds), default=1)
     found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
+    if row.tensor_parallel == "per-stage":
+        found = tuple(tp for tp in found if tp == 1 or splits_sequence(row, model, tp))
     return allowed(found, limits.tp)
 
 
@@ -110,6 +115,12 @@ def splits(model: ModelSpec, tp: int) -> bool:
     """True when ``tp`` devices can share the heads and the feed-forward width evenly."""
     grouped = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
     return model.heads % tp == 0 and model.ffn % tp == 0 and grouped
+
+
+def splits_sequence(row: Target, model: ModelSpec, tp: int | None) -> bool:
+    """Sequence parallelism is on wherever it can be: same traffic, less memory. None: each stage has its own degree."""
+    even = tp is None or (tp > 1 and model.training.sequence_length % tp == 0)
+    return row.sequence_parallel and even
 
 
 @lru_cache(maxsize=1024)

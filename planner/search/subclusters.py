@@ -74,7 +74,12 @@ def ladder(
     else:
         found = list(_growing(cluster, model, room))[:most]
     subs = (_subcluster(cluster, model, way) for way in dict.fromkeys(found))
-    return tuple(sorted(subs, key=lambda sub: (sub.total, sorted(sub.devices.items()))))
+    order = {pool.name: index for index, pool in enumerate(cluster.pools)}
+
+    def place(sub: SubCluster) -> tuple[int, list[tuple[int, str, int]]]:
+        return sub.total, sorted((order[pool], gpu, count) for (pool, gpu), count in sub.devices.items())
+
+    return tuple(sorted(subs, key=place))
 
 
 def _room(cluster: ClusterSpec, use_at_most: Iterable[tuple[str, int]]) -> Mapping[str, int]:

@@ -16,6 +16,7 @@ from planner.search.baselines.metis import metis
 from planner.search.baselines.one_pool import fastest_pool_only
 from planner.search.baselines.poplar import in_lock_step, without_lock_step
 from planner.search.baselines.whale import flops_proportional
+from planner.search.ranking import ranked
 from planner.search.space import usable_kinds
 from planner.search.values import Alternative, Limits
 from planner.spec.cluster import ClusterSpec
@@ -48,7 +49,7 @@ def baselines(
     cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED, limits: Limits | None = None
 ) -> tuple[Alternative, ...]:
     """Each baseline with its plan, which need not fit, or why it has none; none at all without usable devices."""
-    estimator = Estimator(cluster, model, calibration)
+    estimator = Estimator(ranked(cluster), model, calibration)
     if not usable_kinds(estimator.topology, model):
         return ()
     found = [best_of(entry.name, entry.plans(estimator), estimator) for entry in BASELINES]
