@@ -119,7 +119,7 @@ class Counted:
             if self._holds(caps, rooms, busy, depth, crossing):
                 once = fixed + self._rest(caps, depth)
                 best = min(best, self._end(busy, once, depth) + self._tail * self._least_layers(caps, depth))
-            busy = self._next(busy, caps)
+            busy = self._next(busy, caps, crossing)
         return best
 
     def _rooms(self, depth: int) -> list[list[int]]:
@@ -172,16 +172,20 @@ class Counted:
             )
         return found
 
-    def _next(self, busy: float, caps: Sequence[tuple[int, int, int]]) -> float:
-        """The next busy seconds at which some slot holds one layer more."""
+    def _next(self, busy: float, caps: Sequence[tuple[int, int, int]], crossing: Crossing | None) -> float:
+        """The next busy seconds at which some slot, or one at a crossing, holds one layer more."""
         found = inf
         for speed, hops, (middle, first, last) in zip(self.speeds, self.hops, caps, strict=True):
             inner, outer = self.chunks * hops.inner_seconds, self.chunks * hops.outer_seconds
-            for count, extra in (
+            steps = [
                 (middle, inner),
                 (first, outer + speed.first_seconds),
                 (last, outer + speed.last_seconds),
-            ):
+            ]
+            if crossing is not None:
+                across = self.chunks * crossing.seconds
+                steps.append((_whole(busy - across, speed), across))
+            for count, extra in steps:
                 if count < speed.most_layers:
                     found = min(found, (count + 1) * speed.layer_seconds + extra)
         return max(found, busy * (1 + _ROUNDING))

@@ -95,11 +95,12 @@ def families(limits: Limits) -> list[tuple[str, Limits]]:
         if row.batch_without_pipeline == "per-device":
             for zero in row.zero_without_pipeline:
                 found.append((f"{row.name}: ZeRO-{zero}", replace(base, zero=(zero,), pp=(1,), tp=(1,))))
-        deeper = tuple(range(2, 1025))
-        found.append((f"{row.name}: pipeline", replace(base, pp=deeper, tp=(1,))))
-        if row.tensor_parallel != "none":
-            wider = tuple(range(2, 65))
-            found.append((f"{row.name}: pipeline + tensor", replace(base, pp=deeper, tp=wider)))
+        deeper, wider = tuple(range(2, 1025)), tuple(range(2, 65))
+        if _meets(row.zero_with_pipeline, limits.zero):
+            found.append((f"{row.name}: pipeline", replace(base, pp=deeper, tp=(1,))))
+            if row.tensor_parallel != "none":
+                found.append((f"{row.name}: pipeline + tensor", replace(base, pp=deeper, tp=wider)))
+        if row.tensor_parallel != "none" and _meets(row.zero_without_pipeline, limits.zero):
             found.append((f"{row.name}: data + tensor", replace(base, pp=(1,), tp=wider)))
             found.append((f"{row.name}: data parallel", replace(base, pp=(1,), tp=(1,))))
     return [(name, item) for name, item in found if _possible(item, limits)]
@@ -107,11 +108,14 @@ def families(limits: Limits) -> list[tuple[str, Limits]]:
 
 def _possible(item: Limits, limits: Limits) -> bool:
     """True when the family lies inside what the user allows."""
+    return all(
+        _meets(own, users)
+        for own, users in ((item.zero, limits.zero), (item.tp, limits.tp), (item.pp, limits.pp))
+    )
 
-    def meets(own: tuple[int, ...] | None, users: tuple[int, ...] | None) -> bool:
-        return own is None or users is None or bool(set(own) & set(users))
 
-    return meets(item.zero, limits.zero) and meets(item.tp, limits.tp) and meets(item.pp, limits.pp)
+def _meets(own: tuple[int, ...] | None, users: tuple[int, ...] | None) -> bool:
+    return own is None or users is None or bool(set(own) & set(users))
 
 
 def family_of(scored: Scored) -> str:
