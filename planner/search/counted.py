@@ -1,14 +1,14 @@
 """A lower bound of pipelines of whole layers: stages are counted by kind of device, never enumerated.
 
-Let b be the busiest stage's seconds of one micro-batch, ``once`` the sum over all p stages and m the number of
-micro-batches. Two paths through 1F1B (planner.cost.pipeline_end), for whichever stage x is the busiest, and the
-number of layers a stage can hold within b, give
+Let b be the busiest stage's seconds of one micro-batch, ``once`` the sum over all p stages and m > p the number of
+micro-batches. A path through 1F1B (planner.cost.pipeline_end) runs through all stages, m - p + x times through the
+busiest stage x, and once more through those after it, which hold all but (x + 1) b of ``once``. Whichever stage is
+the busiest, the pipeline ends no sooner than
 
-    T >= 2 once + (m - p - 1) b      through all stages, m - p + x times stage x, once more through those after it
-    T >= once + (m - p) f + (m - 1) (b - f)     f = forward seconds of stage x, at most a known part of b
+    2 once + (m - p - 1) b
 
-since the stages after x hold all but (x + 1) b of ``once``. A small b needs slow devices too, a large one lets the
-fastest hold more layers: both sides are steps in b, and the least over all steps is the bound.
+A small b needs slow devices too, a large one lets the fastest hold more layers: both terms are steps in b, and the least
+over all steps is the bound.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ class Speed:
     """Stages that its devices could fill, in parts too."""
     layer_seconds: float
     """Forward and backward of one layer for one micro-batch."""
-    forward_share: float
-    """Part of ``layer_seconds`` that is forward."""
     tail_seconds: float
     """Least end of the step per layer held: optimizer, and synchronisation that nothing can hide."""
     most_layers: int
@@ -88,14 +86,10 @@ class Counted:
     ) -> None:
         self.speeds, self.hops = speeds, hops
         self.layers, self.micro_batches, self.chunks = layers, micro_batches, chunks
-        self._forward = max(speed.forward_share for speed in speeds)
         self._tail = min(speed.tail_seconds for speed in speeds)
         self._ends = min(s.first_seconds for s in speeds) + min(s.last_seconds for s in speeds)
         self._inner = chunks * min(item.inner_seconds for item in hops)
         self._outer = chunks * min(item.outer_seconds for item in hops)
-        if self._inner > 0:
-            # Sends are the same in both directions, so a stage that sends may spend up to half of its time forward.
-            self._forward = max(self._forward, 0.5)
 
     def bound(self, depth: int, crossing: Crossing | None = None, cutoff: float = inf) -> float:
         """No pipeline of ``depth`` stages ends sooner; infinite when its stages cannot hold all layers.
@@ -262,10 +256,9 @@ class Counted:
         steps = self.micro_batches
         if self.chunks > 1:
             return steps * busy
-        later = max(0, steps - depth)
-        forward = self._forward * busy
-        trip = once + later * forward + (steps - 1) * (busy - forward)
-        return max(trip, steps * busy, 2 * once + (steps - depth - 1) * busy if steps > depth else 0.0)
+        if steps > depth:
+            return max(steps * busy, 2 * once + (steps - depth - 1) * busy)
+        return max(steps * busy, once)
 
     def _least_layers(self, caps: Sequence[tuple[int, int, int]], depth: int) -> float:
         """Layers that every stage holds, since the others cannot hold more."""

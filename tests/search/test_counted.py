@@ -11,13 +11,12 @@ from planner.cost.schedule import stage_ends
 from planner.search.counted import Counted, Crossing, Hops, Room, Speed
 
 
-def speed(seconds: float, slots: int, most: int, share: float, tail: float) -> Speed:
+def speed(seconds: float, slots: int, most: int, tail: float) -> Speed:
     """A kind whose memory holds ``most`` layers at any position."""
     return Speed(
         kind=("pool", f"{seconds}"),
         slots=slots,
         layer_seconds=seconds,
-        forward_share=share,
         tail_seconds=tail,
         most_layers=most,
         first_seconds=0.1 * seconds,
@@ -27,7 +26,13 @@ def speed(seconds: float, slots: int, most: int, share: float, tail: float) -> S
 
 
 def fastest(
-    speeds: list[Speed], layers: int, depth: int, steps: int, send: float, crossing: float | None
+    speeds: list[Speed],
+    layers: int,
+    depth: int,
+    steps: int,
+    share: float,
+    send: float,
+    crossing: float | None,
 ) -> float:
     """The least end over all orders of the kinds and all cuts; with ``crossing``, of those that use two kinds."""
     slots = [index for index, item in enumerate(speeds) for _ in range(int(item.slots))]
@@ -40,7 +45,7 @@ def fastest(
                 c > speeds[k].most_layers for c, k in zip(counts, order, strict=True)
             ):
                 continue
-            best = min(best, _end(speeds, order, counts, steps, send, crossing))
+            best = min(best, _end(speeds, order, counts, steps, share, send, crossing))
     return best
 
 
@@ -49,6 +54,7 @@ def _end(
     order: tuple[int, ...],
     counts: tuple[int, ...],
     steps: int,
+    share: float,
     send: float,
     crossing: float | None,
 ) -> float:
@@ -66,23 +72,21 @@ def _end(
             else crossing
             for other in (stage + 1, stage - 1)
         ]
-        forward.append([item.forward_share * busy + sends[0]])
-        backward.append([(1 - item.forward_share) * busy + sends[1]])
+        forward.append([share * busy + sends[0]])
+        backward.append([(1 - share) * busy + sends[1]])
     ends = stage_ends(forward, backward, steps)
     tails = [count * speeds[kind].tail_seconds for kind, count in zip(order, counts, strict=True)]
     return max(end + tail for end, tail in zip(ends, tails, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(300))
 def test_no_cut_ends_sooner(seed: int) -> None:
     """Two kinds, any order, any layers, with and without a slow link between the kinds."""
     draw = random.Random(seed)
     share, layers = draw.uniform(0.2, 0.5), draw.randint(3, 6)
     speeds = sorted(
         (
-            speed(
-                draw.uniform(0.5, 2), draw.randint(1, 2), draw.randint(2, 6), share, draw.choice((0.0, 0.3))
-            )
+            speed(draw.uniform(0.5, 2), draw.randint(1, 2), draw.randint(2, 6), draw.choice((0.0, 0.3)))
             for _ in range(2)
         ),
         key=lambda item: item.layer_seconds,
@@ -91,10 +95,10 @@ def test_no_cut_ends_sooner(seed: int) -> None:
     steps, send = draw.choice((1, 2, 4, 9)), draw.choice((0.0, 0.2))
     hops = [Hops(inner_seconds=2 * send, outer_seconds=send)] * 2
     counted = Counted(speeds, hops, layers, steps, 1)
-    assert counted.bound(depth) <= fastest(speeds, layers, depth, steps, send, None) * (1 + 1e-9)
+    assert counted.bound(depth) <= fastest(speeds, layers, depth, steps, share, send, None) * (1 + 1e-9)
     slow = send + draw.uniform(0.1, 2)
     found = counted.bound(depth, Crossing(seconds=slow, parts=(0, 1)))
-    assert found <= fastest(speeds, layers, depth, steps, send, slow) * (1 + 1e-9)
+    assert found <= fastest(speeds, layers, depth, steps, share, send, slow) * (1 + 1e-9)
     assert found >= counted.bound(depth) * (1 - 1e-9)
 
 
@@ -105,7 +109,6 @@ def test_equal_stages_are_bounded_exactly() -> None:
             kind=("pool", "gpu"),
             slots=4.0,
             layer_seconds=1.0,
-            forward_share=0.4,
             tail_seconds=0.0,
             most_layers=8,
             first_seconds=0.0,
