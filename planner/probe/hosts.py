@@ -74,7 +74,9 @@ def parse_slurm(text: Text) -> tuple[Host, ...]:
 def _sinfo(text: Text, number: int, head: list[str], line: str) -> list[Host]:
     cells = line.split()
     if len(cells) != len(head):
-        raise text.broken(number, f"expected {len(head)} columns as in the header, got {len(cells)}", _SLURM_HINT)
+        raise text.broken(
+            number, f"expected {len(head)} columns as in the header, got {len(cells)}", _SLURM_HINT
+        )
     row = dict(zip(head, cells, strict=True))
     names = _names(text, number, row.get("NODELIST") or row["HOSTNAMES"])
     if row.get("STATE", "").lower().startswith(_AWAY):

@@ -142,9 +142,7 @@ def parse_sysfs(text: Text) -> Network:
             found.interfaces[name] = _state(text, number, state, file, value.strip())
         else:
             raise text.broken(number, f"expected /sys/class/...:value, got {short(line)}", _SYSFS_HINT)
-    return replace(
-        found, hardware=frozenset(hardware), bonds=frozenset(bonds), members=frozenset(members)
-    )
+    return replace(found, hardware=frozenset(hardware), bonds=frozenset(bonds), members=frozenset(members))
 
 
 def _with(text: Text, number: int, port: Port, key: str, value: str, hint: str) -> Port:
@@ -166,7 +164,9 @@ def _state(text: Text, number: int, interface: Interface, file: str, value: str)
         return replace(interface, up=value == "up")
     if file == "speed":
         if not re.fullmatch(r"-?\d+", value):
-            raise text.broken(number, f"speed: expected megabit/s such as 10000, got {short(value)}", _SYSFS_HINT)
+            raise text.broken(
+                number, f"speed: expected megabit/s such as 10000, got {short(value)}", _SYSFS_HINT
+            )
         speed = int(value)
         return replace(interface, gbps=speed / 1000 if 0 < speed < 2**31 else None)
     return interface
@@ -177,7 +177,9 @@ def _megabits(text: Text, number: int, value: str) -> float | None:
         return None
     match = re.fullmatch(r"(\d+)Mb/s(?: .*)?", value)
     if not match:
-        raise text.broken(number, f"Speed: expected megabit/s such as 10000Mb/s, got {short(value)}", _ETHTOOL_HINT)
+        raise text.broken(
+            number, f"Speed: expected megabit/s such as 10000Mb/s, got {short(value)}", _ETHTOOL_HINT
+        )
     return int(match[1]) / 1000 or None
 
 
