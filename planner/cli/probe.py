@@ -134,7 +134,7 @@ def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[Host, ...])
 
 def _deliver(nodes: list[Node], hosts: tuple[Host, ...], name: str, output: Path | None) -> None:
     """The draft on stdout or in the file; what it lacks on stderr."""
-    from planner.probe.draft import assumptions, draft, lacking
+    from planner.probe.draft import assumptions, draft, lacking, unseen
     from planner.whole_file import write_whole
 
     text = draft(nodes, hosts, name)
@@ -145,6 +145,9 @@ def _deliver(nodes: list[Node], hosts: tuple[Host, ...], name: str, output: Path
     file = str(output or EXAMPLE)
     for problem in lacking(text, file):
         warn(f"to fill in: {problem}")
+    missing = unseen(text)
+    if missing:
+        warn(f"{file}: not seen: {', '.join(f'{key} (line {line})' for line, key in missing)}")
     count = assumptions(text)
     if count:
         warn(f'{file}: {count} {"value is" if count == 1 else "values are"} assumed; look for "# assumed"')

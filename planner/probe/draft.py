@@ -40,6 +40,12 @@ def lacking(text: str, file: str) -> tuple[Problem, ...]:
     return tuple(problems_of(Document(file, parse(text))))
 
 
+def unseen(text: str) -> tuple[tuple[int, str], ...]:
+    """(line, key) of every line of the draft that is left to fill in."""
+    marked = ((at, line.partition(f"# {NOT_SEEN}")[2]) for at, line in enumerate(text.splitlines(), start=1))
+    return tuple((at, rest.partition(":")[0]) for at, rest in marked if rest)
+
+
 def assumptions(text: str) -> int:
     """Values of the draft that are assumed."""
     return text.count(f"# {ASSUMED}")

@@ -27,7 +27,8 @@ class Entry:
             return f"# {self.note}"
         if self.value is None:
             return f"# {NOT_SEEN}{self.key}: {self.note}"
-        return f"{self.key}: {self.value}" + (f"  # {self.note}" if self.note else "")
+        gap = "" if self.value.startswith("\n") else " "
+        return f"{self.key}:{gap}{self.value}" + (f"  # {self.note}" if self.note else "")
 
 
 def remark(note: str) -> Entry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner import catalog
 from planner.probe.entry import ASSUMED, Entry, flow, number, remark
@@ -20,7 +20,7 @@ class Kind:
     name: str
     entries: tuple[Entry, ...] = ()
     """Its numbers under ``gpus``; none when the catalogue has them."""
-    known: catalog.Gpu | None = None
+    known: catalog.Gpu | None = field(default=None, compare=False)
     """The device of the catalogue that it is, or is a variant of."""
 
 
