@@ -48,7 +48,9 @@ def cards_of(network: Network | None) -> Cards:
     for fabric in FABRICS:
         mine = [card for card in found if card.fabric == fabric]
         remarks += [
-            remark(f"not used: {card.name} ({fabric}), its speed was not seen") for card in mine if card.gbps is None
+            remark(f"not used: {card.name} ({fabric}), its speed was not seen")
+            for card in mine
+            if card.gbps is None
         ]
         fastest = max((card.gbps for card in mine if card.gbps is not None), default=None)
         if fastest is None:

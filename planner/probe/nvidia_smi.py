@@ -61,8 +61,13 @@ def parse_gpus(text: Text) -> tuple[SeenGpu, ...] | None:
     columns = [column.partition("[")[0].strip() for column in head.split(",")]
     if "name" not in columns:
         raise text.broken(number, f"expected a header with the column name, got {short(head)}", _HINT)
-    found = [_gpu(text, number, columns, line, index) for index, (number, line) in enumerate(rows[1:])]
-    return tuple(sorted(found, key=lambda gpu: gpu.index))
+    found: dict[int, SeenGpu] = {}
+    for position, (number, line) in enumerate(rows[1:]):
+        gpu = _gpu(text, number, columns, line, position)
+        if gpu.index in found:
+            raise text.broken(number, f"index: the device {gpu.index} is listed twice", _HINT)
+        found[gpu.index] = gpu
+    return tuple(found[index] for index in sorted(found))
 
 
 def parse_mig(text: Text, gpus: tuple[SeenGpu, ...]) -> tuple[SeenGpu, ...]:
