@@ -81,6 +81,7 @@ def pools_of(nodes: Sequence[Node], hosts: Sequence[Host]) -> Pools:
         pool.hosts.append(host.name)
     # A node without a name that no listed host looks like is not part of the cluster.
     found = [*(pool for pool in pools if pool.hosts or not rest), *others.values()]
+    _in_order(found, hosts)
     _rename(found)
     remarks = [remark(f"left out: {node.host or 'the node that was seen'}, it has no GPU") for node in idle]
     return Pools(tuple(found), tuple(remarks))
@@ -136,6 +137,13 @@ def _fits(host: Host, pool: Pool) -> bool:
     count = host.gpus is None or host.gpus == len(pool.kinds)
     kind = (host.gpu_type or "").lower()
     return count and (not kind or any(kind in product for product in pool.products))
+
+
+def _in_order(pools: list[Pool], hosts: Sequence[Host]) -> None:
+    """Hosts as the list has them, after those that it lacks."""
+    order = {host.name: position for position, host in enumerate(hosts)}
+    for pool in pools:
+        pool.hosts.sort(key=lambda name: order.get(name, -1))
 
 
 def _rename(pools: list[Pool]) -> None:
