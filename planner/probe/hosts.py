@@ -9,7 +9,7 @@ from planner.probe.text import Text, short
 from planner.spec.runs import expand_hosts
 
 _SLOTS = re.compile(r"slots=(\d{1,4})")
-_GRES = re.compile(r"gpu:(?:([A-Za-z][\w.-]*):)?(\d+)")
+_GRES = re.compile(r"gpu:(?:([A-Za-z][\w.-]*):)?(\d{1,4})")
 _HOSTFILE_HINT = "write lines such as: worker-1 slots=8"
 _SLURM_HINT = (
     "save the value of SLURM_JOB_NODELIST, or the output of scontrol show hostnames "

@@ -12,9 +12,9 @@ _IBSTAT_HINT = "save the output of: ibstat"
 _ETHTOOL_HINT = "save the output of: ethtool eth0, for each interface"
 _SYSFS_HINT = "save what the sysfs line of hetplan probe --commands prints"
 _ADAPTER = re.compile(r"CA '([^']+)'")
-_PORT = re.compile(r"\s+Port (\d+):")
+_PORT = re.compile(r"\s+Port (\d{1,4}):")
 _SETTINGS = re.compile(r"Settings for (\S+):")
-_PORT_FILE = re.compile(r"/sys/class/infiniband/([^/]+)/ports/(\d+)/(rate|state|link_layer):(.*)")
+_PORT_FILE = re.compile(r"/sys/class/infiniband/([^/]+)/ports/(\d{1,4})/(rate|state|link_layer):(.*)")
 _OWNED_FILE = re.compile(r"/sys/class/infiniband/([^/]+)/device/net/([^/]+)/operstate:.*")
 _INTERFACE_FILE = re.compile(r"/sys/class/net/([^/]+)/(.+?):(.*)")
 
@@ -152,7 +152,7 @@ def _with(text: Text, number: int, port: Port, key: str, value: str, hint: str) 
     if key == "link layer":
         return replace(port, link_layer=value)
     if key == "rate":
-        rate = re.match(r"(\d+(?:\.\d+)?)(?: Gb/sec)?(?: \(.*\))?$", value)
+        rate = re.match(r"(\d{1,6}(?:\.\d{1,6})?)(?: Gb/sec)?(?: \(.*\))?$", value)
         if not rate:
             raise text.broken(number, f"rate: expected gigabit/s such as 200, got {short(value)}", hint)
         return replace(port, gbps=float(rate[1]) or None)
@@ -163,7 +163,7 @@ def _state(text: Text, number: int, interface: Interface, file: str, value: str)
     if file == "operstate":
         return replace(interface, up=value == "up")
     if file == "speed":
-        if not re.fullmatch(r"-?\d+", value):
+        if not re.fullmatch(r"-?\d{1,10}", value):
             raise text.broken(
                 number, f"speed: expected megabit/s such as 10000, got {short(value)}", _SYSFS_HINT
             )
@@ -175,7 +175,7 @@ def _state(text: Text, number: int, interface: Interface, file: str, value: str)
 def _megabits(text: Text, number: int, value: str) -> float | None:
     if value.startswith("Unknown"):
         return None
-    match = re.fullmatch(r"(\d+)Mb/s(?: .*)?", value)
+    match = re.fullmatch(r"(\d{1,9})Mb/s(?: .*)?", value)
     if not match:
         raise text.broken(
             number, f"Speed: expected megabit/s such as 10000Mb/s, got {short(value)}", _ETHTOOL_HINT

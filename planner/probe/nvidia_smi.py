@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass, replace
 
@@ -22,7 +21,7 @@ _HINT = f"save the output of: nvidia-smi --query-gpu={','.join(FIELDS)} --format
 _LIST_HINT = "save the output of: nvidia-smi -L"
 _UNKNOWN = ("", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]")
 _NONE = "No devices were found"
-_GPU = re.compile(r"GPU (\d+): .+")
+_GPU = re.compile(r"GPU (\d{1,4}): .+")
 _MIG = re.compile(r"\s+MIG (\S+)\s+Device\s+\d+:.*")
 
 
@@ -89,7 +88,7 @@ def parse_mig(text: Text, gpus: tuple[SeenGpu, ...]) -> tuple[SeenGpu, ...]:
 
 
 def _gpu(text: Text, number: int, columns: list[str], line: str, index: int) -> SeenGpu:
-    cells = [cell.strip() for cell in next(csv.reader([line]))]
+    cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != len(columns):
         what = f"expected {len(columns)} values as in the header, got {len(cells)}: {short(line)}"
         raise text.broken(number, what, _HINT)
@@ -111,7 +110,7 @@ def _gpu(text: Text, number: int, columns: list[str], line: str, index: int) -> 
 def _mib(text: Text, number: int, cell: str | None) -> float | None:
     if cell is None:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?: MiB)?", cell)
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(?: MiB)?", cell)
     if not match or float(match[1]) <= 0:
         raise text.broken(number, f"memory.total: expected MiB such as 81920 MiB, got {short(cell)}", _HINT)
     return float(match[1])

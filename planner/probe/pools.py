@@ -63,7 +63,8 @@ class Pools:
 def pools_of(nodes: Sequence[Node], hosts: Sequence[Host]) -> Pools:
     """Pools of the nodes that were seen and of the hosts that a list has besides."""
     seen, names = list(nodes), {node.host for node in nodes}
-    rest = [host for host in hosts if host.name not in names]
+    rest = [host for host in hosts if host.name not in names and host.gpus != 0]
+    bare = compress_hosts(host.name for host in hosts if host.name not in names and host.gpus == 0)
     useful = [node for node in seen if node.gpus != ()]
     idle = [node for node in seen if node.gpus == ()]
     if not useful and not rest:
@@ -84,6 +85,8 @@ def pools_of(nodes: Sequence[Node], hosts: Sequence[Host]) -> Pools:
     _in_order(found, hosts)
     _rename(found)
     remarks = [remark(f"left out: {node.host or 'the node that was seen'}, it has no GPU") for node in idle]
+    if bare:
+        remarks.append(remark(f"left out: {', '.join(bare)}, no GPU by the list of hosts"))
     return Pools(tuple(found), tuple(remarks))
 
 

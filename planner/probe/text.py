@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.errors import Problem, SpecError
 
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+_CONTROL = ("Cc", "Cn", "Cs")
+"""Kinds of characters that no YAML file may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +24,16 @@ class Text:
     """Path of the saved output as the user wrote it, or the command that was run."""
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """(1-based number, line) of every line that is not blank, without the colours of a terminal."""
+        """(1-based number, line) of every line that is not blank, without the colours of a terminal.
+
+        Raises SpecError for control characters, which no YAML file may have.
+        """
         for number, line in enumerate(self.content.splitlines(), start=1):
             plain = _TERMINAL.sub("", line).rstrip()
+            if any(unicodedata.category(character) in _CONTROL for character in plain if character != "\t"):
+                raise self.broken(
+                    number, f"expected text, got {short(plain)}", "save the output as plain text"
+                )
             if plain.strip():
                 yield number, plain
 

@@ -8,8 +8,8 @@ from itertools import combinations
 
 from planner.probe.text import Text, short
 
-_GPU = re.compile(r"GPU(\d+)")
-_CONNECTION = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")
+_GPU = re.compile(r"GPU(\d{1,4})")
+_CONNECTION = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
 _HINT = "save the output of: nvidia-smi topo -m"
 _SWITCHED = {"PIX", "PXB"}
 

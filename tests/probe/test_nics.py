@@ -85,17 +85,17 @@ def test_broken_ibstat(content: str, message: str) -> None:
 
 def test_broken_ethtool() -> None:
     """File and line."""
-    with pytest.raises(SpecError, match="seen.txt:1: expected Settings for NAME"):
+    with pytest.raises(SpecError, match=r"seen\.txt:1: expected Settings for NAME"):
         parse_ethtool(text("Speed: 10Mb/s\n"))
-    with pytest.raises(SpecError, match="seen.txt:2: Speed: expected megabit/s"):
+    with pytest.raises(SpecError, match=r"seen\.txt:2: Speed: expected megabit/s"):
         parse_ethtool(text("Settings for eth0:\n\tSpeed: ten\n"))
 
 
 def test_broken_sysfs() -> None:
     """File and line."""
-    with pytest.raises(SpecError, match="seen.txt:1: expected /sys/class/...:value, got 'eth0 10'"):
+    with pytest.raises(SpecError, match=r"seen\.txt:1: expected /sys/class/\.\.\.:value, got 'eth0 10'"):
         parse_sysfs(text("eth0 10\n"))
-    with pytest.raises(SpecError, match="seen.txt:1: speed: expected megabit/s"):
+    with pytest.raises(SpecError, match=r"seen\.txt:1: speed: expected megabit/s"):
         parse_sysfs(text("/sys/class/net/eth0/speed:fast\n"))
-    with pytest.raises(SpecError, match="seen.txt:1: rate: expected gigabit/s"):
+    with pytest.raises(SpecError, match=r"seen\.txt:1: rate: expected gigabit/s"):
         parse_sysfs(text("/sys/class/infiniband/mlx5_0/ports/1/rate:fast\n"))

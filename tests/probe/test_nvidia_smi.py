@@ -81,5 +81,5 @@ def test_mig_devices_belong_to_the_device_above_them() -> None:
 
 def test_a_broken_list() -> None:
     """The line is named."""
-    with pytest.raises(SpecError, match="seen.txt:2: expected a line GPU 0"):
+    with pytest.raises(SpecError, match=r"seen\.txt:2: expected a line GPU 0"):
         parse_mig(text(LIST.splitlines()[0] + "\nnonsense\n"), ())

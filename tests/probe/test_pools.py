@@ -50,6 +50,13 @@ def test_hosts_that_match_nothing_or_two_pools_are_unseen() -> None:
     assert lines[2] == "gpus_per_node: 8  # as the list of hosts says"
 
 
+def test_listed_hosts_without_devices_are_left_out() -> None:
+    """As Slurm lists nodes of processors."""
+    found = pools_of([node("a")], [Host(name="c1", gpus=0), Host(name="c2", gpus=0), Host(name="b")])
+    assert [pool.hosts for pool in found.pools] == [["a", "b"]]
+    assert [entry.line() for entry in found.remarks] == ["# left out: c[1-2], no GPU by the list of hosts"]
+
+
 def test_a_node_without_a_name_stands_for_the_listed_hosts() -> None:
     """The note says that nobody looked at them."""
     (pool,) = pools_of([node(None)], [Host(name="n1"), Host(name="n2")]).pools
