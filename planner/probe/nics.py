@@ -17,6 +17,11 @@ _SETTINGS = re.compile(r"Settings for (\S+):")
 _PORT_FILE = re.compile(r"/sys/class/infiniband/([^/]+)/ports/(\d{1,4})/(rate|state|link_layer):(.*)")
 _OWNED_FILE = re.compile(r"/sys/class/infiniband/([^/]+)/device/net/([^/]+)/operstate:.*")
 _INTERFACE_FILE = re.compile(r"/sys/class/net/([^/]+)/(.+?):(.*)")
+_VIRTUAL = re.compile(
+    r"(lo$|docker|veth|virbr|vnet|br-|br\d|cni|flannel|cali|cilium|lxc|tun|tap|ifb|dummy|vxlan|wg|kube|tailscale|sit|gre"
+    r"|ip6|nodelocaldns|vmnet|team)"
+)
+_IPOIB = re.compile(r"ib(\d|p|s)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,13 +186,6 @@ def _megabits(text: Text, number: int, value: str) -> float | None:
             number, f"Speed: expected megabit/s such as 10000Mb/s, got {short(value)}", _ETHTOOL_HINT
         )
     return int(match[1]) / 1000 or None
-
-
-_VIRTUAL = re.compile(
-    r"(lo|docker|veth|virbr|vnet|br-|br\d|cni|flannel|cali|cilium|lxc|tun|tap|ifb|dummy|vxlan|wg|kube|tailscale|sit|gre"
-    r"|ip6|nodelocaldns|vmnet|team)"
-)
-_IPOIB = re.compile(r"ib(\d|p|s)")
 
 
 def real_interfaces(network: Network) -> Iterator[Interface]:

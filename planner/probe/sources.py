@@ -85,7 +85,7 @@ def this_machine() -> dict[str, Text]:
         for shell in source.shell:
             printed = _run(shell.replace("python3", shlex.quote(sys.executable), 1))
             if printed:
-                found[source.name] = Text(printed, f"output of {source.shell[0].split(' -')[0]}")
+                found[source.name] = Text(printed, f"{source.file} of this machine")
                 break
     return found
 
@@ -99,18 +99,16 @@ def _run(shell: str) -> str | None:
     """What a shell line prints; None when it fails or hangs."""
     environment = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(
+        return subprocess.check_output(
             ["sh", "-c", shell],
-            capture_output=True,
+            stderr=subprocess.DEVNULL,
             text=True,
             errors="replace",
             timeout=TIMEOUT_SECONDS,
             env=environment,
-            check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def read(path: Path) -> Text:

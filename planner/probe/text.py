@@ -21,7 +21,7 @@ class Text:
 
     content: str
     file: str
-    """Path of the saved output as the user wrote it, or the command that was run."""
+    """Path of the saved output as the user wrote it, or what it would be called."""
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """(1-based number, line) of every line that is not blank, without the colours of a terminal.

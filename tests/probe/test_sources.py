@@ -42,7 +42,7 @@ def test_this_machine_is_asked(machine: Path) -> None:
     texts = this_machine()
     assert texts["nvidia_smi"].content == sample("t4-01/nvidia-smi.csv").content
     assert texts["topo"].content == sample("t4-01/topo.txt").content
-    assert texts["topo"].file == "output of nvidia-smi topo"
+    assert texts["topo"].file == "topo.txt of this machine"
     assert "gpu_list" not in texts
     assert "ibstat" not in texts
 
