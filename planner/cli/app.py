@@ -23,6 +23,7 @@ from planner.cli.exits import ANSWER, BUG, INTERRUPTED
 from planner.cli.explain import explain
 from planner.cli.output import fail, silence
 from planner.cli.predict import predict
+from planner.cli.probe import probe
 from planner.cli.schema import schema
 from planner.cli.search import search
 from planner.cli.show import show_plan
@@ -59,6 +60,7 @@ for _name, _command in (
     ("show", show_plan),
     ("emit", emit),
     ("validate", validate),
+    ("probe", probe),
     ("schema", schema),
 ):
     app.command(_name)(_interruptible(_command))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag
 
 from planner import catalog
+from planner.errors import Problem
 from planner.spec.base import Dtype, Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
 from planner.spec.cluster import (
     ClusterSpec,
@@ -23,7 +24,7 @@ from planner.spec.cluster import (
 )
 from planner.spec.cluster_checks import MOST_POOLS, check_cluster
 from planner.spec.runs import expand_hosts, numbered_hosts, split_times
-from planner.spec.yaml_file import fail_on, read_document
+from planner.spec.yaml_file import Document, fail_on, read_document
 
 FABRIC_LATENCY_US = {"infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
 """Latency that a fabric has when the file gives none, microseconds (assumed)."""
@@ -150,8 +151,13 @@ class ClusterFile(Frozen):
 def load_cluster(path: Path) -> ClusterSpec:
     """The cluster of a file; raises SpecError with every problem of the file."""
     document = read_document(path)
-    fail_on([*document.problems(ClusterFile), *check_cluster(document)])
+    fail_on(problems_of(document))
     return _cluster(document.to(ClusterFile))
+
+
+def problems_of(document: Document) -> list[Problem]:
+    """Everything that keeps the document from being a cluster file."""
+    return [*document.problems(ClusterFile), *check_cluster(document)]
 
 
 def _cluster(file: ClusterFile) -> ClusterSpec:

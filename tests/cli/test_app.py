@@ -54,6 +54,17 @@ SURFACE: dict[str, set[str]] = {
     "show": JSON | MEASURED,
     "emit": JSON | {"--output", "-o", "--force", "--launcher"},
     "validate": JSON | MEASURED | {"--measured", "--source", "--half", "--groups", "--worst", "--plot"},
+    "probe": {
+        "--nvidia-smi",
+        "--gpu-list",
+        "--topo",
+        "--ibstat",
+        "--ethtool",
+        "--sysfs",
+        "--hostfile",
+        "--slurm",
+    }
+    | {"--from", "--commands", "--name", "--output", "-o", "--force"},
     "schema": set(),
     "calibrate import": JSON | {"--layers", "--links", "--output", "-o", "--force"},
     "calibrate fit": JSON | {"--measured", "--source", "--half", "--output", "-o", "--force"},

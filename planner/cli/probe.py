@@ -1,0 +1,155 @@
+"""``hetplan probe``: draft a cluster file from machines or from what they printed."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.files import require_writable
+from planner.cli.output import warn, write
+from planner.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from planner.probe.hosts import Host
+    from planner.probe.node import Node
+
+EXAMPLE = "cluster.yaml"
+"""Name of an output, for hints."""
+
+
+def _file(option: str, what: str) -> typer.models.OptionInfo:
+    found: typer.models.OptionInfo = typer.Option(option, metavar="FILE", help=what)
+    return found
+
+
+NvidiaSmi = Annotated[Path | None, _file("--nvidia-smi", "Devices: nvidia-smi --query-gpu, as CSV.")]
+GpuList = Annotated[Path | None, _file("--gpu-list", "MIG devices: nvidia-smi -L.")]
+Topo = Annotated[Path | None, _file("--topo", "Links between devices: nvidia-smi topo -m.")]
+Ibstat = Annotated[Path | None, _file("--ibstat", "RDMA cards: ibstat.")]
+Ethtool = Annotated[Path | None, _file("--ethtool", "Interfaces: ethtool of each.")]
+Sysfs = Annotated[Path | None, _file("--sysfs", "Both kinds of cards: files of /sys/class.")]
+Hostfile = Annotated[Path | None, _file("--hostfile", "Hosts: a DeepSpeed hostfile.")]
+Slurm = Annotated[
+    Path | None, _file("--slurm", "Hosts: SLURM_JOB_NODELIST, scontrol show hostnames, or sinfo -N -o.")
+]
+From = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="FOLDER", help="Saved files of several nodes, a sub-folder each."),
+]
+Commands = Annotated[
+    bool, typer.Option("--commands", help="Print the shell lines that save these files on a node.")
+]
+ClusterName = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the cluster.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Cluster file to write; else stdout.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+
+
+def probe(
+    nvidia_smi: NvidiaSmi = None,
+    gpu_list: GpuList = None,
+    topo: Topo = None,
+    ibstat: Ibstat = None,
+    ethtool: Ethtool = None,
+    sysfs: Sysfs = None,
+    hostfile: Hostfile = None,
+    slurm: Slurm = None,
+    folder: From = None,
+    commands: Commands = False,
+    name: ClusterName = "cluster",
+    output: Output = None,
+    force: Force = False,
+) -> None:
+    """Draft a cluster file from this machine or from saved outputs.
+
+    What was not seen is a marked line to fill in; stderr names the keys.
+    """
+    from planner.probe.sources import collection
+
+    if commands:
+        write(collection())
+        return
+    _require_new(output, force)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise UsageError(f"--name: expected letters, digits, dots, dashes and underscores, got {name!r}")
+    files = {
+        "nvidia_smi": nvidia_smi,
+        "gpu_list": gpu_list,
+        "topo": topo,
+        "ibstat": ibstat,
+        "ethtool": ethtool,
+        "sysfs": sysfs,
+    }
+    given = {source: path for source, path in files.items() if path is not None}
+    if folder is not None and given:
+        raise UsageError("probe: expected --from FOLDER or files of one node, not both")
+    hosts = _hosts(hostfile, slurm, live=folder is None and not given)
+    _deliver(_nodes(folder, given, hosts), hosts, name, output)
+
+
+def _require_new(output: Path | None, force: bool) -> None:
+    """Raise OutputError before the work when the output cannot be written or may not be replaced."""
+    if output is None:
+        return
+    require_writable(output, EXAMPLE)
+    if output.is_file() and not force:
+        raise OutputError(f"{output}: exists already", hint="name another file, or add --force to replace it")
+
+
+def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[Host, ...]:
+    """Hosts of a list, that of the Slurm job around us where nothing else is said."""
+    from planner.probe.hosts import parse_hostfile, parse_slurm
+    from planner.probe.sources import read
+    from planner.probe.text import Text
+
+    if hostfile is not None and slurm is not None:
+        raise UsageError("probe: expected --hostfile or --slurm, not both")
+    if hostfile is not None:
+        return parse_hostfile(read(hostfile))
+    if slurm is not None:
+        return parse_slurm(read(slurm))
+    job = os.environ.get("SLURM_JOB_NODELIST", "") if live else ""
+    return parse_slurm(Text(job, "SLURM_JOB_NODELIST")) if job else ()
+
+
+def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[Host, ...]) -> list[Node]:
+    """The nodes of the folder, the node of the files, or this machine."""
+    from planner.probe.node import parse_node
+    from planner.probe.sources import folders, read, this_host, this_machine
+
+    if folder is not None:
+        return [parse_node(host, texts) for host, texts in folders(folder)]
+    if given:
+        return [parse_node(None, {source: read(path) for source, path in given.items()})]
+    names = {host.name.partition(".")[0]: host.name for host in hosts}
+    # A machine that the list lacks only shows what the listed ones look like.
+    host = names.get(this_host()) if hosts else this_host()
+    return [parse_node(host, this_machine())]
+
+
+def _deliver(nodes: list[Node], hosts: tuple[Host, ...], name: str, output: Path | None) -> None:
+    """The draft on stdout or in the file; what it lacks on stderr."""
+    from planner.probe.draft import assumptions, draft, lacking, unseen
+    from planner.whole_file import write_whole
+
+    text = draft(nodes, hosts, name)
+    if output is None:
+        write(text)
+    else:
+        write_whole(text, output, EXAMPLE)
+    file = str(output or EXAMPLE)
+    for problem in lacking(text, file):
+        warn(f"to fill in: {problem}")
+    missing = unseen(text)
+    if missing:
+        warn(f"{file}: not seen: {', '.join(f'{key} (line {line})' for line, key in missing)}")
+    count = assumptions(text)
+    if count:
+        warn(f'{file}: {count} {"value is" if count == 1 else "values are"} assumed; look for "# assumed"')
+    if output is not None:
+        write(f"Next: hetplan check {output}\n")

@@ -1,0 +1,101 @@
+"""Hosts of a cluster, as a DeepSpeed hostfile or Slurm lists them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from planner.probe.text import Text, short
+from planner.spec.runs import expand_hosts
+
+_SLOTS = re.compile(r"slots=(\d{1,4})")
+_GRES = re.compile(r"gpu:(?:([A-Za-z][\w.-]*):)?(\d{1,4})")
+_HOSTFILE_HINT = "write lines such as: worker-1 slots=8"
+_SLURM_HINT = (
+    "save the value of SLURM_JOB_NODELIST, or the output of scontrol show hostnames "
+    'or of: sinfo -N -o "%N %T %G"'
+)
+_AWAY = ("down", "drain", "fail", "maint", "power", "unknown", "future", "reboot")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One node of a list."""
+
+    name: str
+    gpus: int | None = None
+    """Devices, where the list says it."""
+    gpu_type: str | None = None
+    """Slurm's own word for their kind, e.g. ``a100``."""
+
+
+def parse_hostfile(text: Text) -> tuple[Host, ...]:
+    """Hosts of a DeepSpeed (or MPI) hostfile; comments begin with ``#``. Raises SpecError."""
+    hosts: dict[str, Host] = {}
+    for number, line in text.lines():
+        name, *rest = line.partition("#")[0].split() or [""]
+        if not name:
+            continue
+        slots = [match for match in map(_SLOTS.fullmatch, rest) if match]
+        if len(rest) != len(slots) or len(slots) > 1:
+            raise text.broken(number, f"expected NAME slots=N, got {short(line)}", _HOSTFILE_HINT)
+        if name in hosts:
+            raise text.broken(number, f'the host "{name}" is listed twice', "remove one of the lines")
+        _expand(text, number, name, _HOSTFILE_HINT)
+        hosts[name] = Host(name=name, gpus=int(slots[0][1]) if slots else None)
+    if not hosts:
+        raise text.broken(None, "expected at least one host", _HOSTFILE_HINT)
+    return tuple(hosts.values())
+
+
+def parse_slurm(text: Text) -> tuple[Host, ...]:
+    """Hosts of a node list, of ``scontrol show hostnames``, or of ``sinfo -N -o`` with a header.
+
+    Nodes that sinfo shows as down, drained or the like are left out. Raises SpecError.
+    """
+    rows = list(text.lines())
+    if not rows:
+        raise text.broken(None, "expected at least one host", _SLURM_HINT)
+    head = rows[0][1].split()
+    hosts: dict[str, Host] = {}
+    if "NODELIST" in head or "HOSTNAMES" in head:
+        for number, line in rows[1:]:
+            for host in _sinfo(text, number, head, line):
+                hosts.setdefault(host.name, host)
+    else:
+        for number, line in rows:
+            for name in _names(text, number, line.strip()):
+                hosts.setdefault(name, Host(name=name))
+    if not hosts:
+        raise text.broken(rows[0][0], "no host of the list is up", _SLURM_HINT)
+    return tuple(hosts.values())
+
+
+def _sinfo(text: Text, number: int, head: list[str], line: str) -> list[Host]:
+    cells = line.split()
+    if len(cells) != len(head):
+        raise text.broken(
+            number, f"expected {len(head)} columns as in the header, got {len(cells)}", _SLURM_HINT
+        )
+    row = dict(zip(head, cells, strict=True))
+    names = _names(text, number, row.get("NODELIST") or row["HOSTNAMES"])
+    if row.get("STATE", "").lower().startswith(_AWAY):
+        return []
+    found = _GRES.findall(row.get("GRES", ""))
+    gpus = sum(int(count) for _, count in found) if "GRES" in row else None
+    types = {kind for kind, _ in found if kind}
+    gpu_type = types.pop() if len(types) == 1 else None
+    return [Host(name=name, gpus=gpus, gpu_type=gpu_type) for name in names]
+
+
+def _names(text: Text, number: int, node_list: str) -> tuple[str, ...]:
+    """Hosts of ``a[1-3,7],b01``: commas outside of brackets part them."""
+    patterns = re.split(r",(?![^\[]*\])", node_list)
+    return tuple(name for pattern in patterns for name in _expand(text, number, pattern, _SLURM_HINT))
+
+
+def _expand(text: Text, number: int, pattern: str, hint: str) -> tuple[str, ...]:
+    try:
+        return expand_hosts([pattern])
+    except ValueError as error:
+        raise text.broken(number, str(error), hint) from None
