@@ -7,7 +7,7 @@ the busiest, the pipeline ends no sooner than
 
     2 once + (m - p - 1) b
 
-A small b needs slow devices too, a large one lets the fastest hold more layers: both terms are steps in b, and the least
+A small b needs slow devices too, a large one lets the fastest hold more: both terms are steps in b, and the least
 over all steps is the bound.
 """
 
