@@ -94,6 +94,19 @@ class Backend:
         free, total = torch.cuda.mem_get_info()
         return float(total - free - torch.cuda.memory_reserved())
 
+    def memory_bytes(self) -> float:
+        """What the device has, or the host of a CPU."""
+        if self.kind == "cuda":
+            return float(torch.cuda.mem_get_info()[1])
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+    def load(self) -> tuple[str, ...]:
+        """Other work on the machine, in words."""
+        running, processors = os.getloadavg()[0], os.cpu_count() or 1
+        if self.kind == "cpu" and running > processors + 0.5:
+            return (f"load {running:.1f} on {processors} processors",)
+        return ()
+
     def _once(self, call: Call, count: int) -> float:
         self.synchronize()
         begin = self.now()
@@ -149,7 +162,7 @@ def _backend(kind: Literal["cuda", "cpu"], said: str, more: dict[str, str]) -> B
     except KeyError:
         known = None
     name = known.name if known else _as_name(said)
-    facts = {"device": said, **more, "torch": torch.__version__, "python": platform.python_version()}
+    facts = {"device": said, **more, "torch": str(torch.__version__), "python": platform.python_version()}
     return Backend(kind=kind, name=name, family=known.family if known else name, known=known, facts=facts)
 
 

@@ -19,6 +19,10 @@ STACK = "torch"
 """The framework that runs the layers here."""
 
 
+LEAST_INNER = 2 * TILE_FILL
+"""Inner dimension from which a product counts as large."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
     """What a device can do at most: by its datasheet, or the best that was measured."""
@@ -46,7 +50,7 @@ def measured_peaks(points: Iterable[KernelPoint]) -> Peaks:
     known = tuple(points)
     flops: dict[str, float] = {}
     for point in known:
-        if point.kernel == "matmul":
+        if point.kernel == "matmul" and _large(point):
             inner = point.sizes[2]
             rate = point.flops / point.seconds * (inner + TILE_FILL) / inner
             flops[point.precision] = max(rate, flops.get(point.precision, 0.0))
@@ -70,11 +74,9 @@ def fit_family(
     errors: list[CurveError] = []
     if floor:
         found["kernel_seconds"] = ramp, None
-    found |= {
-        "launch_seconds": (point.seconds / host_factor, point.spread)
-        for point in known
-        if point.kernel == "launch"
-    }
+    for point in known:
+        if point.kernel == "launch":
+            found["launch_seconds"] = point.seconds / host_factor, point.spread
     for key, kernels, ideal in (
         ("matmul_efficiency", ("matmul",), lambda point: device.product(Product(*point.sizes))),
         ("attention_efficiency", ("attention",), lambda point: device.flash(point.flops)),
@@ -104,8 +106,16 @@ def _comparable(
     return [
         point
         for point in points
-        if point.kernel in kernels and point.precision == precision and precision in peaks.flops
+        if point.kernel in kernels
+        and point.precision == precision
+        and precision in peaks.flops
+        and _large(point)
     ]
+
+
+def _large(point: KernelPoint) -> bool:
+    """False for a product whose tiles are filled no sooner than they are done."""
+    return point.kernel != "matmul" or point.sizes[2] >= LEAST_INNER
 
 
 def _share(point: KernelPoint, ideal: Callable[[KernelPoint], float], ramp: float) -> float:
@@ -152,7 +162,5 @@ def _perfect(peaks: Peaks, precision: str) -> Device:
             parameters_per_second=None,
         ),
     )
-    full = Family(
-        matmul_efficiency=1.0, attention_efficiency=1.0, memory_efficiency=1.0, kernel_seconds=0.0
-    )
+    full = Family(matmul_efficiency=1.0, attention_efficiency=1.0, memory_efficiency=1.0, kernel_seconds=0.0)
     return Device(kind, Calibration(families={"perfect": full}), precision)

@@ -20,7 +20,7 @@ from planner.runtime.example_model import Layer, Shape
 GPU_FORMATS = ("bf16", "fp16", "fp32", "tf32")
 CPU_FORMATS = ("fp32", "bf16")
 GPU_SIDES = (512, 1024, 2048, 4096, 8192)
-CPU_SIDES = (128, 256, 512, 1024)
+CPU_SIDES = (256, 512, 768, 1024, 1536)
 GPU_LENGTHS = (512, 1024, 2048, 4096)
 CPU_LENGTHS = (64, 128, 256, 512)
 GPU_ELEMENTS = (2**22, 2**24, 2**26, 2**28)
@@ -121,8 +121,8 @@ def _call(backend: Backend, case: Case) -> Call:
         one, two = (backend.tensor(*sizes[:2], precision=precision) for _ in range(2))
         return lambda: torch.matmul(one, two)
     if case.kernel == "attention":
-        parts = [backend.tensor(*sizes, precision=precision) for _ in range(3)]
-        return lambda: functional.scaled_dot_product_attention(*parts, is_causal=True)
+        query, key, value = (backend.tensor(*sizes, precision=precision) for _ in range(3))
+        return lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True)
     one, two, out = (backend.tensor(*sizes, precision=precision) for _ in range(3))
     if case.kernel == "copy":
         return lambda: out.copy_(one)

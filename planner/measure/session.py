@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planner.calibration import Calibration, Constant, KernelPoint, LayerPoint, Stack
 from planner.calibration_file import shipped
@@ -28,7 +28,7 @@ ZERO_SHARES = (2, 4, 8)
 """Numbers of devices among which ZeRO would divide a layer's states."""
 
 
-class OutOfTime(Exception):
+class OutOfTimeError(Exception):
     """The time budget is spent."""
 
 
@@ -91,7 +91,7 @@ class Session:
                 self._kernel(case)
             for tp in self.request.tps if self.request.model else ():
                 self._grow(tp)
-        except OutOfTime:
+        except OutOfTimeError:
             return False
         finally:
             self._fit()
@@ -113,7 +113,10 @@ class Session:
         if self.request.model is None:
             return
         parameters = self.request.model.layer_parameters
-        shares = (*((1,) if 0 in self.request.zeros else ()), *(ZERO_SHARES if any(self.request.zeros) else ()))
+        shares = (
+            *((1,) if 0 in self.request.zeros else ()),
+            *(ZERO_SHARES if any(self.request.zeros) else ()),
+        )
         for ways in shares:
             yield optimizer_case(-(-parameters // ways))
 
@@ -183,7 +186,7 @@ class Session:
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
-            raise OutOfTime
+            raise OutOfTimeError
 
     def _own_kernels(self) -> list[KernelPoint]:
         own = name_key(self.backend.name)
@@ -207,8 +210,3 @@ class Session:
         more = Calibration(families={self.backend.family: fitted.family}, constants=fitted.constants)
         self.found = with_errors(merged(self.found, more), fitted.errors)
         self._keep(self.found)
-
-
-def with_facts(calibration: Calibration, facts: dict[str, str]) -> Calibration:
-    """The calibration with what it was measured with."""
-    return replace(calibration, provenance={**calibration.provenance, **facts})

@@ -110,7 +110,7 @@ def read_document(path: Path) -> Document:
     return Document(str(path), root)
 
 
-def read_text(path: Path, kind: Literal["YAML", "CSV"] = "YAML") -> str:
+def read_text(path: Path, kind: Literal["YAML", "CSV", "text"] = "YAML") -> str:
     """The text of a file of at most ``MOST_BYTES``; raises SpecError, which names the ``kind`` of file."""
     try:
         if path.is_dir():
