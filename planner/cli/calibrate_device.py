@@ -156,7 +156,7 @@ def _tell(
         peaks=None if backend.known else session.peaks(),
         memory_bytes=backend.memory_bytes(),
         limits=session.limits,
-        busy=(*backend.load(), *session.busy),
+        load=backend.load(),
         ended=ended,
         bytes_measured=backend.kind != "cpu",
         model=request.model,

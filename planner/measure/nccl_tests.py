@@ -96,8 +96,9 @@ def _row(table: _Table, number: int, cells: list[str]) -> Iterator[Problem]:
         )
         return
     row = dict(zip(reversed(table.columns), reversed(cells), strict=True))  # the first of two columns wins
-    wrong = row.get("#wrong", "0")
-    if wrong not in ("0", "N/A"):
+    checks = (cell for name, cell in zip(table.columns, cells, strict=True) if name == "#wrong")
+    wrong = next((cell for cell in checks if cell not in ("0", "N/A")), None)
+    if wrong is not None:
         yield table.problem(number, "#wrong", f"{wrong} wrong values: the network is broken")
     size, micros = _number(row["size"]), _number(row["time"])
     if size is None or size != int(size):

@@ -31,6 +31,11 @@ PATIENCE = timedelta(minutes=10)
 """How long a process waits for the others."""
 
 
+_gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+_scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+"""torch renamed them in 2.13; the old names warn."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """All processes."""
@@ -177,9 +182,9 @@ def _call(world: World, team: Team, operation: Operation, group: Any, elements: 
     if operation == "all-reduce":
         return lambda: distributed.all_reduce(whole, group=group)
     if operation == "all-gather":
-        return lambda: distributed.all_gather_into_tensor(whole, part, group=group)
+        return lambda: _gather(whole, part, group=group)
     if operation == "reduce-scatter":
-        return lambda: distributed.reduce_scatter_tensor(part, whole, group=group)
+        return lambda: _scatter(part, whole, group=group)
     if operation == "all-to-all":
         out = torch.empty_like(whole)
         return lambda: distributed.all_to_all_single(out, whole, group=group)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from planner.calibration import Calibration, Constant, KernelPoint, LayerPoint, Stack
+from planner.calibration import Calibration, Constant, KernelPoint, Stack
 from planner.calibration_file import shipped
 from planner.calibration_merge import kernel_key, layer_key, merged, name_key
 from planner.errors import UsageError
@@ -19,7 +19,6 @@ from planner.measure.fit_device import STACK, Peaks, fit_family, measured_peaks
 from planner.measure.growth import Limit, grow
 from planner.measure.kernels import Case, cases, measure_kernel, optimizer_case
 from planner.measure.layers import LayerBench
-from planner.measure.samples import BUSY
 from planner.spec.model import ModelSpec
 
 LARGEST_ON_CPU = 16
@@ -67,8 +66,6 @@ class Session:
     ) -> None:
         self.backend, self.request = backend, request
         self.found = before
-        self.busy: list[str] = []
-        """Points whose repeats differ too much."""
         self.limits: dict[int, Limit] = {}
         """By tensor-parallel degree."""
         self._keep, self._tell = keep, tell
@@ -137,7 +134,7 @@ class Session:
         finally:
             self.backend.free()
         self._kernels.add(key)
-        self._add(Calibration(kernel_points=(point,)), what, point)
+        self._add(Calibration(kernel_points=(point,)), what)
 
     def _grow(self, tp: int) -> None:
         """Layers at growing micro-batch, to the limit."""
@@ -171,12 +168,10 @@ class Session:
         finally:
             self.backend.free()
         self._layers[key] = point
-        self._add(Calibration(layers=(point,)), what, point)
+        self._add(Calibration(layers=(point,)), what)
         return True
 
-    def _add(self, found: Calibration, what: str, point: LayerPoint | KernelPoint) -> None:
-        if point.spread is not None and point.spread > BUSY:
-            self.busy.append(f"{what}: ±{point.spread:.0%}")
+    def _add(self, found: Calibration, what: str) -> None:
         self.found = merged(self.found, found)
         self._keep(self.found)
         self._report(what)

@@ -13,6 +13,7 @@ from planner.calibration import Calibration, CurveError, LayerPoint
 from planner.calibration_merge import name_key
 from planner.measure.fit_device import Peaks
 from planner.measure.growth import Limit
+from planner.measure.samples import BUSY
 from planner.report.document import head
 from planner.report.keys import Document
 from planner.report.layout import bullets, section, warnings_section
@@ -20,6 +21,9 @@ from planner.report.numbers import MISSING, count, gib, percent, significant, ti
 from planner.report.table import FittedTable, number, table, words
 from planner.spec.model import ModelSpec
 from planner.units import gib_from_bytes
+
+SHOWN = 4
+"""Busy points that are listed by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +39,8 @@ class Told:
     memory_bytes: float
     limits: Mapping[int, Limit]
     """Micro-batches that fit, by tensor-parallel degree."""
-    busy: tuple[str, ...]
-    """Signs that the device was busy with other work."""
+    load: tuple[str, ...]
+    """Other work on the machine, in words."""
     ended: str
     """What ended the measurement before its end; empty when nothing did."""
     bytes_measured: bool
@@ -89,14 +93,28 @@ def warnings(told: Told) -> Iterator[str]:
     """What to know before trusting the points."""
     if told.ended:
         yield f"ended by {told.ended}: the same command measures the rest"
-    if told.busy:
-        yield "the device was busy with other work, measure again on an idle one: " + "; ".join(told.busy[:4])
+    if told.load:
+        yield f"the machine has other work ({', '.join(told.load)}): measure again on an idle one with --force"
+    busy = [f"{what} ±{percent(spread)}" for what, spread in _spreads(told) if spread > BUSY]
+    if busy:
+        more = f" and {len(busy) - SHOWN} more" if len(busy) > SHOWN else ""
+        what = f"repeats differ by more than {percent(BUSY)}, as on a device with other work"
+        yield f"{what}: {'; '.join(busy[:SHOWN])}{more}; --force measures again"
     if told.model is not None and not told.bytes_measured:
         yield "bytes are not measured on a CPU: the memory of a plan stays that of the formulas"
     if told.model is not None and told.model.drops:
         yield f"{told.model.name} has dropout, the measured layers have none"
     if any(point.without_collectives for point in _layers(told)):
         yield "layers at tp above 1 are one device's share: plans add the collectives by formula or link curve"
+
+
+def _spreads(told: Told) -> Iterator[tuple[str, float]]:
+    """(point in words, spread of its repeats) of every point of the device."""
+    for kernel in told.calibration.kernel_points:
+        if name_key(kernel.gpu) == name_key(told.gpu):
+            yield f"{kernel.kernel} {kernel.shape} {kernel.precision}", kernel.spread or 0.0
+    for layer in _layers(told):
+        yield f"layer at tp {layer.tp}, micro-batch {layer.micro_batch}", layer.spread or 0.0
 
 
 def device_document(told: Told) -> Document:

@@ -23,7 +23,7 @@ MOST_BYTES = 4 * 2**20
 MOST_PROBLEMS = 100
 """Problems of one file that are shown."""
 
-_SUFFIXES = {"YAML": (".yaml", ".yml", ".json"), "CSV": (".csv",)}
+_SUFFIXES = {"YAML": (".yaml", ".yml", ".json"), "CSV": (".csv",), "text": (".txt", ".log", ".out")}
 
 T = TypeVar("T", bound=BaseModel)
 
