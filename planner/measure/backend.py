@@ -81,9 +81,9 @@ class Backend:
         return sample(found)
 
     def free(self) -> None:
-        """Give cached memory back, as after running out of it."""
-        gc.collect()
+        """Give cached memory of a GPU back, as after running out of it."""
         if self.kind == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
 
     def context_bytes(self) -> float | None:

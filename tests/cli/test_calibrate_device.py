@@ -97,7 +97,7 @@ def test_a_half_written_file_is_refused(hetplan: Command, model: Path) -> None:
     (model / "c.yaml").write_text(text)
     done = hetplan(*MEASURE)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: c.yaml:3: ")
+    assert done.err.startswith("error: c.yaml:4: not YAML")
     assert (model / "c.yaml").read_text() == text
 
 

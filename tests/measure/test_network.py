@@ -8,7 +8,7 @@ from planner.errors import UsageError
 
 pytest.importorskip("torch")
 
-from planner.measure.network import Team, open_world, teams  # noqa: E402
+from planner.measure.network import Team, open_world, teams
 
 
 def test_groups_inside_a_node_double() -> None:
