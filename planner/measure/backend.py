@@ -9,6 +9,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -184,11 +185,9 @@ def _driver() -> dict[str, str]:
     """Versions of the GPU's software, as far as they can be asked."""
     found = {"cuda": torch.version.cuda, "rocm": getattr(torch.version, "hip", None)}
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", _index()]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        found["driver"] = done.stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        pass  # ROCm, or a container without the tool: the other versions still tell
+    # On ROCm, and in a container without the tool, the other versions still tell.
+    with suppress(OSError, subprocess.SubprocessError):
+        found["driver"] = subprocess.check_output(command, text=True, timeout=10).strip()
     return {key: value for key, value in found.items() if value}
 
 
