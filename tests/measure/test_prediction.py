@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,8 @@ def test_steps_are_predicted() -> None:
 
 def step_seconds(spec: ModelSpec, micro_batch: int, steps: int) -> float:
     """Median seconds of whole training steps here."""
-    transformer = Transformer(Shape(**model_shape(spec)))
+    shape: dict[str, Any] = model_shape(spec)
+    transformer = Transformer(Shape(**shape))
     optimizer = torch.optim.AdamW(transformer.parameters())
     tokens = torch.randint(0, spec.vocab, (micro_batch, spec.training.sequence_length))
     found = []
