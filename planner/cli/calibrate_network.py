@@ -14,7 +14,7 @@ from planner.cli.calibrate_device import Minutes, Output, before, require_torch
 from planner.cli.files import require_writable
 from planner.cli.options import AsJson, choices
 from planner.cli.output import show, show_document, warn
-from planner.errors import UsageError
+from planner.errors import HetplanError, UsageError
 
 if TYPE_CHECKING:
     from planner.calibration import LinkPoint
@@ -76,28 +76,36 @@ def measure_network(
         raise UsageError("--link, --operation and --members: expected --from-nccl-tests FILE with them")
     require_torch()
     choices("--device", device, ("cuda", "cpu"))
-    from planner.measure.network import close_world, open_world
+    from planner.measure.network import close_world, everyones_points, open_world
 
     world = open_world(device)
     try:
-        found = _measured(world, fabric, largest_mib, minutes)
+        found, failure = _measured(world, fabric, largest_mib, minutes)
+        if failure is None:
+            found = everyones_points(found)
     finally:
         close_world()
     if world.rank == 0:
         _finish(output, force, found, world.backend.facts, as_json)
+    if isinstance(failure, RuntimeError):
+        what = f"calibrate network: rank {world.rank}: {str(failure).splitlines()[0]}"
+        raise HetplanError(what, hint=f"the first process has written its points so far to {output}")
+    if failure is not None:
+        raise failure
 
 
 def _measured(
     world: World, fabric: str | None, largest_mib: float, minutes: float | None
-) -> tuple[LinkPoint, ...]:
-    """All points; rank 0 says what could not be measured."""
-    from planner.measure.network import everyones_points, teams
+) -> tuple[tuple[LinkPoint, ...], BaseException | None]:
+    """The points of this process, and what ended it: Ctrl-C, or another process that is gone."""
     from planner.measure.network import measure_network as measure
+    from planner.measure.network import teams
 
     found: list[LinkPoint] = []
     left_out: dict[str, None] = {}
     groups = teams(world.hosts, world.gpus, fabric)
     limit = float("inf") if minutes is None else 60 * minutes
+    complete, failure = False, None
     try:
         complete = measure(
             world,
@@ -107,15 +115,14 @@ def _measured(
             found.append,
             lambda what: left_out.update({what: None}),
         )
-    except KeyboardInterrupt:
-        complete = False
-    points = everyones_points(found)
+    except (KeyboardInterrupt, RuntimeError) as error:
+        failure = error
     if world.rank == 0:
         for what in left_out:
             warn(f"left out: {what}")
         if not complete:
             warn("ended before all was measured")
-    return points
+    return tuple(found), failure
 
 
 def _read(path: Path, link: str | None, operation: str | None, members: int | None) -> tuple[LinkPoint, ...]:
@@ -142,16 +149,18 @@ def _finish(
     from planner.calibration import Calibration
     from planner.calibration_file import save_calibration
     from planner.calibration_merge import merged
-    from planner.measure.curve_error import with_errors
+    from planner.measure.curve_error import with_errors, without_lonely
     from planner.report.measured_network import network_document, network_sections
 
+    told = {"date": datetime.now(UTC).date().isoformat(), "command": " ".join(["hetplan", *sys.argv[1:]])}
+    own = Calibration(link_points=points, provenance={**facts, **told})
+    found = without_lonely(merged(before(output, force), own))
+    points = tuple(point for point in points if point in found.link_points)
     if not points:
         raise UsageError(
             "calibrate network: nothing was measured", hint="give it more time or larger tensors"
         )
-    told = {"date": datetime.now(UTC).date().isoformat(), "command": " ".join(["hetplan", *sys.argv[1:]])}
-    own = Calibration(link_points=points, provenance={**facts, **told})
-    found = with_errors(merged(before(output, force), own))
+    found = with_errors(found)
     save_calibration(found, output)
     if as_json:
         show_document(network_document(points, found, output))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import mean
 
 from planner.calibration import Calibration, CurveError, LayerPoint, LinkPoint
+from planner.calibration_merge import link_name_key
 from planner.cost.measured_curves import LayerCurves, LinkCurves
 
 LEAST = 3
@@ -31,6 +33,19 @@ def link_errors(points: Iterable[LinkPoint]) -> Iterator[CurveError]:
     for (link, operation, members), own in curves.items():
         found = [_link_error(point, own) for point in own] if len(own) >= LEAST else []
         yield from _error(f"{operation} of {members} over {link}", found)
+
+
+def without_lonely(calibration: Calibration) -> Calibration:
+    """The calibration without link curves of a single size, which tell neither latency nor rate."""
+    sizes = Counter(
+        (link_name_key(point.link), point.operation, point.members) for point in calibration.link_points
+    )
+    kept = (
+        point
+        for point in calibration.link_points
+        if sizes[link_name_key(point.link), point.operation, point.members] > 1
+    )
+    return replace(calibration, link_points=tuple(kept))
 
 
 def with_errors(calibration: Calibration, more: Iterable[CurveError] = ()) -> Calibration:

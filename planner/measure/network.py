@@ -226,7 +226,7 @@ def _slowest(world: World, seconds: float, group: Any) -> float:
     return float(found)
 
 
-def everyones_points(found: list[LinkPoint]) -> tuple[LinkPoint, ...]:
+def everyones_points(found: tuple[LinkPoint, ...]) -> tuple[LinkPoint, ...]:
     """The points of all processes, each once; every member of a group has the same."""
     everyone: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(everyone, found)

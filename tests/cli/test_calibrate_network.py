@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,3 +93,31 @@ def test_two_processes_measure_their_link(files: Path) -> None:
     assert {point.operation for point in found.link_points} >= {"all-reduce", "all-gather", "send"}
     assert all(point.link.startswith("node:") for point in found.link_points)
     assert sorted({point.size_bytes for point in found.link_points}) == [1024.0, 4096.0, 16384.0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("connection closed by peer")])
+def test_what_was_measured_before_the_end_is_written(
+    hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """After Ctrl-C, and when another process is gone; a curve of one size is left out."""
+    pytest.importorskip("torch")
+    from planner.calibration import LinkPoint, Operation
+    from planner.measure import network
+    from planner.measure.backend import open_backend
+
+    curves: tuple[tuple[Operation, float], ...] = (("send", 1e3), ("send", 1e6), ("all-reduce", 1e3))
+
+    def measure(*arguments: Any) -> bool:
+        keep = arguments[4]
+        for operation, size in curves:
+            keep(LinkPoint(link="ib", operation=operation, members=2, size_bytes=size, seconds=size / 1e9))
+        raise error
+
+    world = network.World(rank=0, backend=open_backend("cpu"), hosts=("a", "b"), gpus=("x", "x"))
+    monkeypatch.setattr(network, "open_world", lambda asked: world)
+    monkeypatch.setattr(network, "measure_network", measure)
+    done = hetplan("calibrate", "network", "--fabric", "ib", "-o", "c.yaml")
+    assert done.code == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    assert "warning: ended before all was measured" in done.err
+    assert ("connection closed by peer" in done.err) == isinstance(error, RuntimeError)
+    assert [point.operation for point in load_calibration(files / "c.yaml").link_points] == ["send", "send"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.calibration import Calibration, CurveError, LayerPoint, LinkPoint
-from planner.measure.curve_error import with_errors
+from planner.measure.curve_error import with_errors, without_lonely
 
 LAYERS = tuple(
     LayerPoint(
@@ -48,3 +48,9 @@ def test_two_points_tell_nothing_and_old_errors_are_replaced() -> None:
     )
     found = with_errors(Calibration(layers=LAYERS, curve_errors=old)).curve_errors
     assert [item.points for item in found] == [3, 9]
+
+
+def test_a_single_size_is_no_curve() -> None:
+    """An interrupted curve is dropped, others stay."""
+    alone = replace(LINKS[0], link="roce")
+    assert without_lonely(Calibration(link_points=(*LINKS, alone))).link_points == LINKS
