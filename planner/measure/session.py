@@ -74,6 +74,8 @@ class Session:
         self._layers = {layer_key(point): point for point in before.layers}
         self._cases = [*cases(backend), *self._optimizer_cases()]
         self._done = 0
+        self._fresh = False
+        """True once something was measured."""
 
     @property
     def total(self) -> int:
@@ -82,7 +84,6 @@ class Session:
 
     def run(self) -> bool:
         """Measure; False when the time budget ended it. Raises UsageError when not even one sequence fits."""
-        self._keep_context()
         try:
             for case in self._cases:
                 self._kernel(case)
@@ -140,15 +141,24 @@ class Session:
         """Layers at growing micro-batch, to the limit."""
         model = self.request.model
         assert model is not None
-        bench = LayerBench(self.backend, model, tp)
+        try:
+            bench = LayerBench(self.backend, model, tp)
+        except Exception as error:
+            if out_of_memory(error):
+                raise self._too_large(model, tp) from None
+            raise
         usual = LARGEST_ON_CPU if self.backend.kind == "cpu" else model.training.global_batch
         limit = grow(lambda size: self._layer(bench, size), self.request.largest or usual)
         if not limit.fits:
-            raise UsageError(
-                f"{model.name}: out of memory at micro-batch 1, tp {tp}, on {self.backend.name}",
-                hint="measure with a larger --tp or a shorter --sequence-length, or free the device",
-            )
+            raise self._too_large(model, tp)
         self.limits[tp] = limit
+
+    def _too_large(self, model: ModelSpec, tp: int) -> UsageError:
+        """Not even one sequence fits."""
+        return UsageError(
+            f"{model.name}: out of memory at micro-batch 1, tp {tp}, on {self.backend.name}",
+            hint="measure with a larger --tp or a shorter --sequence-length, or free the device",
+        )
 
     def _layer(self, bench: LayerBench, size: int) -> bool:
         """Measure one micro-batch unless it is known; False when memory runs out."""
@@ -173,6 +183,7 @@ class Session:
 
     def _add(self, found: Calibration, what: str) -> None:
         self.found = merged(self.found, found)
+        self._fresh = True
         self._keep(self.found)
         self._report(what)
 
@@ -188,8 +199,8 @@ class Session:
         return [point for point in self.found.kernel_points if name_key(point.gpu) == own]
 
     def _keep_context(self) -> None:
-        """What one process takes of the device beside its tensors."""
-        used = self.backend.context_bytes()
+        """What one process takes of the device beside its tensors, once its libraries are loaded."""
+        used = self.backend.context_bytes() if self._fresh else None
         if used is not None:
             constant = Constant(name=f"stacks.{STACK}.runtime_bytes", value=used, provenance="measured")
             more = Calibration(stacks={STACK: Stack(runtime_bytes=used)}, constants=(constant,))
@@ -197,6 +208,7 @@ class Session:
 
     def _fit(self) -> None:
         """Constants and errors of all points so far."""
+        self._keep_context()
         model = self.request.model
         precision = model.training.precision if model else self.backend.precision
         points = self._own_kernels()

@@ -137,6 +137,31 @@ def test_memory_that_runs_out_is_the_limit(
         session(cpu, one.found.__class__(kernel_points=one.found.kernel_points), model=small).run()
 
 
+def test_parameters_that_do_not_fit(cpu: Backend, monkeypatch: pytest.MonkeyPatch, small: ModelSpec) -> None:
+    """Are the same error."""
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(LayerBench, "__init__", full)
+    with pytest.raises(UsageError, match="out of memory at micro-batch 1, tp 1"):
+        session(cpu, model=small).run()
+
+
+def test_the_context_of_a_gpu_is_a_constant_of_the_stack(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured once the libraries are loaded; a session without new points keeps the old number."""
+    monkeypatch.setattr(Backend, "context_bytes", lambda self: 5e8)
+    first = session(cpu, model=None)
+    first.run()
+    assert first.found.stack("torch").runtime_bytes == 5e8
+    monkeypatch.setattr(Backend, "context_bytes", lambda self: 1e8)
+    second = session(cpu, first.found, model=None)
+    second.run()
+    assert second.found.stack("torch").runtime_bytes == 5e8
+
+
 def test_other_errors_are_not_memory(cpu: Backend, monkeypatch: pytest.MonkeyPatch, small: ModelSpec) -> None:
     """They are not swallowed."""
     monkeypatch.setattr(LayerBench, "measure", measured_up_to(1, RuntimeError("broken")))
