@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Provenance = Literal["measured", "fitted", "datasheet", "assumed"]
+Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
+Kernel = Literal["matmul", "attention", "copy", "triad", "floor", "launch", "optimizer"]
+"""floor: a kernel without work; launch: host time per kernel of a layer without work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,36 @@ class LayerPoint:
     """Kept for the backward; None when not measured."""
     parameters: float | None = None
     """Elements on one device; None when not measured."""
+    spread: float | None = None
+    """Robust relative standard deviation of the repeats, the wider direction; None when unknown."""
+    peak_bytes: float | None = None
+    """Most that the device had allocated for tensors during the measurement; None when not measured."""
+    reserved_bytes: float | None = None
+    """Most that the allocator held of the device; None when not measured."""
+    without_collectives: bool = False
+    """True when one device alone ran its share of the layer: the cost model adds the collectives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPoint:
+    """Measured seconds of one kernel, which the constants of a family are fitted to."""
+
+    gpu: str
+    kernel: Kernel
+    precision: str
+    shape: str
+    """Sizes joined by x: rows, columns, inner of a matmul; batch, heads, length, width of attention; elements."""
+    flops: float
+    moved_bytes: float
+    """Least traffic with the device's memory."""
+    seconds: float
+    spread: float | None = None
+    """Robust relative standard deviation of the repeats."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of the shape."""
+        return tuple(int(size) for size in self.shape.split("x"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +114,7 @@ class LinkPoint:
 
     link: str
     """``node:<gpu>`` inside a node, or the name of a fabric."""
-    operation: Literal["all-reduce", "all-gather", "reduce-scatter", "send"]
+    operation: Operation
     members: int
     """Devices of the group."""
     size_bytes: float
@@ -97,6 +130,17 @@ class Residual:
     rows: int
     spread: float
     """Robust relative standard error of the step time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveError:
+    """How well a fitted curve predicts each of its points from the others."""
+
+    curve: str
+    points: int
+    mean: float
+    """Mean relative error of the points left out one by one."""
+    largest: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +165,9 @@ class Calibration:
     """By kind of fabric: infiniband, roce, ethernet."""
     layers: tuple[LayerPoint, ...] = ()
     link_points: tuple[LinkPoint, ...] = ()
+    kernel_points: tuple[KernelPoint, ...] = ()
+    """What the constants of families were fitted to; the cost model does not read them."""
+    curve_errors: tuple[CurveError, ...] = ()
     residuals: tuple[Residual, ...] = ()
     constants: tuple[Constant, ...] = ()
     """Provenance and spread of the constants that are not assumed."""

@@ -14,7 +14,9 @@ from planner.calibration import (
     ASSUMED,
     Calibration,
     Constant,
+    CurveError,
     Family,
+    KernelPoint,
     LayerPoint,
     Link,
     LinkPoint,
@@ -22,7 +24,15 @@ from planner.calibration import (
     Stack,
 )
 from planner.calibration_merge import gives, sections
-from planner.calibration_points import LAYER_KEYS, LINK_KEYS, RESIDUAL_KEYS, Row, lonely, repeated
+from planner.calibration_points import (
+    KERNEL_KEYS,
+    LAYER_KEYS,
+    LINK_KEYS,
+    RESIDUAL_KEYS,
+    Row,
+    lonely,
+    repeated,
+)
 from planner.calibration_records import FORMAT, CalibrationRecord, Entry
 from planner.errors import Problem
 from planner.spec.base import Frozen
@@ -39,6 +49,14 @@ _HEADER = """\
 # is absent keeps its assumed value. docs/formats.md says what every key means.
 """
 _LARGEST_EXACT = 2**53
+_KEYS = {
+    "residuals": RESIDUAL_KEYS,
+    "layers": LAYER_KEYS,
+    "link_points": LINK_KEYS,
+    "kernel_points": KERNEL_KEYS,
+    "curve_errors": ("curve",),
+}
+"""What makes an entry of a section the same as another."""
 
 
 def load_calibration(path: Path) -> Calibration:
@@ -84,7 +102,7 @@ def _version(document: Document) -> Iterator[Problem]:
 
 def _conflicts(document: Document) -> Iterator[Problem]:
     """Points and residuals that are there twice, and link curves of one size."""
-    for section, keys in (("residuals", RESIDUAL_KEYS), ("layers", LAYER_KEYS), ("link_points", LINK_KEYS)):
+    for section, keys in _KEYS.items():
         for where, before in repeated(_rows(document, section), keys):
             what = f"the same {', '.join(keys)} as {section}[{before}] on line "
             line = document.line((section, before))
@@ -107,6 +125,8 @@ def _calibration(record: CalibrationRecord) -> Calibration:
         links={name: Link(**_values(part)) for name, part in links.items()},
         layers=tuple(LayerPoint(**point.model_dump()) for point in record.layers),
         link_points=tuple(LinkPoint(**point.model_dump()) for point in record.link_points),
+        kernel_points=tuple(KernelPoint(**point.model_dump()) for point in record.kernel_points),
+        curve_errors=tuple(CurveError(**item.model_dump()) for item in record.curve_errors),
         residuals=tuple(Residual(**item.model_dump()) for item in record.residuals),
         constants=tuple(
             constant
@@ -163,7 +183,7 @@ def _data(calibration: Calibration) -> dict[str, Any]:
             }
             for name, part in parts.items()
         }
-    for section in ("residuals", "layers", "link_points"):
+    for section in _KEYS:
         data[section] = [_point(point) for point in getattr(calibration, section)]
     return {"format": FORMAT, **{key: value for key, value in data.items() if value}}
 
@@ -175,8 +195,12 @@ def _constant(value: float, known: Constant | None) -> dict[str, Any]:
     return entry
 
 
-def _point(point: LayerPoint | LinkPoint | Residual) -> dict[str, Any]:
-    return {key: _number(value) for key, value in asdict(point).items() if value is not None}
+def _point(point: Any) -> dict[str, Any]:
+    return {
+        key: _number(value)
+        for key, value in asdict(point).items()
+        if value is not None and value is not False
+    }
 
 
 def _number(value: Any) -> Any:

@@ -14,6 +14,7 @@ from planner.calibration import (
     Calibration,
     Constant,
     Family,
+    KernelPoint,
     LayerPoint,
     Link,
     LinkPoint,
@@ -47,6 +48,11 @@ def link_key(point: LinkPoint) -> Hashable:
     return link_name_key(point.link), point.operation, point.members, point.size_bytes
 
 
+def kernel_key(point: KernelPoint) -> Hashable:
+    """What a kernel point is of: device, kernel, precision, shape."""
+    return name_key(point.gpu), point.kernel, point.precision, point.shape
+
+
 def merged(base: Calibration, own: Calibration) -> Calibration:
     """Both; ``own`` wins constant by constant, point by point, and for the residual of a family and stack."""
     given = {constant.name for constant in own.constants}
@@ -58,6 +64,8 @@ def merged(base: Calibration, own: Calibration) -> Calibration:
         links=_parts("links", base.links, own.links, ASSUMED_LINK, given),
         layers=_points(layer_key, base.layers, own.layers),
         link_points=_points(link_key, base.link_points, own.link_points),
+        kernel_points=_points(kernel_key, base.kernel_points, own.kernel_points),
+        curve_errors=_points(lambda item: item.curve, base.curve_errors, own.curve_errors),
         residuals=_points(lambda item: (item.family, item.stack), base.residuals, own.residuals),
         constants=_constants(base, own),
         default_spread=spread,

@@ -13,6 +13,7 @@ Row = tuple[int, Mapping[str, Any]]
 
 LAYER_KEYS = ("gpu", "model", "tp", "micro_batch")
 LINK_KEYS = ("link", "operation", "members", "size_bytes")
+KERNEL_KEYS = ("gpu", "kernel", "precision", "shape")
 RESIDUAL_KEYS = ("family", "stack")
 _CURVE_KEYS = LINK_KEYS[:3]
 _NORMAL = {"gpu": name_key, "model": name_key, "link": link_name_key}

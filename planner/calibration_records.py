@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from planner.calibration import ASSUMED, ASSUMED_FAMILY, ASSUMED_LINK, ASSUMED_STACK, Provenance
+from planner.calibration import (
+    ASSUMED,
+    ASSUMED_FAMILY,
+    ASSUMED_LINK,
+    ASSUMED_STACK,
+    Kernel,
+    Operation,
+    Provenance,
+)
 from planner.spec.base import Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
 
 FORMAT = "hetplan-calibration/1"
@@ -142,6 +150,48 @@ class LayerRecord(Frozen):
     """Kept on the device for the backward, bytes."""
     parameters: PositiveFloat | None = None
     """Parameters of the layer on the device."""
+    spread: NonNegativeFloat | None = None
+    """Robust relative standard deviation of the repeats."""
+    peak_bytes: PositiveFloat | None = None
+    """Most that was allocated on the device, bytes."""
+    reserved_bytes: PositiveFloat | None = None
+    """Most that the allocator held of the device, bytes."""
+    without_collectives: bool = False
+    """true when the times lack the tensor-parallel collectives."""
+
+
+class KernelRecord(Frozen):
+    """Measured seconds of one kernel."""
+
+    gpu: Name
+    """Catalogue name of the device."""
+    kernel: Kernel
+    """Kind of kernel."""
+    precision: Name
+    """Number format."""
+    shape: Annotated[str, Field(pattern=r"^[1-9][0-9]*(x[1-9][0-9]*)*$")]
+    """Sizes joined by x."""
+    flops: NonNegativeFloat
+    """Floating-point operations."""
+    moved_bytes: NonNegativeFloat
+    """Least traffic with the device's memory, bytes."""
+    seconds: PositiveFloat
+    """Seconds of one kernel."""
+    spread: NonNegativeFloat | None = None
+    """Robust relative standard deviation of the repeats."""
+
+
+class CurveErrorRecord(Frozen):
+    """How well a fitted curve predicts each of its points from the others."""
+
+    curve: str
+    """The curve in words."""
+    points: PositiveInt
+    """Its points."""
+    mean: NonNegativeFloat
+    """Mean relative error of the points left out one by one."""
+    largest: NonNegativeFloat
+    """Largest of these errors."""
 
 
 class LinkPointRecord(Frozen):
@@ -149,7 +199,7 @@ class LinkPointRecord(Frozen):
 
     link: LinkName
     """node:<gpu> inside a node, or the name of a fabric."""
-    operation: Literal["all-reduce", "all-gather", "reduce-scatter", "send"]
+    operation: Operation
     """The collective, or a send."""
     members: Annotated[int, Field(ge=2)]
     """Devices of the group."""
@@ -182,3 +232,7 @@ class CalibrationRecord(Frozen):
     """Measured layers."""
     link_points: tuple[LinkPointRecord, ...] = ()
     """Measured collectives and sends."""
+    kernel_points: tuple[KernelRecord, ...] = ()
+    """Measured kernels."""
+    curve_errors: tuple[CurveErrorRecord, ...] = ()
+    """Leave-one-out errors of fitted curves."""

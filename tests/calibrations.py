@@ -10,15 +10,19 @@ from hypothesis import strategies as st
 from planner.calibration import (
     Calibration,
     Constant,
+    CurveError,
     Family,
+    Kernel,
+    KernelPoint,
     LayerPoint,
     Link,
     LinkPoint,
+    Operation,
     Provenance,
     Residual,
     Stack,
 )
-from planner.calibration_merge import layer_key, link_key, sections
+from planner.calibration_merge import kernel_key, layer_key, link_key, sections
 
 NAMES = st.sampled_from(["A100", "H100-80", "V100", "1e9", "no", "RTX-3090", "x.y", "null"])
 SHARES = st.one_of(st.floats(0.001, 1), st.sampled_from([1.0, 0.75, 0.7]))
@@ -46,6 +50,26 @@ LAYERS = st.builds(
     backward_seconds=POSITIVE,
     activation_bytes=st.none() | POSITIVE,
     parameters=st.none() | POSITIVE,
+    spread=SPREADS,
+    peak_bytes=st.none() | POSITIVE,
+    reserved_bytes=st.none() | POSITIVE,
+    without_collectives=st.booleans(),
+)
+KERNELS = st.builds(
+    KernelPoint,
+    gpu=NAMES,
+    kernel=st.sampled_from(get_args(Kernel)),
+    precision=st.sampled_from(["bf16", "fp32"]),
+    shape=st.lists(st.integers(1, 2**31), min_size=1, max_size=4).map(
+        lambda sizes: "x".join(map(str, sizes))
+    ),
+    flops=st.just(0.0) | POSITIVE,
+    moved_bytes=st.just(0.0) | POSITIVE,
+    seconds=POSITIVE,
+    spread=SPREADS,
+)
+CURVE_ERRORS = st.builds(
+    CurveError, curve=NAMES, points=st.integers(1, 99), mean=st.floats(0, 9), largest=st.floats(0, 9)
 )
 
 
@@ -53,7 +77,7 @@ LAYERS = st.builds(
 def link_curves(draw: st.DrawFn) -> list[LinkPoint]:
     """Two sizes or more of one operation."""
     link = draw(st.sampled_from(["ib", "roce-1", "node:A100"]))
-    operation: Any = draw(st.sampled_from(["all-reduce", "all-gather", "reduce-scatter", "send"]))
+    operation: Any = draw(st.sampled_from(get_args(Operation)))
     members = draw(st.integers(2, 64))
     return [
         LinkPoint(link=link, operation=operation, members=members, size_bytes=size, seconds=draw(POSITIVE))
@@ -73,6 +97,8 @@ def calibrations(draw: st.DrawFn) -> Calibration:
         ),
         layers=tuple(draw(st.lists(LAYERS, max_size=4, unique_by=layer_key))),
         link_points=tuple({link_key(point): point for curve in curves for point in curve}.values()),
+        kernel_points=tuple(draw(st.lists(KERNELS, max_size=3, unique_by=kernel_key))),
+        curve_errors=tuple(draw(st.lists(CURVE_ERRORS, max_size=3, unique_by=lambda item: item.curve))),
         residuals=tuple(draw(st.lists(RESIDUALS, max_size=3, unique_by=lambda item: item.family))),
         default_spread=draw(st.floats(0.01, 2)),
         notes=draw(WORDS),

@@ -22,7 +22,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pulp": ("search/milp",),
     "rich": ("report", "cli"),
     "scipy": ("cost/measured_curves.py", "measured"),
-    "torch": ("runtime",),
+    "torch": ("measure", "runtime"),
     "typer": ("cli",),
 }
 """The only places that may import a library."""

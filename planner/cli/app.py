@@ -15,7 +15,9 @@ import typer
 
 from planner import __version__
 from planner.cli.calibrate import import_tables
+from planner.cli.calibrate_device import measure_device
 from planner.cli.calibrate_fit import fit_constants
+from planner.cli.calibrate_network import measure_network
 from planner.cli.check import check
 from planner.cli.compare import compare
 from planner.cli.emit import emit
@@ -70,7 +72,12 @@ calibrate = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-for _name, _writer in (("fit", fit_constants), ("import", import_tables)):
+for _name, _writer in (
+    ("device", measure_device),
+    ("network", measure_network),
+    ("fit", fit_constants),
+    ("import", import_tables),
+):
     calibrate.command(_name)(_interruptible(_writer))
 app.add_typer(calibrate, name="calibrate")
 

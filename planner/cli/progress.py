@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.progress import Progress, TaskID
 
+    from planner.measure.session import Event
     from planner.search.values import Reporter
 
 
@@ -38,6 +41,17 @@ def state(best_seconds: float | None, bound_seconds: float) -> str:
 
 
 @contextmanager
+def measuring() -> Iterator[Callable[[Event], None]]:
+    """A bar of measured points on a terminal, else silence."""
+    if not sys.stderr.isatty():
+        yield lambda event: None
+        return
+    with _bar() as bar:
+        task = bar.add_task("measuring", total=None, state="")
+        yield lambda event: bar.update(task, completed=event.done, total=event.total, state=event.what)
+
+
+@contextmanager
 def reporter() -> Iterator[Reporter]:
     """A progress bar on a terminal, else silence."""
     from planner.search.values import Silent
@@ -45,6 +59,12 @@ def reporter() -> Iterator[Reporter]:
     if not sys.stderr.isatty():
         yield Silent()
         return
+    with _bar() as bar:
+        yield ProgressBar(bar)
+
+
+def _bar() -> Progress:
+    """One line that goes away at its end."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -55,5 +75,4 @@ def reporter() -> Iterator[Reporter]:
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield ProgressBar(bar)
+    return Progress(*columns, console=Console(stderr=True), transient=True)

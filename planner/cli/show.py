@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.cli.inputs import read_calibration, with_calibration
 from planner.cli.options import AsJson, CalibrationFile, SavedPlan
 from planner.cli.output import show, show_document
 from planner.cli.saved import proof_in, read_priced, warn_of_other_calibration
+from planner.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,10 +21,14 @@ if TYPE_CHECKING:
 
 
 def show_plan(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJson = False) -> None:
-    """Show a plan in full.
+    """Show a plan in full, or a calibration file.
 
-    Prints its stages, time, memory by component, and which ranks run where.
+    Prints a plan's stages, time, memory by component, and which ranks run where; a calibration's constants and
+    curves.
     """
+    if _is_calibration(plan):
+        _show_calibration(plan, as_json)
+        return
     constants = read_calibration(calibration)
     saved, scored = read_priced(plan, constants)
     warn_of_other_calibration(plan, saved, calibration)
@@ -33,6 +40,29 @@ def show_plan(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJ
         show(
             *_report(saved, scored, constants), then=with_calibration(f"hetplan explain {plan}", calibration)
         )
+
+
+def _is_calibration(path: Path) -> bool:
+    """True for a file whose format is that of calibrations, whatever its version."""
+    try:
+        with path.open("rb") as file:
+            return re.search(rb"(?m)^format:\s*['\"]?hetplan-calibration/", file.read(4096)) is not None
+    except (OSError, ValueError):
+        return False  # reading it as a plan says what is wrong
+
+
+def _show_calibration(path: Path, as_json: bool) -> None:
+    from planner.calibration_file import load_calibration
+    from planner.report.calibration_curves import calibration_sections
+
+    if as_json:
+        raise UsageError(
+            f"show --json: expected a plan file, {path} is a calibration", hint="leave out --json"
+        )
+    show(
+        *calibration_sections(load_calibration(path), path),
+        then=f"hetplan search CLUSTER MODEL --calibration {path}",
+    )
 
 
 def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[RenderableType | None]:

@@ -110,7 +110,7 @@ class Estimator:
             times = layers and layers.at(gpu, self.model.name, tp, micro_batch)
             if times and times.extrapolated:
                 guessed.add((gpu, tp, micro_batch))
-            if not times and tp > 1 and self.curves is not None:
+            if (not times or times.without_collectives) and tp > 1 and self.curves is not None:
                 # A layer that was priced for an earlier plan has not asked its curve again.
                 ring = tensor_ring(self.topology.kind(pool, gpu), self.calibration, tp=tp, curves=self.curves)
                 ring.reduce_seconds(boundary_bytes(self.model, micro_batch))

@@ -28,9 +28,7 @@ def layer_price(
     one: LayerPass, ring: Ring, model: ModelSpec, sequences: int, recompute: Recompute
 ) -> LayerPrice:
     """Two all-reduces a direction; with sequence parallelism a gather and a scatter of the same bytes."""
-    size = ELEMENT_BYTES[model.training.precision]
-    activation = size * sequences * model.training.sequence_length * model.hidden
-    collective = 2 * ring.reduce_seconds(activation)
+    collective = _collective_seconds(ring, model, sequences)
     whole = recompute == "full"
     forward = _with_host(one.forward_seconds + collective, one.host_seconds) - collective
     again = 0.0
@@ -47,15 +45,24 @@ def layer_price(
     )
 
 
-def measured_layer(times: LayerTimes, recompute: Recompute) -> LayerPrice:
-    """A measured layer: its collectives and the host's work are in its times already."""
+def measured_layer(
+    times: LayerTimes, ring: Ring, model: ModelSpec, sequences: int, recompute: Recompute
+) -> LayerPrice:
+    """A measured layer: the host's work is in its times already, and its collectives unless the times lack them."""
+    collective = _collective_seconds(ring, model, sequences) if times.without_collectives else 0.0
     return LayerPrice(
         forward_seconds=times.forward_seconds,
         backward_seconds=times.backward_seconds,
         recompute_seconds=times.forward_seconds if recompute == "full" else 0.0,
-        collective_forward=0.0,
-        collective_backward=0.0,
+        collective_forward=collective,
+        collective_backward=(2 if recompute == "full" else 1) * collective,
     )
+
+
+def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
+    """Tensor-parallel collectives of one direction."""
+    size = ELEMENT_BYTES[model.training.precision]
+    return 2 * ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
 
 
 def _with_host(device_seconds: float, host_seconds: float) -> float:

@@ -29,6 +29,8 @@ class LayerTimes:
     """Elements on one device; None when not measured."""
     extrapolated: bool
     """True when one of the numbers lies outside what was measured."""
+    without_collectives: bool = False
+    """True when the times lack the tensor-parallel collectives."""
 
 
 class LayerCurves:
@@ -132,6 +134,7 @@ class _LayerCurve:
         self._forward = _linear({point.micro_batch: point.forward_seconds for point in points})
         self._backward = _linear({point.micro_batch: point.backward_seconds for point in points})
         self._activation = _linear(kept) if kept else None
+        self._alone = any(point.without_collectives for point in points)
         self._parameters = next((point.parameters for point in points if point.parameters), None)
 
     def at(self, micro_batch: int) -> LayerTimes:
@@ -143,6 +146,7 @@ class _LayerCurve:
             activation_bytes=kept[0],
             parameters=self._parameters,
             extrapolated=forward[1] or backward[1] or kept[1],
+            without_collectives=self._alone,
         )
 
 

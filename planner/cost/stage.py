@@ -203,8 +203,9 @@ class Pricer:
         self, kind: Kind, tp: int, sequences: int, recompute: Recompute, split: bool
     ) -> LayerPrice:
         measured = self.layer_curves and self.layer_curves.at(kind.gpu, self.model.name, tp, sequences)
+        ring = tensor_ring(kind, self.calibration, tp=tp, curves=self.link_curves)
         if measured:
-            return measured_layer(measured, recompute)
+            return measured_layer(measured, ring, self.model, sequences, recompute)
         return layer_price(
             layer_pass(
                 self.model,
@@ -215,7 +216,7 @@ class Pricer:
                 micro_batch=sequences,
                 sequence_parallel=split,
             ),
-            tensor_ring(kind, self.calibration, tp=tp, curves=self.link_curves),
+            ring,
             self.model,
             sequences,
             recompute,

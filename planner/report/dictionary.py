@@ -202,6 +202,41 @@ CALIBRATE: dict[str, str] = {
     "layer_points": "Measured layers in it.",
     "link_points": "Measured collectives and sends in it.",
 }
+CURVE_ERRORS: dict[str, str] = {
+    "curve_errors[].curve": "A fitted curve or constant, in words.",
+    "curve_errors[].points": "Its points.",
+    "curve_errors[].mean_error": "Mean relative error of its points, each predicted from the others.",
+    "curve_errors[].largest_error": "The largest of these errors.",
+}
+DEVICE: dict[str, str] = {
+    "file": "Calibration file that was written.",
+    "gpu": "Catalogue name of the device, or a name made from what the driver says.",
+    "family": "Family that the constants belong to; the device's own name outside the catalogue.",
+    "ended_by": "--minutes or Ctrl-C where points are left; null when all was measured.",
+    "kernel_points": "Measured kernels in the file.",
+    "layer_points": "Measured layers in the file.",
+    "constants[].name": "A constant as in a calibration file, families.A100.matmul_efficiency.",
+    "constants[].value": "Its value, in the unit of the calibration file.",
+    "constants[].spread": "Robust relative standard deviation over the sizes; null when unknown.",
+    "constants[].provenance": "measured; fitted, datasheet or assumed for one that was in the file.",
+    "limits[].tp": "A tensor-parallel degree.",
+    "limits[].micro_batch": "Largest micro-batch that ran.",
+    "limits[].out_of_memory": "Smallest that ran out of memory; null when the growth ended before.",
+    **CURVE_ERRORS,
+    "declaration[]": "Lines for gpus: of a cluster file; none for a device of the catalogue.",
+    "warnings[]": "What to know before trusting the points.",
+}
+NETWORK: dict[str, str] = {
+    "file": "Calibration file that was written.",
+    "link_points": "Points that were measured or read.",
+    "fits[].link": "node:GPU, or the name of a fabric.",
+    "fits[].operation": "The collective, or send.",
+    "fits[].members": "Devices of the group.",
+    "fits[].latency_seconds": "Time at size 0 of a line through the points.",
+    "fits[].bytes_per_second": "Bytes of the whole tensor a second on that line; null when the time does not grow.",
+    "fits[].mean_error": "Mean relative error of the line at the points.",
+    **CURVE_ERRORS,
+}
 FIT: dict[str, str] = {
     "file": "Calibration file that was written; null without -o.",
     "runs": "Runs that were fitted to: those with a step time and no doubt about their plan.",
@@ -294,5 +329,7 @@ DOCUMENTS: dict[str, dict[str, str]] = {
     "validate": {**HEAD, **VALIDATE},
     "calibrate import": {**HEAD, **CALIBRATE},
     "calibrate fit": {**HEAD, **FIT},
+    "calibrate device": {**HEAD, **DEVICE},
+    "calibrate network": {**HEAD, **NETWORK},
 }
 """Keys of each command's document; ``[]`` stands for every entry of a list, ``.*`` for keys of the user's."""

@@ -23,7 +23,11 @@ MOST_BYTES = 4 * 2**20
 MOST_PROBLEMS = 100
 """Problems of one file that are shown."""
 
-_SUFFIXES = {"YAML": (".yaml", ".yml", ".json"), "CSV": (".csv",), "text": (".csv", ".txt")}
+_SUFFIXES = {
+    "YAML": (".yaml", ".yml", ".json"),
+    "CSV": (".csv",),
+    "text": (".csv", ".txt", ".log", ".out"),
+}
 
 T = TypeVar("T", bound=BaseModel)
 

@@ -66,6 +66,12 @@ SURFACE: dict[str, set[str]] = {
     }
     | {"--from", "--commands", "--name", "--output", "-o", "--force"},
     "schema": set(),
+    "calibrate device": JSON
+    | {"--output", "-o", "--model", "--zero", "--tp", "--minutes", "--device", "--largest-micro-batch"}
+    | {"--precision", "--sequence-length", "--force"},
+    "calibrate network": JSON
+    | {"--output", "-o", "--fabric", "--largest-mib", "--minutes", "--device", "--force"}
+    | {"--from-nccl-tests", "--link", "--operation", "--members"},
     "calibrate import": JSON | {"--layers", "--links", "--output", "-o", "--force"},
     "calibrate fit": JSON | {"--measured", "--source", "--half", "--output", "-o", "--force"},
 }

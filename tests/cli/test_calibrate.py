@@ -152,3 +152,14 @@ def test_plans_remember_their_calibration(hetplan: Command, tables: Path) -> Non
         "priced here with another other.yaml ("
         in hetplan("show", "plan.yaml", "--calibration", "other.yaml").err
     )
+
+
+def test_show_takes_a_calibration_too(hetplan: Command, tables: Path) -> None:
+    """As text only; a broken one is refused as a calibration."""
+    done = hetplan("show", "slow.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("Calibration slow.yaml\n")
+    assert done.out.endswith("Next: hetplan search CLUSTER MODEL --calibration slow.yaml\n")
+    assert hetplan("show", "slow.yaml", "--json").code == 2
+    (tables / "old.yaml").write_text("format: hetplan-calibration/0\n")
+    assert "this hetplan reads hetplan-calibration/1" in hetplan("show", "old.yaml").err

@@ -341,3 +341,15 @@ def test_gradients_weigh_what_the_target_keeps() -> None:
     }
     assert found["megatron", "bf16"] == 2 * found["megatron", "fp16"]
     assert found["deepspeed", "bf16"] == found["deepspeed", "fp16"] == found["megatron", "fp16"]
+
+
+def test_a_share_of_a_layer_gets_its_collectives() -> None:
+    """One device measured alone knows nothing of its neighbours: plans are longer by the all-reduces."""
+    found = []
+    for alone in (False, True):
+        points = tuple(replace(point, tp=2, without_collectives=alone) for point in layer_points())
+        calibration = Calibration(layers=points)
+        found.append(
+            estimate(replicas(tp=2), slow_network(), gpt(), calibration).breakdown.tensor_parallel_seconds
+        )
+    assert found[0] == 0 < found[1]

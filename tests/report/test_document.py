@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner.calibration import ASSUMED
+from planner.calibration import ASSUMED, Calibration
 from planner.report.alternatives import considered
 from planner.report.compare import Contender
 from planner.report.dictionary import DOCUMENTS
@@ -25,6 +26,8 @@ from planner.report.document import (
 )
 from planner.report.fitted import fitted_document
 from planner.report.keys import Document
+from planner.report.measured_device import device_document
+from planner.report.measured_network import network_document
 from planner.report.neighbours import neighbours
 from planner.report.pareto import front_document
 from planner.report.proof import proof_of
@@ -32,6 +35,8 @@ from planner.report.validation_document import validation_document
 from tests.measured import examples as measured
 from tests.report import examples
 from tests.report.test_fitted import CALIBRATION, fitted
+from tests.report.test_measured_device import told
+from tests.report.test_measured_network import ERRORS, LINKS
 from tests.report.test_validation import validation
 
 
@@ -56,6 +61,8 @@ def documents() -> dict[str, Document]:
         "emit": emit_document("megatron", examples_folder(), ["README.md"]),
         "validate": validation_document(validation(*measured.several()), 2),
         "calibrate import": calibrate_document(ASSUMED, examples_folder() / "calibration.yaml"),
+        "calibrate device": device_document(told()),
+        "calibrate network": network_document(LINKS, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "calibrate fit": fitted_document(fitted(), CALIBRATION, examples_folder() / "calibration.yaml"),
     }
 

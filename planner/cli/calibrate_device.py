@@ -1,0 +1,168 @@
+"""``hetplan calibrate device``: the constants and the layers of the device at hand."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.calibrate import EXAMPLE, Force
+from planner.cli.files import require_writable
+from planner.cli.options import AsJson, Precision, SequenceLength, choices, integers
+from planner.cli.output import show, show_document, warn
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from planner.calibration import Calibration
+    from planner.measure.backend import Backend
+    from planner.measure.session import Request, Session
+    from planner.spec.model import ModelSpec
+
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
+Model = Annotated[
+    Path | None, typer.Option("--model", metavar="FILE", help="Measure layers of this model too.")
+]
+Zero = Annotated[
+    str, typer.Option("--zero", metavar="LIST", help="ZeRO stages whose optimizer step is measured.")
+]
+Tp = Annotated[str, typer.Option("--tp", metavar="LIST", help="Tensor-parallel degrees of the layers.")]
+Minutes = Annotated[float | None, typer.Option("--minutes", metavar="M", help="End after this time.")]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="cuda (ROCm too) or cpu; cuda where there is one."),
+]
+Largest = Annotated[
+    int | None,
+    typer.Option("--largest-micro-batch", metavar="N", min=1, help="Where the micro-batch stops growing."),
+]
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes the calibration so far under the facts of this run."""
+
+    path: Path
+    facts: dict[str, str]
+    latest: Calibration | None = field(default=None)
+
+    def keep(self, found: Calibration) -> None:
+        from planner.calibration_file import save_calibration
+        from planner.measure.resume import with_facts
+
+        self.latest = with_facts(found, self.facts)
+        save_calibration(self.latest, self.path)
+
+
+def measure_device(
+    output: Output = Path(EXAMPLE),
+    model: Model = None,
+    zero: Zero = "0,1,2,3",
+    tp: Tp = "1",
+    minutes: Minutes = None,
+    device: Device = None,
+    largest_micro_batch: Largest = None,
+    precision: Precision = None,
+    sequence_length: SequenceLength = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the device of this machine.
+
+    Kernels give the constants of its family; with a model, real layers at growing micro-batch give curves. An
+    output that exists is gone on with: points that it has are not measured again, unless --force is given.
+    Ctrl-C and --minutes keep what was measured.
+    """
+    require_torch()
+    require_writable(output, EXAMPLE)
+    if minutes is not None and not minutes > 0:
+        raise UsageError(f"--minutes: expected a number above 0, got {minutes:g}")
+    choices("--device", device, ("cuda", "cpu"))
+    spec = _model(model, precision, sequence_length)
+    from planner.measure.backend import open_backend
+    from planner.measure.resume import facts_of, resumable
+    from planner.measure.session import Request, Session
+
+    request = Request(
+        model=spec,
+        tps=integers("--tp", tp) or (1,),
+        zeros=integers("--zero", zero, least=0, most=3) or (),
+        largest=largest_micro_batch,
+        seconds=float("inf") if minutes is None else 60 * minutes,
+    )
+    backend = open_backend(device)
+    facts = facts_of(backend, spec, " ".join(["hetplan", *sys.argv[1:]]))
+    kept, warnings = resumable(before(output, force), backend.name, facts, spec)
+    for line in warnings:
+        warn(f"{output}: {line}")
+    writer = _Writer(output, facts)
+    from planner.cli.progress import measuring
+
+    with measuring() as tell:
+        session = Session(backend, request, kept, writer.keep, tell)
+        ended = _run(session)
+    _tell(session, writer, request, backend, ended, as_json)
+    if ended == "Ctrl-C":
+        raise KeyboardInterrupt
+
+
+def require_torch() -> None:
+    """Raise UsageError where torch is not installed."""
+    if find_spec("torch") is None:
+        raise UsageError("torch is not installed", hint="pip install 'hetplan[torch]'")
+
+
+def _model(path: Path | None, precision: str | None, length: int | None) -> ModelSpec | None:
+    if path is None:
+        if precision or length:
+            raise UsageError("--precision and --sequence-length: expected --model FILE with them")
+        return None
+    from planner.cli.inputs import Overrides, overridden
+    from planner.spec.model_file import load_model
+
+    return overridden(load_model(path), Overrides(precision=precision, sequence_length=length))
+
+
+def before(output: Path, force: bool) -> Calibration:
+    """What the output holds already."""
+    from planner.calibration import ASSUMED
+    from planner.calibration_file import load_calibration
+
+    return ASSUMED if force or not output.is_file() else load_calibration(output)
+
+
+def _run(session: Session) -> str:
+    """Measure; what ended it before its end, empty when nothing did."""
+    try:
+        return "" if session.run() else "--minutes"
+    except KeyboardInterrupt:
+        return "Ctrl-C"
+
+
+def _tell(
+    session: Session, writer: _Writer, request: Request, backend: Backend, ended: str, as_json: bool
+) -> None:
+    from planner.report.measured_device import Told, device_document, device_sections
+
+    assert writer.latest is not None
+    told = Told(
+        calibration=writer.latest,
+        path=writer.path,
+        gpu=backend.name,
+        family=backend.family,
+        peaks=None if backend.known else session.peaks(),
+        memory_bytes=backend.memory_bytes(),
+        limits=session.limits,
+        load=backend.load(),
+        ended=ended,
+        bytes_measured=backend.kind != "cpu",
+        model=request.model,
+    )
+    if as_json:
+        show_document(device_document(told))
+        return
+    model = "MODEL" if request.model is None else "model.yaml"
+    show(*device_sections(told), then=f"hetplan search CLUSTER {model} --calibration {writer.path}")

@@ -1,0 +1,166 @@
+"""Constants of a GPU family from measured kernels, and the datasheet numbers of a device that has no datasheet.
+
+Every share is the median over the sizes of what the cost model would take at the full peak, over what was measured
+less the ramp of a kernel; its spread is the robust standard deviation over the sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from planner.calibration import Calibration, Constant, CurveError, Family, KernelPoint
+from planner.cost.compute import TILE_FILL, Device, Product
+from planner.measure.samples import sample
+from planner.topology import Host, Kind
+
+STACK = "torch"
+"""The framework that runs the layers here."""
+
+
+LEAST_INNER = 2 * TILE_FILL
+"""Inner dimension from which a product counts as large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """What a device can do at most: by its datasheet, or the best that was measured."""
+
+    flops: dict[str, float]
+    """FLOP/s by number format."""
+    memory_bytes_per_second: float
+    multiprocessors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """Constants of one family."""
+
+    family: Family
+    constants: tuple[Constant, ...]
+    errors: tuple[CurveError, ...]
+
+
+def measured_peaks(points: Iterable[KernelPoint]) -> Peaks:
+    """The best rate of each number format and of the memory, for a device outside the catalogue.
+
+    A product's rate is that of an endless one, as the cost model counts the filling of a tile by itself.
+    """
+    known = tuple(points)
+    flops: dict[str, float] = {}
+    for point in known:
+        if point.kernel == "matmul" and _large(point):
+            inner = point.sizes[2]
+            rate = point.flops / point.seconds * (inner + TILE_FILL) / inner
+            flops[point.precision] = max(rate, flops.get(point.precision, 0.0))
+    streams = [point.moved_bytes / point.seconds for point in known if point.kernel in ("copy", "triad")]
+    return Peaks(flops=flops, memory_bytes_per_second=max(streams, default=0.0), multiprocessors=0)
+
+
+def fit_family(
+    name: str, points: Iterable[KernelPoint], peaks: Peaks, precision: str, host_factor: float
+) -> Fitted:
+    """The constants that the points tell, each with its spread; the others keep their assumed values.
+
+    ``precision`` is the number format that the shares of the peak are fitted to; ``host_factor`` that of the
+    framework which was measured.
+    """
+    known = tuple(points)
+    floor = [point.seconds for point in known if point.kernel == "floor"]
+    ramp = floor[0] if floor else 0.0
+    device = _perfect(peaks, precision)
+    found: dict[str, tuple[float, float | None]] = {}
+    errors: list[CurveError] = []
+    if floor:
+        found["kernel_seconds"] = ramp, None
+    for point in known:
+        if point.kernel == "launch":
+            found["launch_seconds"] = point.seconds / host_factor, point.spread
+    for key, kernels, ideal in (
+        ("matmul_efficiency", ("matmul",), lambda point: device.product(Product(*point.sizes))),
+        ("attention_efficiency", ("attention",), lambda point: device.flash(point.flops)),
+        ("memory_efficiency", ("copy", "triad"), lambda point: device.stream(point.moved_bytes)),
+    ):
+        own = _comparable(known, kernels, precision, peaks)
+        if own:
+            shares = [_share(point, ideal, ramp) for point in own]
+            found[key] = min(1.0, median(shares)), sample(shares).spread if len(shares) > 1 else None
+            errors += _left_out(f"{key} of {name}", own, ideal, ramp)
+    return Fitted(
+        family=Family(**{key: value for key, (value, _) in found.items()}),
+        constants=tuple(
+            Constant(name=f"families.{name}.{key}", value=value, provenance="measured", spread=spread)
+            for key, (value, spread) in found.items()
+        ),
+        errors=tuple(errors),
+    )
+
+
+def _comparable(
+    points: Sequence[KernelPoint], kernels: tuple[str, ...], precision: str, peaks: Peaks
+) -> list[KernelPoint]:
+    """Points of one share that have a peak to be compared with."""
+    if kernels == ("copy", "triad"):
+        return [point for point in points if point.kernel in kernels and peaks.memory_bytes_per_second]
+    return [
+        point
+        for point in points
+        if point.kernel in kernels
+        and point.precision == precision
+        and precision in peaks.flops
+        and _large(point)
+    ]
+
+
+def _large(point: KernelPoint) -> bool:
+    """False for a product whose tiles are filled no sooner than they are done."""
+    return point.kernel != "matmul" or point.sizes[2] >= LEAST_INNER
+
+
+def _share(point: KernelPoint, ideal: Callable[[KernelPoint], float], ramp: float) -> float:
+    """Share of the peak; a kernel as short as its ramp is compared with all of its time."""
+    work = point.seconds - ramp
+    return ideal(point) / (work if work > 0.0 else point.seconds)
+
+
+def _left_out(
+    curve: str, points: Sequence[KernelPoint], ideal: Callable[[KernelPoint], float], ramp: float
+) -> list[CurveError]:
+    """How well the median of the other sizes predicts each one."""
+    if len(points) < 3:
+        return []
+    found = []
+    for index, point in enumerate(points):
+        others = [_share(other, ideal, ramp) for other in (*points[:index], *points[index + 1 :])]
+        found.append(abs((ramp + ideal(point) / min(1.0, median(others))) / point.seconds - 1.0))
+    return [CurveError(curve=curve, points=len(points), mean=mean(found), largest=max(found))]
+
+
+def _perfect(peaks: Peaks, precision: str) -> Device:
+    """The cost model's device at full peaks and without ramps."""
+    kind = Kind(
+        pool="",
+        gpu="",
+        family="perfect",
+        multiprocessors=peaks.multiprocessors,
+        nodes=1,
+        per_node=1,
+        memory_bytes=0.0,
+        reserve_bytes=0.0,
+        memory_bytes_per_second=peaks.memory_bytes_per_second or float("inf"),
+        peak_flops={precision: float("inf"), **peaks.flops},
+        intra_bytes_per_second=0.0,
+        intra_latency_seconds=0.0,
+        intra_shared=False,
+        price_per_gpu_hour=None,
+        host=Host(
+            devices=1,
+            bytes_per_second=None,
+            nvme_bytes_per_second=None,
+            memory_bytes=float("inf"),
+            parameters_per_second=None,
+        ),
+    )
+    full = Family(matmul_efficiency=1.0, attention_efficiency=1.0, memory_efficiency=1.0, kernel_seconds=0.0)
+    return Device(kind, Calibration(families={"perfect": full}), precision)

@@ -1,0 +1,199 @@
+"""Single kernels on one device: products, attention, streams, and what a kernel costs without work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+
+from planner.calibration import Kernel, KernelPoint
+from planner.cost.compute import ELEMENT_BYTES, FORWARD_KERNELS
+from planner.measure.backend import Backend, Call
+from planner.measure.samples import Sample, sample
+from planner.runtime.example_model import Layer, Shape
+
+GPU_FORMATS = ("bf16", "fp16", "fp32", "tf32")
+CPU_FORMATS = ("fp32", "bf16")
+GPU_SIDES = (512, 1024, 2048, 4096, 8192)
+CPU_SIDES = (256, 512, 768, 1024, 1536)
+GPU_LENGTHS = (512, 1024, 2048, 4096)
+CPU_LENGTHS = (64, 128, 256, 512)
+GPU_ELEMENTS = (2**22, 2**24, 2**26, 2**28)
+CPU_ELEMENTS = (2**22, 2**23, 2**24)
+HEADS, WIDTH = 8, 64
+TINY = 64
+"""Width of the layer that has no work but its launches."""
+REPLAYED = 256
+"""Kernels in one captured graph."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One kernel of one size."""
+
+    kernel: Kernel
+    precision: str
+    sizes: tuple[int, ...]
+    flops: float = 0.0
+    moved_bytes: float = 0.0
+
+    @property
+    def shape(self) -> str:
+        """The sizes as a calibration file writes them."""
+        return "x".join(str(size) for size in self.sizes)
+
+
+def cases(backend: Backend) -> Iterator[Case]:
+    """Every kernel that constants are fitted to, cheap ones first."""
+    gpu = backend.kind == "cuda"
+    yield Case(kernel="floor", precision="fp32", sizes=(TINY,))
+    yield Case(kernel="launch", precision="fp32", sizes=(TINY,))
+    for elements in GPU_ELEMENTS if gpu else CPU_ELEMENTS:
+        yield Case(kernel="copy", precision="fp32", sizes=(elements,), moved_bytes=8.0 * elements)
+        yield Case(kernel="triad", precision="fp32", sizes=(elements,), moved_bytes=12.0 * elements)
+    for precision in GPU_FORMATS if gpu else CPU_FORMATS:
+        for side in GPU_SIDES if gpu else CPU_SIDES:
+            yield matmul_case(precision, side)
+    for length in GPU_LENGTHS if gpu else CPU_LENGTHS:
+        yield _attention_case(backend.precision, length, 4 if gpu else 2)
+
+
+def matmul_case(precision: str, side: int) -> Case:
+    """A product of two square matrices."""
+    moved = 3.0 * ELEMENT_BYTES[precision] * side**2
+    return Case(
+        kernel="matmul", precision=precision, sizes=(side,) * 3, flops=2.0 * side**3, moved_bytes=moved
+    )
+
+
+def optimizer_case(elements: int) -> Case:
+    """An AdamW update of fp32 states: four numbers of an element read, three written."""
+    return Case(kernel="optimizer", precision="fp32", sizes=(elements,), moved_bytes=28.0 * elements)
+
+
+def _attention_case(precision: str, length: int, batch: int) -> Case:
+    """Causal attention: half of the scores."""
+    sizes = (batch, HEADS, length, WIDTH)
+    moved = 4.0 * ELEMENT_BYTES[precision] * prod(sizes)
+    flops = 2.0 * batch * HEADS * WIDTH * float(length) ** 2
+    return Case(kernel="attention", precision=precision, sizes=sizes, flops=flops, moved_bytes=moved)
+
+
+def measure_kernel(backend: Backend, case: Case) -> KernelPoint:
+    """Run and time one kernel; raises what torch raises when memory runs out."""
+    found = _launch(backend) if case.kernel == "launch" else _timed(backend, case)
+    return KernelPoint(
+        gpu=backend.name,
+        kernel=case.kernel,
+        precision=case.precision,
+        shape=case.shape,
+        flops=case.flops,
+        moved_bytes=case.moved_bytes,
+        seconds=found.seconds,
+        spread=found.spread,
+    )
+
+
+def _timed(backend: Backend, case: Case) -> Sample:
+    if case.kernel == "optimizer":
+        return backend.time(_update(backend, case))
+    if case.kernel == "floor" and backend.kind == "cuda":
+        found = backend.time(_replay(backend))
+        return Sample(found.seconds / REPLAYED, found.spread)
+    with torch.no_grad():
+        allowed = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"
+        try:
+            return backend.time(_call(backend, case))
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def _call(backend: Backend, case: Case) -> Call:
+    """The kernel with its inputs in place."""
+    sizes, precision = case.sizes, case.precision
+    if case.kernel == "matmul":
+        one, two = (backend.tensor(*sizes[:2], precision=precision) for _ in range(2))
+        return lambda: torch.matmul(one, two)
+    if case.kernel == "attention":
+        query, key, value = (backend.tensor(*sizes, precision=precision) for _ in range(3))
+        return lambda: functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    one, two, out = (backend.tensor(*sizes, precision=precision) for _ in range(3))
+    if case.kernel == "copy":
+        return lambda: out.copy_(one)
+    return lambda: torch.add(one, two, alpha=3.0, out=out)
+
+
+def _update(backend: Backend, case: Case) -> Call:
+    """An optimizer step; its states are made by the first call, which is not timed."""
+    weight = torch.nn.Parameter(backend.tensor(*case.sizes, precision="fp32"))
+    weight.grad = torch.full_like(weight, 1e-3)
+    step: Call = torch.optim.AdamW([weight]).step
+    return step
+
+
+def _replay(backend: Backend) -> Call:
+    """Many empty kernels that the host launches at once, so that only the device's own time is left."""
+    one, out = (backend.tensor(TINY, precision="fp32") for _ in range(2))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.add(one, one, out=out)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(REPLAYED):
+            torch.add(one, one, out=out)
+    replay: Call = graph.replay
+    return replay
+
+
+def _launch(backend: Backend) -> Sample:
+    """Host seconds per kernel of a layer that has no work: the host's clock, the device never waited for."""
+    layer = Layer(_tiny_shape()).to(backend.kind)
+    hidden: Any = backend.tensor(1, 1, TINY, precision="fp32")
+    layer(hidden)
+    found = []
+    for _ in range(50):
+        backend.synchronize()
+        begin = time.perf_counter()
+        layer(hidden)
+        found.append((time.perf_counter() - begin) / FORWARD_KERNELS)
+    backend.synchronize()
+    return sample(found)
+
+
+def _tiny_shape() -> Shape:
+    return Shape(
+        name="tiny",
+        kind="decoder",
+        layers=1,
+        hidden=TINY,
+        heads=1,
+        kv_heads=1,
+        head_dim=TINY,
+        ffn=TINY,
+        gated_mlp=False,
+        vocab=TINY,
+        tied_embeddings=True,
+        learned_positions=1,
+        norm="layer",
+        layer_norms=2,
+        qk_norm=False,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        embedding_width=TINY,
+        token_types=0,
+        embedding_norm=False,
+        final_norm=True,
+        head_transform=False,
+        head_bias=False,
+        sequence_length=1,
+        optimizer="adamw",
+    )

@@ -1,0 +1,135 @@
+"""Tables that nccl-tests prints (all_reduce_perf and its like) as points of a link's curve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from statistics import median
+
+from planner.calibration import LinkPoint, Operation
+from planner.errors import Problem
+from planner.spec.yaml_file import fail_on, read_text
+
+OPERATIONS: dict[str, Operation] = {
+    "all_reduce": "all-reduce",
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "alltoall": "all-to-all",
+    "sendrecv": "send",
+}
+"""By the name of the test."""
+
+_PREFIX = re.compile(r"^\[[^\]]*\](<\w+>)?:?\s*")
+"""What mpirun puts ahead of a line of a rank."""
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\b")
+_TEST = re.compile(r"\b(" + "|".join(OPERATIONS) + r")(_perf)?\b")
+
+
+@dataclass(slots=True)
+class _Table:
+    """What was read so far."""
+
+    file: str
+    columns: list[str] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    tests: set[str] = field(default_factory=set)
+    times: dict[int, list[float]] = field(default_factory=dict)
+    """Seconds by bytes."""
+
+    def problem(self, line: int | None, key: str, what: str, hint: str | None = None) -> Problem:
+        return Problem(file=self.file, line=line, key=key, what=what, hint=hint)
+
+
+def read_nccl_tests(
+    path: Path, link: str, operation: Operation | None = None, members: int | None = None
+) -> tuple[LinkPoint, ...]:
+    """Out-of-place times of a table, the median where a size was run again.
+
+    ``operation`` and ``members`` win over what the text says. Raises SpecError with every problem of the file.
+    """
+    text = read_text(path, "text")
+    table = _Table(str(path))
+    fail_on(
+        [
+            problem
+            for number, line in enumerate(text.splitlines(), 1)
+            for problem in _read(table, number, line)
+        ]
+    )
+    fail_on(_missing(table, operation, members))
+    known = operation or OPERATIONS[next(iter(table.tests))]
+    count = 2 if known == "send" else members or len(table.ranks)
+    return tuple(
+        LinkPoint(link=link, operation=known, members=count, size_bytes=float(size), seconds=median(found))
+        for size, found in sorted(table.times.items())
+    )
+
+
+def _read(table: _Table, number: int, line: str) -> Iterator[Problem]:
+    """Take one line into the table; what is wrong with it."""
+    text = _PREFIX.sub("", line).strip()
+    if text.startswith("#"):
+        rank = _RANK.match(text)
+        if rank:
+            table.ranks.add(int(rank.group(1)))
+        elif "time" in text.split() and "size" in text.split():
+            table.columns = text.lstrip("# ").split()
+        table.tests |= {found.group(1) for found in _TEST.finditer(text)}
+    elif text[:1].isdigit():
+        yield from _row(table, number, text.split())
+    elif _TEST.search(text):
+        table.tests |= {found.group(1) for found in _TEST.finditer(text)}
+
+
+def _row(table: _Table, number: int, cells: list[str]) -> Iterator[Problem]:
+    if not table.columns:
+        what = "numbers ahead of the line with the names of the columns"
+        yield table.problem(number, "", what, "keep the lines that begin with #")
+        return
+    if len(cells) != len(table.columns):
+        what = f"expected {len(table.columns)} cells, got {len(cells)}"
+        yield table.problem(
+            number, "", what, "the line was cut, or two outputs were mixed: run the test again"
+        )
+        return
+    row = dict(zip(reversed(table.columns), reversed(cells), strict=True))  # the first of two columns wins
+    checks = (cell for name, cell in zip(table.columns, cells, strict=True) if name == "#wrong")
+    wrong = next((cell for cell in checks if cell not in ("0", "N/A")), None)
+    if wrong is not None:
+        yield table.problem(number, "#wrong", f"{wrong} wrong values: the network is broken")
+    size, micros = _number(row["size"]), _number(row["time"])
+    if size is None or size != int(size):
+        yield table.problem(number, "size", f"expected bytes, got {row['size']!r}")
+    elif micros is None or micros <= 0:
+        yield table.problem(number, "time", f"expected microseconds above 0, got {row['time']!r}")
+    elif size:
+        table.times.setdefault(int(size), []).append(micros * 1e-6)
+
+
+def _missing(table: _Table, operation: Operation | None, members: int | None) -> Iterator[Problem]:
+    if not table.columns:
+        what = "no table of nccl-tests: no line with the columns size and time"
+        yield table.problem(None, "", what, "give the whole output of all_reduce_perf or its like")
+        return
+    if len(table.times) < 2:
+        what = f"expected two sizes at least, got {len(table.times)}"
+        yield table.problem(None, "size", what, "run the test with -b 8 -e 1G -f 2")
+    if operation is None and len(table.tests) != 1:
+        named = " and ".join(sorted(table.tests)) or "no test"
+        yield table.problem(
+            None, "", f"names {named}, expected one", "add --operation all-reduce or its like"
+        )
+    if members is None and len(table.ranks) < 2 and operation != "send":
+        what = f"lists {len(table.ranks)} ranks, expected two at least"
+        yield table.problem(None, "", what, "add --members N")
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if isfinite(value) else None

@@ -1,0 +1,219 @@
+"""A calibration of one device: what to measure, in which order, and what becomes of it.
+
+Every point is kept as soon as it is there, so that a time limit or Ctrl-C leaves a calibration of what was measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from planner.calibration import Calibration, Constant, KernelPoint, Stack
+from planner.calibration_file import shipped
+from planner.calibration_merge import kernel_key, layer_key, merged, name_key
+from planner.errors import UsageError
+from planner.measure.backend import Backend, out_of_memory
+from planner.measure.curve_error import with_errors
+from planner.measure.fit_device import STACK, Peaks, fit_family, measured_peaks
+from planner.measure.growth import Limit, grow
+from planner.measure.kernels import Case, cases, measure_kernel, optimizer_case
+from planner.measure.layers import LayerBench
+from planner.spec.model import ModelSpec
+
+LARGEST_ON_CPU = 16
+"""Micro-batch at which the growth ends on a CPU, whose memory must not be filled."""
+ZERO_SHARES = (2, 4, 8)
+"""Numbers of devices among which ZeRO would divide a layer's states."""
+
+
+class OutOfTimeError(Exception):
+    """The time budget is spent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to measure."""
+
+    model: ModelSpec | None
+    tps: tuple[int, ...] = (1,)
+    zeros: tuple[int, ...] = (0, 1, 2, 3)
+    largest: int | None = None
+    """Micro-batch at which the growth ends; None for the model's batch, or LARGEST_ON_CPU."""
+    seconds: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One point that was measured, or that could not be."""
+
+    what: str
+    done: int
+    total: int
+    """Points that are certain; micro-batches beyond them come as they fit."""
+
+
+class Session:
+    """Measures what a request asks and what the calibration so far does not hold."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        request: Request,
+        before: Calibration,
+        keep: Callable[[Calibration], None],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self.backend, self.request = backend, request
+        self.found = before
+        self.limits: dict[int, Limit] = {}
+        """By tensor-parallel degree."""
+        self._keep, self._tell = keep, tell
+        self._deadline = time.monotonic() + request.seconds
+        self._kernels = {kernel_key(point) for point in before.kernel_points}
+        self._layers = {layer_key(point): point for point in before.layers}
+        self._cases = [*cases(backend), *self._optimizer_cases()]
+        self._done = 0
+        self._fresh = False
+        """True once something was measured."""
+
+    @property
+    def total(self) -> int:
+        """Points that are certain: kernels, and one micro-batch of each degree."""
+        return len(self._cases) + (len(self.request.tps) if self.request.model else 0)
+
+    def run(self) -> bool:
+        """Measure; False when the time budget ended it. Raises UsageError when not even one sequence fits."""
+        try:
+            for case in self._cases:
+                self._kernel(case)
+            for tp in self.request.tps if self.request.model else ():
+                self._grow(tp)
+        except OutOfTimeError:
+            return False
+        finally:
+            self._fit()
+        return True
+
+    def peaks(self) -> Peaks:
+        """What the device can do at most: by the catalogue, else by measurement."""
+        known = self.backend.known
+        if known is None:
+            return measured_peaks(self._own_kernels())
+        return Peaks(
+            flops={name: rate * 1e12 for name, rate in known.tflops.items()},
+            memory_bytes_per_second=known.memory_bandwidth_gBps * 1e9,
+            multiprocessors=known.multiprocessors,
+        )
+
+    def _optimizer_cases(self) -> Iterator[Case]:
+        """Updates of one layer's states: all of them, and the shares that ZeRO leaves one device."""
+        if self.request.model is None:
+            return
+        parameters = self.request.model.layer_parameters
+        shares = (
+            *((1,) if 0 in self.request.zeros else ()),
+            *(ZERO_SHARES if any(self.request.zeros) else ()),
+        )
+        for ways in shares:
+            yield optimizer_case(-(-parameters // ways))
+
+    def _kernel(self, case: Case) -> None:
+        key = (name_key(self.backend.name), case.kernel, case.precision, case.shape)
+        self._done += 1
+        if key in self._kernels:
+            return
+        self._check_time()
+        what = f"{case.kernel} {case.shape} {case.precision}"
+        try:
+            point = measure_kernel(self.backend, case)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            self._report(f"{what}: out of memory")
+            return
+        finally:
+            self.backend.free()
+        self._kernels.add(key)
+        self._add(Calibration(kernel_points=(point,)), what)
+
+    def _grow(self, tp: int) -> None:
+        """Layers at growing micro-batch, to the limit."""
+        model = self.request.model
+        assert model is not None
+        try:
+            bench = LayerBench(self.backend, model, tp)
+        except Exception as error:
+            if out_of_memory(error):
+                raise self._too_large(model, tp) from None
+            raise
+        usual = LARGEST_ON_CPU if self.backend.kind == "cpu" else model.training.global_batch
+        limit = grow(lambda size: self._layer(bench, size), self.request.largest or usual)
+        if not limit.fits:
+            raise self._too_large(model, tp)
+        self.limits[tp] = limit
+
+    def _too_large(self, model: ModelSpec, tp: int) -> UsageError:
+        """Not even one sequence fits."""
+        return UsageError(
+            f"{model.name}: out of memory at micro-batch 1, tp {tp}, on {self.backend.name}",
+            hint="measure with a larger --tp or a shorter --sequence-length, or free the device",
+        )
+
+    def _layer(self, bench: LayerBench, size: int) -> bool:
+        """Measure one micro-batch unless it is known; False when memory runs out."""
+        key = (name_key(self.backend.name), name_key(bench.model.name), bench.tp, size)
+        self._done += size == 1
+        if key in self._layers:
+            return True
+        self._check_time()
+        what = f"layer of {bench.model.name}, tp {bench.tp}, micro-batch {size}"
+        try:
+            point = bench.measure(size)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            self._report(f"{what}: out of memory")
+            return False
+        finally:
+            self.backend.free()
+        self._layers[key] = point
+        self._add(Calibration(layers=(point,)), what)
+        return True
+
+    def _add(self, found: Calibration, what: str) -> None:
+        self.found = merged(self.found, found)
+        self._fresh = True
+        self._keep(self.found)
+        self._report(what)
+
+    def _report(self, what: str) -> None:
+        self._tell(Event(what=what, done=self._done, total=self.total))
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise OutOfTimeError
+
+    def _own_kernels(self) -> list[KernelPoint]:
+        own = name_key(self.backend.name)
+        return [point for point in self.found.kernel_points if name_key(point.gpu) == own]
+
+    def _keep_context(self) -> None:
+        """What one process takes of the device beside its tensors, once its libraries are loaded."""
+        used = self.backend.context_bytes() if self._fresh else None
+        if used is not None:
+            constant = Constant(name=f"stacks.{STACK}.runtime_bytes", value=used, provenance="measured")
+            more = Calibration(stacks={STACK: Stack(runtime_bytes=used)}, constants=(constant,))
+            self.found = merged(self.found, more)
+
+    def _fit(self) -> None:
+        """Constants and errors of all points so far."""
+        self._keep_context()
+        model = self.request.model
+        precision = model.training.precision if model else self.backend.precision
+        points = self._own_kernels()
+        factor = shipped().stack(STACK).host_factor
+        fitted = fit_family(self.backend.family, points, self.peaks(), precision, factor)
+        more = Calibration(families={self.backend.family: fitted.family}, constants=fitted.constants)
+        self.found = with_errors(merged(self.found, more), fitted.errors)
+        self._keep(self.found)

@@ -1,0 +1,212 @@
+"""What a calibration of a device found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from planner.calibration import Calibration, CurveError, LayerPoint
+from planner.calibration_merge import name_key
+from planner.measure.fit_device import Peaks
+from planner.measure.growth import Limit
+from planner.measure.samples import BUSY
+from planner.report.document import head
+from planner.report.keys import Document
+from planner.report.layout import bullets, section, warnings_section
+from planner.report.numbers import MISSING, count, gib, percent, significant, time_unit
+from planner.report.table import FittedTable, number, table, words
+from planner.spec.model import ModelSpec
+from planner.units import gib_from_bytes
+
+SHOWN = 4
+"""Busy points that are listed by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """All that the report needs to know."""
+
+    calibration: Calibration
+    path: Path
+    gpu: str
+    family: str
+    peaks: Peaks | None
+    """What was measured in place of a datasheet; None for a device of the catalogue."""
+    memory_bytes: float
+    limits: Mapping[int, Limit]
+    """Micro-batches that fit, by tensor-parallel degree."""
+    load: tuple[str, ...]
+    """Other work on the machine, in words."""
+    ended: str
+    """What ended the measurement before its end; empty when nothing did."""
+    bytes_measured: bool
+    model: ModelSpec | None
+
+
+def device_sections(told: Told) -> list[RenderableType]:
+    """Constants, layers, errors, how to declare the device, warnings."""
+    found = told.calibration
+    layers = _layers(told)
+    parts: list[RenderableType] = [
+        section(f"Measured {told.gpu}, wrote {told.path}", _constants(told)),
+        *(
+            [section(f"Layers of {layers[0].model}", _layer_table(layers), bullets(_limits(told)))]
+            if layers
+            else []
+        ),
+        *(
+            [section("Each point predicted from the others", error_table(found.curve_errors))]
+            if found.curve_errors
+            else []
+        ),
+    ]
+    lines = declaration(told)
+    if lines:
+        title = "Not in the catalogue: put this into the cluster file"
+        parts.append(section(title, *(Text(line, no_wrap=True) for line in lines)))
+    notes = list(warnings(told))
+    return [*parts, *([warnings_section(notes)] if notes else [])]
+
+
+def declaration(told: Told) -> list[str]:
+    """Lines for ``gpus:`` of a cluster file; none for a device of the catalogue, or before its peaks are known."""
+    peaks = told.peaks
+    if peaks is None or not peaks.flops or not peaks.memory_bytes_per_second:
+        return []
+    rates = ", ".join(f"{name}: {significant(rate / 1e12)}" for name, rate in sorted(peaks.flops.items()))
+    return [
+        "gpus:",
+        f"  {told.gpu}:",
+        f"    memory_gib: {significant(gib_from_bytes(told.memory_bytes))}",
+        f"    memory_bandwidth_gBps: {significant(peaks.memory_bytes_per_second / 1e9)}",
+        f"    tflops: {{{rates}}}",
+        f"    family: {told.family}",
+        "    source: hetplan calibrate device",
+    ]
+
+
+def warnings(told: Told) -> Iterator[str]:
+    """What to know before trusting the points."""
+    if told.ended:
+        yield f"ended by {told.ended}: the same command measures the rest"
+    if told.load:
+        yield f"the machine has other work ({', '.join(told.load)}): measure again on an idle one with --force"
+    busy = [f"{what} ±{percent(spread)}" for what, spread in _spreads(told) if spread > BUSY]
+    if busy:
+        more = f" and {len(busy) - SHOWN} more" if len(busy) > SHOWN else ""
+        what = f"repeats differ by more than {percent(BUSY)}, as on a device with other work"
+        yield f"{what}: {'; '.join(busy[:SHOWN])}{more}; --force measures again"
+    if told.model is not None and not told.bytes_measured:
+        yield "bytes are not measured on a CPU: the memory of a plan stays that of the formulas"
+    if told.model is not None and told.model.drops:
+        yield f"{told.model.name} has dropout, the measured layers have none"
+    if any(point.without_collectives for point in _layers(told)):
+        yield "layers at tp above 1 are one device's share: plans add the collectives by formula or link curve"
+
+
+def _spreads(told: Told) -> Iterator[tuple[str, float]]:
+    """(point in words, spread of its repeats) of every point of the device."""
+    for kernel in told.calibration.kernel_points:
+        if name_key(kernel.gpu) == name_key(told.gpu):
+            yield f"{kernel.kernel} {kernel.shape} {kernel.precision}", kernel.spread or 0.0
+    for layer in _layers(told):
+        yield f"layer at tp {layer.tp}, micro-batch {layer.micro_batch}", layer.spread or 0.0
+
+
+def device_document(told: Told) -> Document:
+    """The same as a dictionary."""
+    found = told.calibration
+    return {
+        **head("calibrate device"),
+        "file": str(told.path),
+        "gpu": told.gpu,
+        "family": told.family,
+        "ended_by": told.ended or None,
+        "kernel_points": len(found.kernel_points),
+        "layer_points": len(found.layers),
+        "constants": [
+            {"name": item.name, "value": item.value, "spread": item.spread, "provenance": item.provenance}
+            for item in found.constants
+        ],
+        "limits": [
+            {"tp": tp, "micro_batch": limit.fits, "out_of_memory": limit.fails}
+            for tp, limit in sorted(told.limits.items())
+        ],
+        "curve_errors": [
+            {
+                "curve": item.curve,
+                "points": item.points,
+                "mean_error": item.mean,
+                "largest_error": item.largest,
+            }
+            for item in found.curve_errors
+        ],
+        "declaration": [*declaration(told)],
+        "warnings": [*warnings(told)],
+    }
+
+
+def error_table(errors: tuple[CurveError, ...]) -> FittedTable:
+    """Leave-one-out errors by curve."""
+    rows = [(item.curve, str(item.points), percent(item.mean), percent(item.largest)) for item in errors]
+    return table([words("curve", least=34), number("points"), number("mean error"), number("largest")], rows)
+
+
+def _layers(told: Told) -> list[LayerPoint]:
+    """Points of the device and the model, by degree and micro-batch."""
+    if told.model is None:
+        return []
+    mine = (name_key(told.gpu), name_key(told.model.name))
+    points = [
+        point for point in told.calibration.layers if (name_key(point.gpu), name_key(point.model)) == mine
+    ]
+    return sorted(points, key=lambda point: (point.tp, point.micro_batch))
+
+
+def _constants(told: Told) -> FittedTable:
+    own = (f"families.{told.family}.", "stacks.torch.")
+    rows = [
+        (item.name, _readable(item.value), MISSING if item.spread is None else f"±{percent(item.spread)}")
+        for item in told.calibration.constants
+        if item.name.startswith(own)
+    ]
+    return table([words("constant", least=34), number("value"), number("spread")], rows)
+
+
+def _readable(value: float) -> str:
+    return f"{value:.3g}" if value < 1e-3 else significant(value)
+
+
+def _layer_table(points: list[LayerPoint]) -> FittedTable:
+    unit = time_unit([point.forward_seconds for point in points])
+    columns = [number("tp"), number("micro-\nbatch")]
+    columns += [number(f"{what}\n({unit.name})") for what in ("forward", "backward")]
+    columns += [number("spread"), number("kept\n(GiB)"), number("peak\n(GiB)"), number("reserved\n(GiB)")]
+    rows = [
+        (
+            str(point.tp),
+            str(point.micro_batch),
+            unit.show(point.forward_seconds),
+            unit.show(point.backward_seconds),
+            MISSING if point.spread is None else f"±{percent(point.spread)}",
+            *(
+                MISSING if size is None else gib(size)
+                for size in (point.activation_bytes, point.peak_bytes, point.reserved_bytes)
+            ),
+        )
+        for point in points
+    ]
+    return table(columns, rows)
+
+
+def _limits(told: Told) -> Iterator[str]:
+    for tp, limit in sorted(told.limits.items()):
+        largest = f"tp {tp}: {count(limit.fits, 'sequence')} at most"
+        if limit.fails is None:
+            yield f"{largest} were tried, all fit"
+        else:
+            yield f"{largest}, {limit.fails} run out of memory"

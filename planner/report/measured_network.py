@@ -1,0 +1,84 @@
+"""What a calibration of networks found."""
+
+from __future__ import annotations
+
+from math import isfinite
+from pathlib import Path
+
+from rich.console import RenderableType
+
+from planner.calibration import Calibration, CurveError, LinkPoint
+from planner.measure.curve_error import link_errors
+from planner.measure.fit_link import fit_links
+from planner.report.document import head
+from planner.report.keys import Document
+from planner.report.layout import section
+from planner.report.measured_device import error_table
+from planner.report.numbers import MISSING, count, percent, significant
+from planner.report.table import FittedTable, number, table, words
+
+
+def network_sections(
+    points: tuple[LinkPoint, ...], calibration: Calibration, path: Path
+) -> list[RenderableType]:
+    """A line through each curve, and how well its points predict each other."""
+    errors = _own_errors(points, calibration)
+    parts: list[RenderableType] = [
+        section(f"Measured {count(len(points), 'point')} of links, wrote {path}", _fits(points))
+    ]
+    return [
+        *parts,
+        *([section("Each size predicted from the others", error_table(errors))] if errors else []),
+    ]
+
+
+def network_document(points: tuple[LinkPoint, ...], calibration: Calibration, path: Path) -> Document:
+    """The same as a dictionary."""
+    return {
+        **head("calibrate network"),
+        "file": str(path),
+        "link_points": len(points),
+        "fits": [
+            {
+                "link": fit.link,
+                "operation": fit.operation,
+                "members": fit.members,
+                "latency_seconds": fit.latency_seconds,
+                "bytes_per_second": fit.bytes_per_second if isfinite(fit.bytes_per_second) else None,
+                "mean_error": fit.error,
+            }
+            for fit in fit_links(points)
+        ],
+        "curve_errors": [
+            {
+                "curve": item.curve,
+                "points": item.points,
+                "mean_error": item.mean,
+                "largest_error": item.largest,
+            }
+            for item in _own_errors(points, calibration)
+        ],
+    }
+
+
+def _own_errors(points: tuple[LinkPoint, ...], calibration: Calibration) -> tuple[CurveError, ...]:
+    """Errors of the curves that the points belong to, other points of theirs included."""
+    own = {error.curve for error in link_errors(points)}
+    return tuple(error for error in calibration.curve_errors if error.curve in own)
+
+
+def _fits(points: tuple[LinkPoint, ...]) -> FittedTable:
+    columns = [words("link"), words("operation"), number("devices"), number("latency\n(µs)")]
+    columns += [number("rate\n(GB/s)"), number("mean error\nof the line")]
+    rows = [
+        (
+            fit.link,
+            fit.operation,
+            str(fit.members),
+            significant(fit.latency_seconds * 1e6),
+            significant(fit.bytes_per_second / 1e9) if isfinite(fit.bytes_per_second) else MISSING,
+            percent(fit.error),
+        )
+        for fit in fit_links(points)
+    ]
+    return table(columns, rows)

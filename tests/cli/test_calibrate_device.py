@@ -1,0 +1,138 @@
+"""``hetplan calibrate device``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from planner.calibration_file import load_calibration
+from tests.cli.running import Command
+from tests.measure.conftest import quick as quick
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+TINY = """\
+name: tiny-gpt
+layers: 2
+hidden: 64
+heads: 4
+vocab: 100
+training: {sequence_length: 32, global_batch: 8, precision: fp32, dropout: false}
+"""
+MEASURE = ("calibrate", "device", "--device", "cpu", "-o", "c.yaml")
+
+
+@pytest.fixture
+def model(files: Path) -> Path:
+    """A model file, and the current directory."""
+    (files / "tiny.yaml").write_text(TINY)
+    return files
+
+
+def test_what_was_measured_prices_plans_at_once(hetplan: Command, model: Path) -> None:
+    """The printed lines go into a cluster file, the file to --calibration; a second run goes on."""
+    arguments = (*MEASURE, "--model", "tiny.yaml", "--largest-micro-batch", "4")
+    done = hetplan(*arguments, "--json")
+    assert (done.code, done.err) == (0, "")
+    document = json.loads(done.out)
+    assert document["layer_points"] == 3
+    assert document["limits"] == [{"tp": 1, "micro_batch": 4, "out_of_memory": None}]
+    found = load_calibration(model / "c.yaml")
+    assert found.provenance["torch"] == torch.__version__
+    assert found.provenance["model.tiny-gpt"].startswith("hidden 64, heads 4/4, ffn 256, sequence 32, fp32")
+
+    declared = yaml.safe_load("\n".join(document["declaration"]))
+    pool = {"name": "here", "gpu": document["gpu"], "nodes": 1, "gpus_per_node": 2, "intra_node": "pcie4"}
+    (model / "cluster.yaml").write_text(yaml.safe_dump({"name": "c", **declared, "pools": [pool]}))
+    (model / "plan.yaml").write_text(
+        "target: torch\nstages: [{layers: 2, replicas: [{pool: here, count: 2}]}]\n"
+    )
+    search = ("search", "cluster.yaml", "tiny.yaml", "--json")
+    with_curves = json.loads(hetplan(*search, "--calibration", "c.yaml").out)
+    without = json.loads(hetplan(*search).out)
+    assert with_curves["step_seconds"] != without["step_seconds"]
+
+    again = hetplan(*arguments)
+    assert (again.code, again.err) == (0, "")
+    assert load_calibration(model / "c.yaml").layers == found.layers
+
+
+def test_the_time_budget_and_ctrl_c_keep_the_points(
+    hetplan: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first exits with 0, the second as Ctrl-C does."""
+    done = hetplan(*MEASURE, "--minutes", "1e-9")
+    assert done.code == 0
+    assert "ended by --minutes" in done.out
+    from planner.measure.layers import LayerBench
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LayerBench, "measure", interrupt)
+    done = hetplan(*MEASURE, "--model", "tiny.yaml")
+    assert done.code == 130
+    assert "ended by Ctrl-C" in done.out
+    assert load_calibration(model / "c.yaml").kernel_points
+
+
+def test_a_file_of_other_versions_is_said(hetplan: Command, model: Path) -> None:
+    """And goes on."""
+    (model / "c.yaml").write_text("format: hetplan-calibration/1\nprovenance: {torch: '1.0'}\n")
+    done = hetplan(*MEASURE, "--minutes", "1e-9")
+    assert done.code == 0
+    assert done.err.startswith("warning: c.yaml: was measured with torch 1.0, now ")
+    assert hetplan(*MEASURE, "--minutes", "1e-9", "--force").err == ""
+
+
+def test_a_half_written_file_is_refused(hetplan: Command, model: Path) -> None:
+    """It is not replaced."""
+    text = "format: hetplan-calibration/1\nlayers:\n- {gpu: A100, mod"
+    (model / "c.yaml").write_text(text)
+    done = hetplan(*MEASURE)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: c.yaml:4: not YAML")
+    assert (model / "c.yaml").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--minutes", "0"), "--minutes: expected a number above 0, got 0"),
+        (("--zero", "4"), "--zero: expected numbers from 0 to 3, got 4"),
+        (("--tp", "x"), "--tp: expected whole numbers such as 1,2,4 or 1..4, got 'x'"),
+        (("--device", "tpu"), "--device: expected some of cuda, cpu, got 'tpu'"),
+        (("--precision", "bf16"), "--precision and --sequence-length: expected --model FILE with them"),
+        (("--model", "none.yaml"), "none.yaml: no such file"),
+        (("--model", "tiny.yaml", "--tp", "3"), "--tp 3: heads 4 of tiny-gpt cannot be divided by 3"),
+    ],
+)
+def test_bad_options(hetplan: Command, model: Path, arguments: tuple[str, ...], message: str) -> None:
+    """One line, exit code 2."""
+    done = hetplan(*MEASURE, *arguments)
+    assert done.code == 2
+    assert done.err.splitlines()[0] == f"error: {message}"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(hetplan: Command, model: Path) -> None:
+    """Is not replaced by the processor in silence."""
+    done = hetplan("calibrate", "device", "--device", "cuda")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: --device cuda: torch sees no GPU\n  hint: ")
+
+
+def test_without_torch(hetplan: Command, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra to install."""
+    monkeypatch.setattr("planner.cli.calibrate_device.find_spec", lambda name: None)
+    for command in (MEASURE, ("calibrate", "network", "-o", "c.yaml")):
+        done = hetplan(*command)
+        assert (done.code, done.out) == (2, "")
+        assert done.err == "error: torch is not installed\n  hint: pip install 'hetplan[torch]'\n"
+    assert "torch" in sys.modules

@@ -1,0 +1,123 @@
+"""``hetplan calibrate network``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.calibration_file import load_calibration
+from tests.cli.running import ROOT, Command
+from tests.measure.test_nccl_tests import TEXT
+
+NCCL = ("calibrate", "network", "--from-nccl-tests", "nccl.txt", "-o", "c.yaml")
+
+
+@pytest.fixture
+def text(files: Path) -> Path:
+    """What nccl-tests printed, and the current directory."""
+    (files / "nccl.txt").write_text(TEXT)
+    return files
+
+
+def test_the_text_of_nccl_tests(hetplan: Command, text: Path) -> None:
+    """A second link joins the first; the same one is replaced."""
+    done = hetplan(*NCCL, "--link", "node:A100-SXM-80GB")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("Measured 2 points of links, wrote c.yaml\n")
+    assert json.loads(hetplan(*NCCL, "--link", "ib", "--members", "16", "--json").out)["link_points"] == 2
+    assert hetplan(*NCCL, "--link", "ib", "--members", "16").code == 0
+    found = load_calibration(text / "c.yaml")
+    assert [(point.link, point.members) for point in found.link_points] == [
+        *[("node:A100-SXM-80GB", 2)] * 2,
+        *[("ib", 16)] * 2,
+    ]
+    assert found.provenance["nccl-tests"] == "nccl.txt"
+
+
+def test_broken_text_stops_with_its_line(hetplan: Command, text: Path) -> None:
+    """Nothing is written."""
+    (text / "nccl.txt").write_text(TEXT.replace("12.50 ", "12,50 "))
+    done = hetplan(*NCCL, "--link", "ib")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "error: nccl.txt:12: time: expected microseconds above 0, got '12,50'\n"
+    assert not (text / "c.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (NCCL, "--from-nccl-tests: expected --link with the name of the link"),
+        ((*NCCL, "--link", "a b"), "--from-nccl-tests: expected --link with the name of the link, got 'a b'"),
+        (
+            (*NCCL, "--link", "ib", "--operation", "broadcast"),
+            "--operation: expected some of all-reduce, all-gather, reduce-scatter, all-to-all, send, got 'broadcast'",
+        ),
+        (
+            ("calibrate", "network", "--link", "ib"),
+            "--link, --operation and --members: expected --from-nccl-tests FILE with them",
+        ),
+    ],
+)
+def test_bad_options(hetplan: Command, text: Path, arguments: tuple[str, ...], message: str) -> None:
+    """One line, exit code 2."""
+    done = hetplan(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[0] == f"error: {message}"
+
+
+def test_two_processes_measure_their_link(files: Path) -> None:
+    """All operations over gloo, written once by the first process."""
+    pytest.importorskip("torch")
+    code = "from planner.cli.app import main; main()"
+    options = ["--device", "cpu", "--largest-mib", "0.02", "-o", str(files / "c.yaml")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
+    done = subprocess.run(
+        [*torchrun, sys.executable, "-c", code, "calibrate", "network", *options],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Measured ") == 1
+    found = load_calibration(files / "c.yaml")
+    assert {point.members for point in found.link_points} == {2}
+    assert {point.operation for point in found.link_points} >= {"all-reduce", "all-gather", "send"}
+    assert all(point.link.startswith("node:") for point in found.link_points)
+    assert sorted({point.size_bytes for point in found.link_points}) == [1024.0, 4096.0, 16384.0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("connection closed by peer")])
+def test_what_was_measured_before_the_end_is_written(
+    hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """After Ctrl-C, and when another process is gone; a curve of one size is left out."""
+    pytest.importorskip("torch")
+    from planner.calibration import LinkPoint, Operation
+    from planner.measure import network
+    from planner.measure.backend import open_backend
+
+    curves: tuple[tuple[Operation, float], ...] = (("send", 1e3), ("send", 1e6), ("all-reduce", 1e3))
+
+    def measure(*arguments: Any) -> bool:
+        keep = arguments[4]
+        for operation, size in curves:
+            keep(LinkPoint(link="ib", operation=operation, members=2, size_bytes=size, seconds=size / 1e9))
+        raise error
+
+    world = network.World(rank=0, backend=open_backend("cpu"), hosts=("a", "b"), gpus=("x", "x"))
+    monkeypatch.setattr(network, "open_world", lambda asked: world)
+    monkeypatch.setattr(network, "measure_network", measure)
+    done = hetplan("calibrate", "network", "--fabric", "ib", "-o", "c.yaml")
+    assert done.code == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    assert "warning: ended before all was measured" in done.err
+    assert ("connection closed by peer" in done.err) == isinstance(error, RuntimeError)
+    assert [point.operation for point in load_calibration(files / "c.yaml").link_points] == ["send", "send"]

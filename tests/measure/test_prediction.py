@@ -1,0 +1,72 @@
+"""A calibration of this processor predicts training on it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import pytest
+
+from planner.calibration import ASSUMED
+from planner.calibration_merge import merged
+from planner.cost.estimate import estimate
+from planner.spec.cluster import GpuSpec
+from planner.spec.model import ModelSpec, TrainingSpec
+from tests.emit.builders import cluster, group, model, plan, pool
+
+torch = pytest.importorskip("torch")
+
+from planner.emit.deepspeed import model_shape  # noqa: E402
+from planner.measure.backend import open_backend  # noqa: E402
+from planner.measure.session import Request, Session  # noqa: E402
+from planner.runtime.example_model import Shape, Transformer, loss_of  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+TOLERANCE = 2.0
+"""Machines are noisy; docs/calibration.md has the errors on a quiet one."""
+
+
+def test_steps_are_predicted() -> None:
+    """At several micro-batches, one of them between two measured ones."""
+    training = TrainingSpec(sequence_length=64, global_batch=12, precision="fp32", dropout=False)
+    spec = model(12, hidden=192, heads=4, head_dim=48, ffn=768, vocab=256, training=training)
+    one = Session(
+        open_backend("cpu"), Request(model=spec, largest=8), ASSUMED, lambda found: None, lambda event: None
+    )
+    assert one.run()
+    peaks = one.peaks()
+    gpu = GpuSpec(
+        name="A100",  # the builders' pools know this name
+        memory_gib=16.0,
+        memory_bandwidth_gBps=peaks.memory_bytes_per_second / 1e9,
+        tflops={"fp32": peaks.flops["fp32"] / 1e12},
+        family=one.backend.family,
+    )
+    here = cluster(pool("here", ("A100",), 1)).model_copy(update={"gpus": {"A100": gpu}})
+    layers = tuple(replace(point, gpu="A100") for point in one.found.layers)
+    found = merged(ASSUMED, replace(one.found, layers=layers))
+    for steps in (12, 4, 2):
+        asked = plan("torch", 0, (4,), ((group("here", "A100", share=12, steps=steps),),))
+        predicted = estimate(asked, here, spec, found).step_seconds
+        measured = step_seconds(spec, 12 // steps, steps)
+        assert measured / TOLERANCE < predicted < measured * TOLERANCE, steps
+
+
+def step_seconds(spec: ModelSpec, micro_batch: int, steps: int) -> float:
+    """Median seconds of whole training steps here."""
+    shape: dict[str, Any] = model_shape(spec)
+    transformer = Transformer(Shape(**shape))
+    optimizer = torch.optim.AdamW(transformer.parameters())
+    tokens = torch.randint(0, spec.vocab, (micro_batch, spec.training.sequence_length))
+    found = []
+    for _ in range(6):
+        begin = time.perf_counter()
+        for _ in range(steps):
+            loss_of(transformer(tokens), tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(time.perf_counter() - begin)
+    return median(found[1:])

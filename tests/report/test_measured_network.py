@@ -1,0 +1,28 @@
+"""The report of measured networks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Group
+
+from planner.calibration import Calibration, CurveError, LinkPoint
+from planner.report.measured_network import network_sections
+from tests.report.drawing import drawn
+
+LINKS = tuple(
+    LinkPoint(link="ib", operation="send", members=2, size_bytes=size, seconds=1e-5 + size / 1e9)
+    for size in (1e3, 1e5, 1e7)
+)
+ERRORS = (CurveError(curve="send of 2 over ib", points=3, mean=0.1, largest=0.2),)
+
+
+def test_latency_and_rate_of_each_curve() -> None:
+    """And the errors of these curves only."""
+    others = CurveError(curve="send of 2 over roce", points=3, mean=0.1, largest=0.2)
+    calibration = Calibration(curve_errors=(*ERRORS, others))
+    text = drawn(Group(*network_sections(LINKS, calibration, Path("c.yaml"))))
+    row = next(line for line in text.splitlines() if "ib" in line and "send" in line)
+    assert row.split()[:5] == ["ib", "send", "2", "10.0", "1.00"]
+    assert "send of 2 over ib" in text
+    assert "roce" not in text
