@@ -6,6 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CLUSTER ?= cluster_specs/lab.yaml
 MODEL ?= model_specs/gpt2_345m.yaml
 TESTS ?= tests
+JOBS ?= auto
 
 # Pinned to what the launch files were checked against; torch comes first, so that deepspeed does not choose it.
 TORCH ?= torch==2.13.0
@@ -21,7 +22,7 @@ demo: $(VENV)/base.stamp  ## search a shipped example and write its launch files
 	$(BIN)/hetplan emit plan.yaml -o run/ --force
 
 test: $(VENV)/test.stamp  ## all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(TESTS)
 
 test-slow: $(VENV)/test.stamp  ## the slow tests: real training runs, large searches
 	$(BIN)/python -m pytest -m slow $(TESTS)
