@@ -22,7 +22,7 @@ demo: $(VENV)/base.stamp  ## search a shipped example and write its launch files
 	$(BIN)/hetplan emit plan.yaml -o run/ --force
 
 test: $(VENV)/test.stamp  ## all tests but the slow ones
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)
 
 test-slow: $(VENV)/test.stamp  ## the slow tests: real training runs, large searches
 	$(BIN)/python -m pytest -m slow $(TESTS)
