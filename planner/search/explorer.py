@@ -105,18 +105,15 @@ class Explorer:
         if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.incumbent:
             self.best = scored
 
-    def quick(self, polished_below: float = float("inf")) -> Scored | None:
-        """The best of a few plans per family, without proof.
-
-        On small clusters a plan faster than ``polished_below`` seconds gets some rounds of the ILP too.
-        """
+    def quick(self) -> Scored | None:
+        """The best of a few plans per family, without proof; small clusters get some rounds of the ILP too."""
         self._open()
         for item in [entry[2] for entry in self._heap]:
             if isinstance(item, DataParallel):
                 self._data_parallel(item)
         self._first_plans()
         devices = sum(kind.devices for kind in self.estimator.topology.kinds)
-        if devices <= POLISHED_DEVICES and self.incumbent < polished_below:
+        if devices <= POLISHED_DEVICES:
             self._polish()
         return self.best
 

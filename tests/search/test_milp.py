@@ -8,10 +8,11 @@ import pytest
 from planner.cost.estimate import Estimator
 from planner.search.explorer import Explorer
 from planner.search.milp.model import PipelineModel
-from planner.search.milp.solver import available, solve
+from planner.search.milp.solver import available, relaxation, solve
 from planner.search.options import StageOptions
 from planner.search.space import Choice, Family
 from planner.search.values import Limits, Silent
+from planner.spec.cluster import NicSpec
 from tests.clusters import cluster, gpt, pool, small_problem
 
 
@@ -77,3 +78,42 @@ def test_cbc_finds_what_highs_finds(seed: int) -> None:
         explorer.run()
         found.append(explorer.incumbent)
     assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["highs", "cbc"])
+def test_a_relaxation_follows_the_bounds(name: str) -> None:
+    """Solved again after bounds have changed, back and forth, it says what a new one says."""
+    problem = pulp.LpProblem("cover", pulp.LpMinimize)
+    take = [problem.add_variable(f"x{index}", cat="Binary") for index in range(3)]
+    problem += pulp.lpSum(cost * x for cost, x in zip((2, 3, 5), take, strict=True))
+    problem += pulp.lpSum(size * x for size, x in zip((2, 2, 2), take, strict=True)) >= 3
+    relaxed = relaxation(problem, name)
+    assert relaxed() == pytest.approx(2 + 3 / 2)
+    take[0].upBound = 0.0
+    assert relaxed() == pytest.approx(3 + 5 / 2)
+    assert [x.value() for x in take] == pytest.approx([0.0, 1.0, 0.5])
+    take[1].upBound = 0.0
+    assert relaxed() == float("inf")
+    take[0].upBound = take[1].upBound = 1.0
+    assert relaxed() == pytest.approx(2 + 3 / 2)
+
+
+def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
+    """Each branch gives one stage one island, and no branch can promise more than the whole."""
+    spec = cluster(pool("a", nodes=2), pool("b", nodes=2, fabric="eth", gbps=10, nics=1))
+    slow = NicSpec(fabric="eth", bandwidth_gbps=10, count=1)
+    first = spec.pools[0].model_copy(update={"nics": (*spec.pools[0].nics, slow)})
+    estimator = Estimator(spec.model_copy(update={"pools": (first, spec.pools[1])}), gpt())
+    family = Family(target="megatron", zero=1, recompute="none", tp=2, dp=2, batch=4, micro_batches=16)
+    choice = Choice(family=family, depth=4, interleave=1)
+    stages = StageOptions(choice, estimator, Limits(), (("a",), ("b",)))
+    model = PipelineModel(stages, 100.0)
+    whole = model.relaxed_bound()
+    branches = list(model.islands.branches())
+    assert {where for _, where in branches} == {frozenset((0,)), frozenset((1,))}
+    assert len({stage for stage, _ in branches}) == 1
+    for branch in branches:
+        model.islands.assign((branch,))
+        assert model.relaxed_bound() >= whole * (1 - 1e-6)
+    model.islands.assign(tuple((stage, frozenset((0,))) for stage in range(4)))
+    assert model.relaxed_bound() == float("inf")
