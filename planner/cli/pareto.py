@@ -10,7 +10,7 @@ from planner.cli.exits import ANSWER, INFEASIBLE, INTERRUPTED, NO_PLAN_IN_TIME
 from planner.cli.output import show, show_document
 
 if TYPE_CHECKING:
-    from planner.cli.search import Asked
+    from planner.cli.asked import Asked
     from planner.search.pareto import Front
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from planner.cli.asked import Asked
 from planner.cli.exits import ANSWER, INFEASIBLE, INTERRUPTED, NO_PLAN_IN_TIME
 from planner.cli.files import require_writable
 from planner.cli.goal import MaxCost, MinSpeed, ObjectiveName, Pareto, UseAtMost, read_goal, require_one_plan
@@ -31,11 +31,8 @@ from planner.errors import OutputError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from planner.calibration import Calibration
-    from planner.plan_file import UsedCalibration
-    from planner.search.values import Goal, Limits, Scored, SearchResult
+    from planner.search.values import Scored, SearchResult
     from planner.spec.cluster import ClusterSpec
-    from planner.spec.model import ModelSpec
     from planner.targets import Recompute
 
 Output = Annotated[
@@ -147,19 +144,6 @@ def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
     from planner.targets import RECOMPUTES
 
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is searched for."""
-
-    cluster: ClusterSpec
-    model: ModelSpec
-    calibration: Calibration
-    used: UsedCalibration | None
-    """The user's calibration file."""
-    limits: Limits
-    goal: Goal
 
 
 def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -> None:
