@@ -33,6 +33,8 @@ def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFi
         EmittedFile("model.json", document(model_shape(model))),
         runtime_file("batches", "hetplan_runtime.py"),
         runtime_file("example_model", "example_model.py"),
+        runtime_file("example_data", "example_data.py"),
+        runtime_file("step_log", "step_log.py"),
         runtime_file("example_deepspeed", "train.py"),
         *([EmittedFile("hostfile", slots)] if slots else []),
         *launch,

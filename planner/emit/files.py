@@ -19,6 +19,8 @@ class EmittedFile:
 RUNTIME_NAMES = {
     "planner.runtime.batches": "hetplan_runtime",
     "planner.runtime.example_model": "example_model",
+    "planner.runtime.example_data": "example_data",
+    "planner.runtime.step_log": "step_log",
 }
 """Modules of the runtime and what they are called in a launch folder."""
 

@@ -44,7 +44,8 @@ def _files(plan: Plan, has_hostfile: bool) -> str:
         "- `ds_config.json`: DeepSpeed's configuration without batch keys; those differ by rank",
         "- `batches.json`: the micro-batches of each rank and the weight of each one's loss",
         "- `hetplan_runtime.py`: reads `batches.json`; all that a training script of yours needs",
-        "- `train.py`, `example_model.py`, `model.json`: an example that trains a model of the planned shape",
+        "- `train.py`, `example_*.py`, `model.json`: an example that trains a model of the planned shape",
+        "- `step_log.py`: what the example prints, which `hetplan compare plan.yaml --log FILE` reads",
         "- `launch.sh`, `nodes.txt`, `env/`: the start of each node with its devices and network",
     ]
     if has_hostfile:

@@ -21,8 +21,8 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 from planner.runtime.batches import RankPlan, load
+from planner.runtime.example_data import Batch, sequences
 from planner.runtime.example_model import (
-    IGNORED,
     Embedding,
     Finish,
     Head,
@@ -33,13 +33,9 @@ from planner.runtime.example_model import (
     load_shape,
     loss_of,
 )
+from planner.runtime.step_log import StepLog
 
 FOLDER = Path(__file__).parent
-MASKED_EVERY = 7
-"""An encoder predicts every seventh token."""
-
-Batch = tuple[torch.Tensor, torch.Tensor]
-"""Inputs and labels, both [sequence][position]."""
 
 
 def main() -> None:
@@ -99,6 +95,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
+    log = StepLog(plan.rank, plan.stage)
     for step in range(options.steps):
         losses = []
         for micro in plan.micro_batches(step):
@@ -107,7 +104,8 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
             engine.backward(loss)
             engine.step()
             losses.append(loss)
-        report(plan, step, plan.mean_loss(losses))
+        log.step(step, plan.mean_loss(losses))
+    log.peak()
     return engine
 
 
@@ -128,8 +126,10 @@ def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) ->
     )
     optimizer = make_optimizer(model, shape, options)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=plan.deepspeed_config())
+    log = StepLog(plan.rank, plan.stage)
     for step in range(options.steps):
-        report(plan, step, engine.train_batch(micro_batch_data(plan, shape, options, step)))
+        log.step(step, engine.train_batch(micro_batch_data(plan, shape, options, step)))
+    log.peak()
     return engine
 
 
@@ -159,37 +159,6 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_hos
 
         return DeepSpeedCPUAdam(model.parameters(), lr=options.lr)
     return torch.optim.AdamW(model.parameters(), lr=options.lr)
-
-
-def sequences(indices: tuple[int, ...], shape: Shape, text: Path | None) -> Batch:
-    """Tokens and labels of some sequences; the same index is the same sequence on every rank."""
-    tokens = torch.stack([sequence(index, shape, text) for index in indices])
-    if shape.kind == "decoder":
-        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    inputs, labels = tokens[:, :-1].clone(), torch.full_like(tokens[:, :-1], IGNORED)
-    labels[:, ::MASKED_EVERY] = inputs[:, ::MASKED_EVERY]
-    inputs[:, ::MASKED_EVERY] = 0
-    return inputs, labels
-
-
-def sequence(index: int, shape: Shape, text: Path | None) -> torch.Tensor:
-    """One sequence and the token after it: bytes of the text, or a made-up run with a pattern to learn."""
-    length = shape.sequence_length + 1
-    if text is None:
-        generator = torch.Generator().manual_seed(index)
-        start, stride = torch.randint(shape.vocab, (2,), generator=generator).tolist()
-        return (start + stride % 5 * torch.arange(length)) % shape.vocab
-    whole = max(1, (text.stat().st_size - 1) // shape.sequence_length)
-    with text.open("rb") as file:
-        file.seek(index % whole * shape.sequence_length)
-        read = file.read(length)
-    return torch.tensor(list(read.ljust(length, b"\0"))) % shape.vocab
-
-
-def report(plan: RankPlan, step: int, loss: torch.Tensor) -> None:
-    """One line a step, from the first rank."""
-    if plan.rank == 0:
-        print(f"step {step} loss {loss.item():.9f}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -74,4 +74,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def losses(output: str) -> list[float]:
     """The losses that the example printed, [step]."""
-    return [float(line.split()[-1]) for line in output.splitlines() if line.startswith("step ")]
+    return [float(line.split()[3]) for line in output.splitlines() if line.startswith("step ")]

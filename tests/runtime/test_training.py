@@ -117,7 +117,7 @@ def test_uneven_batches_equal_one_process(tmp_path: Path, zero: int) -> None:
     """ZeRO 1 with uneven and ZeRO 3 with padded micro-batches give the weights of the whole batch."""
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-    from planner.runtime.example_deepspeed import sequences
+    from planner.runtime.example_data import sequences
 
     spec = model(12, layers=2, precision="fp32", optimizer="sgd", kv_heads=2, gated_mlp=True)
     printed, folder = run(tmp_path, uneven_plan(zero), three_ranks(), spec)
@@ -140,7 +140,7 @@ def test_uneven_batches_equal_one_process(tmp_path: Path, zero: int) -> None:
 )
 def test_offload_equals_one_process(tmp_path: Path, zero: int, offload: Offload) -> None:
     """States in host memory change no loss; checkpoints are there already on a machine without devices."""
-    from planner.runtime.example_deepspeed import sequences
+    from planner.runtime.example_data import sequences
 
     spec = model(12, layers=2, precision="fp32", optimizer="sgd")
     replicas = (group("big", "A100", count=2, share=6, steps=2),)
@@ -159,7 +159,7 @@ def test_offload_equals_one_process(tmp_path: Path, zero: int, offload: Offload)
 
 def test_uneven_pipeline_equals_one_process(tmp_path: Path) -> None:
     """Two stages of 3 + 1 layers with a tied head and recomputation give the weights of the whole batch."""
-    from planner.runtime.example_deepspeed import sequences
+    from planner.runtime.example_data import sequences
 
     spec = model(4, layers=4, precision="fp32", optimizer="sgd")
     printed, folder = run(tmp_path, pipeline_plan(1, dp=1), two_stages(dp=1), spec)
