@@ -1,4 +1,4 @@
-"""``hetplan compare``: plans side by side, and against what people do today."""
+"""``hetplan compare``: plans side by side, against what people do today, and against what a run did."""
 
 from __future__ import annotations
 
@@ -27,22 +27,36 @@ Baselines = Annotated[
         help="Add what people do today: even splits, Whale, Holmes, Poplar, AMP, Metis, one pool alone.",
     ),
 ]
+Logs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="Log of a run of the plan (our example, DeepSpeed, Megatron); repeatable, one a node.",
+    ),
+]
 
 
 def compare(
     plans: PlanFiles,
     baselines: Baselines = False,
+    log: Logs = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Put plans side by side.
 
     Prints speed, memory, where the time goes, and what the plans decide differently. The first plan is the
-    reference; all are priced anew by this version.
+    reference; all are priced anew by this version. With --log one plan is set against its run: step time, parts
+    of the step and memory as far as the log has them, and what to calibrate.
     """
+    if log:
+        _against_logs(plans, log, baselines, calibration, as_json)
+        return
     if len(plans) < 2 and not baselines:
         raise UsageError(
-            "compare: expected at least two plans", hint="or add --baselines for what people do today"
+            "compare: expected at least two plans",
+            hint="or add --baselines for what people do today, or --log for what a run of the plan did",
         )
     constants = read_calibration(calibration)
     first, contenders = _contenders(plans, constants, calibration)
@@ -59,6 +73,41 @@ def compare(
     head = understood(first.cluster, first.model, constants)
     following = with_calibration(f"hetplan explain {plans[0]}", calibration)
     show(head, compare_section(contenders), then=following)
+
+
+def _against_logs(
+    plans: list[Path], logs: list[Path], baselines: bool, calibration: Path | None, as_json: bool
+) -> None:
+    """One plan next to a run of it."""
+    if len(plans) > 1 or baselines:
+        raise UsageError(
+            "compare: --log takes one plan and no --baselines", hint="a log is of one plan's run"
+        )
+    from planner.cost.estimate import Estimator
+    from planner.logs.comparison import compared, predicted
+    from planner.logs.findings import findings
+    from planner.logs.job import require_same_job
+    from planner.logs.reading import read_logs
+    from planner.logs.values import observed
+    from planner.placement import ranks
+    from planner.plan_file import read
+    from planner.report.observed import observed_document, observed_sections
+
+    constants, saved = read_calibration(calibration), read(plans[0])
+    warn_of_other_calibration(plans[0], saved, calibration)
+    log, placed = read_logs(logs, saved.plan), ranks(saved.plan, saved.cluster)
+    require_same_job(log, saved.plan, placed)
+    expected = predicted(saved.plan, Estimator(saved.cluster, saved.model, constants), placed)
+    seen = observed(log)
+    comparison = compared(seen, expected)
+    found = findings(seen, comparison, expected)
+    if as_json:
+        show_document(observed_document(seen, comparison, found))
+    else:
+        again = f"hetplan compare {plans[0]} {' '.join(f'--log {path}' for path in logs)}"
+        measured = any(finding.commands for finding in found)
+        then = f"{again} --calibration calibration.yaml" if measured else None
+        show(observed_sections(seen, comparison, found), then=then)
 
 
 def _contenders(

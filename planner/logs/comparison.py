@@ -1,0 +1,205 @@
+"""A run next to its prediction: step time, parts of the step, memory by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.cost.estimate import Estimator, Priced
+from planner.cost.values import Estimate, Memory
+from planner.logs.values import PARTS, Observed, Part, RankMemory
+from planner.placement import Rank
+from planner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A predicted and an observed number of one unit."""
+
+    predicted: float
+    observed: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over observed, less 1, as in ``hetplan validate``; infinite when nothing was observed."""
+        return self.predicted / self.observed - 1 if self.observed else float("inf")
+
+    @property
+    def excess(self) -> float:
+        """Observed less predicted."""
+        return self.observed - self.predicted
+
+    def within(self, spread: float) -> bool:
+        """True when the error is within this relative standard error."""
+        return abs(self.error) <= spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartDifference:
+    """One part of the step, on one rank or on the slowest."""
+
+    part: Part
+    rank: int | None
+    stage: int
+    """Stage of the rank; of the slowest by the prediction where the log does not say whose clock it is."""
+    gpu: str
+    tp: int
+    seconds: Difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryDifference:
+    """Peak of one rank, without the device's context: what the framework's allocator holds."""
+
+    rank: int | None
+    stage: int
+    gpu: str
+    peak: Difference
+    states: Difference | None = None
+    """Parameters, gradients and optimizer states; None where the log does not tell them from the rest."""
+    activations: Difference | None = None
+    """Activations, logits and buffers; None as above."""
+    fixed: Difference | None = None
+    """Context and libraries; None where the log does not say what the whole device uses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All that a log allows to compare."""
+
+    step: Difference
+    tokens: Difference
+    """Tokens per second."""
+    spread: float
+    """Relative standard error that the estimate admits to."""
+    parts: tuple[PartDifference, ...]
+    rest: Difference | None
+    """Seconds of the step outside all parts, on the rank that timed them; None without parts of one rank."""
+    memory: tuple[MemoryDifference, ...]
+    ranks: int
+    """Ranks of the plan."""
+
+    @property
+    def within(self) -> bool:
+        """True when the step time is within the spread."""
+        return self.step.within(self.spread)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What a plan's price says of its ranks."""
+
+    plan: Plan
+    estimate: Estimate
+    priced: Priced
+    ranks: tuple[Rank, ...]
+
+    def parts(self, rank: Rank) -> dict[Part, float]:
+        """Seconds of the parts of a step on a rank; a faster replica waits for the slowest in its sync."""
+        price, group = self.priced.stages[rank.stage], self.plan.stages[rank.stage].replicas[rank.group]
+        micro = price.micro_batches[rank.group]
+        once = micro.forward_seconds + micro.backward_seconds
+        times = price.work_seconds / once if rank.group == price.slowest else group.share / group.micro_batch
+        step = self.estimate.step_seconds
+        waiting = step - price.work_seconds - price.tail_seconds
+        return {
+            "forward": times * micro.forward_seconds,
+            "backward": times * micro.backward_seconds,
+            "gradient sync": price.sync_seconds + max(0.0, price.work_seconds - times * once),
+            "optimizer": price.optimizer_seconds + price.copy_seconds,
+            "sends and waiting": waiting if waiting > 1e-9 * step else 0.0,  # else rounding
+        }
+
+    def memory(self, rank: Rank) -> Memory:
+        """Predicted bytes on a rank."""
+        return self.priced.stages[rank.stage].memories[rank.group]
+
+    def slowest(self, part: Part) -> Rank:
+        """The rank with most of a part."""
+        return max(self.ranks, key=lambda rank: self.parts(rank)[part])
+
+
+def predicted(plan: Plan, estimator: Estimator, ranks: tuple[Rank, ...]) -> Predicted:
+    """The prediction of a plan."""
+    return Predicted(plan=plan, estimate=estimator.estimate(plan), priced=estimator.price(plan), ranks=ranks)
+
+
+def compared(seen: Observed, found: Predicted) -> Comparison:
+    """The run next to its prediction."""
+    estimate = found.estimate
+    step = Difference(predicted=estimate.step_seconds, observed=seen.step_seconds)
+    tokens = estimate.tokens_per_second
+    return Comparison(
+        step=step,
+        tokens=Difference(predicted=tokens, observed=tokens * step.predicted / step.observed),
+        spread=estimate.spread,
+        parts=tuple(_parts(seen, found)),
+        rest=_rest(seen, found),
+        memory=tuple(_memory(entry, found) for entry in _told_apart(seen.memory)),
+        ranks=len(found.ranks),
+    )
+
+
+def _parts(seen: Observed, found: Predicted) -> Iterator[PartDifference]:
+    """Of each stage the slowest rank that timed a part; of the whole job where ranks were not told apart."""
+    for part in PARTS:
+        slowest: dict[int, tuple[float, int | None, Rank]] = {}
+        for (name, number), seconds in seen.parts.items():
+            if name == part:
+                rank = found.slowest(part) if number is None else found.ranks[number]
+                key = -1 if number is None else rank.stage
+                slowest[key] = max(
+                    slowest.get(key, (-1.0, None, rank)), (seconds, number, rank), key=lambda entry: entry[0]
+                )
+        for seconds, number, rank in (slowest[key] for key in sorted(slowest)):
+            expected = found.parts(rank)[part]
+            if expected or seconds:
+                yield PartDifference(
+                    part=part,
+                    rank=number,
+                    stage=rank.stage,
+                    gpu=rank.gpu,
+                    tp=found.plan.stages[rank.stage].replicas[rank.group].tp,
+                    seconds=Difference(predicted=expected, observed=seconds),
+                )
+
+
+def _rest(seen: Observed, found: Predicted) -> Difference | None:
+    """What the only rank with clocks did besides the parts that it timed."""
+    numbers = {number for _, number in seen.parts}
+    if len(numbers) != 1 or None in numbers:
+        return None
+    (number,) = numbers
+    assert number is not None
+    expected = found.parts(found.ranks[number])
+    timed = {part for part, _ in seen.parts}
+    left = sum(seconds for part, seconds in expected.items() if part not in timed)
+    return Difference(predicted=left, observed=max(0.0, seen.step_seconds - sum(seen.parts.values())))
+
+
+def _told_apart(memory: tuple[RankMemory, ...]) -> tuple[RankMemory, ...]:
+    """Peaks of ranks; those of nobody in particular only where there are no others."""
+    known = tuple(entry for entry in memory if entry.rank is not None)
+    return known or memory
+
+
+def _memory(entry: RankMemory, found: Predicted) -> MemoryDifference:
+    fullest = max(found.ranks, key=lambda rank: found.memory(rank).used_bytes)
+    rank = fullest if entry.rank is None else found.ranks[entry.rank]
+    memory = found.memory(rank)
+    states = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    tensors = memory.used_bytes - memory.runtime_bytes
+    held, device = entry.held_bytes, entry.device_bytes
+    return MemoryDifference(
+        rank=entry.rank,
+        stage=rank.stage,
+        gpu=rank.gpu,
+        peak=Difference(predicted=tensors, observed=entry.peak_bytes),
+        states=None if held is None else Difference(predicted=states, observed=held),
+        activations=None
+        if held is None
+        else Difference(predicted=tensors - states, observed=max(0.0, entry.peak_bytes - held)),
+        fixed=None
+        if device is None
+        else Difference(predicted=memory.runtime_bytes, observed=max(0.0, device - entry.peak_bytes)),
+    )

@@ -1,0 +1,146 @@
+"""From log files to what they say together."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.errors import Problem, SpecError
+from planner.logs.deepspeed import DeepSpeedLines
+from planner.logs.example import ExampleLines
+from planner.logs.megatron import MegatronLines
+from planner.logs.series import Series
+from planner.logs.values import Log, PartTime, RankMemory
+from planner.plan import Plan
+
+Reader = ExampleLines | DeepSpeedLines | MegatronLines
+
+LONGEST_LINE = 4096
+"""Characters of a line that are looked at; lines of logs that matter are shorter."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+EXPECTED = (
+    "expected lines of hetplan's example (step 3 loss .. seconds ..), DeepSpeed (steps: .. iter time (s): .., "
+    "time (ms) | fwd: .., CurrSamplesPerSec=..) or Megatron (iteration .. elapsed time per iteration (ms): ..)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """What one file says, to each reader."""
+
+    path: Path
+    readers: tuple[Reader, ...]
+    runs: int
+    empty: bool
+
+
+def read_logs(paths: Sequence[Path], plan: Plan) -> Log:
+    """The logs of one run, one file a node or more; raises SpecError for what is no log or of another job."""
+    files = [_read(path, plan) for path in paths]
+    for file in files:
+        _require_known(file)
+    source = _source(files)
+    if source is None:
+        raise _wrong(
+            files[0].path, "has no step times", f"{EXPECTED}; from the first rank, or Megatron's last"
+        )
+    _require_target(source, files, plan)
+    notes = [f"{file.path}: holds {file.runs} runs, the last counts" for file in files if file.runs > 1]
+    readers = [reader for file in files for reader in file.readers]
+    return Log(
+        source=source.source,
+        steps=_steps(source, files).timed(),
+        parts=_parts(readers),
+        memory=_memory(readers),
+        facts=tuple(dict.fromkeys(fact for reader in readers for fact in reader.facts)),
+        notes=(*notes, *dict.fromkeys(note for reader in readers for note in reader.notes)),
+    )
+
+
+def _readers(plan: Plan) -> tuple[Reader, ...]:
+    """New readers; DeepSpeed takes the batch of its own rank for that of all."""
+    sizes = {(group.share, group.steps) for stage in plan.stages for group in stage.replicas}
+    even = len(sizes) == 1 and all(share % steps == 0 for share, steps in sizes)
+    return (
+        ExampleLines(),
+        DeepSpeedLines(plan.global_batch if even else None, len(plan.stages) > 1),
+        MegatronLines(),
+    )
+
+
+def _read(path: Path, plan: Plan) -> _File:
+    readers, runs, empty = _readers(plan), 1, True
+    for line in _lines(path):
+        empty = empty and not line.strip()
+        if any(reader.restarts(line) for reader in readers):
+            readers, runs = _readers(plan), runs + 1
+        for reader in readers:
+            reader.read(line)
+    return _File(path=path, readers=readers, runs=runs, empty=empty)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Lines with their ends and without colours; bytes that are not UTF-8 are replaced."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            while line := file.readline(LONGEST_LINE):
+                yield _COLOUR.sub("", line)
+    except (OSError, ValueError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        raise _wrong(path, os.strerror(number).lower() if number else f"is not a path: {error}") from None
+
+
+def _require_known(file: _File) -> None:
+    if file.empty:
+        raise _wrong(file.path, "is empty", "give what the run printed, e.g. launch.sh 0 | tee node-0.log")
+    if not any(reader.steps.seconds or reader.parts or reader.memory for reader in file.readers):
+        raise _wrong(file.path, "has none of the lines that are known", EXPECTED)
+
+
+def _source(files: Sequence[_File]) -> Reader | None:
+    """The reader that knows step times, the example's before the runtime's own."""
+    found = [reader for file in files for reader in file.readers if reader.steps.seconds]
+    order = (ExampleLines, DeepSpeedLines, MegatronLines)
+    return min(found, key=lambda reader: order.index(type(reader)), default=None)
+
+
+def _require_target(source: Reader, files: Sequence[_File], plan: Plan) -> None:
+    if plan.target not in source.targets:
+        path = next(file.path for file in files if source in file.readers)
+        raise _wrong(path, f"is a log of {source.source}, the plan's target is {plan.target}")
+
+
+def _steps(source: Reader, files: Sequence[_File]) -> Series:
+    """Step times of all files; where two disagree they are of two runs."""
+    merged = Series(averaged=source.steps.averaged)
+    for file in files:
+        mine = next(reader for reader in file.readers if type(reader) is type(source)).steps
+        if any(
+            abs(merged.seconds.get(number, seconds) - seconds) > 0.02 * seconds
+            for number, seconds in mine.seconds.items()
+        ):
+            raise _wrong(file.path, "has other times of the same steps", "give the logs of one run")
+        for number, seconds in mine.seconds.items():
+            merged.add(number, seconds)
+    return merged
+
+
+def _parts(readers: Sequence[Reader]) -> tuple[PartTime, ...]:
+    return tuple(entry for reader in readers for entry in reader.parts)
+
+
+def _memory(readers: Sequence[Reader]) -> tuple[RankMemory, ...]:
+    """The highest peak of every rank."""
+    found: dict[int | None, RankMemory] = {}
+    for entry in (entry for reader in readers for entry in reader.memory):
+        known = found.get(entry.rank)
+        if known is None or entry.peak_bytes > known.peak_bytes:
+            found[entry.rank] = entry
+    return tuple(found[rank] for rank in sorted(found, key=lambda rank: -1 if rank is None else rank))
+
+
+def _wrong(path: Path, what: str, hint: str | None = None) -> SpecError:
+    return SpecError((Problem(file=str(path), line=None, key="", what=what, hint=hint),))

@@ -1,0 +1,126 @@
+"""What logs say of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Literal
+
+Part = Literal["forward", "backward", "gradient sync", "optimizer", "sends and waiting"]
+"""Parts of a step that runtimes time; the forward and backward hold the collectives inside them."""
+PARTS: tuple[Part, ...] = ("forward", "backward", "gradient sync", "optimizer", "sends and waiting")
+
+WARM_UP_STEPS = 3
+"""First steps that do not count: they allocate, load kernels and open connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Seconds of one step, or of several on average."""
+
+    start: int
+    """Steps of the run that the log knows of before the first of these."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTime:
+    """Seconds of one part of a step."""
+
+    part: Part
+    rank: int | None
+    """Whose clock; None for the slowest of all ranks."""
+    start: int
+    """As of ``Timed``."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """Bytes on one device, as the framework's allocator counts them unless said otherwise."""
+
+    rank: int | None
+    """None where the log does not say whose; then the most of all."""
+    peak_bytes: float
+    stage: int | None = None
+    """Pipeline stage that the rank said it holds; None when it did not say."""
+    held_bytes: float | None = None
+    """Held between steps: parameters, gradients and optimizer states."""
+    device_bytes: float | None = None
+    """In use on the whole device, with the context and libraries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A number of the job that the log states and the plan decides."""
+
+    field: str
+    """``global batch``, ``world size``, ``tensor parallel size``, ``pipeline parallel size``."""
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What one or several logs of a run say."""
+
+    source: str
+    """Who printed the step times: ``hetplan's example``, ``DeepSpeed``, ``Megatron``."""
+    steps: tuple[Timed, ...] = ()
+    parts: tuple[PartTime, ...] = ()
+    memory: tuple[RankMemory, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A run without its warm-up."""
+
+    source: str
+    left_out: int
+    """Records of step times that cover warm-up steps."""
+    seconds: tuple[float, ...]
+    """Of each record that counts, in order; never empty."""
+    only_warm_up: bool
+    """True when the log has nothing else, so that its last record counts."""
+    parts: dict[tuple[Part, int | None], float]
+    """Median seconds of each part and rank (None: the slowest)."""
+    memory: tuple[RankMemory, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def step_seconds(self) -> float:
+        """Median."""
+        return median(self.seconds)
+
+    @property
+    def spread(self) -> float | None:
+        """Distance of the quartiles as a relative standard deviation; None for fewer than four records."""
+        if len(self.seconds) < 4:
+            return None
+        low, _, high = quantiles(self.seconds, n=4, method="inclusive")
+        return (high - low) / 1.349 / self.step_seconds
+
+
+def observed(log: Log) -> Observed:
+    """The run after its warm-up; the last record alone where there is nothing after it."""
+    kept = [entry.seconds for entry in log.steps if entry.start >= WARM_UP_STEPS]
+    return Observed(
+        source=log.source,
+        left_out=len(log.steps) - (len(kept) or 1),
+        seconds=tuple(kept) or (log.steps[-1].seconds,),
+        only_warm_up=not kept,
+        parts=_parts(log.parts),
+        memory=log.memory,
+        notes=log.notes,
+    )
+
+
+def _parts(found: tuple[PartTime, ...]) -> dict[tuple[Part, int | None], float]:
+    """Medians after the warm-up; the last one of each where there is nothing after it."""
+    medians: dict[tuple[Part, int | None], float] = {}
+    for key in sorted({(entry.part, entry.rank) for entry in found}, key=str):
+        mine = [entry for entry in found if (entry.part, entry.rank) == key]
+        kept = [entry.seconds for entry in mine if entry.start >= WARM_UP_STEPS]
+        medians[key] = median(kept or [mine[-1].seconds])
+    return medians
