@@ -118,6 +118,18 @@ class Predicted:
         """The rank with most of a part."""
         return max(self.ranks, key=lambda rank: self.parts(rank)[part])
 
+    @property
+    def critical(self) -> int:
+        """The stage that has most to do."""
+        stages = self.priced.stages
+        return max(
+            range(len(stages)), key=lambda index: stages[index].work_seconds + stages[index].tail_seconds
+        )
+
+    def gpus(self, stage: int) -> str:
+        """Kinds of device of a stage."""
+        return ", ".join(dict.fromkeys(group.gpu for group in self.plan.stages[stage].replicas))
+
 
 def predicted(plan: Plan, estimator: Estimator, ranks: tuple[Rank, ...]) -> Predicted:
     """The prediction of a plan."""

@@ -86,7 +86,8 @@ def _compute(comparison: Comparison) -> Iterator[tuple[float, Finding]]:
 
 
 def _compute_finding(entry: PartDifference, total: Difference, comparison: Comparison) -> Finding:
-    what = f"forward and backward of stage {entry.stage} ({entry.gpu}) {_ratio(total, 'take')}{_share(total, comparison)}"
+    whose = f"forward and backward of stage {entry.stage} ({entry.gpu})"
+    what = f"{whose} {_ratio(total, 'take')}{_share(total, comparison)}"
     device = DEVICE if entry.tp == 1 else f"{DEVICE} --tp {entry.tp}"
     text = f"{what}: measure its layers on one {entry.gpu}"
     if entry.tp == 1:
@@ -146,19 +147,18 @@ def _waiting(comparison: Comparison, found: Predicted, explained: bool) -> Itera
 
 
 def _step(seen: Observed, comparison: Comparison, found: Predicted) -> Finding:
-    """The step is off, and no part says why."""
+    """The step is off, and no part says why: what the prediction holds to be its largest cause."""
     causes = found.estimate.breakdown
     compute = causes.compute_seconds + causes.recompute_seconds
     talking = causes.tensor_parallel_seconds + causes.zero_seconds + causes.gradient_sync_seconds
-    first = DEVICE if compute >= talking else NETWORK
-    name = "compute" if compute >= talking else "communication"
     what = f"the step {_ratio(comparison.step)}, beyond ±{100 * comparison.spread:.0f} %"
+    reason = f"the log has no parts ({_how_to_time(seen, found)})"
     if comparison.parts:
         reason = "the parts that the log has do not explain it"
-    else:
-        reason = f"the log has no parts ({_how_to_time(seen, found)})"
-    text = f"{what}, and {reason}: the largest predicted cause is {name}, measure that first"
-    return Finding(cause="step", text=text, commands=(first,))
+    first = f"compute of stage {found.critical} ({found.gpus(found.critical)})"
+    first, command = (first, DEVICE) if compute >= talking else ("communication", NETWORK)
+    text = f"{what}, and {reason}: the largest predicted cause is {first}, measure that first"
+    return Finding(cause="step", text=text, commands=(command,))
 
 
 def _how_to_time(seen: Observed, found: Predicted) -> str:

@@ -111,10 +111,11 @@ class MegatronLines:
             if name == _GATHER and (number, rank, "optimizer") in self._timed:
                 # The gather of parameters runs inside the optimizer's timer.
                 summed[number, rank, "optimizer"] = summed.get((number, rank, "optimizer"), 0.0) - seconds
+        starts = self.steps.starts()
         return tuple(
-            PartTime(part=part, rank=rank, start=self.steps.start(number), seconds=max(0.0, seconds))
+            PartTime(part=part, rank=rank, start=starts[number], seconds=max(0.0, seconds))
             for (number, rank, part), seconds in summed.items()
-            if number in self.steps.seconds
+            if number in starts
         )
 
     @property

@@ -118,9 +118,12 @@ def observed(log: Log) -> Observed:
 
 def _parts(found: tuple[PartTime, ...]) -> dict[tuple[Part, int | None], float]:
     """Medians after the warm-up; the last one of each where there is nothing after it."""
-    medians: dict[tuple[Part, int | None], float] = {}
-    for key in sorted({(entry.part, entry.rank) for entry in found}, key=str):
-        mine = [entry for entry in found if (entry.part, entry.rank) == key]
-        kept = [entry.seconds for entry in mine if entry.start >= WARM_UP_STEPS]
-        medians[key] = median(kept or [mine[-1].seconds])
-    return medians
+    mine: dict[tuple[Part, int | None], list[PartTime]] = {}
+    for entry in found:
+        mine.setdefault((entry.part, entry.rank), []).append(entry)
+    return {
+        key: median(
+            [each.seconds for each in entries if each.start >= WARM_UP_STEPS] or [entries[-1].seconds]
+        )
+        for key, entries in mine.items()
+    }

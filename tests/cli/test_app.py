@@ -49,7 +49,7 @@ SURFACE: dict[str, set[str]] = {
     "check": JSON,
     "search": JSON | TRAINING | MEASURED | SEARCH | {"--output", "-o"},
     "predict": JSON | TRAINING | MEASURED,
-    "compare": JSON | MEASURED | {"--baselines"},
+    "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
     "show": JSON | MEASURED,
     "emit": JSON | {"--output", "-o", "--force", "--launcher"},
