@@ -16,7 +16,9 @@ _SPEED = re.compile(
     r"MemAllocated=[\d.]+GB, MaxMemAllocated=(\d{1,6}\.\d{1,2})GB"
 )
 _USAGE = re.compile(r"\bMA \d{1,6}\.\d{1,2} GB\s+Max_MA (\d{1,6}\.\d{1,2}) GB\b")
-_TIMERS = re.compile(r"(?:\[Rank (\d{1,7})\] )?time \(ms\)((?: \| \w+: \d{1,12}\.\d\d(?!\S))+)")
+_TIMERS = re.compile(
+    r"(?:\[Rank (\d{1,7})\] (?:rank=\d{1,7} )?)?time \(ms\)((?: \| \w+: \d{1,12}\.\d\d(?!\S))+)"
+)
 _TIMER = re.compile(r"(\w+): (\d+\.\d\d)")
 _SETTING = re.compile(r"\b(train_batch_size|world_size) \.{4,} (\d{1,9})\s*$")
 _FIELDS = {"train_batch_size": "global batch", "world_size": "world size"}
@@ -62,7 +64,8 @@ class DeepSpeedLines:
             self._usages += 1
             self._peak(0, peak)  # printed by the first rank only
         for rank, timers in _TIMERS.findall(line):
-            self._timers(int(rank or 0), dict(_TIMER.findall(timers)))
+            named = _TIMER.findall(timers.replace("forward", "fwd").replace("backward", "bwd"))  # older names
+            self._timers(int(rank or 0), dict(named))
         for name, value in _SETTING.findall(line):
             if name in self._stated:
                 self._facts[_FIELDS[name]] = int(value)
@@ -83,9 +86,9 @@ class DeepSpeedLines:
         self._peaks[rank] = max(self._peaks.get(rank, 0.0), float(bytes_from_gib(float(gib))))
 
     def _timers(self, rank: int, timers: dict[str, str]) -> None:
-        """A line of timers; that of ``fwd`` ends what belongs to one record."""
+        """A line of timers; that of ``fwd`` to ``step`` ends what belongs to one record."""
         self._pending.update({name: float(value) / 1000 for name, value in timers.items()})
-        if "fwd" in timers:
+        if "fwd" in timers and "step" in timers:
             self._rank = rank
             self._windows.append(self._pending)
             self._pending = {}

@@ -91,6 +91,19 @@ def test_memory_breakdown_of_a_real_run() -> None:
     assert "memory_breakdown was on" in lines.notes[0]
 
 
+def test_older_names_of_the_timers() -> None:
+    """Words in full, behind two ranks; a script's own line of timers, which has no step, is none of DeepSpeed's."""
+    text = (
+        "[2023-01-02 03:04:05,678] [INFO] [logging.py:96:log_dist] [Rank 3] rank=3 time (ms) | forward: 600.00 "
+        "| backward: 2000.00 | backward_inner: 1900.00 | backward_allreduce: 100.00 | step: 50.00\n"
+        "time (ms) | forward: 610.00 | backward: 2000.00 | backward-backward: 1990.00 | optimizer: 50.00\n"
+    )
+    found = {entry.part: (entry.rank, entry.seconds) for entry in read(text * 2).parts if entry.start == 1}
+    assert found["forward"] == (3, 0.6)
+    assert found["backward"] == (3, 1.9)
+    assert read(text * 2).steps.seconds == {0: 2.65, 1: 2.65}
+
+
 def test_what_the_configuration_says() -> None:
     """Batch and ranks; not the batch of one rank, nor the replicas of a pipeline."""
     text = "[INFO] [config.py:678:print]   train_batch_size ............. 16\n  world_size ................... 2\n"

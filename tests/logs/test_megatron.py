@@ -71,6 +71,16 @@ def test_memory_reports() -> None:
     )
 
 
+def test_older_memory_reports() -> None:
+    """All digits of a size, and no date before the iteration."""
+    text = "[Rank 1] (after 1 iterations) memory (MB) | allocated: 30250.12890625 | max allocated: 41250.25390625"
+    text += " | reserved: 43008.0 | max reserved: 43008.0\n"
+    text += " iteration       12/  1000 | consumed samples: 96 | elapsed time per iteration (ms): 865.2 | lr: 1.0 |\n"
+    lines = read(text)
+    assert [entry.peak_bytes for entry in lines.memory] == [41250.25390625 * 2**20]
+    assert lines.steps.seconds == {12: pytest.approx(0.8652)}
+
+
 def test_sizes_of_the_job() -> None:
     """Ranks, tensor and pipeline parallelism."""
     assert {fact.field: fact.value for fact in read(WORLD).facts} == {
