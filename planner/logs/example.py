@@ -8,7 +8,7 @@ from planner.logs.series import Series
 from planner.logs.values import Fact, PartTime, RankMemory
 
 _STEP = re.compile(r"step (\d{1,12}) loss \S+ seconds (\d{1,9}\.\d{6})(?!\S)")
-_PEAK = re.compile(r"rank (\d{1,7}) stage (\d{1,5}) peak_bytes (\d{1,15})(?=\s)")
+_PEAK = re.compile(r"rank (\d{1,7}) stage (\d{1,5}) peak_bytes ([1-9]\d{0,14})(?=\s)")
 
 
 class ExampleLines:

@@ -22,7 +22,7 @@ _MEMORY = re.compile(
     r"(?: \| total device memory used: (\d{1,9}\.\d+))?"
 )
 _WORLD = re.compile(
-    r"using world size: (\d{1,9}), .*?tensor-model-parallel size: (\d{1,6}), "
+    r"using world size: (\d{1,9}), .*? tensor-model-parallel size: (\d{1,6}), "
     r"pipeline-model-parallel size: (\d{1,6})(?!\S)"
 )
 _WORLD_FIELDS = ("world size", "tensor parallel size", "pipeline parallel size")

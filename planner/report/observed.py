@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 
 from rich.console import Group
 from rich.text import Text
@@ -13,7 +14,7 @@ from planner.logs.values import Observed
 from planner.report.document import head
 from planner.report.keys import Document, Json
 from planner.report.layout import bullets, indented, pairs, section
-from planner.report.numbers import count, duration, gib, percent, rate, significant, time_unit
+from planner.report.numbers import MISSING, count, duration, gib, percent, rate, significant, time_unit
 from planner.report.table import number, table, words
 
 
@@ -131,6 +132,8 @@ def _whose(entry: PartDifference) -> str:
 def _error(difference: Difference) -> str:
     """Predicted over observed, less 1, with its sign."""
     error = difference.error
+    if not isfinite(error):
+        return MISSING
     return f"{100 * error:+.1f} %" if abs(error) < 10 else f"x {significant(1 + error)}"
 
 

@@ -9,14 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import HetplanError
+from planner.logs.deepspeed import DeepSpeedLines
 from planner.logs.example import ExampleLines
 from planner.logs.job import require_same_job
+from planner.logs.megatron import MegatronLines
 from planner.logs.reading import read_logs
 from planner.logs.values import Log
 from planner.placement import ranks
 from planner.plan import Plan
 from tests.logs import jobs
-from tests.logs.printing import SAMPLES, example_text, iteration, memory_report, prefixed, write
+from tests.logs.printing import (
+    SAMPLES,
+    example_text,
+    iteration,
+    memory_report,
+    prefixed,
+    timers,
+    timers_by_rank,
+    write,
+)
 from tests.report import examples
 from tests.runtime.test_training import pipeline_plan, uneven_plan
 
@@ -152,10 +163,26 @@ def test_logs_of_another_runtime_are_refused(tmp_path: Path) -> None:
     assert "is a log of Megatron, the plan's target is deepspeed" in refused(jobs.data_parallel(), log)
 
 
-@given(st.text(alphabet="step los cnd0123.56|:()[]\n\x00é", max_size=200))
-def test_no_text_breaks_the_reader(text: str) -> None:
-    """Whatever a line is, it is skipped or read."""
-    lines = ExampleLines()
-    for line in text.splitlines(keepends=True):
-        lines.read(line)
-    assert all(seconds > 0 for seconds in lines.steps.seconds.values())
+WHOLE = (
+    (SAMPLES / "deepspeed_uneven.log").read_text()[:2500]
+    + (SAMPLES / "deepspeed_pipeline.log").read_text()[-600:]
+    + iteration(10, 2.0, 256)
+    + timers({"forward-compute": (0.1, 0.2), "optimizer": (0.1, 0.1), "params-all-gather": (0.1, 0.2)})
+    + timers_by_rank({"backward-compute": [0.4, 0.5]})
+    + memory_report(0, 1e9, 2e9, 3e9)
+    + example_text([0.5], {(0, 0): 123})
+)
+
+
+@given(st.integers(0, len(WHOLE)), st.integers(0, 300), st.text(max_size=8))
+def test_no_damage_breaks_the_readers(start: int, length: int, put: str) -> None:
+    """A piece is missing, or something else stands in its place: lines are read whole or skipped."""
+    text = WHOLE[:start] + put + WHOLE[start + length :]
+    for reader in (ExampleLines(), DeepSpeedLines(16, False), MegatronLines()):
+        for line in text.splitlines(keepends=True):
+            reader.restarts(line)
+            reader.read(line)
+        assert all(entry.seconds > 0 and entry.start >= 0 for entry in reader.steps.timed())
+        assert all(entry.seconds >= 0 and entry.start >= 0 for entry in reader.parts)
+        assert all(entry.peak_bytes > 0 for entry in reader.memory)
+        assert all(fact.value >= 0 for fact in reader.facts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
 from planner.logs.findings import Finding
 from planner.logs.values import Observed, Part
@@ -105,3 +107,12 @@ def test_document() -> None:
     assert len(memories) == 3
     assert isinstance(memories[0], dict)
     assert memories[0]["states_bytes"] is None
+
+
+def test_what_was_not_observed_has_no_error() -> None:
+    """A timer of zero is no division by zero."""
+    shown = drawn(
+        observed_sections(SEEN, replace(COMPARISON, rest=Difference(predicted=0.5, observed=0.0)), FOUND)
+    )
+    (line,) = (line for line in shown.splitlines() if line.startswith("  everything else"))
+    assert line.split()[-4:] == ["500", "0", "-", "beyond"]
