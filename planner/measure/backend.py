@@ -156,7 +156,9 @@ def out_of_memory(error: BaseException) -> bool:
     """True for what torch raises when a device, or the host, has no memory left."""
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    # The host's allocator, a library's own allocation on the device, cuBLAS without room for its handle.
+    said = ("allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
 
 
 def _backend(kind: Literal["cuda", "cpu"], said: str, more: dict[str, str]) -> Backend:

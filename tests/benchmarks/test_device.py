@@ -184,3 +184,14 @@ def test_the_whole_set_on_this_processor(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_calibrated_backend_is_the_usual_one_but_its_clock(cpu: Backend) -> None:
     """The name under which points are kept is the same."""
     assert replace(cpu, clock=time.perf_counter, facts={}) == replace(open_backend("cpu"), facts={})
+
+
+def test_no_time_for_a_calibration_is_said(
+    tmp_path: Path, cpu: Backend, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs without the peaks of an unknown device are kept; only the predictions are missing."""
+    results_in(tmp_path, cpu).add(Configuration(model=SPEC, micro_batch=4), NOW)
+    program.main(["--device", "cpu", "-o", str(tmp_path), "--minutes", "1e-9"])
+    said = capsys.readouterr().out
+    assert "no predictions" in said
+    assert "the same command goes on" in said

@@ -14,7 +14,7 @@ from tests.emit.builders import model
 torch = pytest.importorskip("torch")
 
 
-from planner.measure.backend import Backend, open_backend  # noqa: E402
+from planner.measure.backend import Backend, open_backend, out_of_memory  # noqa: E402
 from planner.measure.training import Configuration, Training, fits, train  # noqa: E402
 from planner.runtime.example_model import loss_of  # noqa: E402
 
@@ -142,3 +142,18 @@ def test_formats_that_need_scaling_are_refused(cpu: Backend) -> None:
     """With the ones that are not."""
     with pytest.raises(UsageError, match="fp16 is not measured"):
         train(cpu, Configuration(model=small("fp16"), micro_batch=1))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_every_way_to_say_out_of_memory_is_understood(said: str) -> None:
+    """Beside torch's own error; another error of the device is not one."""
+    assert out_of_memory(RuntimeError(said))
+    assert not out_of_memory(ValueError(said))
+    assert not out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))

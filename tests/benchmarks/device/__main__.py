@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from planner.errors import HetplanError
 from planner.measure.backend import Backend, open_backend
 from planner.measure.resume import facts_of
 from tests.benchmarks.device.cases import Series, series_of
@@ -52,7 +53,10 @@ def main(arguments: list[str] | None = None) -> None:
         done = False
     CONSOLE.print(f"{time.monotonic() - begin:.0f} s", style="dim")
     if results.runs:
-        show(results, predicted_limits(series, results), CONSOLE)
+        try:
+            show(results, predicted_limits(series, results), CONSOLE)
+        except HetplanError as error:  # as after a calibration that ended before its first product
+            CONSOLE.print(f"no predictions: {error}")
     if not done:
         CONSOLE.print("not everything is measured: the same command goes on")
     for line in backend.load():
