@@ -6,16 +6,18 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CLUSTER ?= cluster_specs/lab.yaml
 MODEL ?= model_specs/gpt2_345m.yaml
 TESTS ?= tests
+DEVICE ?= cuda
+MINUTES ?= 10
 JOBS ?= auto
 
 # Pinned to what the launch files were checked against; torch comes first, so that deepspeed does not choose it.
 TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
-.PHONY: help demo test test-slow check lint format docs docs-check accuracy bench-search clean
+.PHONY: help demo test test-slow check lint format docs docs-check accuracy bench-search measure-device clean
 
 help:  ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/base.stamp  ## search a shipped example and write its launch files into run/
 	$(BIN)/hetplan search $(CLUSTER) $(MODEL) -o plan.yaml
@@ -51,6 +53,9 @@ accuracy: $(VENV)/test.stamp  ## write docs/accuracy.md: predictions next to pub
 
 bench-search: $(VENV)/test.stamp  ## how long searches take on 16 to 131,072 GPUs, whole process
 	$(BIN)/python -m tests.benchmarks.search
+
+measure-device: $(VENV)/test.stamp  ## calibrate this device, train on it, compare with the predictions: DEVICE=cuda|cpu
+	$(BIN)/python -m tests.benchmarks.device --device $(DEVICE) --minutes $(MINUTES) -o run/device-$(DEVICE)
 
 clean:  ## remove the environment and everything that was made
 	rm -rf $(VENV) build dist *.egg-info run plan.yaml .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

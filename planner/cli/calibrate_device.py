@@ -158,7 +158,6 @@ def _tell(
         limits=session.limits,
         load=backend.load(),
         ended=ended,
-        bytes_measured=backend.kind != "cpu",
         model=request.model,
     )
     if as_json:

@@ -50,6 +50,8 @@ class Backend:
     known: catalog.Gpu | None
     facts: dict[str, str]
     """Device, driver, torch: for readers."""
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds of the host; on a CPU with other work, ``time.process_time`` and one thread tell more."""
 
     @property
     def precision(self) -> str:
@@ -67,7 +69,7 @@ class Backend:
 
     def now(self) -> Mark:
         """A point of the device's time; two of them tell the seconds between them after ``synchronize``."""
-        return Mark(self.kind)
+        return Mark(self)
 
     def time(self, call: Call) -> Sample:
         """Seconds of a call once it is warm: the median of repeats on an otherwise idle device."""
@@ -121,14 +123,14 @@ class Backend:
 class Mark:
     """A point of time: an event in the device's queue, or the host's clock on a CPU."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.event: Any = None
         self.seconds = 0.0
-        if kind == "cuda":
+        if backend.kind == "cuda":
             self.event = torch.cuda.Event(enable_timing=True)
             self.event.record()
         else:
-            self.seconds = time.perf_counter()
+            self.seconds = backend.clock()
 
     def until(self, later: Mark) -> float:
         """Seconds from here to a later mark."""
@@ -154,7 +156,9 @@ def out_of_memory(error: BaseException) -> bool:
     """True for what torch raises when a device, or the host, has no memory left."""
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    # The host's allocator, a library's own allocation on the device, cuBLAS without room for its handle.
+    said = ("allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
 
 
 def _backend(kind: Literal["cuda", "cpu"], said: str, more: dict[str, str]) -> Backend:

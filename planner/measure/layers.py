@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from planner.calibration import LayerPoint
 from planner.errors import UsageError
 from planner.measure.backend import DTYPES, MOST_SECONDS, REPEATS, Backend
+from planner.measure.peak import kept_bytes
 from planner.measure.samples import sample
 from planner.runtime.example_model import Layer, Shape
 from planner.spec.model import ModelSpec
@@ -34,7 +35,7 @@ class LayerBench:
             )
         self.backend, self.model, self.tp = backend, model, tp
         self.depth = min(DEPTH, model.layers)
-        layers = [Layer(_share(model, tp)) for _ in range(self.depth)]
+        layers = [Layer(share_of(model, tp)) for _ in range(self.depth)]
         self._layers: Any = nn.Sequential(*layers).to(device=backend.kind, dtype=DTYPES[precision])
 
     @property
@@ -44,7 +45,7 @@ class LayerBench:
 
     def measure(self, micro_batch: int) -> LayerPoint:
         """Time one micro-batch (sequences); raises what torch raises when memory runs out."""
-        with _numerics(self.model):
+        with numerics(self.model):
             return self._measure(micro_batch)
 
     def _measure(self, micro_batch: int) -> LayerPoint:
@@ -85,18 +86,14 @@ class LayerBench:
         self.backend.synchronize()
         return begin.until(middle), middle.until(end)
 
-    def _kept_bytes(self, hidden: Any, gradient: Any) -> float | None:
-        """Bytes that a layer keeps for its backward, from a first run that also warms up; None on a CPU."""
-        if self.backend.kind == "cpu":
-            self._layers(hidden).backward(gradient)
-            return None
+    def _kept_bytes(self, hidden: Any, gradient: Any) -> float:
+        """Bytes that a layer keeps for its backward, from runs that also warm up."""
         self._layers(hidden).backward(gradient)  # gradients exist from here on
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        output = self._layers(hidden)
-        kept = (torch.cuda.memory_allocated() - before) / self.depth
+        if self.backend.kind == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        kept, output = kept_bytes(self.backend, lambda: self._layers(hidden))
         output.backward(gradient)
-        return float(kept)
+        return kept / self.depth
 
     def _peaks(self) -> tuple[float | None, float | None]:
         if self.backend.kind == "cpu":
@@ -105,7 +102,7 @@ class LayerBench:
 
 
 @contextmanager
-def _numerics(model: ModelSpec) -> Iterator[None]:
+def numerics(model: ModelSpec) -> Iterator[None]:
     """The products' format and the attention that the model asks for."""
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = model.training.precision == "tf32"
@@ -117,7 +114,7 @@ def _numerics(model: ModelSpec) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
-def _share(model: ModelSpec, tp: int) -> Shape:
+def share_of(model: ModelSpec, tp: int) -> Shape:
     """One of ``tp`` equal shares of a layer; raises UsageError when the model cannot be cut so."""
     for what, count in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
         if count % tp:

@@ -43,7 +43,6 @@ class Told:
     """Other work on the machine, in words."""
     ended: str
     """What ended the measurement before its end; empty when nothing did."""
-    bytes_measured: bool
     model: ModelSpec | None
 
 
@@ -100,8 +99,6 @@ def warnings(told: Told) -> Iterator[str]:
         more = f" and {len(busy) - SHOWN} more" if len(busy) > SHOWN else ""
         what = f"repeats differ by more than {percent(BUSY)}, as on a device with other work"
         yield f"{what}: {'; '.join(busy[:SHOWN])}{more}; --force measures again"
-    if told.model is not None and not told.bytes_measured:
-        yield "bytes are not measured on a CPU: the memory of a plan stays that of the formulas"
     if told.model is not None and told.model.drops:
         yield f"{told.model.name} has dropout, the measured layers have none"
     if any(point.without_collectives for point in _layers(told)):

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,10 @@ def kept_on_device(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """Attention and feed-forward with norms ahead of both."""
+    """Attention and feed-forward with norms ahead of both.
+
+    ``recompute`` is ``none``, ``selective`` (scores, softmax and weighted sum run again in the backward) or ``full``.
+    """
 
     def __init__(
         self, shape: Shape, recompute: str = "none", checkpoint: Callable[..., Any] = kept_on_device
@@ -159,7 +163,11 @@ class Layer(nn.Module):  # type: ignore[misc]
             query, key = rotate(query), rotate(key)
         key, value = (each.repeat_interleave(heads // groups, dim=1) for each in (key, value))
         causal = self.shape.kind == "decoder"
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        core = partial(functional.scaled_dot_product_attention, is_causal=causal)
+        if self.recompute == "selective" and torch.is_grad_enabled():
+            mixed = self.checkpoint(core, query, key, value)
+        else:
+            mixed = core(query, key, value)
         return self.output(mixed.transpose(1, 2).reshape(batch, length, heads * width))
 
     def _mlp(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -11,11 +11,12 @@ import pytest
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Few and small kernels, few repeats, one thread: a busy machine shows in the times, not in the tests."""
     torch = pytest.importorskip("torch")
-    from planner.measure import backend, kernels, layers
+    from planner.measure import backend, kernels, layers, training
 
     monkeypatch.setattr(backend, "LEAST_SECONDS", 1e-3)
     monkeypatch.setattr(backend, "REPEATS", 3)
     monkeypatch.setattr(layers, "REPEATS", 3)
+    monkeypatch.setattr(training, "REPEATS", 3)
     monkeypatch.setattr(kernels, "CPU_FORMATS", ("fp32",))
     monkeypatch.setattr(kernels, "CPU_SIDES", (256, 512, 640))
     monkeypatch.setattr(kernels, "CPU_LENGTHS", (32, 64))

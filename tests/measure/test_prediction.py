@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from statistics import median
-from typing import Any
 
 import pytest
 
@@ -18,10 +16,9 @@ from tests.emit.builders import cluster, group, model, plan, pool
 
 torch = pytest.importorskip("torch")
 
-from planner.emit.deepspeed import model_shape  # noqa: E402
-from planner.measure.backend import open_backend  # noqa: E402
+from planner.measure.backend import Backend, open_backend  # noqa: E402
 from planner.measure.session import Request, Session  # noqa: E402
-from planner.runtime.example_model import Shape, Transformer, loss_of  # noqa: E402
+from planner.measure.training import Configuration, train  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -34,7 +31,11 @@ def test_steps_are_predicted() -> None:
     training = TrainingSpec(sequence_length=64, global_batch=12, precision="fp32", dropout=False)
     spec = model(12, hidden=192, heads=4, head_dim=48, ffn=768, vocab=256, training=training)
     one = Session(
-        open_backend("cpu"), Request(model=spec, largest=8), ASSUMED, lambda found: None, lambda event: None
+        replace(open_backend("cpu"), clock=time.process_time),
+        Request(model=spec, largest=8),
+        ASSUMED,
+        lambda found: None,
+        lambda event: None,
     )
     assert one.run()
     peaks = one.peaks()
@@ -51,22 +52,12 @@ def test_steps_are_predicted() -> None:
     for steps in (12, 4, 2):
         asked = plan("torch", 0, (4,), ((group("here", "A100", share=12, steps=steps),),))
         predicted = estimate(asked, here, spec, found).step_seconds
-        measured = step_seconds(spec, 12 // steps, steps)
+        measured = step_seconds(one.backend, spec, 12 // steps)
         assert measured / TOLERANCE < predicted < measured * TOLERANCE, steps
 
 
-def step_seconds(spec: ModelSpec, micro_batch: int, steps: int) -> float:
+def step_seconds(backend: Backend, spec: ModelSpec, micro_batch: int) -> float:
     """Median seconds of whole training steps here."""
-    shape: dict[str, Any] = model_shape(spec)
-    transformer = Transformer(Shape(**shape))
-    optimizer = torch.optim.AdamW(transformer.parameters())
-    tokens = torch.randint(0, spec.vocab, (micro_batch, spec.training.sequence_length))
-    found = []
-    for _ in range(6):
-        begin = time.perf_counter()
-        for _ in range(steps):
-            loss_of(transformer(tokens), tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append(time.perf_counter() - begin)
-    return median(found[1:])
+    found = train(backend, Configuration(model=spec, micro_batch=micro_batch))
+    assert found is not None
+    return found.step_seconds

@@ -65,7 +65,7 @@ def test_everything_is_measured_once(cpu: Backend, small: ModelSpec) -> None:
         (tp, size) for tp in (1, 2) for size in (1, 2, 4)
     ]
     assert first.limits == {1: Limit(4, None), 2: Limit(4, None)}
-    assert all(point.activation_bytes is None and point.peak_bytes is None for point in found.layers)
+    assert all(point.activation_bytes and point.peak_bytes is None for point in found.layers)
     assert [point.without_collectives for point in found.layers] == [False] * 3 + [True] * 3
     assert found.layers[0].parameters == small.layer_parameters
     assert 0 < found.family(cpu.family).matmul_efficiency <= 1

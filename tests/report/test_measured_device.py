@@ -53,7 +53,6 @@ def told(**changes: Any) -> Told:
         "limits": {1: Limit(2, 3)},
         "load": (),
         "ended": "Ctrl-C",
-        "bytes_measured": False,
         "model": named("gpt"),
     }
     return Told(**{**fields, **changes})
@@ -88,10 +87,9 @@ def test_a_device_without_a_datasheet_is_declared() -> None:
 
 
 def test_doubts_are_said() -> None:
-    """What ended it, a wide spread, a loaded machine, bytes, shares of a layer."""
+    """What ended it, a wide spread, a loaded machine, shares of a layer."""
     text = "\n".join(warnings(told(load=("load 9.0 on 2 processors",))))
     assert "ended by Ctrl-C" in text
     assert "layer at tp 1, micro-batch 2 ±30 %" in text
     assert "load 9.0 on 2 processors" in text
-    assert "bytes are not measured" in text
     assert list(warnings(told(ended="", model=None, calibration=Calibration()))) == []

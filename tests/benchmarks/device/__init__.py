@@ -1,0 +1,1 @@
+"""Predicted against measured training on one device, in one command."""
