@@ -26,7 +26,8 @@ def readme(job: Job) -> str:
     shape = f"a heterogeneous job of {count} components, one for each pool" if count > 1 else "a plain job"
     return (
         "## Start with Slurm\n\n"
-        "```sh\ncd THIS_FOLDER\nsbatch job.sbatch -- ARGUMENTS    # of the training program\n```\n\n"
+        "```sh\ncd THIS_FOLDER\nsbatch job.sbatch -- ARGUMENTS    # of the training program\n"
+        "sbatch job.sbatch --check         # each node looks for faults first\n```\n\n"
         f"It asks for whole nodes in {shape}; add `#SBATCH --partition`, `--account` and `--time` to each component as "
         "your site wants them (`sbatch --partition=...` on the command line reaches the first component only). The "
         "folder has to be on a file system that all nodes share. `--nodelist` names the hosts of the cluster file. "
@@ -53,13 +54,18 @@ SCRIPT = r"""#!/usr/bin/env bash
 #SBATCH --job-name=@NAME@
 @COMPONENTS@
 
-# Submit it in this folder: sbatch job.sbatch [-- ARGUMENTS OF THE PROGRAM]
-# Each node starts launch.sh in the place of one host of nodes.txt.
+# Submit it in this folder: sbatch job.sbatch [--check] [-- ARGUMENTS OF THE PROGRAM]
+# Each node starts launch.sh in the place of one host of nodes.txt; with --check it looks for faults first.
 set -euo pipefail
 cd "${RUN_DIR:-${SLURM_SUBMIT_DIR:-.}}"
 if [[ ! -x launch.sh ]]; then
   echo "job.sbatch: no launch.sh in $PWD; submit in the folder that hetplan wrote, or set RUN_DIR" >&2
   exit 2
+fi
+check=()
+if [[ ${1:-} == --check ]]; then
+  check=(--check)
+  shift
 fi
 if [[ ${1:-} == -- ]]; then shift; fi
 pools=(@POOLS@)
@@ -108,7 +114,7 @@ done
 # shellcheck disable=SC2016
 one_node='
 for place in $HETPLAN_PLACES; do
-  if [[ ${place%%=*} == "$SLURMD_NODENAME" ]]; then HETPLAN_AS=${place#*=} exec ./launch.sh -- "$@"; fi
+  if [[ ${place%%=*} == "$SLURMD_NODENAME" ]]; then HETPLAN_AS=${place#*=} exec ./launch.sh "$@"; fi
 done
 echo "job.sbatch: $SLURMD_NODENAME has no place in: $HETPLAN_PLACES" >&2
 exit 2'
@@ -118,7 +124,8 @@ steps=()
 for part in "${!pools[@]}"; do
   if [[ $part -gt 0 ]]; then steps+=(:); fi
   if [[ ${#pools[@]} -gt 1 ]]; then steps+=("--het-group=$part"); fi
-  steps+=(--ntasks-per-node=1 "--gpus-per-node=${gpus[part]}" bash -c "$one_node" hetplan "$@")
+  steps+=(--ntasks-per-node=1 "--gpus-per-node=${gpus[part]}" bash -c "$one_node" hetplan)
+  steps+=("${check[@]}" -- "$@")
 done
 srun --label --kill-on-bad-exit=1 "${steps[@]}"
 """

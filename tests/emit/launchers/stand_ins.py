@@ -78,7 +78,7 @@ def run(
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 

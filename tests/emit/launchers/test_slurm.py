@@ -141,3 +141,13 @@ def test_a_host_with_two_runs_of_ranks(tmp_path: Path, names: tuple[str, str]) -
         ("1", "0"),
         ("2", "1"),
     ]
+
+
+def test_check_on_each_node(tmp_path: Path) -> None:
+    """--check reaches launch.sh, which starts nothing where preflight.sh finds a fault."""
+    folder = folder_of(tmp_path, "slurm")
+    (folder / "preflight.sh").write_text('#!/bin/bash\necho "$@" >>"$JOURNAL.checks"\nexit "$2"\n')
+    done = submitted(tmp_path, folder, "big-0,big-1", "small-0", words=("--check", "--", "--steps", "5"))
+    assert done.returncode == 1
+    assert (tmp_path / "journal.checks").read_text() == "--local 0\n--local 1\n"
+    assert [(entry["node"], entry["arguments"][-9:]) for entry in journal(tmp_path)] == [("0", "--steps 5")]
