@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
+from planner.emit.launchers.interface import LAUNCHERS
 from tests.cli.running import CLUSTER, MODEL, Command, write_plan
 
 
@@ -155,3 +156,19 @@ def test_emit_warns_of_versions_and_of_hosts(
     assert "pool fast: hosts are called fast-0 after the pool" in done.err
     found = json.loads(hetplan("emit", "plan.yaml", "-o", "run", "--force", "--json").out)
     assert any("torch 1.0" in line for line in found["warnings"])
+
+
+def test_help_names_every_launcher(hetplan: Command) -> None:
+    """The option's help is in step with the launchers."""
+    words = set(hetplan("emit", "--help").out.replace(",", " ").replace(".", " ").split())
+    assert set(LAUNCHERS) <= words
+
+
+@pytest.mark.parametrize("option", ["--cluster", "--model"])
+def test_emit_with_a_file_that_is_not_there(hetplan: Command, files: Path, option: str) -> None:
+    """The file is named, and nothing written."""
+    write_plan(Path("plan.yaml"))
+    done = hetplan("emit", "plan.yaml", "-o", "run", option, "gone.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: gone.yaml")
+    assert not Path("run").exists()

@@ -17,18 +17,17 @@ from planner.errors import EmitError
 class Launcher:
     """What starts the nodes."""
 
-    summary: str
     files: Callable[[Job], tuple[EmittedFile, ...]]
     """Files beside launch.sh; may raise EmitError."""
     readme: Callable[[Job], str]
 
 
 LAUNCHERS: dict[str, Launcher] = {
-    "torchrun": Launcher("launch.sh on each node", lambda _: (), lambda _: ""),
-    "deepspeed": Launcher("DeepSpeed's launcher, over ssh", deepspeed.files, deepspeed.readme),
-    "slurm": Launcher("a batch script", slurm.files, slurm.readme),
-    "kubernetes": Launcher("a PyTorchJob or JobSet", kubernetes.files, kubernetes.readme),
-    "ssh": Launcher("a script that starts all nodes", ssh.files, ssh.readme),
+    "torchrun": Launcher(lambda _: (), lambda _: ""),
+    "deepspeed": Launcher(deepspeed.files, deepspeed.readme),
+    "slurm": Launcher(slurm.files, slurm.readme),
+    "kubernetes": Launcher(kubernetes.files, kubernetes.readme),
+    "ssh": Launcher(ssh.files, ssh.readme),
 }
 """Every launcher; all of them run launch.sh on the nodes."""
 
