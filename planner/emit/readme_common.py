@@ -104,10 +104,8 @@ def starting(launchers: Sequence[Agent], example_arguments: str) -> str:
 
 def with_launcher(text: str, before: str, launcher: str) -> str:
     """A README with how to look for faults and how to start by the chosen launcher, where it is not torchrun."""
-    if launcher:
-        text = text.replace(START, f"{launcher}\n## Start node by node\n", 1)
-        return text.replace(launcher, f"{before}\n{launcher}", 1)
-    return text.replace(START, f"{before}\n{START}", 1)
+    start = f"{launcher}\n## Start node by node\n" if launcher else START
+    return text.replace(START, f"{before}\n{start}", 1)
 
 
 def to_edit(files: Sequence[EmittedFile]) -> str:
