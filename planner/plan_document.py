@@ -166,7 +166,7 @@ def summary_part(summary: SummaryRecord) -> dict[str, Any]:
 
 def inputs_part(cluster: ClusterSpec, model: ModelSpec) -> dict[str, Any]:
     """The inputs as plain data, free of the order of pools, GPUs, fabrics and links."""
-    return {"cluster": _cluster(cluster), "model": model.model_dump(mode="json", exclude_none=True)}
+    return {"cluster": cluster_part(cluster), "model": model_part(model)}
 
 
 def digests_part(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> dict[str, str]:
@@ -180,12 +180,12 @@ def digests_part(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> dict[str
 
 def cluster_digest(cluster: ClusterSpec) -> str:
     """Fingerprint of a cluster, whatever the order of its pools."""
-    return _digest(_cluster(cluster))
+    return _digest(cluster_part(cluster))
 
 
 def model_digest(model: ModelSpec) -> str:
     """Fingerprint of a model with its training."""
-    return _digest(model.model_dump(mode="json", exclude_none=True))
+    return _digest(model_part(model))
 
 
 def _digest(data: dict[str, Any]) -> str:
@@ -193,7 +193,13 @@ def _digest(data: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _cluster(cluster: ClusterSpec) -> dict[str, Any]:
+def model_part(model: ModelSpec) -> dict[str, Any]:
+    """The model with its training as plain data."""
+    return model.model_dump(mode="json", exclude_none=True)
+
+
+def cluster_part(cluster: ClusterSpec) -> dict[str, Any]:
+    """The cluster as plain data, its parts sorted."""
     data = cluster.model_dump(mode="json", exclude_none=True)
     data["gpus"] = {name: _by_key(gpu) for name, gpu in sorted(data["gpus"].items())}
     data["fabrics"] = dict(sorted(data["fabrics"].items()))

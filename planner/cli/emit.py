@@ -10,13 +10,30 @@ import typer
 from planner.cli.inputs import read_calibration
 from planner.cli.options import AsJson, SavedPlan
 from planner.cli.output import show, show_document, warn
-from planner.cli.saved import read_priced
+from planner.cli.saved import check_same_inputs, read_priced
 
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; new or empty.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Write into a folder in use; replaces only hetplan's files.")
 ]
-Launcher = Annotated[str, typer.Option("--launcher", metavar="NAME", help="How processes are started.")]
+Launcher = Annotated[
+    str,
+    typer.Option(
+        "--launcher",
+        metavar="NAME",
+        help="What starts the nodes: torchrun, deepspeed, slurm, kubernetes or ssh.",
+    ),
+]
+ClusterNow = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster", metavar="CLUSTER", help="Refuse a plan that was made for another cluster file."
+    ),
+]
+ModelNow = Annotated[
+    Path | None,
+    typer.Option("--model", metavar="MODEL", help="Refuse a plan that was made for another model file."),
+]
 
 
 def emit(
@@ -24,12 +41,16 @@ def emit(
     output: Folder,
     force: Force = False,
     launcher: Launcher = "torchrun",
+    cluster: ClusterNow = None,
+    model: ModelNow = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the files that launch a plan.
 
-    The folder holds the runtime's configuration, a script for every node, and a README.
+    The folder holds the runtime's configuration, a script for every node, what the launcher needs, preflight.sh,
+    which looks for faults on the nodes, and a README.
     """
+    from planner.emit.cautions import cautions, installed_versions
     from planner.emit.interface import emit as files_of
     from planner.emit.interface import write_folder
     from planner.report.document import emit_document
@@ -37,10 +58,14 @@ def emit(
     from planner.report.verdict import misfits
 
     saved, scored = read_priced(plan, read_calibration(None))
+    check_same_inputs(plan, saved, cluster, model)
     files = files_of(saved.plan, saved.cluster, saved.model, launcher)
     write_folder(files, output, force)
     paths = [file.path for file in files]
-    warnings = [f"does not fit: {line}" for line in misfits(scored.estimate)]
+    warnings = [
+        *(f"does not fit: {line}" for line in misfits(scored.estimate)),
+        *cautions(saved.plan, saved.cluster, installed_versions(saved.plan.target)),
+    ]
     if as_json:
         show_document(emit_document(saved.plan.target, output, paths, warnings))
     else:

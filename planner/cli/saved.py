@@ -30,6 +30,30 @@ def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]
     return saved, Scored(plan=saved.plan, estimate=found)
 
 
+def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: Path | None) -> None:
+    """Raise PlanError when a plan was made for another cluster or model than the files given, naming what differs."""
+    from planner.errors import PlanError
+    from planner.plan_difference import cluster_differences, model_differences, told
+    from planner.spec.cluster_file import load_cluster
+    from planner.spec.model_file import load_model
+
+    parts = []
+    if cluster is not None:
+        parts.append(("cluster", cluster, cluster_differences(saved.cluster, load_cluster(cluster))))
+    if model is not None:
+        parts.append(("model", model, model_differences(saved.model, load_model(model))))
+    lines = [
+        f"{path}: made for another {part} than {file}: {told(found, str(file))}"
+        for part, file, found in parts
+        if found
+    ]
+    if lines:
+        raise PlanError(
+            "\n".join(lines),
+            hint="search again with these files; settings given to search by options belong into the model file",
+        )
+
+
 def warn_of_other_calibration(path: Path, saved: PlanFile, calibration: Path | None) -> None:
     """Say on stderr when a plan was found with a calibration file and is priced without it."""
     found = saved.calibration

@@ -6,15 +6,15 @@ from planner.emit import deepspeed, megatron
 from planner.emit.expressible import check_inputs
 from planner.emit.files import EmittedFile
 from planner.emit.folder import write_folder
+from planner.emit.launchers.interface import LAUNCHERS, check_launcher, launcher_files
+from planner.emit.launchers.job import Job
 from planner.errors import EmitError
+from planner.placement import agents, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 
 __all__ = ["LAUNCHERS", "EmittedFile", "emit", "write_folder"]
-
-LAUNCHERS = ("torchrun",)
-"""Launchers that scripts are written for."""
 
 EMITTERS = {"deepspeed": deepspeed.files, "megatron": megatron.files}
 
@@ -27,12 +27,18 @@ def emit(
     Raises EmitError when the target or the launcher cannot express the plan, and PlanError when the
     cluster has too few devices for it.
     """
-    if launcher not in LAUNCHERS:
-        raise EmitError(f"launcher {launcher}: not known, expected one of: {', '.join(LAUNCHERS)}")
+    check_launcher(launcher)
     if plan.target not in EMITTERS:
         raise EmitError(
             f"target {plan.target}: hetplan writes no launch files for it",
             hint=f"search again with --target {' or --target '.join(EMITTERS)}",
         )
     check_inputs(plan, cluster, model)
-    return tuple(sorted(EMITTERS[plan.target](plan, cluster, model), key=lambda file: file.path))
+    job = Job(
+        model=model.name,
+        target=plan.target,
+        agents=agents(ranks(plan, cluster)),
+        cluster=cluster,
+    )
+    files = launcher_files(launcher, job, EMITTERS[plan.target](plan, cluster, model))
+    return tuple(sorted(files, key=lambda file: file.path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,7 +69,6 @@ def nodes_table(launchers: Sequence[Agent]) -> str:
 def _script(launchers: Sequence[Agent], program: Program) -> str:
     return SCRIPT.format(
         nodes=len(launchers),
-        master=shlex.quote(launchers[0].host),
         port=MASTER_PORT,
         prologue=program.prologue,
         command=program.command,
@@ -78,18 +76,22 @@ def _script(launchers: Sequence[Agent], program: Program) -> str:
 
 
 SCRIPT = r"""#!/usr/bin/env bash
-# Starts this node's part of the job: ./launch.sh [NODE_RANK] [-- ARGUMENTS OF THE PROGRAM]
-# Without NODE_RANK it starts every line of nodes.txt that names this host.
+# Starts this node's part of the job: ./launch.sh [--check] [NODE_RANK] [-- ARGUMENTS OF THE PROGRAM]
+# Without NODE_RANK it starts every line of nodes.txt that names this host, or HETPLAN_AS where that is set.
+# --check looks at this node with preflight.sh first, and starts nothing when it finds a fault.
 set -euo pipefail
 cd "$(dirname "${{BASH_SOURCE[0]}}")"
 
 NODES={nodes}
-export MASTER_ADDR="${{MASTER_ADDR:-{master}}}"
+MASTER_ADDR="${{MASTER_ADDR:-$(awk '$1 == 0 {{ print $2 }}' nodes.txt)}}"
+export MASTER_ADDR
 export MASTER_PORT="${{MASTER_PORT:-{port}}}"
 TORCHRUN="${{TORCHRUN:-torchrun}}"
 
+HOST_NAME="${{HETPLAN_AS:-$(hostname)}}"
+
 lines_of_this_host() {{
-  awk -v name="$(hostname)" '
+  awk -v name="$HOST_NAME" '
     function short(host) {{ return host ~ /^[0-9.]+$/ ? host : substr(host, 1, index(host ".", ".") - 1) }}
     $1 !~ /^#/ && ($2 == name || short($2) == short(name)) {{ print $1 }}' nodes.txt
 }}
@@ -111,6 +113,11 @@ start() {{
     {command} "$@"
 }}
 
+check=
+if [[ ${{1:-}} == --check ]]; then
+  check=1
+  shift
+fi
 mine=()
 if [[ ${{1:-}} =~ ^[0-9]+$ ]]; then
   mine=("$1")
@@ -120,8 +127,11 @@ else
 fi
 if [[ ${{1:-}} == -- ]]; then shift; fi
 if [[ ${{#mine[@]}} -eq 0 ]]; then
-  echo "launch.sh: $(hostname) is not in nodes.txt; give its node rank: ./launch.sh NODE_RANK" >&2
+  echo "launch.sh: $HOST_NAME is not in nodes.txt; give its node rank: ./launch.sh NODE_RANK" >&2
   exit 2
+fi
+if [[ $check ]]; then
+  for line in "${{mine[@]}}"; do ./preflight.sh --local "$line"; done
 fi
 if [[ ${{#mine[@]}} -eq 1 ]]; then start "${{mine[0]}}" "$@"; fi
 

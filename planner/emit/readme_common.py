@@ -12,6 +12,8 @@ from planner.spec.model import ModelSpec
 
 FILL_IN = "# EDIT:"
 """Marks a line of an environment file that the user has to complete."""
+START = "## Start\n"
+"""Heading of how to start a node by hand; sections of the launcher stand before it."""
 
 
 def heading(plan: Plan, model: ModelSpec, launchers: Sequence[Agent]) -> str:
@@ -81,7 +83,7 @@ def starting(launchers: Sequence[Agent], example_arguments: str) -> str:
     last = len(launchers) - 1
     twice = len({agent.host for agent in launchers}) < len(launchers)
     text = (
-        "## Start\n\n"
+        f"{START}\n"
         "Copy the folder to the same path on every node, or put it on a shared file system. Then run on "
         "each node\n\n"
         f"```sh\n./launch.sh{example_arguments}\n```\n\n"
@@ -98,6 +100,12 @@ def starting(launchers: Sequence[Agent], example_arguments: str) -> str:
             "ranks. Without a node rank the script starts all of them.\n"
         )
     return text
+
+
+def with_launcher(text: str, before: str, launcher: str) -> str:
+    """A README with how to look for faults and how to start by the chosen launcher, where it is not torchrun."""
+    start = f"{launcher}\n## Start node by node\n" if launcher else START
+    return text.replace(START, f"{before}\n{start}", 1)
 
 
 def to_edit(files: Sequence[EmittedFile]) -> str:

@@ -145,8 +145,8 @@ def _limits(
             f"- Some nodes do not use their first devices: DeepSpeed's launcher needs `--include {include}`."
         )
     lines.append(
-        "- DeepSpeed's launcher gives every node one and the same environment, so `env/` is not applied by "
-        "it, and "
-        "`--num_gpus` would overwrite uneven slots. `launch.sh` has neither problem."
+        "- DeepSpeed's launcher over pdsh gives every node one and the same environment, so `env/` is not applied by "
+        "it, and `--num_gpus` would overwrite uneven slots. `launch.sh` has neither problem, nor has what "
+        "`hetplan emit --launcher deepspeed` writes."
     )
     return "## Limits\n\n" + "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ from rich.console import Group
 from planner.report.layout import bullets, section
 from planner.report.numbers import count
 
-SHOWN = 12
+SHOWN = 24
 """Files of one folder that are listed by name."""
 
 

@@ -52,7 +52,7 @@ SURFACE: dict[str, set[str]] = {
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
     "show": JSON | MEASURED,
-    "emit": JSON | {"--output", "-o", "--force", "--launcher"},
+    "emit": JSON | {"--output", "-o", "--force", "--launcher", "--cluster", "--model"},
     "validate": JSON | MEASURED | {"--measured", "--source", "--half", "--groups", "--worst", "--plot"},
     "probe": {
         "--nvidia-smi",

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
+from planner.emit.launchers.interface import LAUNCHERS
 from tests.cli.running import CLUSTER, MODEL, Command, write_plan
 
 
@@ -80,7 +81,7 @@ def test_emit_writes_a_folder(hetplan: Command, files: Path) -> None:
     """Files by name, what to read next; a used folder needs --force."""
     write_plan(Path("plan.yaml"))
     done = hetplan("emit", "plan.yaml", "-o", "run")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
     assert done.out.startswith("Wrote ")
     assert " for megatron to run\n" in done.out
     assert "  - README.md\n" in done.out
@@ -100,4 +101,74 @@ def test_emit_refuses_an_unknown_launcher(hetplan: Command, files: Path) -> None
     done = hetplan("emit", "plan.yaml", "-o", "run", "--launcher", "magic")
     assert (done.code, done.out) == (2, "")
     assert "magic" in done.err
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "file"), [("slurm", "job.sbatch"), ("kubernetes", "pytorchjob.yaml"), ("ssh", "start.sh")]
+)
+def test_emit_for_a_launcher(hetplan: Command, files: Path, launcher: str, file: str) -> None:
+    """Each launcher has its file, and every folder looks at the nodes."""
+    write_plan(Path("plan.yaml"))
+    done = hetplan("emit", "plan.yaml", "-o", "a run", "--launcher", launcher)
+    assert done.code == 0
+    for name in (file, "preflight.sh", "launch.sh"):
+        assert (files / "a run" / name).is_file()
+
+
+def test_emit_names_the_rule_of_a_launcher(hetplan: Command, files: Path) -> None:
+    """What a launcher cannot start is refused before anything is written."""
+    write_plan(Path("plan.yaml"))
+    done = hetplan("emit", "plan.yaml", "-o", "run", "--launcher", "deepspeed")
+    assert (done.code, done.out) == (2, "")
+    assert "starts plans for the target deepspeed, this one is for megatron" in done.err
+    assert not Path("run").exists()
+
+
+def test_emit_compares_the_files_at_hand(hetplan: Command, files: Path) -> None:
+    """A plan for other files is refused with the fields that differ; for these files it is written."""
+    assert (
+        hetplan("search", "cluster.yaml", "model.yaml", "--target", "megatron", "-o", "plan.yaml").code == 0
+    )
+    given = ("--cluster", "cluster.yaml", "--model", "model.yaml")
+    assert hetplan("emit", "plan.yaml", "-o", "run", *given).code == 0
+    (files / "cluster.yaml").write_text(CLUSTER.replace("nodes: 1", "hosts: [real-one]", 1))
+    (files / "model.yaml").write_text(MODEL.replace("global_batch: 16", "global_batch: 32"))
+    done = hetplan("emit", "plan.yaml", "-o", "other", *given)
+    assert (done.code, done.out) == (2, "")
+    assert "pools[fast].hosts is ['fast-0'] in the plan, ['real-one'] in cluster.yaml" in done.err
+    assert "training.global_batch is 16 in the plan, 32 in model.yaml" in done.err
+    assert "hint: search again" in done.err
+    assert not Path("other").exists()
+
+
+def test_emit_warns_of_versions_and_of_hosts(
+    hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both go to stderr, and into the JSON document."""
+    monkeypatch.setattr("planner.emit.cautions.installed_versions", lambda _: {"torch": "1.0"})
+    assert (
+        hetplan("search", "cluster.yaml", "model.yaml", "--target", "megatron", "-o", "plan.yaml").code == 0
+    )
+    done = hetplan("emit", "plan.yaml", "-o", "run")
+    assert done.code == 0
+    assert "torch 1.0 is installed here" in done.err
+    assert "pool fast: hosts are called fast-0 after the pool" in done.err
+    found = json.loads(hetplan("emit", "plan.yaml", "-o", "run", "--force", "--json").out)
+    assert any("torch 1.0" in line for line in found["warnings"])
+
+
+def test_help_names_every_launcher(hetplan: Command) -> None:
+    """The option's help is in step with the launchers."""
+    words = set(hetplan("emit", "--help").out.replace(",", " ").replace(".", " ").split())
+    assert set(LAUNCHERS) <= words
+
+
+@pytest.mark.parametrize("option", ["--cluster", "--model"])
+def test_emit_with_a_file_that_is_not_there(hetplan: Command, files: Path, option: str) -> None:
+    """The file is named, and nothing written."""
+    write_plan(Path("plan.yaml"))
+    done = hetplan("emit", "plan.yaml", "-o", "run", option, "gone.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: gone.yaml")
     assert not Path("run").exists()

@@ -9,7 +9,7 @@ from planner.plan import Plan, ReplicaGroup, Stage
 from planner.spec.cluster import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.spec.model import ModelSpec, TrainingSpec
 
-GPU_MEMORY_GIB = {"A100": 80.0, "T4": 16.0}
+GPU_MEMORY_GIB = {"A100": 80.0, "A100-SXM-80GB": 80.0, "T4": 16.0}
 
 
 def gpu(name: str) -> GpuSpec:

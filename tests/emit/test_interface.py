@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from planner.emit.interface import EMITTERS, emit
+from planner.emit.launchers.interface import LAUNCHERS
 from planner.errors import EmitError, PlanError
 from planner.targets import TARGETS
 from tests.emit.builders import cluster, group, model, plan, pool
@@ -28,7 +29,7 @@ def test_sorted_and_repeatable(target: str) -> None:
     assert made[0] == made[1]
     paths = [file.path for file in made[0]]
     assert paths == sorted(paths)
-    assert {"README.md", "launch.sh", "nodes.txt", "env/a.sh"} <= set(paths)
+    assert {"README.md", "launch.sh", "nodes.txt", "env/a.sh", "preflight.sh", "devices.txt"} <= set(paths)
     assert all(file.text.endswith("\n") for file in made[0])
 
 
@@ -37,6 +38,28 @@ def test_other_target_is_named() -> None:
     with pytest.raises(EmitError, match=r"target flagscale: .* no launch files") as caught:
         emit(plan("flagscale", 1, [4], REPLICAS), CLUSTER, model(8))
     assert "--target deepspeed" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("launcher", sorted(LAUNCHERS))
+@pytest.mark.parametrize("target", sorted(EMITTERS))
+def test_every_launcher_of_every_target(target: str, launcher: str) -> None:
+    """The README starts with the launcher, and NCCL is never told to go on when networks differ."""
+    if launcher == "deepspeed" != target:
+        return
+    files = emit(plan(target, 1, [4], REPLICAS), CLUSTER, model(8), launcher)
+    assert len({file.path for file in files}) == len(files)
+    assert not [file.path for file in files if "NCCL_IGNORE_NET_MISMATCH" in file.text]
+    readme = next(file.text for file in files if file.path == "README.md")
+    headings = [line for line in readme.splitlines() if line.startswith("## ")]
+    own = {
+        "deepspeed": "## Start with DeepSpeed's launcher",
+        "slurm": "## Start with Slurm",
+        "kubernetes": "## Start with Kubernetes",
+        "ssh": "## Start over ssh",
+    }
+    start = [own[launcher], "## Start node by node"] if launcher in own else ["## Start"]
+    at = headings.index("## Before you start")
+    assert headings[at + 1 : at + 1 + len(start)] == start
 
 
 def test_other_launcher_is_named() -> None:

@@ -1,0 +1,51 @@
+"""The launchers by name, and what each adds to a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from planner.emit import preflight
+from planner.emit.files import EmittedFile
+from planner.emit.launchers import deepspeed, kubernetes, slurm, ssh
+from planner.emit.launchers.job import Job
+from planner.emit.readme_common import with_launcher
+from planner.errors import EmitError
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """What starts the nodes."""
+
+    files: Callable[[Job], tuple[EmittedFile, ...]]
+    """Files beside launch.sh; may raise EmitError."""
+    readme: Callable[[Job], str]
+
+
+LAUNCHERS: dict[str, Launcher] = {
+    "torchrun": Launcher(lambda _: (), lambda _: ""),
+    "deepspeed": Launcher(deepspeed.files, deepspeed.readme),
+    "slurm": Launcher(slurm.files, slurm.readme),
+    "kubernetes": Launcher(kubernetes.files, kubernetes.readme),
+    "ssh": Launcher(ssh.files, ssh.readme),
+}
+"""Every launcher; all of them run launch.sh on the nodes."""
+
+
+def check_launcher(name: str) -> None:
+    """Raise EmitError for a name that is not known."""
+    if name not in LAUNCHERS:
+        raise EmitError(f"launcher {name}: not known, expected one of: {', '.join(LAUNCHERS)}")
+
+
+def launcher_files(name: str, job: Job, files: Sequence[EmittedFile]) -> tuple[EmittedFile, ...]:
+    """A target's files with those of the launcher and of preflight, the README telling of both."""
+    launcher = LAUNCHERS[name]
+    added = (*launcher.files(job), *preflight.preflight_files(job))
+    return (*(_explained(file, launcher, job) for file in files), *added)
+
+
+def _explained(file: EmittedFile, launcher: Launcher, job: Job) -> EmittedFile:
+    if file.path != "README.md":
+        return file
+    return replace(file, text=with_launcher(file.text, preflight.readme(), launcher.readme(job)))

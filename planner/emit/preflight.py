@@ -1,0 +1,297 @@
+"""``preflight.sh``: what is wrong with the nodes of a job, before it is launched."""
+
+from __future__ import annotations
+
+from planner.emit.device_names import driver_names
+from planner.emit.files import EmittedFile
+from planner.emit.launchers.job import Job
+from planner.emit.versions import tried_versions
+
+
+def preflight_files(job: Job) -> tuple[EmittedFile, ...]:
+    """The script, and the devices that each pool's nodes must have."""
+    tried = " ".join(f"{name}={version}" for name, version in tried_versions(job.target).items())
+    script = SCRIPT.replace("@TRIED@", tried)
+    return (
+        EmittedFile("preflight.sh", script, executable=True),
+        EmittedFile("devices.txt", devices_table(job)),
+    )
+
+
+def devices_table(job: Job) -> str:
+    """One line a device of a pool's node: pool, index, the kind, and what the driver may call it."""
+    lines = ["# pool index kind|driver's names"]
+    for pool in job.pools:
+        for index, kind in enumerate(pool.devices):
+            lines.append(f"{pool.name} {index} {'|'.join((kind, *driver_names(kind)))}")
+    return "\n".join(lines) + "\n"
+
+
+def readme() -> str:
+    """How to use it."""
+    return (
+        "## Before you start\n\n"
+        "```sh\n./preflight.sh            # all nodes, over ssh from here\n"
+        "./preflight.sh --local    # this node only\n```\n\n"
+        "prints one line for each fault and exits with 1 when there is one: hosts that do not answer, GPUs that are "
+        "missing or of another kind, interfaces and RDMA devices of `env/` that are absent, versions that differ "
+        "between nodes, this folder missing or other elsewhere, the rendezvous port in use. It warns of versions that "
+        "were not tried.\n"
+    )
+
+
+SCRIPT = r"""#!/usr/bin/env bash
+# Looks for faults on the nodes before a launch: ./preflight.sh [--local [NODE_RANK]]
+# Prints a line for each fault and exits with 1 when there is one. With --local it looks at this node only,
+# else at every host of nodes.txt over ssh. SSH_OPTIONS: options of ssh. REMOTE_DIR: this folder on the nodes.
+# PYTHON: the Python of the nodes.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")" || exit 2
+TRIED="@TRIED@"
+PORT="${MASTER_PORT:-29500}"
+SYSFS="${SYSFS:-/sys}"
+
+fault() { echo "fault: $*"; }
+warning() { echo "warning: $*"; }
+fact() { echo "fact: $*"; }
+
+# A name without vendor words, blanks and dashes, in small letters.
+plain() {
+  tr '[:upper:]' '[:lower:]' <<<"$1" |
+    sed -E 's/\b(nvidia|geforce|tesla|quadro)\b//g; s/[^a-z0-9]//g; s/gb$//'
+}
+
+# One look at a device's name: is it one of those in KIND|NAME|NAME?
+is_kind() {
+  local name
+  while read -r name; do
+    if [[ $(plain "$name") == "$(plain "$1")" ]]; then return 0; fi
+  done < <(tr '|' '\n' <<<"$2")
+  return 1
+}
+
+look_at_devices() {
+  local pool=$1 seen index names expected=0 count
+  if ! command -v nvidia-smi >/dev/null; then
+    if command -v rocm-smi >/dev/null; then
+      warning "GPUs are not looked at: this script reads nvidia-smi only"
+    else
+      fault "nvidia-smi is missing"
+    fi
+    return
+  fi
+  if ! seen=$(nvidia-smi --query-gpu=index,name,driver_version --format=csv,noheader 2>&1); then
+    fault "nvidia-smi failed: $(head -n 1 <<<"$seen")"
+    return
+  fi
+  count=$(grep -c . <<<"$seen")
+  while read -r _ index names; do
+    expected=$((expected + 1))
+    local line name
+    line=$(awk -F', *' -v index_="$index" '$1 == index_ { print $2 }' <<<"$seen")
+    if [[ -z $line ]]; then
+      fault "GPU $index is missing, the plan has ${names%%|*}"
+    elif ! is_kind "$line" "$names"; then
+      name=${names%%|*}
+      if [[ $names == "$name" ]]; then
+        warning "GPU $index is $line; whether that is $name cannot be told"
+      else
+        fault "GPU $index is $line, the plan has $name"
+      fi
+    fi
+  done < <(awk -v pool="$pool" '$1 == pool' devices.txt)
+  if [[ $count -gt $expected ]]; then warning "$count GPUs, the plan knows of $expected"; fi
+  fact "driver $(awk -F', *' 'NR == 1 { print $3 }' <<<"$seen")"
+}
+
+# look_for LIST FOLDER WHAT: every entry of NCCL's list is in the folder of sysfs.
+look_for() {
+  local list=$1 exact="" name
+  if [[ -z $list || $list == ^* ]]; then return; fi
+  if [[ $list == =* ]]; then exact=1 list=${list#=}; fi
+  while read -r name; do
+    name=${name%%:*}
+    if [[ $exact && ! -e $2/$name ]] || ! compgen -G "$2/$name*" >/dev/null; then
+      fault "$3 $name is missing"
+    elif [[ -r $2/$name/operstate && $(<"$2/$name/operstate") == down ]]; then
+      fault "$3 $name is down"
+    fi
+  done < <(tr ',' '\n' <<<"$list")
+}
+
+look_at_network() {
+  local sockets hca
+  if grep -q '^# EDIT:' "env/$1.sh"; then warning "env/$1.sh has lines to complete, marked EDIT"; fi
+  # shellcheck disable=SC1090,SC2153
+  sockets=$(source "env/$1.sh" && echo "${NCCL_SOCKET_IFNAME:-}")
+  # shellcheck disable=SC1090,SC2153
+  hca=$(source "env/$1.sh" && echo "${NCCL_IB_HCA:-}")
+  look_for "$sockets" "$SYSFS/class/net" "network interface"
+  look_for "$hca" "$SYSFS/class/infiniband" "RDMA device"
+}
+
+look_at_versions() {
+  local python=${PYTHON:-} found
+  if [[ -z $python ]]; then python=$(command -v python3 || command -v python); fi
+  if ! found=$("${python:-python3}" - "$TRIED" 2>&1 <<'PYTHON'
+import os, platform, re, sys
+from importlib import metadata
+
+def megatron():
+    try:
+        text = open(os.path.join(os.environ["MEGATRON_PATH"], "megatron/core/package_info.py")).read()
+    except (KeyError, OSError):
+        return None
+    return ".".join(re.search(rf"^{part} *= *(\d+)", text, re.M)[1] for part in ("MAJOR", "MINOR", "PATCH"))
+
+def version(name):
+    if name == "megatron":
+        return megatron()
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+print("fact: python", platform.python_version())
+for entry in sys.argv[1].split():
+    name = entry.split("=")[0]
+    found = version(name)
+    if found:
+        print("fact:", name, found)
+    elif name == "megatron":
+        print("fault: MEGATRON_PATH does not name a checkout of Megatron-LM")
+    else:
+        print("fault:", name, "is not installed for Python", platform.python_version(), sys.executable)
+nccl = next((v for v in map(version, ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")) if v), None)
+if nccl:
+    print("fact: nccl", nccl)
+PYTHON
+  ); then
+    fault "Python does not run: ${found##*$'\n'}"
+    return
+  fi
+  echo "$found"
+}
+
+look_at_port() {
+  local python=${PYTHON:-}
+  if [[ -z $python ]]; then python=$(command -v python3 || command -v python) || return; fi
+  if ! "$python" -c 'import socket, sys
+with socket.socket() as s:
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("", int(sys.argv[1])))' "$PORT" 2>/dev/null; then
+    fault "port $PORT is in use, set MASTER_PORT to another"
+  fi
+}
+
+look_at_folder() {
+  local file
+  while read -r file; do
+    if [[ ! -e $file ]]; then fault "$file is missing in $PWD"; fi
+  done <.hetplan-files
+  fact "folder $(while read -r file; do cksum "$file"; done <.hetplan-files 2>/dev/null | cksum | tr -d ' ')"
+}
+
+# Everything about this node, for the ranks of one line of nodes.txt.
+look_here() {
+  local node=$1 pool
+  pool=$(awk -v wanted="$node" '$1 == wanted { print $3 }' nodes.txt)
+  if [[ -z $pool ]]; then
+    fault "nodes.txt has no node $node"
+    return
+  fi
+  look_at_devices "$pool"
+  look_at_network "$pool"
+  look_at_versions
+  if [[ $node == 0 ]]; then look_at_port; fi
+  look_at_folder
+}
+
+node_of_this_host() {
+  awk -v name="${HETPLAN_AS:-$(hostname)}" '
+    function short(host) { return host ~ /^[0-9.]+$/ ? host : substr(host, 1, index(host ".", ".") - 1) }
+    $1 !~ /^#/ && ($2 == name || short($2) == short(name)) { print $1; exit }' nodes.txt
+}
+
+if [[ ${1:-} == --local ]]; then
+  node=${2:-$(node_of_this_host)}
+  if [[ -z $node ]]; then
+    echo "preflight.sh: this host is not in nodes.txt; give its node rank: --local NODE_RANK" >&2
+    exit 2
+  fi
+  report=$(look_here "$node")
+  if [[ ${HETPLAN_FACTS:-} ]]; then echo "$report"; else grep -v '^fact: ' <<<"$report"; fi
+  if grep -q '^fault: ' <<<"$report"; then exit 1; fi
+  exit 0
+elif [[ $# -gt 0 ]]; then
+  echo "preflight.sh: unknown option $1, expected --local" >&2
+  exit 2
+fi
+
+reports=$(mktemp -d)
+trap 'rm -rf "$reports"' EXIT
+read -ra options <<<"${SSH_OPTIONS:-}"
+settings=(HETPLAN_FACTS=1 "MASTER_PORT=$PORT")
+for name in PYTHON MEGATRON_PATH; do
+  if [[ -n ${!name:-} ]]; then settings+=("$name=${!name}"); fi
+done
+folder=$(printf '%q' "${REMOTE_DIR:-$PWD}")
+
+# ask NODE HOST: the node's own report, or why there is none.
+ask() {
+  local answer code command
+  command="if cd $folder 2>/dev/null && [ -x preflight.sh ]; then
+    env $(printf '%q ' "${settings[@]}")./preflight.sh --local $1; else echo 'fault: no preflight.sh in '$folder; fi"
+  answer=$(ssh -o BatchMode=yes -o ConnectTimeout=10 "${options[@]}" "$2" "$command" </dev/null 2>&1)
+  code=$?
+  if [[ $code -eq 255 ]]; then
+    fault "cannot be reached: $(tail -n 1 <<<"$answer")"
+  elif ! grep -qE '^(fact|fault): ' <<<"$answer"; then
+    fault "gives no report: $(tail -n 1 <<<"$answer")"
+  else
+    grep -E '^(fact|fault|warning): ' <<<"$answer"
+  fi
+}
+
+# Each host once, by its first line in nodes.txt; fifty at a time.
+hosts=()
+while read -r node host; do
+  hosts+=("$host")
+  ask "$node" "$host" >"$reports/$host" &
+  if [[ $((${#hosts[@]} % 50)) -eq 0 ]]; then wait; fi
+done < <(awk '$1 !~ /^#/ && !seen[$2]++ { print $1, $2 }' nodes.txt)
+wait
+
+faults=0
+for host in "${hosts[@]}"; do
+  while IFS= read -r line; do
+    echo "$host: ${line#fault: }"
+    if [[ $line == fault:* ]]; then faults=$((faults + 1)); fi
+  done < <(grep -E '^(fault|warning): ' "$reports/$host")
+done
+
+# What must be the same everywhere, set against the first host that told it.
+for what in python torch deepspeed megatron nccl driver folder; do
+  first="" first_host=""
+  for host in "${hosts[@]}"; do
+    value=$(sed -n "s/^fact: $what //p" "$reports/$host")
+    if [[ -z $value ]]; then continue; fi
+    if [[ -z $first ]]; then
+      first=$value first_host=$host
+      tried=$(tr ' ' '\n' <<<"$TRIED" | sed -n "s/^$what=//p")
+      if [[ -n $tried && "${value%%+*}." != "$tried".* ]]; then
+        echo "warning: $what is $value, these files were tried with $tried"
+      fi
+    elif [[ $value != "$first" ]]; then
+      faults=$((faults + 1))
+      if [[ $what == folder ]]; then
+        echo "$host: the files of this folder differ from those on $first_host"
+      else
+        echo "$host: $what is $value, on $first_host it is $first"
+      fi
+    fi
+  done
+done
+if [[ $faults -gt 0 ]]; then exit 1; fi
+echo "preflight: ${#hosts[@]} hosts, no fault"
+"""

@@ -1,0 +1,208 @@
+"""The look at the nodes, with stand-ins for ssh, nvidia-smi and the kernel's list of devices."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from planner.emit.device_names import driver_names, product_labels
+from tests.emit.builders import cluster, group, plan, pool
+from tests.emit.launchers.stand_ins import SSH, TORCHRUN, folder_of, run
+
+SMI = """#!/bin/bash
+# The devices of a node, without the one that is named as missing.
+case ${HOST_OF_SSH:-big-0} in
+  small-0) names=("Tesla T4" "Tesla T4") ;;
+  *) names=("NVIDIA A100-SXM4-80GB" "NVIDIA A100-SXM4-80GB" "NVIDIA A100-SXM4-80GB" "NVIDIA A100-SXM4-80GB") ;;
+esac
+if [[ ${HOST_OF_SSH:-big-0} == "${OTHER_KIND_ON:-}" ]]; then names[1]="NVIDIA H100 PCIe"; fi
+driver=550.54
+if [[ ${HOST_OF_SSH:-} == "${OTHER_DRIVER_ON:-none}" ]]; then driver=535.10; fi
+for index in "${!names[@]}"; do
+  if [[ ${HOST_OF_SSH:-big-0}:$index != "${MISSING:-}" ]]; then echo "$index, ${names[index]}, $driver"; fi
+done
+"""
+PYTHON = """#!/bin/bash
+# Versions as an interpreter of each node would tell them; real for the look at the port.
+if [[ $1 == -c ]]; then exec python3 "$@"; fi
+cat >/dev/null
+echo "fact: python 3.11.9"
+torch=2.13.0
+if [[ ${HOST_OF_SSH:-} == "${OTHER_TORCH_ON:-none}" ]]; then torch=2.12.1; fi
+echo "fact: torch ${ALL_TORCH:-$torch}+cu130"
+echo "fact: deepspeed 0.19.8"
+"""
+STAND_INS = {"ssh": SSH, "nvidia-smi": SMI, "python-of-nodes": PYTHON, "torchrun": TORCHRUN}
+
+
+def free_port() -> str:
+    """A port that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return str(probe.getsockname()[1])
+
+
+def look(
+    tmp_path: Path, *words: str, script: str = "preflight.sh", ssh: str = SSH, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the script in a folder with a blank in its path."""
+    folder = tmp_path / "a run"
+    if not folder.exists():
+        folder_of(tmp_path, "ssh")
+    for name in ("ens1", "eth0"):
+        place = tmp_path / "sys" / "class" / "net" / name
+        if not place.exists() and environment.get("NO_CARD") != name:
+            place.mkdir(parents=True)
+            (place / "operstate").write_text("up\n")
+    given = {"SYSFS": str(tmp_path / "sys"), "PYTHON": "python-of-nodes", "MASTER_PORT": free_port()}
+    return run(
+        tmp_path, {**STAND_INS, "ssh": ssh}, [str(folder / script), *words], **{**given, **environment}
+    )
+
+
+def test_all_is_well(tmp_path: Path) -> None:
+    """Exit 0 and one line."""
+    done = look(tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "preflight: 3 hosts, no fault\n", "")
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ({"DEAD": "big-1"}, "big-1: cannot be reached: ssh: connect to host big-1 port 22: No route to host"),
+        ({"MISSING": "big-1:3"}, "big-1: GPU 3 is missing, the plan has A100-SXM-80GB"),
+        ({"OTHER_KIND_ON": "small-0"}, "small-0: GPU 1 is NVIDIA H100 PCIe, the plan has T4"),
+        ({"NO_CARD": "eth0"}, "small-0: network interface eth0 is missing"),
+        ({"OTHER_TORCH_ON": "small-0"}, "small-0: torch is 2.12.1+cu130, on big-0 it is 2.13.0+cu130"),
+        ({"OTHER_DRIVER_ON": "big-1"}, "big-1: driver is 535.10, on big-0 it is 550.54"),
+        ({"PYTHON": "none-such"}, "big-0: Python does not run: "),
+    ],
+)
+def test_one_fault(tmp_path: Path, environment: dict[str, str], line: str) -> None:
+    """Each fault is a line with its host, and exit 1."""
+    done = look(tmp_path, **environment)
+    assert done.returncode == 1
+    assert done.stdout.startswith(line)
+    assert "no fault" not in done.stdout
+
+
+def test_all_faults_at_once(tmp_path: Path) -> None:
+    """One fault hides no other, wherever it is."""
+    done = look(tmp_path, DEAD="small-0", MISSING="big-1:0", OTHER_KIND_ON="big-0", OTHER_TORCH_ON="big-1")
+    assert done.returncode == 1
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["big-0", "big-1", "small-0", "big-1"]
+
+
+def test_versions_that_were_not_tried_are_a_warning(tmp_path: Path) -> None:
+    """Equal versions that nobody tried do not stop a launch."""
+    done = look(tmp_path, ALL_TORCH="2.9.0")
+    assert done.returncode == 0
+    assert done.stdout.startswith("warning: torch is 2.9.0+cu130, these files were tried with 2.13\n")
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    """A port that somebody listens on is found on the first node only."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = look(tmp_path, MASTER_PORT=port)
+    assert done.returncode == 1
+    assert done.stdout == f"big-0: port {port} is in use, set MASTER_PORT to another\n"
+
+
+def test_folder_is_missing_elsewhere(tmp_path: Path) -> None:
+    """A node without the folder is told apart from one that is dead."""
+    done = look(tmp_path, REMOTE_DIR=str(tmp_path / "not there"))
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["big-0", "big-1", "small-0"]
+    assert all("no preflight.sh in " in line for line in lines)
+
+
+def test_folder_differs_elsewhere(tmp_path: Path) -> None:
+    """A changed file on one node is found."""
+    folder_of(tmp_path, "ssh")
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(tmp_path / "a run"), str(copy)], check=True)
+    (copy / "batches.json").write_text("{}\n")
+    moved = SSH.replace(
+        "exec bash", 'if [[ $1 == big-1 ]]; then set -- "$1" "${2//a\\\\ run/copy}"; fi\nexec bash'
+    )
+    done = look(tmp_path, ssh=moved)
+    assert done.returncode == 1
+    assert done.stdout == "big-1: the files of this folder differ from those on big-0\n"
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A file that hetplan wrote and that is gone is named."""
+    (folder_of(tmp_path, "ssh") / "batches.json").unlink()
+    done = look(tmp_path, "--local", "0")
+    assert (done.returncode, done.stdout) == (1, f"fault: batches.json is missing in {tmp_path / 'a run'}\n")
+
+
+def test_interface_is_down(tmp_path: Path) -> None:
+    """An interface without a link is as good as none."""
+    place = tmp_path / "sys" / "class" / "net" / "ens1"
+    place.mkdir(parents=True)
+    (place / "operstate").write_text("down\n")
+    done = look(tmp_path, "--local", "1")
+    assert (done.returncode, done.stdout) == (1, "fault: network interface ens1 is down\n")
+
+
+def test_this_node_only(tmp_path: Path) -> None:
+    """--local needs no ssh; a name that is not planned asks for the node rank."""
+    done = look(tmp_path, "--local", "2", HOST_OF_SSH="small-0", DEAD="small-0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert look(tmp_path, "--local", HETPLAN_AS="big-1").returncode == 0
+    unknown = look(tmp_path, "--local", HETPLAN_AS="elsewhere")
+    assert unknown.returncode == 2
+    assert "give its node rank" in unknown.stderr
+    assert look(tmp_path, "--remote").returncode == 2
+
+
+@pytest.mark.parametrize("script", ["launch.sh", "start.sh"])
+def test_check_before_a_launch(tmp_path: Path, script: str) -> None:
+    """--check starts nothing on a fault, and the job without one."""
+    words = ["--check", *(["0"] if script == "launch.sh" else [])]
+    done = look(tmp_path, *words, script=script, MISSING="big-0:2", HOST_OF_SSH="big-0")
+    assert done.returncode == 1
+    assert "GPU 2 is missing" in done.stdout
+    assert not (tmp_path / "journal").exists()
+    done = look(tmp_path, *words, script=script, HOST_OF_SSH="big-0")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "journal").read_text().count("\n") == (1 if script == "launch.sh" else 3)
+
+
+def test_a_kind_that_only_the_user_knows(tmp_path: Path) -> None:
+    """A device under the user's own name cannot be told from others."""
+    chosen = plan("deepspeed", 0, [4], [(group("a", "A100"),)])
+    folder_of(tmp_path, "ssh", chosen, cluster(pool("a", ("A100",), 1)))
+    done = look(tmp_path, "--local", "0")
+    assert done.returncode == 0
+    assert done.stdout.startswith(
+        "warning: GPU 0 is NVIDIA A100-SXM4-80GB; whether that is A100 cannot be told\n"
+    )
+
+
+def test_names_of_devices() -> None:
+    """What nvidia-smi prints and what the node label holds, for known kinds."""
+    assert "Tesla T4" in driver_names("T4")
+    assert product_labels("A100-SXM-80GB") == ("NVIDIA-A100-SXM4-80GB",)
+    assert (driver_names("mine"), product_labels("mine")) == ((), ())
+
+
+def test_real_interpreter_tells_its_versions(tmp_path: Path) -> None:
+    """With this Python the versions are those that are installed, or named as missing."""
+    done = look(tmp_path, "--local", "0", PYTHON=sys.executable, HETPLAN_FACTS="1")
+    assert f"fact: python {sys.version.split()[0]}\n" in done.stdout
+    for name in ("torch", "deepspeed"):
+        try:
+            assert f"fact: {name} {metadata.version(name)}\n" in done.stdout
+        except metadata.PackageNotFoundError:
+            assert f"fault: {name} is not installed" in done.stdout
