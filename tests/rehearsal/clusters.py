@@ -121,7 +121,7 @@ EVEN = {
 """What one does without a planner."""
 UNEVEN = {
     "batches 18 and 6, ZeRO 0": replicas(0, ("a", 2, 6, 18), ("b", 2, 6, 6)),
-    "batches 16 and 8, ZeRO 2": replicas(2, ("a", 2, 8, 16), ("b", 2, 8, 8)),
+    "batches 16 and 8, ZeRO 2": replicas(2, ("a", 2, 8, 16), ("b", 2, 4, 8)),
     "pipeline of 6 + 2 layers": pipeline(0, 6, 2, ("a", 6), ("b", 2)),
 }
 

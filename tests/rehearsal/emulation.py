@@ -16,7 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-BRIDGE = "hpbr"
+PREFIX = f"hp{os.getpid() % 100_000}"
+"""Rehearsals beside each other have names of their own."""
+BRIDGE = f"{PREFIX}br"
 PERIOD_MICROSECONDS = 5_000
 """Short periods pace steps of a second smoothly."""
 BURST = "64kb"
@@ -34,6 +36,11 @@ class Node:
     """Processors that its device stands for."""
 
     @property
+    def namespace(self) -> str:
+        """Its network namespace, and its group of programs."""
+        return f"{PREFIX}-{self.name}"
+
+    @property
     def quota_microseconds(self) -> int:
         """Processor time in each period."""
         return int(self.share * PERIOD_MICROSECONDS)
@@ -48,9 +55,9 @@ def missing() -> str:
             return f"needs the tool {tool}"
     if _controller() is None:
         return "needs a writable cgroup controller for processors"
-    if _try("ip", "netns", "add", "hpprobe"):
+    if _try("ip", "netns", "add", PREFIX):
         return "may not make network namespaces"
-    _try("ip", "netns", "del", "hpprobe")
+    _try("ip", "netns", "del", PREFIX)
     return ""
 
 
@@ -81,7 +88,7 @@ def command(node: Node, words: Sequence[str], environment: Mapping[str, str]) ->
     settings = [f"{name}={value}" for name, value in environment.items()]
     return [
         *("bash", "-c", join, "bash", str(_group(node))),
-        *("ip", "netns", "exec", node.name),
+        *("ip", "netns", "exec", node.namespace),
         *("unshare", "--uts", "bash", "-c", rename, "bash", node.name),
         *("env", *settings, *words),
     ]
@@ -114,10 +121,10 @@ def throttle(nodes: Sequence[Node], on: bool = True) -> None:
 
 def _add(node: Node, index: int) -> None:
     """A namespace whose card is shaped both ways, and a cgroup."""
-    outside, burst = f"hph{index}", ["burst", BURST, "latency", "50ms"]
-    inside = ["ip", "netns", "exec", node.name]
-    _run("ip", "netns", "add", node.name)
-    _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", node.name)
+    outside, burst = f"{PREFIX}h{index}", ["burst", BURST, "latency", "50ms"]
+    inside = ["ip", "netns", "exec", node.namespace]
+    _run("ip", "netns", "add", node.namespace)
+    _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", node.namespace)
     _run("ip", "link", "set", outside, "master", BRIDGE, "up")
     _run(*inside, "ip", "link", "set", "lo", "up")
     _run(*inside, "ip", "addr", "add", f"{address(index)}/24", "dev", "eth0")
@@ -131,7 +138,7 @@ def _add(node: Node, index: int) -> None:
 def _remove(nodes: Sequence[Node]) -> None:
     for node in nodes:
         _end_programs(node)
-        _try("ip", "netns", "del", node.name)
+        _try("ip", "netns", "del", node.namespace)
         if _group(node).is_dir():
             _group(node).rmdir()
     _try("ip", "link", "del", BRIDGE)
@@ -164,7 +171,7 @@ def _controller() -> Path | None:
 def _group(node: Node) -> Path:
     folder = _controller()
     assert folder is not None, "missing() was not asked"
-    return folder / f"hetplan-{node.name}"
+    return folder / node.namespace
 
 
 def _run(*words: str) -> None:
