@@ -14,7 +14,7 @@ JOBS ?= auto
 TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
-.PHONY: help demo test test-slow check lint format docs docs-check accuracy bench-search measure-device clean
+.PHONY: help demo test test-slow check lint format docs docs-check accuracy rehearse bench-search measure-device clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ docs: $(VENV)/base.stamp  ## write docs/cli.md and the outputs in README.md from
 
 docs-check: $(VENV)/base.stamp  ## docs/cli.md is what the program says
 	@$(BIN)/python -m planner.cli.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)
+
+rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, half an hour
+	$(BIN)/python -m tests.rehearsal
 
 accuracy: $(VENV)/test.stamp  ## write docs/accuracy.md: predictions next to published runs
 	$(BIN)/python -m tests.measured.accuracy

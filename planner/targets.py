@@ -65,6 +65,8 @@ class Target:
     """Number formats the runtime trains in."""
     gradient_bytes: int
     """Bytes of a gradient element kept and reduced in bf16 training."""
+    scatters_gradients: tuple[int, ...]
+    """ZeRO stages whose gradients are reduced and scattered; with the others every rank gets the whole sum."""
     overlaps_parameter_gather: bool
     """True when the parameters updated by ZeRO-1 are gathered under the next forward."""
     overlaps_reduction_always: bool
@@ -99,6 +101,7 @@ TARGETS: dict[str, Target] = {
             recompute_per_stage=True,
             precisions=("bf16", "fp16", "fp32", "tf32"),
             gradient_bytes=2,
+            scatters_gradients=(3,),
             overlaps_parameter_gather=False,
             overlaps_reduction_always=False,
             network_per_group=False,
@@ -127,6 +130,7 @@ TARGETS: dict[str, Target] = {
             recompute_per_stage=False,
             precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
             gradient_bytes=4,
+            scatters_gradients=(1, 2, 3),
             overlaps_parameter_gather=True,
             overlaps_reduction_always=True,
             network_per_group=True,
@@ -149,6 +153,7 @@ TARGETS: dict[str, Target] = {
             recompute_per_stage=False,
             precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
             gradient_bytes=4,
+            scatters_gradients=(1, 2, 3),
             overlaps_parameter_gather=False,
             overlaps_reduction_always=True,
             network_per_group=False,
@@ -171,6 +176,7 @@ TARGETS: dict[str, Target] = {
             recompute_per_stage=True,
             precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
             gradient_bytes=4,
+            scatters_gradients=(1, 2, 3),
             overlaps_parameter_gather=True,
             overlaps_reduction_always=True,
             network_per_group=True,

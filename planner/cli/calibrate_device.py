@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -35,6 +36,12 @@ Device = Annotated[
     str | None,
     typer.Option("--device", metavar="NAME", help="cuda (ROCm too) or cpu; cuda where there is one."),
 ]
+DeviceName = Annotated[
+    str | None,
+    typer.Option(
+        "--name", metavar="NAME", help="What the cluster file calls it, where the driver's name won't do."
+    ),
+]
 Largest = Annotated[
     int | None,
     typer.Option("--largest-micro-batch", metavar="N", min=1, help="Where the micro-batch stops growing."),
@@ -64,6 +71,7 @@ def measure_device(
     tp: Tp = "1",
     minutes: Minutes = None,
     device: Device = None,
+    name: DeviceName = None,
     largest_micro_batch: Largest = None,
     precision: Precision = None,
     sequence_length: SequenceLength = None,
@@ -93,7 +101,7 @@ def measure_device(
         largest=largest_micro_batch,
         seconds=float("inf") if minutes is None else 60 * minutes,
     )
-    backend = open_backend(device)
+    backend = open_backend(device, checked_name(name))
     facts = facts_of(backend, spec, " ".join(["hetplan", *sys.argv[1:]]))
     kept, warnings = resumable(before(output, force), backend.name, facts, spec)
     for line in warnings:
@@ -113,6 +121,13 @@ def require_torch() -> None:
     """Raise UsageError where torch is not installed."""
     if find_spec("torch") is None:
         raise UsageError("torch is not installed", hint="pip install 'hetplan[torch]'")
+
+
+def checked_name(name: str | None) -> str | None:
+    """The name, or UsageError for one that a cluster file could not hold."""
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise UsageError(f"--name: expected letters, digits, dots, dashes and underscores, got {name!r}")
+    return name
 
 
 def _model(path: Path | None, precision: str | None, length: int | None) -> ModelSpec | None:

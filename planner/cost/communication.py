@@ -43,10 +43,18 @@ class Ring:
         return bool(self.crosses)
 
     def gather_seconds(self, size_bytes: float) -> float:
-        """An all-gather to, or a reduce-scatter from, ``size_bytes`` on every member."""
+        """An all-gather to ``size_bytes`` on every member."""
+        return self._pass_seconds("all-gather", "reduce-scatter", size_bytes)
+
+    def scatter_seconds(self, size_bytes: float) -> float:
+        """A reduce-scatter from ``size_bytes`` on every member."""
+        return self._pass_seconds("reduce-scatter", "all-gather", size_bytes)
+
+    def _pass_seconds(self, operation: str, like: str, size_bytes: float) -> float:
+        """One pass around the ring; where only the other operation was measured, it stands for both."""
         if self.size == 1:
             return 0.0
-        measured = self._measured("all-gather", size_bytes) or self._measured("reduce-scatter", size_bytes)
+        measured = self._measured(operation, size_bytes) or self._measured(like, size_bytes)
         if measured is not None:
             return measured
         passes = (self.size - 1) / self.size
@@ -55,7 +63,9 @@ class Ring:
     def reduce_seconds(self, size_bytes: float) -> float:
         """An all-reduce of ``size_bytes``: a reduce-scatter and an all-gather."""
         measured = self._measured("all-reduce", size_bytes)
-        return 2 * self.gather_seconds(size_bytes) if measured is None else measured
+        if measured is not None:
+            return measured
+        return self.scatter_seconds(size_bytes) + self.gather_seconds(size_bytes)
 
     def _measured(self, operation: str, size_bytes: float) -> float | None:
         """Seconds by measurement; rings that share a card take as long as one with all their bytes."""

@@ -271,9 +271,15 @@ class Pricer:
         if shape.zero < 2 or ring.size == 1:
             return 0.0, 0.0
         count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
-        scatter = ring.gather_seconds(count * self._gradient_bytes())
+        scatter = self._reduction_seconds(shape, ring, count)
         gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision])
         return (gather if shape.zero == 3 else 0.0), scatter
+
+    def _reduction_seconds(self, shape: Shape, ring: Ring, parameters: float) -> float:
+        """Seconds until every member has its part of the summed gradients; without ZeRO, all of them."""
+        size = parameters * self._gradient_bytes()
+        scatters = shape.zero in self.target.scatters_gradients
+        return ring.scatter_seconds(size) if scatters else ring.reduce_seconds(size)
 
     def _overlap(self, traffic: float, compute: float) -> tuple[float, float]:
         """(exposed, hidden) seconds of traffic under a computation; they slow each other while both run."""
@@ -283,8 +289,8 @@ class Pricer:
     def _sync(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> tuple[float, float]:
         """(exposed, hidden) seconds of the traffic at the end of the step.
 
-        All-reduce of the gradients, or with ZeRO-1 a scatter and a gather of the new parameters; ZeRO-2 has
-        scattered already and ZeRO-3 has nothing left to do.
+        All-reduce of the gradients, with ZeRO-1 a scatter where the runtime has one and a gather of the new
+        parameters; ZeRO-2 has reduced already and ZeRO-3 has nothing left to do.
         """
         if shape.zero == 3 or ring.size == 1:
             return self.tied_seconds(shape, group), 0.0
@@ -294,8 +300,7 @@ class Pricer:
         gather = (
             ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision]) if shape.zero else 0.0
         )
-        reduction = ring.gather_seconds(count * self._gradient_bytes()) if shape.zero < 2 else 0.0
-        reduction *= 1 if shape.zero else 2
+        reduction = self._reduction_seconds(shape, ring, count) if shape.zero < 2 else 0.0
         overlapping = self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
         exposed, hidden = self._overlap(reduction, micro.backward_seconds if overlapping else 0.0)
         under = micro.forward_seconds if self.target.overlaps_parameter_gather else 0.0

@@ -29,8 +29,8 @@ DTYPES: dict[str, Any] = {
 """Formats that plain torch computes in."""
 
 REPEATS = 9
-LEAST_SECONDS = 0.01
-"""Calls are repeated inside one reading of the clock until they take this long."""
+LEAST_SECONDS = {"cuda": 0.01, "cpu": 0.05}
+"""Calls are repeated inside one reading of the clock until they take this long: processors are shared in slices."""
 MOST_SECONDS = 2.0
 """No more repeats of one point once they took this long together; three at least."""
 
@@ -76,7 +76,7 @@ class Backend:
         call()
         self.synchronize()
         seconds = self._once(call, 1)
-        count = max(1, int(LEAST_SECONDS / max(seconds, 1e-9)))
+        count = max(1, int(LEAST_SECONDS[self.kind] / max(seconds, 1e-9)))
         found: list[float] = []
         begin = time.perf_counter()
         while len(found) < REPEATS and (len(found) < 3 or time.perf_counter() - begin < MOST_SECONDS):
@@ -139,8 +139,11 @@ class Mark:
         return float(self.event.elapsed_time(later.event)) / 1e3
 
 
-def open_backend(asked: str | None) -> Backend:
-    """The device to measure: cuda when there is one, else the CPU; raises UsageError for one that is not there."""
+def open_backend(asked: str | None, name: str | None = None) -> Backend:
+    """The device to measure: cuda when there is one, else the CPU; ``name`` is what a cluster file calls it.
+
+    Raises UsageError for a device that is not there.
+    """
     there = torch.cuda.is_available()
     if asked == "cuda" and not there:
         raise UsageError(
@@ -148,8 +151,8 @@ def open_backend(asked: str | None) -> Backend:
             hint="install torch for CUDA or ROCm and check the driver, or measure with --device cpu",
         )
     if asked == "cpu" or not there:
-        return _backend("cpu", _cpu_name(), {"threads": str(torch.get_num_threads())})
-    return _backend("cuda", torch.cuda.get_device_name(), _driver())
+        return _backend("cpu", _cpu_name(), {"threads": str(torch.get_num_threads())}, name)
+    return _backend("cuda", torch.cuda.get_device_name(), _driver(), name)
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -161,12 +164,12 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in said)
 
 
-def _backend(kind: Literal["cuda", "cpu"], said: str, more: dict[str, str]) -> Backend:
+def _backend(kind: Literal["cuda", "cpu"], said: str, more: dict[str, str], asked: str | None) -> Backend:
     try:
         known = catalog.gpu(said) if kind == "cuda" else None
     except KeyError:
         known = None
-    name = known.name if known else _as_name(said)
+    name = asked or (known.name if known else _as_name(said))
     facts = {"device": said, **more, "torch": str(torch.__version__), "python": platform.python_version()}
     return Backend(kind=kind, name=name, family=known.family if known else name, known=known, facts=facts)
 

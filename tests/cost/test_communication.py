@@ -303,6 +303,23 @@ def test_measured_halves_make_an_all_reduce() -> None:
         assert found.reduce_seconds(1e9) == pytest.approx(2.0)
 
 
+def test_each_measured_half_counts_for_itself() -> None:
+    """A scatter that takes twice as long as a gather, as gloo's does; an all-reduce is one of each."""
+    kind = Topology(cluster(pool("p"))).kinds[0]
+    measured: tuple[tuple[Any, float], ...] = (("all-gather", 1.0), ("reduce-scatter", 2.0))
+    points = [
+        LinkPoint(
+            link="node:A100", operation=operation, members=4, size_bytes=size, seconds=factor * size / 1e9
+        )
+        for operation, factor in measured
+        for size in (1e6, 1e9)
+    ]
+    found = tensor_ring(kind, ASSUMED, tp=4, curves=LinkCurves(Calibration(link_points=tuple(points))))
+    assert found.gather_seconds(1e9) == pytest.approx(1.0)
+    assert found.scatter_seconds(1e9) == pytest.approx(2.0)
+    assert found.reduce_seconds(1e9) == pytest.approx(3.0)
+
+
 def test_measured_fabrics_win_for_data_parallel_rings() -> None:
     """By the name of the fabric; a ring inside a node takes the node's curve."""
     spec = cluster(pool("p", nodes=2, nics=1))

@@ -353,3 +353,17 @@ def test_a_share_of_a_layer_gets_its_collectives() -> None:
             estimate(replicas(tp=2), slow_network(), gpt(), calibration).breakdown.tensor_parallel_seconds
         )
     assert found[0] == 0 < found[1]
+
+
+def test_deepspeed_sums_gradients_on_every_rank() -> None:
+    """With ZeRO 1 it takes three passes around the ring, a runtime that scatters two, as ZeRO 0 does in both."""
+    spec, model = slow_network(), gpt(precision="fp32")
+    sync = {
+        (target, zero): estimate(
+            replicas(target, zero), spec, model, Calibration(stacks={target: Stack(overlap=0.0)})
+        ).breakdown.gradient_sync_seconds
+        for target in ("deepspeed", "megatron")
+        for zero in (0, 1)
+    }
+    assert sync["deepspeed", 1] == pytest.approx(1.5 * sync["deepspeed", 0])
+    assert sync["megatron", 1] == pytest.approx(sync["megatron", 0])

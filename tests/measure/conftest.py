@@ -13,7 +13,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch = pytest.importorskip("torch")
     from planner.measure import backend, kernels, layers, training
 
-    monkeypatch.setattr(backend, "LEAST_SECONDS", 1e-3)
+    monkeypatch.setattr(backend, "LEAST_SECONDS", {"cpu": 1e-3})
     monkeypatch.setattr(backend, "REPEATS", 3)
     monkeypatch.setattr(layers, "REPEATS", 3)
     monkeypatch.setattr(training, "REPEATS", 3)

@@ -1,0 +1,85 @@
+"""``python -m tests.rehearsal``: predicted against measured step time of plans on emulated clusters.
+
+Measures what hetplan's own commands measure, predicts, then trains for real; takes about half an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from planner.calibration import Calibration, Stack
+from planner.calibration_file import load_calibration, save_calibration
+from planner.calibration_merge import merged
+from planner.spec.cluster_file import load_cluster
+from planner.spec.model_file import load_model
+from tests.rehearsal.calibrating import measure_devices, measure_networks
+from tests.rehearsal.clusters import CLUSTERS, MODEL, Rehearsed, yaml_text
+from tests.rehearsal.emulation import missing
+from tests.rehearsal.rehearse import Row, rehearse
+from tests.rehearsal.table import markdown
+
+LARGEST_MIB = 16.0
+ON_PROCESSORS = Stack(overlap=0.0, wire=1.0, runtime_bytes=2**29)
+"""DeepSpeed on processors has no streams to hide communication in; curves measure the wire."""
+
+
+def main() -> int:
+    """Run what was asked; 0 also where the machine cannot do it, with the reason."""
+    asked = _options()
+    why = missing()
+    if why:
+        print(f"rehearsal skipped: {why}", file=sys.stderr)  # noqa: T201
+        return 0
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
+        folder = asked.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        chosen = [cluster for cluster in CLUSTERS if not asked.cluster or cluster.name in asked.cluster]
+        rows = [row for cluster in chosen for row in _rehearsed(cluster, folder, asked.steps)]
+    print(markdown(rows))  # noqa: T201
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.rehearsal", description=__doc__)
+    parser.add_argument("--cluster", action="append", choices=[cluster.name for cluster in CLUSTERS])
+    parser.add_argument("--steps", type=int, default=8, help="measured steps of each plan (8)")
+    parser.add_argument(
+        "--folder", type=Path, help="keep calibrations and launch folders here, and use them again"
+    )
+    return parser.parse_args()
+
+
+def _rehearsed(cluster: Rehearsed, folder: Path, steps: int) -> list[Row]:
+    model_file = folder / "model.yaml"
+    model_file.write_text(yaml_text(MODEL), encoding="utf-8")
+    gpus, calibration = _calibrated(cluster, model_file, folder)
+    cluster_file = folder / f"{cluster.name}.yaml"
+    cluster_file.write_text(yaml_text(cluster.document(gpus)), encoding="utf-8")
+    spec, model = load_cluster(cluster_file), load_model(model_file)
+    return rehearse(cluster, spec, model, calibration, folder, steps, _tell)
+
+
+def _calibrated(cluster: Rehearsed, model: Path, folder: Path) -> tuple[dict[str, object], Calibration]:
+    """Measured now, or in an earlier run with the same folder."""
+    kept, declared = folder / f"{cluster.name}-calibration.yaml", folder / f"{cluster.name}-devices.json"
+    if kept.exists() and declared.exists():
+        return json.loads(declared.read_text()), load_calibration(kept)
+    _tell(f"{cluster.name}: calibrating")
+    gpus, devices = measure_devices(cluster.pools, model, folder)
+    found = merged(devices, measure_networks(cluster, folder, LARGEST_MIB))
+    found = merged(found, Calibration(stacks={"deepspeed": ON_PROCESSORS}))
+    declared.write_text(json.dumps(gpus))
+    save_calibration(found, kept)
+    return gpus, found
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""One rehearsal: calibrate an emulated cluster, search, run every plan for real, and set the two times side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+from scipy.stats import spearmanr
+
+from planner.calibration import Calibration
+from planner.cost.estimate import estimate
+from planner.emit.interface import emit, write_folder
+from planner.plan import Plan
+from planner.plan_file import read_short
+from planner.search.solve import search
+from planner.search.values import Limits
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from tests.rehearsal.clusters import Rehearsed, yaml_text
+from tests.rehearsal.running import run, spread
+
+CHOSEN = "hetplan's plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One plan, predicted and run."""
+
+    cluster: str
+    plan: str
+    predicted_seconds: float
+    measured_seconds: float
+    """Median of the steps."""
+    spread: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted_seconds / self.measured_seconds - 1
+
+
+def plans(
+    cluster: Rehearsed, spec: ClusterSpec, model: ModelSpec, calibration: Calibration, folder: Path
+) -> Iterator[tuple[str, Plan]]:
+    """The plan that the search chooses, and those that it is compared with."""
+    best = search(spec, model, calibration, Limits(target="deepspeed"), explain=False).best
+    assert best is not None, "every cluster of the rehearsal has room for the model"
+    yield CHOSEN, best.plan
+    for name, document in cluster.plans.items():
+        path = folder / "short.yaml"
+        path.write_text(yaml_text(document), encoding="utf-8")
+        yield name, read_short(path, spec, model)
+
+
+def rehearse(
+    cluster: Rehearsed,
+    spec: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration,
+    folder: Path,
+    steps: int,
+    tell: Callable[[str], None],
+) -> list[Row]:
+    """Run every plan of a cluster."""
+    rows = []
+    for index, (name, plan) in enumerate(plans(cluster, spec, model, calibration, folder)):
+        predicted = estimate(plan, spec, model, calibration).step_seconds
+        target = folder / f"{cluster.name}-{index}"
+        write_folder(emit(plan, spec, model), target, force=True)
+        seconds = run(target, cluster.nodes, steps)
+        row = Row(
+            cluster=cluster.name,
+            plan=name,
+            predicted_seconds=predicted,
+            measured_seconds=median(seconds),
+            spread=spread(seconds),
+        )
+        tell(f"{row.cluster}: {row.plan}: {predicted:.3f} s predicted, {row.measured_seconds:.3f} s measured")
+        rows.append(row)
+    return rows
+
+
+def rank_correlation(rows: list[Row]) -> float:
+    """Spearman's, of the plans of one cluster."""
+    return float(
+        spearmanr([row.predicted_seconds for row in rows], [row.measured_seconds for row in rows]).statistic
+    )
+
+
+def regret(rows: list[Row]) -> float:
+    """How much longer the chosen plan takes than the fastest measured one, as a share."""
+    chosen = next(row for row in rows if row.plan == CHOSEN)
+    return chosen.measured_seconds / min(row.measured_seconds for row in rows) - 1
+
+
+def mean_error(rows: list[Row]) -> float:
+    """Mean of the errors' sizes."""
+    return mean(abs(row.error) for row in rows)
+
+
+def even_factor(rows: list[Row]) -> tuple[float, float]:
+    """How many times faster the chosen plan is than equal batches: predicted, and measured."""
+    chosen = next(row for row in rows if row.plan == CHOSEN)
+    equal = next(row for row in rows if row.plan.startswith("equal batches"))
+    return (
+        equal.predicted_seconds / chosen.predicted_seconds,
+        equal.measured_seconds / chosen.measured_seconds,
+    )
