@@ -228,7 +228,8 @@ DEVICE: dict[str, str] = {
 }
 NETWORK: dict[str, str] = {
     "file": "Calibration file that was written.",
-    "link_points": "Points that were measured or read.",
+    "link_points": "Points of these links and numbers of devices in the file.",
+    "new_link_points": "Those that this run measured or read.",
     "fits[].link": "node:GPU, or the name of a fabric.",
     "fits[].operation": "The collective, or send.",
     "fits[].members": "Devices of the group.",

@@ -19,25 +19,31 @@ from planner.report.table import FittedTable, number, table, words
 
 
 def network_sections(
-    points: tuple[LinkPoint, ...], calibration: Calibration, path: Path
+    points: tuple[LinkPoint, ...], new: int, calibration: Calibration, path: Path
 ) -> list[RenderableType]:
-    """A line through each curve, and how well its points predict each other."""
+    """A line through each curve, and how well its points predict each other; ``new`` of them are of this run."""
     errors = _own_errors(points, calibration)
-    parts: list[RenderableType] = [
-        section(f"Measured {count(len(points), 'point')} of links, wrote {path}", _fits(points))
-    ]
+    parts: list[RenderableType] = [section(_title(len(points), new, path), _fits(points))]
     return [
         *parts,
         *([section("Each size predicted from the others", error_table(errors))] if errors else []),
     ]
 
 
-def network_document(points: tuple[LinkPoint, ...], calibration: Calibration, path: Path) -> Document:
+def _title(points: int, new: int, path: Path) -> str:
+    old = f", {points - new} were there" if new < points else ""
+    return f"Measured {count(new, 'point')} of links{old}, wrote {path}" if new else f"{path} has all points"
+
+
+def network_document(
+    points: tuple[LinkPoint, ...], new: int, calibration: Calibration, path: Path
+) -> Document:
     """The same as a dictionary."""
     return {
         **head("calibrate network"),
         "file": str(path),
         "link_points": len(points),
+        "new_link_points": new,
         "fits": [
             {
                 "link": fit.link,

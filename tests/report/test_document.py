@@ -62,7 +62,7 @@ def documents() -> dict[str, Document]:
         "validate": validation_document(validation(*measured.several()), 2),
         "calibrate import": calibrate_document(ASSUMED, examples_folder() / "calibration.yaml"),
         "calibrate device": device_document(told()),
-        "calibrate network": network_document(LINKS, Calibration(curve_errors=ERRORS), Path("c.yaml")),
+        "calibrate network": network_document(LINKS, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "calibrate fit": fitted_document(fitted(), CALIBRATION, examples_folder() / "calibration.yaml"),
     }
 

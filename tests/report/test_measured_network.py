@@ -21,7 +21,7 @@ def test_latency_and_rate_of_each_curve() -> None:
     """And the errors of these curves only."""
     others = CurveError(curve="send of 2 over roce", points=3, mean=0.1, largest=0.2)
     calibration = Calibration(curve_errors=(*ERRORS, others))
-    text = drawn(Group(*network_sections(LINKS, calibration, Path("c.yaml"))))
+    text = drawn(Group(*network_sections(LINKS, 3, calibration, Path("c.yaml"))))
     row = next(line for line in text.splitlines() if "ib" in line and "send" in line)
     assert row.split()[:5] == ["ib", "send", "2", "10.0", "1.00"]
     assert "send of 2 over ib" in text
