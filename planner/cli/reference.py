@@ -68,7 +68,7 @@ TABLES: tuple[tuple[str, dict[str, str]], ...] = (
     ("validate", VALIDATE),
     ("calibrate device", DEVICE),
     ("calibrate network", NETWORK),
-    ("calibrate import", CALIBRATE),
+    ("calibrate import and calibrate merge", CALIBRATE),
     ("calibrate fit", FIT),
     ("search, predict, show, explain, check", UNDERSTOOD),
 )

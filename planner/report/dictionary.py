@@ -329,6 +329,7 @@ DOCUMENTS: dict[str, dict[str, str]] = {
     "emit": {**HEAD, **EMIT},
     "validate": {**HEAD, **VALIDATE},
     "calibrate import": {**HEAD, **CALIBRATE},
+    "calibrate merge": {**HEAD, **CALIBRATE},
     "calibrate fit": {**HEAD, **FIT},
     "calibrate device": {**HEAD, **DEVICE},
     "calibrate network": {**HEAD, **NETWORK},

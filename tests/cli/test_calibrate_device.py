@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from planner.calibration_file import load_calibration
+from planner.calibration import Calibration, KernelPoint
+from planner.calibration_file import load_calibration, save_calibration
 from tests.cli.running import Command
 from tests.measure.conftest import quick as quick
 
@@ -84,10 +85,24 @@ def test_the_time_budget_and_ctrl_c_keep_the_points(
 
 def test_a_file_of_other_versions_is_said(hetplan: Command, model: Path) -> None:
     """And goes on."""
-    (model / "c.yaml").write_text("format: hetplan-calibration/1\nprovenance: {torch: '1.0'}\n")
+    from planner.measure.backend import open_backend
+
+    point = KernelPoint(
+        gpu=open_backend("cpu").name,
+        kernel="floor",
+        precision="fp32",
+        shape="64",
+        flops=0.0,
+        moved_bytes=0.0,
+        seconds=1e-6,
+    )
+    before = Calibration(kernel_points=(point,), provenance={"torch": "1.0"})
+    save_calibration(before, model / "c.yaml")
     done = hetplan(*MEASURE, "--minutes", "1e-9")
     assert done.code == 0
     assert done.err.startswith("warning: c.yaml: was measured with torch 1.0, now ")
+    found = load_calibration(model / "c.yaml")
+    assert found.sources[found.kernel_points[0].source] == {"torch": "1.0"}
     assert hetplan(*MEASURE, "--minutes", "1e-9", "--force").err == ""
 
 

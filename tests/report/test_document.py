@@ -61,6 +61,7 @@ def documents() -> dict[str, Document]:
         "emit": emit_document("megatron", examples_folder(), ["README.md"]),
         "validate": validation_document(validation(*measured.several()), 2),
         "calibrate import": calibrate_document(ASSUMED, examples_folder() / "calibration.yaml"),
+        "calibrate merge": calibrate_document(ASSUMED, Path("c.yaml"), "calibrate merge"),
         "calibrate device": device_document(told()),
         "calibrate network": network_document(LINKS, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "calibrate fit": fitted_document(fitted(), CALIBRATION, examples_folder() / "calibration.yaml"),
