@@ -15,7 +15,7 @@ from planner.measure.fit_device import Peaks
 from planner.measure.growth import Limit
 from planner.measure.samples import BUSY
 from planner.report.document import head
-from planner.report.keys import Document
+from planner.report.keys import Document, Json
 from planner.report.layout import bullets, section, warnings_section
 from planner.report.numbers import MISSING, count, gib, percent, significant, time_unit
 from planner.report.table import FittedTable, number, table, words
@@ -136,18 +136,23 @@ def device_document(told: Told) -> Document:
             {"tp": tp, "micro_batch": limit.fits, "out_of_memory": limit.fails}
             for tp, limit in sorted(told.limits.items())
         ],
-        "curve_errors": [
-            {
-                "curve": item.curve,
-                "points": item.points,
-                "mean_error": item.mean,
-                "largest_error": item.largest,
-            }
-            for item in found.curve_errors
-        ],
+        "curve_errors": error_keys(found.curve_errors),
         "declaration": [*declaration(told)],
         "warnings": [*warnings(told)],
     }
+
+
+def error_keys(errors: tuple[CurveError, ...]) -> list[Json]:
+    """Leave-one-out errors as dictionaries."""
+    return [
+        {
+            "curve": item.curve,
+            "points": item.points,
+            "mean_error": item.mean,
+            "largest_error": item.largest,
+        }
+        for item in errors
+    ]
 
 
 def error_table(errors: tuple[CurveError, ...]) -> FittedTable:

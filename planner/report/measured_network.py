@@ -13,7 +13,7 @@ from planner.measure.fit_link import fit_links
 from planner.report.document import head
 from planner.report.keys import Document
 from planner.report.layout import section
-from planner.report.measured_device import error_table
+from planner.report.measured_device import error_keys, error_table
 from planner.report.numbers import MISSING, count, percent, significant
 from planner.report.table import FittedTable, number, table, words
 
@@ -55,15 +55,7 @@ def network_document(
             }
             for fit in fit_links(points)
         ],
-        "curve_errors": [
-            {
-                "curve": item.curve,
-                "points": item.points,
-                "mean_error": item.mean,
-                "largest_error": item.largest,
-            }
-            for item in _own_errors(points, calibration)
-        ],
+        "curve_errors": error_keys(_own_errors(points, calibration)),
     }
 
 
