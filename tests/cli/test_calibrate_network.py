@@ -154,6 +154,49 @@ def test_the_pools_of_a_cluster_file_are_measured(files: Path) -> None:
     assert "this is a bug" not in done.stderr
 
 
+HALF = "format: hetplan-calibration/1\nlink_points:\n- {link: ib, oper"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--fabric", "ib", "-o", "half.yaml"), "half.yaml:4: not YAML"),
+        (("--minutes", "0"), "--minutes: expected a number above 0, got 0"),
+        ((), "processes on 2 nodes: expected --cluster FILE, or --fabric with the network's name"),
+        (("--cluster", "none.yaml"), "none.yaml: no such file"),
+        (("--cluster", "cluster.yaml"), "--cluster: no pool of tiny has the hosts a, b"),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_stops_all_processes(
+    hetplan: Command,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+    rank: int,
+) -> None:
+    """The first process says why, the others end with it; half-written files stay as they are."""
+    pytest.importorskip("torch")
+    from planner.measure import network
+    from planner.measure.backend import open_backend
+
+    sent: list[Any] = [None]
+
+    def broadcast(told: list[Any]) -> None:
+        """As in torch: from the first process."""
+        sent[0] = told[0]
+
+    (files / "half.yaml").write_text(HALF)
+    world = network.World(rank=rank, backend=open_backend("cpu"), hosts=("a", "b"), gpus=("x", "x"))
+    monkeypatch.setattr(network, "open_world", lambda asked: world)
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", broadcast)
+    done = hetplan("calibrate", "network", *arguments)
+    assert (done.code, done.out, sent) == (2, "", [None])
+    assert done.err.startswith(f"error: {message}") or (rank == 1 and done.err == "")
+    assert (files / "half.yaml").read_text() == HALF
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("connection closed by peer")])
 def test_what_was_measured_before_the_end_is_written(
     hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
