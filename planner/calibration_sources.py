@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -17,6 +18,8 @@ LEAST_SPREAD = 0.05
 """Standard deviation of a value at least: two runs on one device differ by more than the repeats of one."""
 MODEL_FACT = "model."
 """Begins the facts that say the shape of a model's measured layers."""
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 Sourced = LayerPoint | LinkPoint | KernelPoint | Constant
 
@@ -142,8 +145,8 @@ def _far(one: _Item, other: _Item) -> bool:
 
 
 def _newer(first: _Item, last: _Item) -> Literal["first", "last", "unknown"]:
-    """By their dates, which are written year first."""
-    if not first.date or not last.date or first.date == last.date:
+    """By their dates, where both are written year first."""
+    if not (_DATE.match(first.date) and _DATE.match(last.date)) or first.date == last.date:
         return "unknown"
     return "first" if first.date > last.date else "last"
 

@@ -134,14 +134,14 @@ class _Record:
         from planner.calibration import Calibration
         from planner.calibration_file import save_calibration
         from planner.calibration_merge import merged
-        from planner.measure.curve_error import with_errors, without_lonely
+        from planner.measure.curve_error import without_lonely
         from planner.measure.resume import with_facts
 
         if not points:
             return
         self.new += points
         found = without_lonely(merged(self._kept, Calibration(link_points=tuple(self.new))))
-        self.latest = with_facts(with_errors(found), self._facts)
+        self.latest = with_facts(found, self._facts)
         save_calibration(self.latest, self.path)
 
     def left_out(self, what: str) -> None:
@@ -149,9 +149,14 @@ class _Record:
         self.missing[what] = None
 
     def report(self, curves: set[Hashable], as_json: bool) -> None:
-        """What the file has of these links and numbers of members; raises UsageError for nothing."""
+        """Errors of the curves, and what the file has of these links and members; raises UsageError for nothing."""
+        from planner.calibration_file import save_calibration
+        from planner.measure.curve_error import with_errors
         from planner.report.measured_network import network_document, network_sections
 
+        if self.new:
+            self.latest = with_errors(self.latest)
+            save_calibration(self.latest, self.path)
         for what in self.missing:
             warn(f"left out: {what}")
         points = tuple(
