@@ -42,6 +42,7 @@ NETWORK: dict[str, str] = {
     "fits[].bytes_per_second": "Bytes of the whole tensor a second on that line; null when the time does not grow.",
     "fits[].mean_error": "Mean relative error of the line at the points.",
     **CURVE_ERRORS,
+    "warnings[]": "What to know before trusting the points.",
 }
 CALIBRATION: dict[str, str] = {
     "file": "The calibration file.",

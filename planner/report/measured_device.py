@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,17 +95,22 @@ def warnings(told: Told) -> Iterator[str]:
         yield f"ended by {told.ended}: the same command measures the rest"
     if told.load:
         yield f"the machine has other work ({', '.join(told.load)}): measure again on an idle one with --force"
-    busy = [f"{what} ±{percent(spread)}" for what, spread in _spreads(told) if spread > BUSY]
-    if busy:
-        more = f" and {len(busy) - SHOWN} more" if len(busy) > SHOWN else ""
-        what = f"repeats differ by more than {percent(BUSY)}, as on a device with other work"
-        yield f"{what}: {'; '.join(busy[:SHOWN])}{more}; --force measures again"
+    yield from busy(_spreads(told))
     if told.model is not None and not told.bytes_measured:
         yield "bytes are not measured on a CPU: the memory of a plan stays that of the formulas"
     if told.model is not None and told.model.drops:
         yield f"{told.model.name} has dropout, the measured layers have none"
     if any(point.without_collectives for point in _layers(told)):
         yield "layers at tp above 1 are one device's share: plans add the collectives by formula or link curve"
+
+
+def busy(spreads: Iterable[tuple[str, float]]) -> Iterator[str]:
+    """A line on the points, in words, whose repeats differ too much; none when none does."""
+    found = [f"{what} ±{percent(spread)}" for what, spread in spreads if spread > BUSY]
+    if found:
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        what = f"repeats differ by more than {percent(BUSY)}, as on a device with other work"
+        yield f"{what}: {'; '.join(found[:SHOWN])}{more}; --force measures again"
 
 
 def _spreads(told: Told) -> Iterator[tuple[str, float]]:

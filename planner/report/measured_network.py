@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from planner.measure.curve_error import link_errors
 from planner.measure.fit_link import fit_links
 from planner.report.document import head
 from planner.report.keys import Document
-from planner.report.layout import section
-from planner.report.measured_device import error_keys, error_table
+from planner.report.layout import section, warnings_section
+from planner.report.measured_device import busy, error_keys, error_table
 from planner.report.numbers import MISSING, count, percent, significant
 from planner.report.table import FittedTable, number, table, words
 
@@ -27,7 +28,17 @@ def network_sections(
     return [
         *parts,
         *([section("Each size predicted from the others", error_table(errors))] if errors else []),
+        *([warnings_section(notes)] if (notes := [*_busy(points)]) else []),
     ]
+
+
+def _busy(points: tuple[LinkPoint, ...]) -> Iterator[str]:
+    """Sizes whose repeats differ too much."""
+    return busy(
+        (f"{point.operation} of {point.members} over {point.link}, {point.size_bytes:g} bytes", point.spread)
+        for point in points
+        if point.spread is not None
+    )
 
 
 def _title(points: int, new: int, path: Path) -> str:
@@ -56,6 +67,7 @@ def network_document(
             for fit in fit_links(points)
         ],
         "curve_errors": error_keys(_own_errors(points, calibration)),
+        "warnings": [*_busy(points)],
     }
 
 

@@ -41,6 +41,9 @@ from tests.report.test_measured_device import told
 from tests.report.test_measured_network import ERRORS, LINKS
 from tests.report.test_validation import validation
 
+NOISY = tuple(replace(point, spread=0.5) for point in LINKS)
+"""Points of a busy network."""
+
 
 def documents() -> dict[str, Document]:
     """One document of every command, as full as it gets."""
@@ -76,7 +79,7 @@ def documents() -> dict[str, Document]:
         ),
         "calibrate merge": calibrate_document(ASSUMED, Path("c.yaml"), "calibrate merge"),
         "calibrate device": device_document(told()),
-        "calibrate network": network_document(LINKS, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
+        "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "calibrate fit": fitted_document(fitted(), CALIBRATION, examples_folder() / "calibration.yaml"),
     }
 
