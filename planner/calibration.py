@@ -84,6 +84,8 @@ class LayerPoint:
     """Most that the allocator held of the device; None when not measured."""
     without_collectives: bool = False
     """True when one device alone ran its share of the layer: the cost model adds the collectives."""
+    source: str = ""
+    """Key of the calibration's ``sources``; empty when unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,8 @@ class KernelPoint:
     seconds: float
     spread: float | None = None
     """Robust relative standard deviation of the repeats."""
+    source: str = ""
+    """Key of the calibration's ``sources``; empty when unknown."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -119,6 +123,10 @@ class LinkPoint:
     """Devices of the group."""
     size_bytes: float
     seconds: float
+    spread: float | None = None
+    """Robust relative standard deviation of the repeats; None when unknown."""
+    source: str = ""
+    """Key of the calibration's ``sources``; empty when unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +161,8 @@ class Constant:
     provenance: Provenance
     spread: float | None = None
     """Relative standard error; None when unknown."""
+    source: str = ""
+    """Key of the calibration's ``sources``; empty when unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +176,7 @@ class Calibration:
     layers: tuple[LayerPoint, ...] = ()
     link_points: tuple[LinkPoint, ...] = ()
     kernel_points: tuple[KernelPoint, ...] = ()
-    """What the constants of families were fitted to; the cost model does not read them."""
+    """What the constants of families were fitted to; the cost model reads those of the optimizer alone."""
     curve_errors: tuple[CurveError, ...] = ()
     residuals: tuple[Residual, ...] = ()
     constants: tuple[Constant, ...] = ()
@@ -176,7 +186,9 @@ class Calibration:
     notes: str = ""
     """Free text for readers."""
     provenance: dict[str, str] = field(default_factory=dict)
-    """What the measurements were made with, for readers: device, driver, torch, date, command."""
+    """What the last measurements were made with, for readers: device, driver, torch, date, command."""
+    sources: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The same for each source that points and constants name."""
 
     def family(self, name: str) -> Family:
         """Constants of a GPU family; the defaults for an unknown one."""

@@ -33,7 +33,14 @@ from planner.calibration_points import (
     lonely,
     repeated,
 )
-from planner.calibration_records import FORMAT, CalibrationRecord, Entry
+from planner.calibration_records import (
+    FORMAT,
+    CalibrationRecord,
+    Entry,
+    KernelEntry,
+    LayerEntry,
+    LinkPointEntry,
+)
 from planner.errors import Problem
 from planner.spec.base import Frozen
 from planner.spec.loose import mappings
@@ -110,6 +117,13 @@ def _conflicts(document: Document) -> Iterator[Problem]:
     for where, curve in lonely(_rows(document, "link_points")):
         what = f"the only size of {curve}, expected at least two"
         yield document.problem(("link_points", where, "size_bytes"), what, "measure a second size")
+    known = document.data.get("sources")
+    for section in ("layers", "link_points", "kernel_points"):
+        for where, row in _rows(document, section):
+            source = row.get("source")
+            if isinstance(source, str) and not (isinstance(known, dict) and source in known):
+                what = f"expected a key of sources, got {source}"
+                yield document.problem((section, where, "source"), what, "leave it out if nobody knows")
 
 
 def _rows(document: Document, section: str) -> Iterator[Row]:
@@ -123,9 +137,9 @@ def _calibration(record: CalibrationRecord) -> Calibration:
         families={name: Family(**_values(part)) for name, part in record.families.items()},
         stacks={name: Stack(**_values(part)) for name, part in record.stacks.items()},
         links={name: Link(**_values(part)) for name, part in links.items()},
-        layers=tuple(LayerPoint(**point.model_dump()) for point in record.layers),
-        link_points=tuple(LinkPoint(**point.model_dump()) for point in record.link_points),
-        kernel_points=tuple(KernelPoint(**point.model_dump()) for point in record.kernel_points),
+        layers=tuple(LayerPoint(**_fields(point)) for point in record.layers),
+        link_points=tuple(LinkPoint(**_fields(point)) for point in record.link_points),
+        kernel_points=tuple(KernelPoint(**_fields(point)) for point in record.kernel_points),
         curve_errors=tuple(CurveError(**item.model_dump()) for item in record.curve_errors),
         residuals=tuple(Residual(**item.model_dump()) for item in record.residuals),
         constants=tuple(
@@ -137,7 +151,13 @@ def _calibration(record: CalibrationRecord) -> Calibration:
         default_spread=record.default_spread,
         notes=record.notes,
         provenance=record.provenance,
+        sources=record.sources,
     )
+
+
+def _fields(point: LayerEntry | LinkPointEntry | KernelEntry) -> dict[str, Any]:
+    """What a point is made of; a source that is absent is an empty one."""
+    return {**point.model_dump(), "source": point.source or ""}
 
 
 def _given(record: Frozen) -> list[str]:
@@ -162,7 +182,11 @@ def _constants(name: str, record: Frozen) -> Iterator[Constant]:
         default = type(record).model_fields[key].default
         if entry.provenance != "assumed" or entry.spread is not None or entry.value == default:
             yield Constant(
-                name=f"{name}.{key}", value=entry.value, provenance=entry.provenance, spread=entry.spread
+                name=f"{name}.{key}",
+                value=entry.value,
+                provenance=entry.provenance,
+                spread=entry.spread,
+                source=entry.source or "",
             )
 
 
@@ -172,6 +196,7 @@ def _data(calibration: Calibration) -> dict[str, Any]:
     data: dict[str, Any] = {
         "notes": calibration.notes,
         "provenance": calibration.provenance,
+        "sources": calibration.sources,
     }
     if calibration.default_spread != ASSUMED.default_spread:
         data["default_spread"] = _number(calibration.default_spread)
@@ -192,14 +217,14 @@ def _constant(value: float, known: Constant | None) -> dict[str, Any]:
     entry = {"value": _number(value), "provenance": known.provenance if known else "assumed"}
     if known is not None and known.spread is not None:
         entry["spread"] = _number(known.spread)
-    return entry
+    return entry | ({"source": known.source} if known is not None and known.source else {})
 
 
 def _point(point: Any) -> dict[str, Any]:
     return {
         key: _number(value)
         for key, value in asdict(point).items()
-        if value is not None and value is not False
+        if value is not None and value is not False and (key, value) != ("source", "")
     }
 
 

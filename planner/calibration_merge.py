@@ -33,9 +33,12 @@ def name_key(name: str) -> str:
 
 
 def link_name_key(name: str) -> str:
-    """The part of a link's name that counts: a GPU's name as elsewhere, a fabric's as it is written."""
+    """The part of a link's name that counts: a GPU's name as elsewhere, fabrics as written, from either end."""
     kind, colon, gpu = name.partition(":")
-    return f"{kind}:{name_key(gpu)}" if colon else name
+    if colon:
+        return f"{kind}:{name_key(gpu)}"
+    fabrics = name.split("+")
+    return "+".join(min(fabrics, fabrics[::-1]))
 
 
 def layer_key(point: LayerPoint) -> Hashable:
@@ -71,6 +74,7 @@ def merged(base: Calibration, own: Calibration) -> Calibration:
         default_spread=spread,
         notes=own.notes or base.notes,
         provenance={**base.provenance, **own.provenance},
+        sources={**base.sources, **own.sources},
     )
 
 

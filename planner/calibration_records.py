@@ -22,9 +22,10 @@ FORMAT = "hetplan-calibration/1"
 
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-LinkName = Annotated[
-    str, Field(min_length=1, max_length=110, pattern=r"^(node:)?[A-Za-z0-9][A-Za-z0-9._-]*$")
-]
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+LINK_PATTERN = rf"^(node:{_NAME}|{_NAME}(\+{_NAME})*)$"
+"""``node:`` and a device, a fabric, or fabrics joined by +."""
+LinkName = Annotated[str, Field(min_length=1, max_length=110, pattern=LINK_PATTERN)]
 
 
 class Entry(Frozen):
@@ -35,6 +36,8 @@ class Entry(Frozen):
     """Relative standard error of the value; unknown when absent."""
     provenance: Provenance = "measured"
     """measured, fitted, datasheet or assumed."""
+    source: Name | None = None
+    """Key of sources."""
 
 
 class ShareEntry(Entry):
@@ -198,7 +201,7 @@ class LinkPointRecord(Frozen):
     """Measured seconds of one collective or send of a size."""
 
     link: LinkName
-    """node:<gpu> inside a node, or the name of a fabric."""
+    """node:<gpu> inside a node, or the name of a fabric; fabrics joined by + through gateways."""
     operation: Operation
     """The collective, or a send."""
     members: Annotated[int, Field(ge=2)]
@@ -207,6 +210,29 @@ class LinkPointRecord(Frozen):
     """Bytes of the whole tensor."""
     seconds: PositiveFloat
     """Seconds of one operation."""
+    spread: NonNegativeFloat | None = None
+    """Robust relative standard deviation of the repeats."""
+
+
+class LayerEntry(LayerRecord):
+    """A measured layer of a calibration file."""
+
+    source: Name | None = None
+    """Key of sources."""
+
+
+class KernelEntry(KernelRecord):
+    """A measured kernel of a calibration file."""
+
+    source: Name | None = None
+    """Key of sources."""
+
+
+class LinkPointEntry(LinkPointRecord):
+    """A measured collective or send of a calibration file."""
+
+    source: Name | None = None
+    """Key of sources."""
 
 
 class CalibrationRecord(Frozen):
@@ -217,7 +243,9 @@ class CalibrationRecord(Frozen):
     notes: str = ""
     """Free text."""
     provenance: dict[Name, str] = Field(default_factory=dict)
-    """What the measurements were made with; free text by name."""
+    """What the last measurements were made with; free text by name."""
+    sources: dict[Name, dict[Name, str]] = Field(default_factory=dict)
+    """The same for each source that points and constants name."""
     default_spread: PositiveFloat = ASSUMED.default_spread
     """Relative standard error of a step time where no residual is known."""
     families: dict[Name, FamilyRecord] = Field(default_factory=dict)
@@ -228,11 +256,11 @@ class CalibrationRecord(Frozen):
     """Constants of networks between nodes, by kind."""
     residuals: tuple[ResidualRecord, ...] = ()
     """How far the fit is from its measurements, by family and stack."""
-    layers: tuple[LayerRecord, ...] = ()
+    layers: tuple[LayerEntry, ...] = ()
     """Measured layers."""
-    link_points: tuple[LinkPointRecord, ...] = ()
+    link_points: tuple[LinkPointEntry, ...] = ()
     """Measured collectives and sends."""
-    kernel_points: tuple[KernelRecord, ...] = ()
+    kernel_points: tuple[KernelEntry, ...] = ()
     """Measured kernels."""
     curve_errors: tuple[CurveErrorRecord, ...] = ()
     """Leave-one-out errors of fitted curves."""

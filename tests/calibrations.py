@@ -76,11 +76,18 @@ CURVE_ERRORS = st.builds(
 @st.composite
 def link_curves(draw: st.DrawFn) -> list[LinkPoint]:
     """Two sizes or more of one operation."""
-    link = draw(st.sampled_from(["ib", "roce-1", "node:A100"]))
+    link = draw(st.sampled_from(["ib", "roce-1", "node:A100", "eth+wan"]))
     operation: Any = draw(st.sampled_from(get_args(Operation)))
     members = draw(st.integers(2, 64))
     return [
-        LinkPoint(link=link, operation=operation, members=members, size_bytes=size, seconds=draw(POSITIVE))
+        LinkPoint(
+            link=link,
+            operation=operation,
+            members=members,
+            size_bytes=size,
+            seconds=draw(POSITIVE),
+            spread=draw(SPREADS),
+        )
         for size in draw(st.lists(POSITIVE, min_size=2, max_size=3, unique=True))
     ]
 

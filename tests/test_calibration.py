@@ -145,3 +145,6 @@ def test_names_compare_without_case_dashes_and_underscores() -> None:
     inside = replace(link(1, 1), link="node:A100-SXM")
     assert link_key(inside) == link_key(replace(inside, link="node:a100sxm"))
     assert link_key(link(1, 1)) != link_key(replace(link(1, 1), link="i-b"))
+    joined = replace(link(1, 1), link="eth+hub+wan")
+    assert link_key(joined) == link_key(replace(joined, link="wan+hub+eth"))
+    assert link_key(joined) != link_key(replace(joined, link="hub+eth+wan"))

@@ -17,6 +17,7 @@ from planner import __version__
 from planner.cli.calibrate import import_tables
 from planner.cli.calibrate_device import measure_device
 from planner.cli.calibrate_fit import fit_constants
+from planner.cli.calibrate_merge import merge_files
 from planner.cli.calibrate_network import measure_network
 from planner.cli.check import check
 from planner.cli.compare import compare
@@ -77,6 +78,7 @@ for _name, _writer in (
     ("network", measure_network),
     ("fit", fit_constants),
     ("import", import_tables),
+    ("merge", merge_files),
 ):
     calibrate.command(_name)(_interruptible(_writer))
 app.add_typer(calibrate, name="calibrate")

@@ -86,8 +86,7 @@ def measure_device(
     """
     require_torch()
     require_writable(output, EXAMPLE)
-    if minutes is not None and not minutes > 0:
-        raise UsageError(f"--minutes: expected a number above 0, got {minutes:g}")
+    seconds = budget_seconds(minutes)
     choices("--device", device, ("cuda", "cpu"))
     spec = _model(model, precision, sequence_length)
     from planner.measure.backend import open_backend
@@ -99,11 +98,11 @@ def measure_device(
         tps=integers("--tp", tp) or (1,),
         zeros=integers("--zero", zero, least=0, most=3) or (),
         largest=largest_micro_batch,
-        seconds=float("inf") if minutes is None else 60 * minutes,
+        seconds=seconds,
     )
     backend = open_backend(device, checked_name(name))
     facts = facts_of(backend, spec, " ".join(["hetplan", *sys.argv[1:]]))
-    kept, warnings = resumable(before(output, force), backend.name, facts, spec)
+    kept, warnings = resumable(before(output, force), facts, backend.name, spec)
     for line in warnings:
         warn(f"{output}: {line}")
     writer = _Writer(output, facts)
@@ -115,6 +114,13 @@ def measure_device(
     _tell(session, writer, request, backend, ended, as_json)
     if ended == "Ctrl-C":
         raise KeyboardInterrupt
+
+
+def budget_seconds(minutes: float | None) -> float:
+    """The time budget, infinite without one; raises UsageError for one that is not above 0."""
+    if minutes is not None and not minutes > 0:
+        raise UsageError(f"--minutes: expected a number above 0, got {minutes:g}")
+    return float("inf") if minutes is None else 60 * minutes
 
 
 def require_torch() -> None:
@@ -142,11 +148,12 @@ def _model(path: Path | None, precision: str | None, length: int | None) -> Mode
 
 
 def before(output: Path, force: bool) -> Calibration:
-    """What the output holds already."""
+    """What the output holds already, each point with its source."""
     from planner.calibration import ASSUMED
     from planner.calibration_file import load_calibration
+    from planner.calibration_sources import sourced
 
-    return ASSUMED if force or not output.is_file() else load_calibration(output)
+    return ASSUMED if force or not output.is_file() else sourced(load_calibration(output))
 
 
 def _run(session: Session) -> str:

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Hashable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from planner.calibration_merge import link_key, link_name_key
 from planner.cli.calibrate import EXAMPLE, Force
-from planner.cli.calibrate_device import Minutes, Output, before, require_torch
+from planner.cli.calibrate_device import Minutes, Output, before, budget_seconds, require_torch
+from planner.cli.exits import BAD_INPUT
 from planner.cli.files import require_writable
 from planner.cli.options import AsJson, choices
 from planner.cli.output import show, show_document, warn
 from planner.errors import HetplanError, UsageError
 
 if TYPE_CHECKING:
-    from planner.calibration import LinkPoint
-    from planner.measure.network import World
+    from planner.calibration import Calibration, LinkPoint
+    from planner.measure.network import Work, World
 
+Cluster = Annotated[
+    Path | None,
+    typer.Option("--cluster", metavar="FILE", help="Cluster file that says which pool each host is in."),
+]
 Fabric = Annotated[
-    str | None, typer.Option("--fabric", metavar="NAME", help="Name of the network between the nodes.")
+    str | None,
+    typer.Option(
+        "--fabric",
+        metavar="NAME",
+        help="Name of the network between the nodes; with --cluster, measure this one only.",
+    ),
 ]
 LargestSize = Annotated[
     float, typer.Option("--largest-mib", metavar="MIB", min=0.01, help="Largest tensor, MiB.")
@@ -52,6 +65,7 @@ Members = Annotated[
 
 def measure_network(
     output: Output = Path(EXAMPLE),
+    cluster: Cluster = None,
     fabric: Fabric = None,
     largest_mib: LargestSize = 256.0,
     minutes: Minutes = None,
@@ -63,73 +77,188 @@ def measure_network(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the networks inside a node and between nodes.
+    """Measure the networks inside a node, between the nodes of a pool, and across pools.
 
-    Runs on every device under torchrun; the first process writes. An output that exists keeps its other points.
+    Runs on every device under torchrun; the first process reads and writes the files. An output that exists is
+    gone on with: points that it has are not measured again, unless --force is given. Ctrl-C and --minutes keep
+    what was measured.
     """
     require_writable(output, EXAMPLE)
     if from_nccl_tests is not None:
-        points = _read(from_nccl_tests, link, operation, members)
-        _finish(output, force, points, {"nccl-tests": str(from_nccl_tests)}, as_json)
+        _import(from_nccl_tests, output, force, link, operation, members, as_json)
         return
     if link or operation or members:
         raise UsageError("--link, --operation and --members: expected --from-nccl-tests FILE with them")
     require_torch()
     choices("--device", device, ("cuda", "cpu"))
-    from planner.measure.network import close_world, everyones_points, open_world
+    asked = _Asked(output, cluster, fabric, int(largest_mib * 2**20), budget_seconds(minutes), force)
+    from planner.measure.network import FirstStoppedError, close_world, open_world
 
     world = open_world(device)
     try:
-        found, failure = _measured(world, fabric, largest_mib, minutes)
-        if failure is None:
-            found = everyones_points(found)
+        _measure(world, asked, as_json)
+    except FirstStoppedError:
+        # The first process has said why.
+        raise typer.Exit(BAD_INPUT) from None
+    except RuntimeError as error:
+        what = f"calibrate network: rank {world.rank}: {str(error).splitlines()[0]}"
+        hint = f"the first process has written its points so far to {output}"
+        raise HetplanError(what, hint=hint) from None
     finally:
         close_world()
-    if world.rank == 0:
-        _finish(output, force, found, world.backend.facts, as_json)
-    if isinstance(failure, RuntimeError):
-        what = f"calibrate network: rank {world.rank}: {str(failure).splitlines()[0]}"
-        raise HetplanError(what, hint=f"the first process has written its points so far to {output}")
-    if failure is not None:
-        raise failure
 
 
-def _measured(
-    world: World, fabric: str | None, largest_mib: float, minutes: float | None
-) -> tuple[tuple[LinkPoint, ...], BaseException | None]:
-    """The points of this process, and what ended it: Ctrl-C, or another process that is gone."""
-    from planner.measure.network import measure_network as measure
-    from planner.measure.network import teams
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Options of a measurement."""
 
-    found: list[LinkPoint] = []
-    left_out: dict[str, None] = {}
-    groups = teams(world.hosts, world.gpus, fabric)
-    limit = float("inf") if minutes is None else 60 * minutes
-    complete, failure = False, None
-    try:
-        complete = measure(
-            world,
-            groups,
-            int(largest_mib * 2**20),
-            limit,
-            found.append,
-            lambda what: left_out.update({what: None}),
-        )
-    except (KeyboardInterrupt, RuntimeError) as error:
-        failure = error
-    if world.rank == 0:
-        for what in left_out:
+    output: Path
+    cluster: Path | None
+    fabric: str | None
+    largest_bytes: int
+    seconds: float
+    force: bool
+
+
+class _Record:
+    """The output of the first process: written after every curve."""
+
+    def __init__(self, path: Path, kept: Calibration, facts: dict[str, str]) -> None:
+        self.path, self.latest = path, kept
+        self.new: list[LinkPoint] = []
+        self.missing: dict[str, None] = {}
+        self._kept, self._facts = kept, facts
+
+    def keep(self, points: tuple[LinkPoint, ...]) -> None:
+        """Write what there is; a curve of one size waits for its second."""
+        from planner.calibration import Calibration
+        from planner.calibration_file import save_calibration
+        from planner.calibration_merge import merged
+        from planner.measure.curve_error import without_lonely
+        from planner.measure.resume import with_facts
+
+        if not points:
+            return
+        self.new += points
+        found = without_lonely(merged(self._kept, Calibration(link_points=tuple(self.new))))
+        self.latest = with_facts(found, self._facts)
+        save_calibration(self.latest, self.path)
+
+    def left_out(self, what: str) -> None:
+        """Remember it for the end."""
+        self.missing[what] = None
+
+    def report(self, curves: set[Hashable], as_json: bool) -> None:
+        """Errors of the curves, and what the file has of these links and members; raises UsageError for nothing."""
+        from planner.calibration_file import save_calibration
+        from planner.measure.curve_error import with_errors
+        from planner.report.measured_network import network_document, network_sections
+
+        if self.new:
+            self.latest = with_errors(self.latest)
+            save_calibration(self.latest, self.path)
+        for what in self.missing:
             warn(f"left out: {what}")
-        if not complete:
-            warn("ended before all was measured")
-    return tuple(found), failure
+        points = tuple(
+            point for point in self.latest.link_points if (link_name_key(point.link), point.members) in curves
+        )
+        if not points:
+            what = "calibrate network: nothing was measured"
+            raise UsageError(what, hint="give it more time or larger tensors")
+        new = len(set(map(link_key, points)) & set(map(link_key, self.new)))
+        if as_json:
+            show_document(network_document(points, new, self.latest, self.path))
+            return
+        then = f"hetplan search CLUSTER MODEL --calibration {self.path}"
+        show(*network_sections(points, new, self.latest, self.path), then=then)
+
+
+def _measure(world: World, asked: _Asked, as_json: bool) -> None:
+    """Measure, write and report on the first process; whatever ends it, the points so far are written."""
+    from planner.calibration import ASSUMED
+    from planner.cli.progress import measuring
+    from planner.measure.network import agreed
+    from planner.measure.network import measure_network as measure
+    from planner.measure.resume import facts_of
+
+    facts = facts_of(world.backend, None, " ".join(["hetplan", *sys.argv[1:]]))
+    first = world.rank == 0
+    kept = ASSUMED
+
+    def decide() -> Work:
+        nonlocal kept
+        kept = _kept(asked, facts)
+        return _work(world, asked, kept)
+
+    work = agreed(world, decide)
+    record = _Record(asked.output, kept, facts)
+    complete = False
+    try:
+        with measuring(first) as tell:
+            complete = measure(world, work, record, tell)
+    finally:
+        if first:
+            if not complete:
+                warn("ended before all was measured: the same command goes on")
+            record.report({(link_name_key(team.link), len(team.ranks)) for team in work.teams}, as_json)
+
+
+def _kept(asked: _Asked, facts: dict[str, str]) -> Calibration:
+    """What the output has already."""
+    from planner.measure.resume import resumable
+
+    found, warnings = resumable(before(asked.output, asked.force), facts)
+    for line in warnings:
+        warn(f"{asked.output}: {line}")
+    return found
+
+
+def _work(world: World, asked: _Asked, kept: Calibration) -> Work:
+    """Groups by the cluster file, or by host names alone, and what is known of them."""
+    from planner.measure.network import Work
+    from planner.measure.teams import cluster_teams, teams
+
+    if asked.cluster is None:
+        groups = teams(world.hosts, world.gpus, asked.fabric)
+    else:
+        from planner.spec.cluster_file import load_cluster
+
+        groups, notes = cluster_teams(load_cluster(asked.cluster), world.hosts, world.gpus, asked.fabric)
+        for line in notes:
+            warn(f"{asked.cluster}: {line}")
+    return Work(
+        teams=groups,
+        largest_bytes=asked.largest_bytes,
+        seconds=asked.seconds,
+        known=frozenset(link_key(point) for point in kept.link_points),
+    )
+
+
+def _import(
+    text: Path,
+    output: Path,
+    force: bool,
+    link: str | None,
+    operation: str | None,
+    members: int | None,
+    as_json: bool,
+) -> None:
+    """What nccl-tests printed becomes points."""
+    from planner.measure.resume import run_facts
+
+    points = _read(text, link, operation, members)
+    facts = {"nccl-tests": str(text), **run_facts(" ".join(["hetplan", *sys.argv[1:]]))}
+    record = _Record(output, before(output, force), facts)
+    record.keep(points)
+    record.report({(link_name_key(point.link), point.members) for point in points}, as_json)
 
 
 def _read(path: Path, link: str | None, operation: str | None, members: int | None) -> tuple[LinkPoint, ...]:
     from planner.calibration import Operation
+    from planner.calibration_records import LINK_PATTERN
     from planner.measure.nccl_tests import read_nccl_tests
 
-    if link is None or not re.fullmatch(r"(node:)?[A-Za-z0-9][A-Za-z0-9._-]*", link):
+    if link is None or not re.fullmatch(LINK_PATTERN, link):
         got = "" if link is None else f", got {link!r}"
         raise UsageError(
             f"--from-nccl-tests: expected --link with the name of the link{got}",
@@ -138,33 +267,3 @@ def _read(path: Path, link: str | None, operation: str | None, members: int | No
     choices("--operation", operation, get_args(Operation))
     known: dict[str, Operation] = {name: name for name in get_args(Operation)}
     return read_nccl_tests(path, link, None if operation is None else known[operation], members)
-
-
-def _finish(
-    output: Path, force: bool, points: tuple[LinkPoint, ...], facts: dict[str, str], as_json: bool
-) -> None:
-    """Write, and say what was found."""
-    from datetime import UTC, datetime
-
-    from planner.calibration import Calibration
-    from planner.calibration_file import save_calibration
-    from planner.calibration_merge import merged
-    from planner.measure.curve_error import with_errors, without_lonely
-    from planner.report.measured_network import network_document, network_sections
-
-    told = {"date": datetime.now(UTC).date().isoformat(), "command": " ".join(["hetplan", *sys.argv[1:]])}
-    own = Calibration(link_points=points, provenance={**facts, **told})
-    found = without_lonely(merged(before(output, force), own))
-    points = tuple(point for point in points if point in found.link_points)
-    if not points:
-        raise UsageError(
-            "calibrate network: nothing was measured", hint="give it more time or larger tensors"
-        )
-    found = with_errors(found)
-    save_calibration(found, output)
-    if as_json:
-        show_document(network_document(points, found, output))
-        return
-    show(
-        *network_sections(points, found, output), then=f"hetplan search CLUSTER MODEL --calibration {output}"
-    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.inputs import read_calibration, with_calibration
+from planner.cli.inputs import read_calibration, warn_of_doubts, with_calibration
 from planner.cli.options import AsJson, CalibrationFile, PlanFiles
 from planner.cli.output import show, show_document
 from planner.cli.saved import read_priced, warn_of_other_calibration
@@ -60,6 +60,7 @@ def compare(
         )
     constants = read_calibration(calibration)
     first, contenders = _contenders(plans, constants, calibration)
+    warn_of_doubts(calibration, constants, first.cluster, first.model)
     if baselines:
         contenders += _today(first, constants)
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.cli.inputs import read_calibration, with_calibration
+from planner.cli.inputs import read_calibration, warn_of_doubts, with_calibration
 from planner.cli.options import AsJson, CalibrationFile, SavedPlan
 from planner.cli.output import show, show_document
 from planner.cli.saved import considered_in, proof_in, read_priced, warn_of_other_calibration
@@ -34,6 +34,7 @@ def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJso
     constants = read_calibration(calibration)
     saved, scored = read_priced(plan, constants)
     warn_of_other_calibration(plan, saved, calibration)
+    warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     around = neighbours(saved.plan, saved.cluster, saved.model, constants)
     lost = considered_in(saved)
     binds = binding(saved.plan, Estimator(saved.cluster, saved.model, constants))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.cli.options import choices
+from planner.cli.output import warn
 
 if TYPE_CHECKING:
     from planner.calibration import Calibration
@@ -60,8 +61,19 @@ def read_calibration(path: Path | None) -> Calibration:
     """What ships with the package; what the file says, where there is one, wins over it."""
     from planner.calibration_file import load_calibration, shipped
     from planner.calibration_merge import merged
+    from planner.calibration_sources import sourced
 
-    return shipped() if path is None else merged(shipped(), load_calibration(path))
+    return shipped() if path is None else merged(shipped(), sourced(load_calibration(path)))
+
+
+def warn_of_doubts(path: Path | None, read: Calibration, cluster: ClusterSpec, model: ModelSpec) -> None:
+    """Say on stderr where the user's calibration was measured with something else than what it is used for."""
+    from planner.report.calibration_doubts import doubts
+
+    if path is None:
+        return
+    for line in doubts(read, cluster, model):
+        warn(f"{path}: {line}")
 
 
 def used_calibration(path: Path | None) -> UsedCalibration | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.inputs import Overrides, read_calibration, read_inputs, with_calibration
+from planner.cli.inputs import Overrides, read_calibration, read_inputs, warn_of_doubts, with_calibration
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -51,6 +51,7 @@ def predict(
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     constants = read_calibration(calibration)
+    warn_of_doubts(calibration, constants, found_cluster, found_model)
     scored = _priced(plan, found_cluster, found_model, constants)
     if as_json:
         show_document(plan_document("predict", scored, found_cluster, found_model, None))

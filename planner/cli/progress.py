@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-    from planner.measure.session import Event
+    from planner.measure.samples import Event
     from planner.search.values import Reporter
 
 
@@ -41,9 +41,9 @@ def state(best_seconds: float | None, bound_seconds: float) -> str:
 
 
 @contextmanager
-def measuring() -> Iterator[Callable[[Event], None]]:
-    """A bar of measured points on a terminal, else silence."""
-    if not sys.stderr.isatty():
+def measuring(shown: bool = True) -> Iterator[Callable[[Event], None]]:
+    """A bar of measured points on a terminal, else silence; silence too where another process shows it."""
+    if not shown or not sys.stderr.isatty():
         yield lambda event: None
         return
     with _bar() as bar:

@@ -16,16 +16,12 @@ from planner.cli.app import app
 from planner.cli.exits import MEANINGS
 from planner.report.dictionary import (
     BINDING,
-    CALIBRATE,
     CHECK,
     COMPARE,
     CONSIDERED,
-    DEVICE,
     EMIT,
-    FIT,
     HEAD,
     NEIGHBOURS,
-    NETWORK,
     PARETO,
     PLAN,
     RANKS,
@@ -33,6 +29,7 @@ from planner.report.dictionary import (
     UNDERSTOOD,
     VALIDATE,
 )
+from planner.report.dictionary_calibrate import CALIBRATE, CALIBRATION, DEVICE, FIT, NETWORK
 
 INTRODUCTION = """\
 # Command line
@@ -66,9 +63,10 @@ TABLES: tuple[tuple[str, dict[str, str]], ...] = (
     ("check", CHECK),
     ("emit", EMIT),
     ("validate", VALIDATE),
+    ("show calibration", CALIBRATION),
     ("calibrate device", DEVICE),
     ("calibrate network", NETWORK),
-    ("calibrate import", CALIBRATE),
+    ("calibrate import and calibrate merge", CALIBRATE),
     ("calibrate fit", FIT),
     ("search, predict, show, explain, check", UNDERSTOOD),
 )

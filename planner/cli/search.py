@@ -11,7 +11,7 @@ from planner.cli.asked import Asked
 from planner.cli.exits import ANSWER, INFEASIBLE, INTERRUPTED, NO_PLAN_IN_TIME
 from planner.cli.files import require_writable
 from planner.cli.goal import MaxCost, MinSpeed, ObjectiveName, Pareto, UseAtMost, read_goal, require_one_plan
-from planner.cli.inputs import Overrides, read_calibration, read_inputs, used_calibration
+from planner.cli.inputs import Overrides, read_calibration, read_inputs, used_calibration, warn_of_doubts
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -121,10 +121,12 @@ def search(
     goal = read_goal(
         cluster, found_cluster, objective, max_cost_per_token, min_tokens_per_second, use_at_most, pareto
     )
+    constants = read_calibration(calibration)
+    warn_of_doubts(calibration, constants, found_cluster, found_model)
     asked = Asked(
         cluster=found_cluster,
         model=found_model,
-        calibration=read_calibration(calibration),
+        calibration=constants,
         used=used_calibration(calibration),
         limits=limits,
         goal=goal,

@@ -1,13 +1,15 @@
-"""``hetplan show``: a plan in full."""
+"""``hetplan show``: a plan in full, or a calibration file."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from planner.cli.inputs import read_calibration, with_calibration
-from planner.cli.options import AsJson, CalibrationFile, SavedPlan
+import typer
+
+from planner.cli.inputs import Overrides, read_calibration, read_inputs, warn_of_doubts, with_calibration
+from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document
 from planner.cli.saved import proof_in, read_priced, warn_of_other_calibration
 from planner.errors import UsageError
@@ -18,20 +20,45 @@ if TYPE_CHECKING:
     from planner.calibration import Calibration
     from planner.plan_file import PlanFile
     from planner.search.values import Scored
+    from planner.spec.cluster import ClusterSpec
+    from planner.spec.model import ModelSpec
+
+Shown = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Plan file written by search -o, or calibration file.")
+]
+Cluster = Annotated[
+    Path | None,
+    typer.Option("--cluster", metavar="FILE", help="What a calibration has measured of this cluster."),
+]
+Model = Annotated[
+    Path | None, typer.Option("--model", metavar="FILE", help="Likewise of this model, with --cluster.")
+]
 
 
-def show_plan(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJson = False) -> None:
+def show_plan(
+    plan: Shown,
+    calibration: CalibrationFile = None,
+    cluster: Cluster = None,
+    model: Model = None,
+    as_json: AsJson = False,
+) -> None:
     """Show a plan in full, or a calibration file.
 
     Prints a plan's stages, time, memory by component, and which ranks run where; a calibration's constants and
-    curves.
+    curves, and with --cluster, what of a cluster and a model is measured, assumed or missing.
     """
     if _is_calibration(plan):
-        _show_calibration(plan, as_json)
+        _show_calibration(plan, cluster, model, as_json)
         return
+    if cluster is not None or model is not None:
+        raise UsageError(
+            f"--cluster and --model: expected a calibration file, {plan} is none",
+            hint="a plan file has its own cluster and model",
+        )
     constants = read_calibration(calibration)
     saved, scored = read_priced(plan, constants)
     warn_of_other_calibration(plan, saved, calibration)
+    warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     if as_json:
         from planner.report.document import plan_document
 
@@ -51,18 +78,36 @@ def _is_calibration(path: Path) -> bool:
         return False  # reading it as a plan says what is wrong
 
 
-def _show_calibration(path: Path, as_json: bool) -> None:
-    from planner.calibration_file import load_calibration
-    from planner.report.calibration_curves import calibration_sections
+def _show_calibration(path: Path, cluster: Path | None, model: Path | None, as_json: bool) -> None:
+    from planner.calibration_file import load_calibration, shipped
+    from planner.calibration_sources import sourced
+    from planner.report.calibration_coverage import coverage, coverage_section
+    from planner.report.calibration_curves import calibration_document, calibration_sections
 
+    found = sourced(load_calibration(path))
+    known_cluster, known_model = _what_for(cluster, model)
+    rows = coverage(found, shipped(), known_cluster, known_model) if known_cluster else None
     if as_json:
-        raise UsageError(
-            f"show --json: expected a plan file, {path} is a calibration", hint="leave out --json"
-        )
+        show_document(calibration_document(found, path, rows))
+        return
     show(
-        *calibration_sections(load_calibration(path), path),
-        then=f"hetplan search CLUSTER MODEL --calibration {path}",
+        *calibration_sections(found, path),
+        coverage_section(rows, known_cluster, known_model) if rows and known_cluster else None,
+        then=f"hetplan search {cluster or 'CLUSTER'} {model or 'MODEL'} --calibration {path}",
     )
+
+
+def _what_for(cluster: Path | None, model: Path | None) -> tuple[ClusterSpec | None, ModelSpec | None]:
+    """The files of --cluster and --model; every problem of both is reported at once."""
+    if cluster is None:
+        if model is not None:
+            raise UsageError("--model: expected --cluster FILE with it")
+        return None, None
+    if model is not None:
+        return read_inputs(cluster, model, Overrides())
+    from planner.spec.cluster_file import load_cluster
+
+    return load_cluster(cluster), None
 
 
 def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[RenderableType | None]:

@@ -279,17 +279,25 @@ OPTIMIZER_STATES = {"adamw": 24.0, "sgd": 16.0}
 """Bytes read and written for the fp32 weight and the moments of one element; SGD with momentum has one less."""
 
 
-def optimizer_seconds(parameters: float, kind: Kind, model: ModelSpec, calibration: Calibration) -> float:
+def optimizer_seconds(
+    parameters: float,
+    kind: Kind,
+    model: ModelSpec,
+    calibration: Calibration,
+    update_seconds: float | None = None,
+) -> float:
     """Seconds to update ``parameters`` elements on one device.
 
-    Besides the states: the gradient is copied to fp32, measured for clipping, read and cleared, and the working copy
-    of the weight is written.
+    The update reads the gradient and moves the states, or takes ``update_seconds`` where somebody has measured it.
+    Besides, the gradient is copied to fp32, measured for clipping and cleared, and the working copy of the weight
+    is written.
     """
     device = Device(kind, calibration, model.training.precision)
-    gradients = (2.0 + 4.0 if model.training.precision in MIXED else 0.0) + 4.0 + 4.0 + 4.0
-    weight = device.size if model.training.precision in MIXED else 0.0
-    moved = parameters * (OPTIMIZER_STATES[model.training.optimizer] + gradients + weight)
-    return device.stream(moved, kernels=0)
+    moved = (2.0 + 4.0 if model.training.precision in MIXED else 0.0) + 4.0 + 4.0
+    moved += device.size if model.training.precision in MIXED else 0.0
+    if update_seconds is None:
+        moved += OPTIMIZER_STATES[model.training.optimizer] + 4.0
+    return device.stream(parameters * moved, kernels=0) + (update_seconds or 0.0)
 
 
 def model_flops(model: ModelSpec) -> float:

@@ -60,6 +60,26 @@ class LayerCurves:
         return self._curves[key].at(micro_batch)
 
 
+class OptimizerCurves:
+    """Measured AdamW updates of fp32 states, by device; of plain torch, whose kernels other runtimes replace."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        points: dict[str, dict[int, float]] = {}
+        for point in calibration.kernel_points:
+            if point.kernel == "optimizer":
+                points.setdefault(name_key(point.gpu), {})[point.sizes[0]] = point.seconds
+        self._largest = {gpu: max(own.items()) for gpu, own in points.items()}
+        self._curves = {gpu: _linear(own) for gpu, own in points.items()}
+
+    def seconds(self, gpu: str, elements: float) -> float | None:
+        """One update of so many elements, at the rate of the largest beyond it; None for a device without points."""
+        key = name_key(gpu)
+        if key not in self._curves:
+            return None
+        largest, seconds = self._largest[key]
+        return seconds * elements / largest if elements > largest else self._curves[key](elements)[0]
+
+
 class LinkCurves:
     """Measured collectives and sends of a calibration."""
 

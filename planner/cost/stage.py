@@ -16,7 +16,7 @@ from planner.cost.compute import (
     optimizer_seconds,
 )
 from planner.cost.layer import LayerPrice, layer_price, measured_layer
-from planner.cost.measured_curves import LayerCurves, LinkCurves
+from planner.cost.measured_curves import LayerCurves, LinkCurves, OptimizerCurves
 from planner.cost.memory import Load, layers_in_flight, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
 from planner.cost.stage_price import MicroBatch, StagePrice
@@ -81,6 +81,8 @@ class Pricer:
         self.stack = calibration.stack(target.name)
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration) if calibration.layers else None
+        plain = target.name == "torch" and model.training.optimizer == "adamw"
+        self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
 
@@ -294,9 +296,7 @@ class Pricer:
         """
         if shape.zero == 3 or ring.size == 1:
             return self.tied_seconds(shape, group), 0.0
-        count = parameters_of(
-            self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=group.tp
-        )
+        count = self._parameters(shape, group.tp)
         gather = (
             ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision]) if shape.zero else 0.0
         )
@@ -322,14 +322,19 @@ class Pricer:
         return fabric_share(kind, self.topology.cards(pool, fabric), self.calibration)
 
     def _optimizer(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
-        count = parameters_of(
-            self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=group.tp
-        )
+        count = self._parameters(shape, group.tp)
         kind = self.topology.kind(group.pool, group.gpu)
         if shape.offload.optimizer != "none":
             held = self._held(shape, shape.layers, count, group.micro_batch, ring)
             return host_optimizer_seconds(shape.offload, held, kind, self.model, self.target)
-        return optimizer_seconds(count / (ring.size if shape.zero else 1), kind, self.model, self.calibration)
+        share = count / (ring.size if shape.zero else 1)
+        curves = self.optimizer_curves
+        update = curves.seconds(kind.gpu, share) if curves is not None else None
+        return optimizer_seconds(share, kind, self.model, self.calibration, update)
+
+    def _parameters(self, shape: Shape, tp: int) -> float:
+        """Elements of the stage on one device of a replica."""
+        return parameters_of(self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=group.tp)
 
     def _held(self, shape: Shape, layers: int, parameters: float, sequences: int, ring: Ring) -> Held:
         return Held(

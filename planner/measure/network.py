@@ -9,20 +9,23 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as distributed
 
 from planner.calibration import LinkPoint, Operation
+from planner.calibration_merge import link_key
 from planner.errors import UsageError
 from planner.measure.backend import Backend, open_backend
-from planner.measure.samples import sample
+from planner.measure.samples import Event, Sample, sample
+from planner.measure.teams import Team
 
-OPERATIONS: tuple[Operation, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")
+T = TypeVar("T")
+
 SMALLEST_BYTES = 2**10
 REPEATS = 7
 LEAST_SECONDS = 0.01
@@ -48,12 +51,35 @@ class World:
     """By rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Team:
-    """Ranks that a curve is measured among."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the first process has decided that all of them do."""
 
-    link: str
-    ranks: tuple[int, ...]
+    teams: tuple[Team, ...]
+    largest_bytes: int
+    seconds: float
+    """Time budget."""
+    known: frozenset[Hashable]
+    """Keys of the points that are not measured again."""
+
+    @property
+    def curves(self) -> int:
+        """Operations of all teams."""
+        return sum(len(team.operations) for team in self.teams)
+
+
+class Recorder(Protocol):
+    """Hears of what was measured; on the first process only."""
+
+    def keep(self, points: tuple[LinkPoint, ...]) -> None:
+        """Points of a curve that is over, perhaps none."""
+
+    def left_out(self, what: str) -> None:
+        """An operation that the backend does not have."""
+
+
+class FirstStoppedError(Exception):
+    """The first process found that there is nothing to measure, and says why."""
 
 
 def open_world(asked: str | None) -> World:
@@ -79,98 +105,112 @@ def close_world() -> None:
         distributed.destroy_process_group()
 
 
-def teams(hosts: tuple[str, ...], gpus: tuple[str, ...], fabric: str | None) -> tuple[Team, ...]:
-    """Groups of 2, 4, 8 ... and of all: in one node of each kind, one process a node, and everywhere.
+def agreed(world: World, decide: Callable[[], T]) -> T:
+    """What the first process decides, on all of them.
 
-    Raises UsageError when there are several nodes and the fabric between them has no name.
+    Raises there what ``decide`` raises, and FirstStoppedError on the others.
     """
-    nodes: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        nodes.setdefault(host, []).append(rank)
-    if len(nodes) > 1 and fabric is None:
-        raise UsageError(
-            f"processes on {len(nodes)} nodes: expected --fabric with the network's name",
-            hint="as under fabrics: of the cluster file",
-        )
-    found: dict[Team, None] = {}
-    seen: set[str] = set()
-    for ranks in nodes.values():
-        kinds = {gpus[rank] for rank in ranks}
-        if len(kinds) == 1 and kinds.isdisjoint(seen):
-            seen |= kinds
-            for size in _sizes(len(ranks)):
-                found[Team(f"node:{gpus[ranks[0]]}", tuple(ranks[:size]))] = None
-    if len(nodes) > 1 and fabric is not None:
-        firsts = [ranks[0] for ranks in nodes.values()]
-        for size in _sizes(len(firsts)):
-            found[Team(fabric, tuple(firsts[:size]))] = None
-        if len(hosts) > len(firsts):
-            found[Team(fabric, tuple(range(len(hosts))))] = None
-    return tuple(found)
+    told: list[Any] = [None]
+    if world.rank > 0:
+        distributed.broadcast_object_list(told)
+        if told[0] is None:
+            raise FirstStoppedError
+        return cast(T, told[0][0])
+    try:
+        told[0] = (decide(),)
+    finally:
+        distributed.broadcast_object_list(told)
+    return cast(T, told[0][0])
 
 
-def _sizes(largest: int) -> Iterator[int]:
-    size = 2
-    while size < largest:
-        yield size
-        size *= 2
-    if largest > 1:
-        yield largest
-
-
-def measure_network(
-    world: World,
-    groups: tuple[Team, ...],
-    largest_bytes: int,
-    seconds: float,
-    keep: Callable[[LinkPoint], None],
-    left_out: Callable[[str], None],
-) -> bool:
-    """Measure every curve; ``keep`` gets the points, ``left_out`` what the backend cannot do. False out of time."""
-    begin = time.monotonic()
-    for team in groups:
+def measure_network(world: World, work: Work, recorder: Recorder, tell: Callable[[Event], None]) -> bool:
+    """Measure every curve that is not known; False when the time budget ended it."""
+    begin, done = time.monotonic(), 0
+    for team in work.teams:
         group = distributed.new_group(list(team.ranks))
-        for operation in OPERATIONS:
-            if operation == "send" and len(team.ranks) > 2:
-                continue
-            if _slowest(world, time.monotonic() - begin, None) > seconds:
+        for operation in team.operations:
+            if _slowest(world, time.monotonic() - begin, None) > work.seconds:
                 return False
-            if world.rank in team.ranks:
-                _curve(world, team, operation, group, largest_bytes, keep, left_out)
-            distributed.barrier()
+            what = f"{operation} of {len(team.ranks)} over {team.link}"
+            done += 1
+            tell(Event(what=what, done=done, total=work.curves))
+            curve = _Curve(world, work, team, operation, group, begin)
+            found = curve.measured() if world.rank in team.ranks else _Found()
+            if not _collected(world, found, recorder):
+                return False
     return True
 
 
-def _curve(
-    world: World,
-    team: Team,
-    operation: Operation,
-    group: Any,
-    largest_bytes: int,
-    keep: Callable[[LinkPoint], None],
-    left_out: Callable[[str], None],
-) -> None:
-    """One operation over the sizes, each four times the one before."""
-    size, members = SMALLEST_BYTES, len(team.ranks)
-    while size <= largest_bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What one process has of a curve."""
+
+    points: tuple[LinkPoint, ...] = ()
+    left_out: str = ""
+    """Why the backend has none."""
+    complete: bool = True
+    """False when the time budget ended it."""
+
+
+def _collected(world: World, found: _Found, recorder: Recorder) -> bool:
+    """Tell the first process what the members have, each the same; whether the curve is complete, on all."""
+    everyone: list[Any] = [None] * len(world.hosts)
+    distributed.all_gather_object(everyone, found)
+    if world.rank == 0:
+        for what in dict.fromkeys(own.left_out for own in everyone if own.left_out):
+            recorder.left_out(what)
+        recorder.keep(tuple(dict.fromkeys(point for own in everyone for point in own.points)))
+    return all(own.complete for own in everyone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """One operation of one team over the sizes, each four times the one before."""
+
+    world: World
+    work: Work
+    team: Team
+    operation: Operation
+    group: Any
+    begin: float
+
+    def measured(self) -> _Found:
+        """Points that are not known yet."""
+        points: list[LinkPoint] = []
+        for size in _sizes(self.work.largest_bytes):
+            point = self._point(size)
+            if link_key(point) in self.work.known:
+                continue
+            if _slowest(self.world, time.monotonic() - self.begin, self.group) > self.work.seconds:
+                return _Found(points=tuple(points), complete=False)
+            try:
+                call = _call(self.world, self.team, self.operation, self.group, int(point.size_bytes) // 4)
+                call()
+            except (RuntimeError, NotImplementedError) as error:
+                # A backend that lacks an operation refuses it on every member.
+                why = f"{self.operation}: {str(error).splitlines()[0]}"
+                return _Found(points=tuple(points), left_out=why)
+            found = _time(self.world, call, self.group)
+            points.append(replace(point, seconds=found.seconds, spread=found.spread))
+        return _Found(points=tuple(points))
+
+    def _point(self, size: int) -> LinkPoint:
+        """The point of a size, which is rounded up to whole shares; its time is yet to come."""
+        members = len(self.team.ranks)
         elements = -(-size // (4 * members)) * members
-        try:
-            call = _call(world, team, operation, group, elements)
-            call()
-        except (RuntimeError, NotImplementedError) as error:
-            # A backend that lacks an operation refuses it on every member.
-            left_out(f"{operation}: {str(error).splitlines()[0]}")
-            return
-        seconds = _time(world, call, group)
-        keep(
-            LinkPoint(
-                link=team.link,
-                operation=operation,
-                members=members,
-                size_bytes=4.0 * elements,
-                seconds=seconds,
-            )
+        return LinkPoint(
+            link=self.team.link,
+            operation=self.operation,
+            members=members,
+            size_bytes=4.0 * elements,
+            seconds=0.0,
         )
+
+
+def _sizes(largest: int) -> Iterator[int]:
+    size = SMALLEST_BYTES
+    while size <= largest:
+        yield size
         size *= 4
 
 
@@ -202,8 +242,8 @@ def _call(world: World, team: Team, operation: Operation, group: Any, elements: 
     return send
 
 
-def _time(world: World, call: Callable[[], object], group: Any) -> float:
-    """Median seconds of one operation."""
+def _time(world: World, call: Callable[[], object], group: Any) -> Sample:
+    """Seconds of one operation."""
 
     def once(count: int) -> float:
         distributed.barrier(group=group)
@@ -216,7 +256,8 @@ def _time(world: World, call: Callable[[], object], group: Any) -> float:
 
     # All members see the same slowest time, so they agree on the number of calls.
     count = max(1, min(MOST_CALLS, int(LEAST_SECONDS / max(once(1), 1e-9))))
-    return sample([once(count) for _ in range(REPEATS)]).seconds / getattr(call, "sends", 1)
+    found = sample([once(count) for _ in range(REPEATS)])
+    return Sample(found.seconds / getattr(call, "sends", 1), found.spread)
 
 
 def _slowest(world: World, seconds: float, group: Any) -> float:
@@ -224,10 +265,3 @@ def _slowest(world: World, seconds: float, group: Any) -> float:
     found = torch.tensor(seconds, dtype=torch.float64, device=world.backend.kind)
     distributed.all_reduce(found, op=distributed.ReduceOp.MAX, group=group)
     return float(found)
-
-
-def everyones_points(found: tuple[LinkPoint, ...]) -> tuple[LinkPoint, ...]:
-    """The points of all processes, each once; every member of a group has the same."""
-    everyone: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(everyone, found)
-    return tuple(dict.fromkeys(point for points in everyone for point in points))

@@ -22,6 +22,16 @@ class Sample:
     """Robust relative standard deviation."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One point that was measured or could not be, or one curve that begins."""
+
+    what: str
+    done: int
+    total: int
+    """Points or curves that are certain; micro-batches beyond them come as they fit."""
+
+
 def sample(seconds: Sequence[float]) -> Sample:
     """Median, and the distance of the quartiles as a standard deviation; raises ValueError for no repeats."""
     if not seconds:

@@ -19,6 +19,7 @@ from planner.measure.fit_device import STACK, Peaks, fit_family, measured_peaks
 from planner.measure.growth import Limit, grow
 from planner.measure.kernels import Case, cases, measure_kernel, optimizer_case
 from planner.measure.layers import LayerBench
+from planner.measure.samples import Event
 from planner.spec.model import ModelSpec
 
 LARGEST_ON_CPU = 16
@@ -41,16 +42,6 @@ class Request:
     largest: int | None = None
     """Micro-batch at which the growth ends; None for the model's batch, or LARGEST_ON_CPU."""
     seconds: float = float("inf")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One point that was measured, or that could not be."""
-
-    what: str
-    done: int
-    total: int
-    """Points that are certain; micro-batches beyond them come as they fit."""
 
 
 class Session:

@@ -8,8 +8,11 @@ from pathlib import Path
 from rich.console import RenderableType
 
 from planner.calibration import Calibration
+from planner.report.calibration_coverage import Covered, coverage_keys
+from planner.report.document import head
+from planner.report.keys import Document, Json
 from planner.report.layout import pairs, section
-from planner.report.measured_device import error_table
+from planner.report.measured_device import error_keys, error_table
 from planner.report.numbers import MISSING, percent, significant
 from planner.report.table import FittedTable, number, table, words
 
@@ -23,9 +26,15 @@ def calibration_sections(calibration: Calibration, path: Path) -> list[Renderabl
     curves = [*_layers(calibration), *_links(calibration)]
     constants, errors = _constants(calibration), calibration.curve_errors
     told = [*calibration.provenance.items(), *([("notes", calibration.notes)] if calibration.notes else [])]
+    sources = [(key, _facts(facts)) for key, facts in calibration.sources.items()]
     return [
         section(f"Calibration {path}", pairs(told or [("provenance", "not said")])),
-        section("Constants; all others are the shipped or the assumed ones", constants),
+        *([section("Sources", pairs(sources))] if len(sources) > 1 else []),
+        *(
+            [section("Constants; all others are the shipped or the assumed ones", constants)]
+            if calibration.constants
+            else []
+        ),
         *(
             [section("Curves, as rates from the smallest to the largest size", _plots(curves))]
             if curves
@@ -33,6 +42,42 @@ def calibration_sections(calibration: Calibration, path: Path) -> list[Renderabl
         ),
         *([section("Each point predicted from the others", error_table(errors))] if errors else []),
     ]
+
+
+def calibration_document(
+    calibration: Calibration, path: Path, rows: tuple[Covered, ...] | None = None
+) -> Document:
+    """The same as a dictionary."""
+    curves: list[Json] = [
+        {"curve": name, "rate_unit": unit, "points": [{"size": size, "rate": rate} for size, rate in points]}
+        for name, unit, points in (*_layers(calibration), *_links(calibration))
+    ]
+    return {
+        **head("show calibration"),
+        "file": str(path),
+        "provenance": {**calibration.provenance},
+        "sources": {key: {**facts} for key, facts in calibration.sources.items()},
+        "constants": [
+            {
+                "name": item.name,
+                "value": item.value,
+                "spread": item.spread,
+                "provenance": item.provenance,
+                "source": item.source or None,
+            }
+            for item in calibration.constants
+        ],
+        "curves": curves,
+        "curve_errors": error_keys(calibration.curve_errors),
+        "coverage": None if rows is None else [*coverage_keys(rows)],
+    }
+
+
+def _facts(facts: dict[str, str]) -> str:
+    """One source in a line: what it was measured on, with, and when."""
+    first = [facts[key] for key in ("device", "date") if key in facts]
+    rest = [f"{key} {value}" for key, value in facts.items() if key not in ("device", "date", "command")]
+    return ", ".join([*first, *rest, *([facts["command"]] if "command" in facts else [])])
 
 
 def plot(values: list[float]) -> str:

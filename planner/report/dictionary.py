@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from planner.report.dictionary_calibrate import CALIBRATE, CALIBRATION, DEVICE, FIT, NETWORK
+
 HEAD: dict[str, str] = {
     "format": "Version of the document, 1; grows when a key changes its meaning or goes away.",
     "command": "The command that wrote it.",
@@ -197,62 +199,6 @@ EMIT: dict[str, str] = {
     "files": "Files in it.",
     "warnings": "Where the plan does not fit, in words.",
 }
-CALIBRATE: dict[str, str] = {
-    "file": "Calibration file that was written.",
-    "layer_points": "Measured layers in it.",
-    "link_points": "Measured collectives and sends in it.",
-}
-CURVE_ERRORS: dict[str, str] = {
-    "curve_errors[].curve": "A fitted curve or constant, in words.",
-    "curve_errors[].points": "Its points.",
-    "curve_errors[].mean_error": "Mean relative error of its points, each predicted from the others.",
-    "curve_errors[].largest_error": "The largest of these errors.",
-}
-DEVICE: dict[str, str] = {
-    "file": "Calibration file that was written.",
-    "gpu": "Catalogue name of the device, or a name made from what the driver says.",
-    "family": "Family that the constants belong to; the device's own name outside the catalogue.",
-    "ended_by": "--minutes or Ctrl-C where points are left; null when all was measured.",
-    "kernel_points": "Measured kernels in the file.",
-    "layer_points": "Measured layers in the file.",
-    "constants[].name": "A constant as in a calibration file, families.A100.matmul_efficiency.",
-    "constants[].value": "Its value, in the unit of the calibration file.",
-    "constants[].spread": "Robust relative standard deviation over the sizes; null when unknown.",
-    "constants[].provenance": "measured; fitted, datasheet or assumed for one that was in the file.",
-    "limits[].tp": "A tensor-parallel degree.",
-    "limits[].micro_batch": "Largest micro-batch that ran.",
-    "limits[].out_of_memory": "Smallest that ran out of memory; null when the growth ended before.",
-    **CURVE_ERRORS,
-    "declaration[]": "Lines for gpus: of a cluster file; none for a device of the catalogue.",
-    "warnings[]": "What to know before trusting the points.",
-}
-NETWORK: dict[str, str] = {
-    "file": "Calibration file that was written.",
-    "link_points": "Points that were measured or read.",
-    "fits[].link": "node:GPU, or the name of a fabric.",
-    "fits[].operation": "The collective, or send.",
-    "fits[].members": "Devices of the group.",
-    "fits[].latency_seconds": "Time at size 0 of a line through the points.",
-    "fits[].bytes_per_second": "Bytes of the whole tensor a second on that line; null when the time does not grow.",
-    "fits[].mean_error": "Mean relative error of the line at the points.",
-    **CURVE_ERRORS,
-}
-FIT: dict[str, str] = {
-    "file": "Calibration file that was written; null without -o.",
-    "runs": "Runs that were fitted to: those with a step time and no doubt about their plan.",
-    "constants[].name": "A constant as in a calibration file, families.A100.matmul_efficiency.",
-    "constants[].value": "Its value, in the unit of the calibration file.",
-    "constants[].spread": "Its relative standard error; null when unknown.",
-    "constants[].provenance": "fitted; measured, datasheet or assumed for one that the runs did not tell.",
-    "sources[].source": "A source.",
-    "sources[].runs": "Its runs.",
-    "sources[].mean_error": "Mean size of their errors; an error is predicted over measured seconds, less 1.",
-    "sources[].left_out_error": "Likewise when the runs of the same source and model are left out of the fit.",
-    "residuals[].family": "Family of GPUs.",
-    "residuals[].stack": "Framework, as a plan's target names it.",
-    "residuals[].runs": "Runs that used both.",
-    "residuals[].spread": "Relative standard error of their step times, the spread of later estimates.",
-}
 ERRORS: dict[str, str] = {
     "runs": "How many runs the errors are of.",
     "mean_error": "Mean size of the errors; an error is predicted over measured, less 1.",
@@ -327,7 +273,9 @@ DOCUMENTS: dict[str, dict[str, str]] = {
     "check": {**HEAD, **CHECK, **UNDERSTOOD},
     "emit": {**HEAD, **EMIT},
     "validate": {**HEAD, **VALIDATE},
+    "show calibration": {**HEAD, **CALIBRATION},
     "calibrate import": {**HEAD, **CALIBRATE},
+    "calibrate merge": {**HEAD, **CALIBRATE},
     "calibrate fit": {**HEAD, **FIT},
     "calibrate device": {**HEAD, **DEVICE},
     "calibrate network": {**HEAD, **NETWORK},

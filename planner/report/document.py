@@ -164,10 +164,12 @@ def emit_document(
     }
 
 
-def calibrate_document(calibration: Calibration, path: PurePath) -> Document:
-    """The answer of ``calibrate import``."""
+def calibrate_document(
+    calibration: Calibration, path: PurePath, command: str = "calibrate import"
+) -> Document:
+    """The answer of ``calibrate import`` and of ``calibrate merge``."""
     return {
-        **head("calibrate import"),
+        **head(command),
         "file": str(path),
         "layer_points": len(calibration.layers),
         "link_points": len(calibration.link_points),

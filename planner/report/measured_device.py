@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from planner.measure.fit_device import Peaks
 from planner.measure.growth import Limit
 from planner.measure.samples import BUSY
 from planner.report.document import head
-from planner.report.keys import Document
+from planner.report.keys import Document, Json
 from planner.report.layout import bullets, section, warnings_section
 from planner.report.numbers import MISSING, count, gib, percent, significant, time_unit
 from planner.report.table import FittedTable, number, table, words
@@ -94,15 +94,20 @@ def warnings(told: Told) -> Iterator[str]:
         yield f"ended by {told.ended}: the same command measures the rest"
     if told.load:
         yield f"the machine has other work ({', '.join(told.load)}): measure again on an idle one with --force"
-    busy = [f"{what} ±{percent(spread)}" for what, spread in _spreads(told) if spread > BUSY]
-    if busy:
-        more = f" and {len(busy) - SHOWN} more" if len(busy) > SHOWN else ""
-        what = f"repeats differ by more than {percent(BUSY)}, as on a device with other work"
-        yield f"{what}: {'; '.join(busy[:SHOWN])}{more}; --force measures again"
+    yield from busy(_spreads(told))
     if told.model is not None and told.model.drops:
         yield f"{told.model.name} has dropout, the measured layers have none"
     if any(point.without_collectives for point in _layers(told)):
         yield "layers at tp above 1 are one device's share: plans add the collectives by formula or link curve"
+
+
+def busy(spreads: Iterable[tuple[str, float]]) -> Iterator[str]:
+    """A line on the points, in words, whose repeats differ too much; none when none does."""
+    found = [f"{what} ±{percent(spread)}" for what, spread in spreads if spread > BUSY]
+    if found:
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        what = f"repeats differ by more than {percent(BUSY)}, as on a device with other work"
+        yield f"{what}: {'; '.join(found[:SHOWN])}{more}; --force measures again"
 
 
 def _spreads(told: Told) -> Iterator[tuple[str, float]]:
@@ -133,18 +138,23 @@ def device_document(told: Told) -> Document:
             {"tp": tp, "micro_batch": limit.fits, "out_of_memory": limit.fails}
             for tp, limit in sorted(told.limits.items())
         ],
-        "curve_errors": [
-            {
-                "curve": item.curve,
-                "points": item.points,
-                "mean_error": item.mean,
-                "largest_error": item.largest,
-            }
-            for item in found.curve_errors
-        ],
+        "curve_errors": error_keys(found.curve_errors),
         "declaration": [*declaration(told)],
         "warnings": [*warnings(told)],
     }
+
+
+def error_keys(errors: tuple[CurveError, ...]) -> list[Json]:
+    """Leave-one-out errors as dictionaries."""
+    return [
+        {
+            "curve": item.curve,
+            "points": item.points,
+            "mean_error": item.mean,
+            "largest_error": item.largest,
+        }
+        for item in errors
+    ]
 
 
 def error_table(errors: tuple[CurveError, ...]) -> FittedTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 
@@ -12,32 +13,48 @@ from planner.measure.curve_error import link_errors
 from planner.measure.fit_link import fit_links
 from planner.report.document import head
 from planner.report.keys import Document
-from planner.report.layout import section
-from planner.report.measured_device import error_table
+from planner.report.layout import section, warnings_section
+from planner.report.measured_device import busy, error_keys, error_table
 from planner.report.numbers import MISSING, count, percent, significant
 from planner.report.table import FittedTable, number, table, words
 
 
 def network_sections(
-    points: tuple[LinkPoint, ...], calibration: Calibration, path: Path
+    points: tuple[LinkPoint, ...], new: int, calibration: Calibration, path: Path
 ) -> list[RenderableType]:
-    """A line through each curve, and how well its points predict each other."""
+    """A line through each curve, and how well its points predict each other; ``new`` of them are of this run."""
     errors = _own_errors(points, calibration)
-    parts: list[RenderableType] = [
-        section(f"Measured {count(len(points), 'point')} of links, wrote {path}", _fits(points))
-    ]
+    parts: list[RenderableType] = [section(_title(len(points), new, path), _fits(points))]
     return [
         *parts,
         *([section("Each size predicted from the others", error_table(errors))] if errors else []),
+        *([warnings_section(notes)] if (notes := [*_busy(points)]) else []),
     ]
 
 
-def network_document(points: tuple[LinkPoint, ...], calibration: Calibration, path: Path) -> Document:
+def _busy(points: tuple[LinkPoint, ...]) -> Iterator[str]:
+    """Sizes whose repeats differ too much."""
+    return busy(
+        (f"{point.operation} of {point.members} over {point.link}, {point.size_bytes:g} bytes", point.spread)
+        for point in points
+        if point.spread is not None
+    )
+
+
+def _title(points: int, new: int, path: Path) -> str:
+    old = f", {points - new} were there" if new < points else ""
+    return f"Measured {count(new, 'point')} of links{old}, wrote {path}" if new else f"{path} has all points"
+
+
+def network_document(
+    points: tuple[LinkPoint, ...], new: int, calibration: Calibration, path: Path
+) -> Document:
     """The same as a dictionary."""
     return {
         **head("calibrate network"),
         "file": str(path),
         "link_points": len(points),
+        "new_link_points": new,
         "fits": [
             {
                 "link": fit.link,
@@ -49,15 +66,8 @@ def network_document(points: tuple[LinkPoint, ...], calibration: Calibration, pa
             }
             for fit in fit_links(points)
         ],
-        "curve_errors": [
-            {
-                "curve": item.curve,
-                "points": item.points,
-                "mean_error": item.mean,
-                "largest_error": item.largest,
-            }
-            for item in _own_errors(points, calibration)
-        ],
+        "curve_errors": error_keys(_own_errors(points, calibration)),
+        "warnings": [*_busy(points)],
     }
 
 

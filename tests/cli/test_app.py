@@ -51,7 +51,7 @@ SURFACE: dict[str, set[str]] = {
     "predict": JSON | TRAINING | MEASURED,
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
-    "show": JSON | MEASURED,
+    "show": JSON | MEASURED | {"--cluster", "--model"},
     "emit": JSON | {"--output", "-o", "--force", "--launcher", "--cluster", "--model"},
     "validate": JSON | MEASURED | {"--measured", "--source", "--half", "--groups", "--worst", "--plot"},
     "probe": {
@@ -70,8 +70,9 @@ SURFACE: dict[str, set[str]] = {
     | {"--output", "-o", "--model", "--zero", "--tp", "--minutes", "--device", "--largest-micro-batch"}
     | {"--precision", "--sequence-length", "--force"},
     "calibrate network": JSON
-    | {"--output", "-o", "--fabric", "--largest-mib", "--minutes", "--device", "--force"}
+    | {"--output", "-o", "--cluster", "--fabric", "--largest-mib", "--minutes", "--device", "--force"}
     | {"--from-nccl-tests", "--link", "--operation", "--members"},
+    "calibrate merge": JSON | {"--output", "-o", "--force"},
     "calibrate import": JSON | {"--layers", "--links", "--output", "-o", "--force"},
     "calibrate fit": JSON | {"--measured", "--source", "--half", "--output", "-o", "--force"},
 }

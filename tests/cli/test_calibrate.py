@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, Family
+from planner.calibration import ASSUMED, Calibration, Family, LayerPoint, LinkPoint
 from planner.calibration_file import load_calibration, save_calibration
 from planner.calibration_merge import merged
 from planner.cli.inputs import read_calibration
 from planner.plan_file import UsedCalibration, read
-from tests.cli.running import Command
+from tests.cli.running import CLUSTER, MODEL, Command
 from tests.test_calibration_csv import LAYERS, LINKS
 
 SLOW = Calibration(
@@ -155,11 +155,102 @@ def test_plans_remember_their_calibration(hetplan: Command, tables: Path) -> Non
 
 
 def test_show_takes_a_calibration_too(hetplan: Command, tables: Path) -> None:
-    """As text only; a broken one is refused as a calibration."""
+    """As text and as a document; a broken one is refused as a calibration."""
     done = hetplan("show", "slow.yaml")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Calibration slow.yaml\n")
     assert done.out.endswith("Next: hetplan search CLUSTER MODEL --calibration slow.yaml\n")
-    assert hetplan("show", "slow.yaml", "--json").code == 2
+    document = json.loads(hetplan("show", "slow.yaml", "--json").out)
+    assert (document["command"], document["coverage"]) == ("show calibration", None)
     (tables / "old.yaml").write_text("format: hetplan-calibration/0\n")
     assert "this hetplan reads hetplan-calibration/1" in hetplan("show", "old.yaml").err
+
+
+def test_show_says_what_a_cluster_and_a_model_lack(hetplan: Command, tables: Path) -> None:
+    """The tables are of opt-350m on an A100 of 80 GB; the cluster has other devices."""
+    hetplan("calibrate", "import", "--layers", "layers.csv", "--links", "links.csv", "-o", "c.yaml")
+    (tables / "big.yaml").write_text(CLUSTER.replace("A100-SXM-40GB", "A100-SXM-80GB"))
+    (tables / "opt.yaml").write_text(MODEL.replace("small", "OPT_350M"))
+    options = ("c.yaml", "--cluster", "big.yaml", "--model", "opt.yaml")
+    rows = json.loads(hetplan("show", *options, "--json").out)["coverage"]
+    found = {(row["part"], row["what"]): (row["state"], row["detail"]) for row in rows}
+    assert found["A100-SXM-80GB", "layers, tp 1"] == ("measured", "micro-batch 1, 2")
+    assert found["V100-SXM-16GB", "layers"][0] == "missing"
+    assert found["A100-SXM-80GB", "matmul"][0] == "fitted"
+    assert found["A100-SXM-80GB", "matmul"][1].endswith(", shipped")
+    assert found["node:A100-SXM-80GB", "all-reduce"] == ("measured", "8 devices")
+    assert found["node:A100-SXM-80GB", "all-gather, reduce-scatter, send"][0] in ("fitted", "assumed")
+    assert "all operations" in {what for part, what in found if part == "ib"}
+    done = hetplan("show", *options)
+    assert (done.code, done.err) == (0, "")
+    assert "What tiny and OPT_350M need of it" in done.out
+    assert done.out.endswith("Next: hetplan search big.yaml opt.yaml --calibration c.yaml\n")
+    assert "missing" not in hetplan("show", "c.yaml", "--cluster", "big.yaml").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("slow.yaml", "--model", "model.yaml"), "--model: expected --cluster FILE with it"),
+        (("slow.yaml", "--cluster", "none.yaml"), "none.yaml: no such file"),
+        (
+            ("short.yaml", "--cluster", "cluster.yaml"),
+            "--cluster and --model: expected a calibration file, short.yaml is none",
+        ),
+    ],
+)
+def test_what_cannot_be_shown(
+    hetplan: Command, tables: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    """One line, exit code 2."""
+    done = hetplan("show", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[0] == f"error: {message}"
+
+
+def point(gpu: str, model: str, source: str) -> LayerPoint:
+    """A measured layer."""
+    return LayerPoint(
+        gpu=gpu, model=model, tp=1, micro_batch=1, forward_seconds=1e-3, backward_seconds=2e-3, source=source
+    )
+
+
+def test_a_calibration_of_something_else_is_used_with_a_warning(hetplan: Command, tables: Path) -> None:
+    """One for each: the model's shape, versions of torch, devices and fabrics of other clusters."""
+    shape = "hidden 512, heads 8/8, ffn 2048, sequence 512, fp16, flash"
+    links = tuple(
+        LinkPoint(link="roce", operation="send", members=2, size_bytes=size, seconds=size)
+        for size in (1.0, 2.0)
+    )
+    own = Calibration(
+        layers=(point("A100-SXM-40GB", "small", "one"), point("T4", "small", "two")),
+        link_points=links,
+        sources={
+            "one": {
+                "torch": "2.5.0",
+                "model.small": shape.replace("sequence 512, fp16", "sequence 2048, bf16"),
+            },
+            "two": {"torch": "2.7.0", "model.small": shape},
+        },
+    )
+    save_calibration(own, tables / "c.yaml")
+    expected = [
+        "its layers of small were measured with sequence 2048, bf16, asked is sequence 512, fp16: used all the same",
+        "was measured with torch 2.5.0 and 2.7.0: its parts are used together all the same",
+        "was measured on T4, which tiny does not have",
+        "was measured over roce, which tiny does not have",
+    ]
+    hetplan("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml")
+    for command in (
+        ("predict", "cluster.yaml", "model.yaml", "short.yaml"),
+        ("search", "cluster.yaml", "model.yaml"),
+        ("explain", "plan.yaml"),
+        ("show", "plan.yaml"),
+        ("compare", "plan.yaml", "plan.yaml"),
+    ):
+        done = hetplan(*command, "--calibration", "c.yaml")
+        assert done.code == 0
+        assert done.err.splitlines() == [f"warning: c.yaml: {line}" for line in expected], command
+    save_calibration(Calibration(layers=(point("A100-SXM-40GB", "bert", ""),)), tables / "c.yaml")
+    done = hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", "--calibration", "c.yaml")
+    assert done.err == "warning: c.yaml: has layers of bert and none of small: formulas price those\n"

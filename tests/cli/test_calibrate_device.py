@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from planner.calibration_file import load_calibration
+from planner.calibration import Calibration, KernelPoint
+from planner.calibration_file import load_calibration, save_calibration
 from tests.cli.running import Command
 from tests.measure.conftest import quick as quick
 
@@ -84,10 +85,24 @@ def test_the_time_budget_and_ctrl_c_keep_the_points(
 
 def test_a_file_of_other_versions_is_said(hetplan: Command, model: Path) -> None:
     """And goes on."""
-    (model / "c.yaml").write_text("format: hetplan-calibration/1\nprovenance: {torch: '1.0'}\n")
+    from planner.measure.backend import open_backend
+
+    point = KernelPoint(
+        gpu=open_backend("cpu").name,
+        kernel="floor",
+        precision="fp32",
+        shape="64",
+        flops=0.0,
+        moved_bytes=0.0,
+        seconds=1e-6,
+    )
+    before = Calibration(kernel_points=(point,), provenance={"torch": "1.0"})
+    save_calibration(before, model / "c.yaml")
     done = hetplan(*MEASURE, "--minutes", "1e-9")
     assert done.code == 0
     assert done.err.startswith("warning: c.yaml: was measured with torch 1.0, now ")
+    found = load_calibration(model / "c.yaml")
+    assert found.sources[found.kernel_points[0].source] == {"torch": "1.0"}
     assert hetplan(*MEASURE, "--minutes", "1e-9", "--force").err == ""
 
 
@@ -120,12 +135,47 @@ def test_bad_options(hetplan: Command, model: Path, arguments: tuple[str, ...], 
     assert done.err.splitlines()[0] == f"error: {message}"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(hetplan: Command, model: Path) -> None:
-    """Is not replaced by the processor in silence."""
-    done = hetplan("calibrate", "device", "--device", "cuda")
+def test_one_sequence_that_does_not_fit(
+    hetplan: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be planned from it; the kernels are kept."""
+    from planner.measure.layers import LayerBench
+
+    def refuse(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(LayerBench, "measure", refuse)
+    done = hetplan(*MEASURE, "--model", "tiny.yaml")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: --device cuda: torch sees no GPU\n  hint: ")
+    first, hint = done.err.splitlines()
+    assert first.startswith("error: tiny-gpt: out of memory at micro-batch 1, tp 1, on ")
+    assert hint == "  hint: measure with a larger --tp or a shorter --sequence-length, or free the device"
+    assert load_calibration(model / "c.yaml").kernel_points
+
+
+def test_a_device_with_other_work(hetplan: Command, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer with a warning: the load where it can be seen, repeats that differ too much."""
+    from planner.measure import backend, samples
+
+    monkeypatch.setattr(backend, "sample", lambda seconds: samples.Sample(min(seconds), 0.4))
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 1.0, 1.0))
+    done = hetplan(*MEASURE, "--json")
+    assert (done.code, done.err) == (0, "")
+    load, busy = json.loads(done.out)["warnings"]
+    assert load.startswith("the machine has other work (load 1000.0 on ")
+    assert busy.startswith("repeats differ by more than 10 %, as on a device with other work: ")
+    assert busy.endswith("; --force measures again")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(hetplan: Command, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is not replaced by the processor in silence."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for command in ("device", "network"):
+        done = hetplan("calibrate", command, "--device", "cuda")
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("error: --device cuda: torch sees no GPU\n  hint: ")
 
 
 def test_without_torch(hetplan: Command, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

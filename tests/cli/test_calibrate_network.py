@@ -71,28 +71,130 @@ def test_bad_options(hetplan: Command, text: Path, arguments: tuple[str, ...], m
     assert done.err.splitlines()[0] == f"error: {message}"
 
 
-def test_two_processes_measure_their_link(files: Path) -> None:
-    """All operations over gloo, written once by the first process."""
-    pytest.importorskip("torch")
-    code = "from planner.cli.app import main; main()"
-    options = ["--device", "cpu", "--largest-mib", "0.02", "-o", str(files / "c.yaml")]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
-    done = subprocess.run(
-        [*torchrun, sys.executable, "-c", code, "calibrate", "network", *options],
+POOLS = """\
+name: two-pools
+gpus:
+  slow: {memory_gib: 16, memory_bandwidth_gBps: 20, tflops: {fp32: 0.1}}
+pools:
+  - {name: a, gpu: slow, hosts: [node0, node1], gpus_per_node: 1, intra_node: pcie4,
+     nics: [{fabric: near, bandwidth_gbps: 100}, {fabric: far, bandwidth_gbps: 1}]}
+  - {name: b, gpu: slow, hosts: [node2], gpus_per_node: 2, intra_node: pcie4,
+     nics: [{fabric: far, bandwidth_gbps: 1}]}
+fabrics: {near: {kind: infiniband}, far: {kind: ethernet}}
+"""
+AS_NODES = """\
+import os, socket
+socket.gethostname = lambda: "node" + os.environ.get("NODES", "0")[int(os.environ["RANK"])]
+from planner.cli.app import main; main()
+"""
+"""Each process believes to stand on the host that NODES names at its rank."""
+
+
+def under_torchrun(processes: int, *options: object, nodes: str) -> subprocess.CompletedProcess[str]:
+    """``calibrate network`` over gloo, the processes on the nodes of these digits."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    command = [sys.executable, "-c", AS_NODES, "calibrate", "network", "--device", "cpu", *map(str, options)]
+    return subprocess.run(
+        [*torchrun, "--no-python", *command],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NODES": nodes},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         check=False,
     )
+
+
+def test_two_processes_measure_their_link_and_go_on(files: Path) -> None:
+    """All operations over gloo, written once by the first process; what is there is not measured again."""
+    pytest.importorskip("torch")
+    output = files / "c.yaml"
+    done = under_torchrun(2, "--largest-mib", 0.01, "-o", output, nodes="00")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Measured ") == 1
-    found = load_calibration(files / "c.yaml")
+    found = load_calibration(output)
     assert {point.members for point in found.link_points} == {2}
     assert {point.operation for point in found.link_points} >= {"all-reduce", "all-gather", "send"}
     assert all(point.link.startswith("node:") for point in found.link_points)
-    assert sorted({point.size_bytes for point in found.link_points}) == [1024.0, 4096.0, 16384.0]
+    assert sorted({point.size_bytes for point in found.link_points}) == [1024.0, 4096.0]
+    assert all(point.source in found.sources for point in found.link_points)
+
+    done = under_torchrun(2, "--largest-mib", 0.02, "-o", output, nodes="00")
+    assert done.returncode == 0, done.stderr
+    again = load_calibration(output)
+    old = [point for point in again.link_points if point.size_bytes < 16384]
+    assert old == list(found.link_points)
+    assert {point.size_bytes for point in again.link_points} == {1024.0, 4096.0, 16384.0}
+    assert f", {len(old)} were there, wrote" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_pools_of_a_cluster_file_are_measured(files: Path) -> None:
+    """Inside a node, between the nodes of a pool, across pools; a time budget and unknown hosts end on all."""
+    pytest.importorskip("torch")
+    (files / "pools.yaml").write_text(POOLS)
+    options = ("--cluster", files / "pools.yaml", "--largest-mib", 0.01, "-o", files / "c.yaml")
+    done = under_torchrun(4, *options, "--minutes", 1e-9, nodes="0122")
+    assert done.returncode != 0
+    assert "nothing was measured" in done.stderr
+    done = under_torchrun(4, *options, nodes="0122")
+    assert done.returncode == 0, done.stderr
+    found = load_calibration(files / "c.yaml")
+    assert {(point.link, point.members) for point in found.link_points} == {
+        ("node:slow", 2),
+        ("near", 2),
+        ("far", 2),
+        ("far", 3),
+        ("far", 4),
+    }
+    assert done.stderr.count("slow in the cluster file is ") == 2  # a pool each
+    done = under_torchrun(2, *options, nodes="07")
+    assert done.returncode != 0
+    assert done.stderr.count("no pool of two-pools has the host node7") == 1
+    assert "this is a bug" not in done.stderr
+
+
+HALF = "format: hetplan-calibration/1\nlink_points:\n- {link: ib, oper"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--fabric", "ib", "-o", "half.yaml"), "half.yaml:4: not YAML"),
+        (("--minutes", "0"), "--minutes: expected a number above 0, got 0"),
+        ((), "processes on 2 nodes: expected --cluster FILE, or --fabric with the network's name"),
+        (("--cluster", "none.yaml"), "none.yaml: no such file"),
+        (("--cluster", "cluster.yaml"), "--cluster: no pool of tiny has the hosts a, b"),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_stops_all_processes(
+    hetplan: Command,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+    rank: int,
+) -> None:
+    """The first process says why, the others end with it; half-written files stay as they are."""
+    pytest.importorskip("torch")
+    from planner.measure import network
+    from planner.measure.backend import open_backend
+
+    sent: list[Any] = [None]
+
+    def broadcast(told: list[Any]) -> None:
+        """As in torch: from the first process."""
+        sent[0] = told[0]
+
+    (files / "half.yaml").write_text(HALF)
+    world = network.World(rank=rank, backend=open_backend("cpu"), hosts=("a", "b"), gpus=("x", "x"))
+    monkeypatch.setattr(network, "open_world", lambda asked: world)
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", broadcast)
+    done = hetplan("calibrate", "network", *arguments)
+    assert (done.code, done.out, sent) == (2, "", [None])
+    assert done.err.startswith(f"error: {message}") or (rank == 1 and done.err == "")
+    assert (files / "half.yaml").read_text() == HALF
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("connection closed by peer")])
@@ -108,14 +210,16 @@ def test_what_was_measured_before_the_end_is_written(
     curves: tuple[tuple[Operation, float], ...] = (("send", 1e3), ("send", 1e6), ("all-reduce", 1e3))
 
     def measure(*arguments: Any) -> bool:
-        keep = arguments[4]
+        recorder = arguments[2]
         for operation, size in curves:
-            keep(LinkPoint(link="ib", operation=operation, members=2, size_bytes=size, seconds=size / 1e9))
+            point = LinkPoint(link="ib", operation=operation, members=2, size_bytes=size, seconds=size / 1e9)
+            recorder.keep((point,))
         raise error
 
     world = network.World(rank=0, backend=open_backend("cpu"), hosts=("a", "b"), gpus=("x", "x"))
     monkeypatch.setattr(network, "open_world", lambda asked: world)
     monkeypatch.setattr(network, "measure_network", measure)
+    monkeypatch.setattr(network, "agreed", lambda world, decide: decide())
     done = hetplan("calibrate", "network", "--fabric", "ib", "-o", "c.yaml")
     assert done.code == (130 if isinstance(error, KeyboardInterrupt) else 1)
     assert "warning: ended before all was measured" in done.err

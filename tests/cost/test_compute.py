@@ -361,6 +361,16 @@ def test_the_loss_streams_its_logits() -> None:
     assert head(model, tp=8).forward_seconds < head(model).forward_seconds / 4
 
 
+def test_a_measured_update_stands_for_the_states_and_the_read_gradient() -> None:
+    """What is done besides is still streamed."""
+    model = gpt(precision="fp32")
+    formula = optimizer_seconds(1e9, KIND, model, ASSUMED)
+    update = (OPTIMIZER_STATES["adamw"] + 4) * 1e9
+    update /= KIND.memory_bytes_per_second * ASSUMED_FAMILY.memory_efficiency
+    assert optimizer_seconds(1e9, KIND, model, ASSUMED, update) == pytest.approx(formula)
+    assert optimizer_seconds(1e9, KIND, model, ASSUMED, 2 * update) == pytest.approx(formula + update)
+
+
 def test_sgd_and_plain_precision_stream_less() -> None:
     """No second moment; no fp32 copy beside the weight."""
     sgd = optimizer_seconds(1e9, KIND, gpt(optimizer="sgd"), ASSUMED)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, LayerPoint, LinkPoint, Residual, Stack
+from planner.calibration import ASSUMED, Calibration, KernelPoint, LayerPoint, LinkPoint, Residual, Stack
 from planner.calibration_file import shipped
 from planner.cost.estimate import Estimator, estimate
 from planner.errors import PlanError
@@ -256,6 +256,30 @@ def test_measured_layers_of_other_models_devices_and_degrees_do_not_count() -> N
     for change in ({"gpu": "V100"}, {"model": "llama"}, {"tp": 2}):
         points = tuple(replace(point, **change) for point in layer_points())
         assert estimate(replicas(), spec, model, Calibration(layers=points)) == plain
+
+
+def test_a_measured_optimizer_prices_plans_for_plain_torch_alone() -> None:
+    """Megatron has kernels of its own; ZeRO reads the point of its share."""
+    model, here = gpt(), cluster(pool("p", nodes=1))
+    update = KernelPoint(
+        gpu="A100",
+        kernel="optimizer",
+        precision="fp32",
+        shape="1000000",
+        flops=0.0,
+        moved_bytes=28e6,
+        seconds=0.1,
+    )
+    measured = Calibration(kernel_points=(update,))
+
+    def optimizer(target: str, zero: int, calibration: Calibration) -> float:
+        asked = replace(even_plan(model.layers, 1, 1, 8, 1, 8, 1, "none", "p"), target=target, zero=zero)
+        return estimate(asked, here, model, calibration).breakdown.optimizer_seconds
+
+    assert optimizer("megatron", 0, measured) == optimizer("megatron", 0, ASSUMED)
+    whole, shared = optimizer("torch", 0, measured), optimizer("torch", 3, measured)
+    assert whole > 0.1 * model.layers * model.layer_parameters / 1e6
+    assert shared == pytest.approx(whole / 8, rel=0.01)
 
 
 def test_beyond_the_measured_layers_there_is_a_warning() -> None:

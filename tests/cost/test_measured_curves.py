@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.calibration import Calibration, LayerPoint, LinkPoint
-from planner.cost.measured_curves import LayerCurves, LayerTimes, LinkCurves
+from planner.calibration import Calibration, KernelPoint, LayerPoint, LinkPoint
+from planner.cost.measured_curves import LayerCurves, LayerTimes, LinkCurves, OptimizerCurves
 
 ROOT = Path(__file__).parents[2]
 SECONDS = st.floats(1e-6, 1e3)
@@ -235,6 +235,33 @@ def test_links_inside_nodes_go_by_their_device() -> None:
         for size in (1.0, 2.0)
     ]
     assert LinkCurves(Calibration(link_points=tuple(points))).seconds("node:a100_sxm", "send", 2, 1.0)
+
+
+def update(elements: int, seconds: float, gpu: str = "A100") -> KernelPoint:
+    """A measured AdamW update."""
+    return KernelPoint(
+        gpu=gpu,
+        kernel="optimizer",
+        precision="fp32",
+        shape=str(elements),
+        flops=0.0,
+        moved_bytes=28.0 * elements,
+        seconds=seconds,
+    )
+
+
+def test_updates_between_and_beyond_the_measured_shares() -> None:
+    """Exact at the points, at the rate of the largest beyond them, shorter for less; by device."""
+    curves = OptimizerCurves(
+        Calibration(
+            kernel_points=(update(100, 2.0), update(200, 3.0), update(400, 5.0), update(100, 9.0, "T4"))
+        )
+    )
+    assert [curves.seconds("a100", size) for size in (100, 200, 400)] == [2.0, 3.0, 5.0]
+    assert curves.seconds("A100", 4000.0) == pytest.approx(50.0)
+    assert 2.0 < (curves.seconds("A100", 150.0) or 0.0) < 3.0
+    assert 0.0 < (curves.seconds("A100", 50.0) or 0.0) < 2.0
+    assert curves.seconds("V100", 100) is None
 
 
 def test_asking_again_is_quick() -> None:

@@ -17,13 +17,13 @@ FACTS = {"device": "NVIDIA A100", "torch": "2.7.0", KEY: "hidden 64"}
 def test_the_same_device_goes_on_in_silence() -> None:
     """All points are kept."""
     before = with_facts(Calibration(layers=(LAYER,)), FACTS)
-    assert resumable(before, "A100", FACTS, MODEL) == (before, [])
+    assert resumable(before, FACTS, "A100", MODEL) == (before, [])
 
 
 def test_another_torch_is_said() -> None:
     """Its points are kept."""
     before = with_facts(Calibration(layers=(LAYER,)), FACTS | {"torch": "2.5.0", "device": "NVIDIA H100"})
-    kept, warnings = resumable(before, "A100", FACTS, MODEL)
+    kept, warnings = resumable(before, FACTS, "A100", MODEL)
     assert kept == before
     assert [line.split(":")[0] for line in warnings] == [
         "was measured with device NVIDIA H100, now NVIDIA A100",
@@ -40,8 +40,8 @@ def test_layers_of_another_shape_are_measured_again() -> None:
         ),
     )
     before = with_facts(Calibration(layers=(LAYER, *others)), FACTS | {KEY: "hidden 32"})
-    kept, warnings = resumable(before, "A100", FACTS, MODEL)
-    assert kept.layers == others
+    kept, warnings = resumable(before, FACTS, "A100", MODEL)
+    assert kept.layers == before.layers[1:]
     assert warnings == [
         f"holds layers of bert, which are kept beside those of {MODEL.name}",
         f"its layers of {MODEL.name} are of another shape (hidden 32): measured again",

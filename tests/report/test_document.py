@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration
+from planner.calibration import ASSUMED, Calibration, Constant
 from planner.report.alternatives import considered
+from planner.report.calibration_coverage import coverage
+from planner.report.calibration_curves import calibration_document
 from planner.report.compare import Contender
 from planner.report.dictionary import DOCUMENTS
 from planner.report.document import (
@@ -39,12 +41,16 @@ from tests.report.test_measured_device import told
 from tests.report.test_measured_network import ERRORS, LINKS
 from tests.report.test_validation import validation
 
+NOISY = tuple(replace(point, spread=0.5) for point in LINKS)
+"""Points of a busy network."""
+
 
 def documents() -> dict[str, Document]:
     """One document of every command, as full as it gets."""
     cluster, model, scored, result = examples.cluster(), examples.model(), examples.scored(), examples.found()
     around = neighbours(scored.plan, cluster, model, ASSUMED)
     lost = considered(examples.ALTERNATIVES)
+    shown = Calibration(link_points=LINKS, curve_errors=ERRORS)
     return {
         "search": search_document(result, cluster, model),
         "search --pareto": front_document(examples.front(), cluster, model),
@@ -61,8 +67,19 @@ def documents() -> dict[str, Document]:
         "emit": emit_document("megatron", examples_folder(), ["README.md"]),
         "validate": validation_document(validation(*measured.several()), 2),
         "calibrate import": calibrate_document(ASSUMED, examples_folder() / "calibration.yaml"),
+        "show calibration": calibration_document(
+            replace(
+                shown,
+                constants=(Constant(name="families.A100.kernel_seconds", value=1e-6, provenance="measured"),),
+                provenance={"torch": "2.7.0"},
+                sources={"m1": {"torch": "2.7.0"}},
+            ),
+            Path("c.yaml"),
+            coverage(shown, ASSUMED, cluster, model),
+        ),
+        "calibrate merge": calibrate_document(ASSUMED, Path("c.yaml"), "calibrate merge"),
         "calibrate device": device_document(told()),
-        "calibrate network": network_document(LINKS, Calibration(curve_errors=ERRORS), Path("c.yaml")),
+        "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "calibrate fit": fitted_document(fitted(), CALIBRATION, examples_folder() / "calibration.yaml"),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Group
@@ -21,8 +22,23 @@ def test_latency_and_rate_of_each_curve() -> None:
     """And the errors of these curves only."""
     others = CurveError(curve="send of 2 over roce", points=3, mean=0.1, largest=0.2)
     calibration = Calibration(curve_errors=(*ERRORS, others))
-    text = drawn(Group(*network_sections(LINKS, calibration, Path("c.yaml"))))
+    text = drawn(Group(*network_sections(LINKS, 3, calibration, Path("c.yaml"))))
     row = next(line for line in text.splitlines() if "ib" in line and "send" in line)
     assert row.split()[:5] == ["ib", "send", "2", "10.0", "1.00"]
     assert "send of 2 over ib" in text
     assert "roce" not in text
+
+
+def test_a_busy_network_is_told() -> None:
+    """With the sizes whose repeats differ."""
+    noisy = (replace(LINKS[0], spread=0.3), *LINKS[1:])
+    text = drawn(Group(*network_sections(noisy, 3, Calibration(), Path("c.yaml"))), width=160)
+    assert "other work: send of 2 over ib, 1000 bytes ±30 %; --force measures again" in text
+    assert "Warnings" not in drawn(Group(*network_sections(LINKS, 3, Calibration(), Path("c.yaml"))))
+
+
+def test_what_was_there_is_told() -> None:
+    """Measured now, measured before."""
+    found = [network_sections(LINKS, new, Calibration(), Path("c.yaml")) for new in (1, 0)]
+    assert drawn(Group(*found[0])).startswith("Measured 1 point of links, 2 were there, wrote c.yaml\n")
+    assert drawn(Group(*found[1])).startswith("c.yaml has all points\n")

@@ -15,7 +15,8 @@ from planner.measure.backend import Backend
 from planner.measure.fit_device import STACK
 from planner.measure.growth import grow
 from planner.measure.resume import facts_of, resumable, with_facts
-from planner.measure.session import Event, Request, Session
+from planner.measure.samples import Event
+from planner.measure.session import Request, Session
 from planner.measure.training import Configuration, fits, train
 from planner.measured.table import load_table
 from planner.spec.model import ModelSpec
@@ -52,7 +53,7 @@ def _calibrate_model(
     backend: Backend, item: Series, results: Results, before: Calibration, clock: Clock, tell: Tell
 ) -> Calibration:
     facts = facts_of(backend, item.model, COMMAND)
-    kept, warnings = resumable(before, backend.name, facts, item.model)
+    kept, warnings = resumable(before, facts, backend.name, item.model)
     for line in warnings:
         tell(f"calibration: {line}")
 

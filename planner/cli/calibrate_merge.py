@@ -1,0 +1,101 @@
+"""``hetplan calibrate merge``: several calibration files as one."""
+
+from __future__ import annotations
+
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.calibrate import Force, require_new
+from planner.cli.options import AsJson
+from planner.cli.output import show, show_document, warn
+from planner.errors import Problem, SpecError, UsageError
+
+if TYPE_CHECKING:
+    from planner.calibration import Calibration
+    from planner.calibration_sources import Clash
+
+Inputs = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Calibration files.")]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
+
+
+def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: AsJson = False) -> None:
+    """Combine calibration files, such as one of each kind of node.
+
+    Of two measurements of one thing the newer wins, with a warning where the two are far apart. Each point keeps
+    its source. Files that contradict each other are refused where neither is the newer.
+    """
+    if len(inputs) < 2:
+        raise UsageError("calibrate merge: expected two calibration files at least")
+    require_new(output, force)
+    found = _merged(inputs, _read(inputs))
+    from planner.calibration_file import save_calibration
+
+    save_calibration(found, output)
+    if as_json:
+        from planner.report.document import calibrate_document
+
+        show_document(calibrate_document(found, output, "calibrate merge"))
+        return
+    from planner.report.calibrated import calibrated_section
+
+    show(calibrated_section(found, output), then=f"hetplan show {output} --cluster CLUSTER --model MODEL")
+
+
+def _read(paths: list[Path]) -> list[Calibration]:
+    """All files; every problem of all is reported at once."""
+    from planner.calibration_file import load_calibration
+    from planner.calibration_sources import sourced
+
+    problems: list[Problem] = []
+    found = []
+    for path in paths:
+        try:
+            found.append(sourced(load_calibration(path)))
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(tuple(problems))
+    return found
+
+
+def _merged(paths: list[Path], files: list[Calibration]) -> Calibration:
+    """One calibration; raises UsageError for the first contradiction, warns of those that dates decide."""
+    from dataclasses import replace
+    from functools import reduce
+
+    from planner.calibration_sources import clashes, combined
+    from planner.measure.curve_error import with_errors
+    from planner.measure.resume import run_facts
+
+    for (one, first), (other, last) in combinations(zip(paths, files, strict=True), 2):
+        found = [*clashes(first, last)]
+        _refuse(one, other, [clash for clash in found if clash.newer == "unknown"])
+        _warn(one, other, [clash for clash in found if clash.newer != "unknown"])
+    facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
+    return replace(with_errors(reduce(combined, files)), provenance=facts)
+
+
+def _refuse(one: Path, other: Path, found: list[Clash]) -> None:
+    if found:
+        clash = found[0]
+        raise UsageError(
+            f"{one} and {other} contradict each other: {clash.what}: {clash.first} and {clash.last}{_more(found)}",
+            hint="measure again with --force where the wrong one is from, or leave its file out",
+        )
+
+
+def _warn(one: Path, other: Path, found: list[Clash]) -> None:
+    if found:
+        clash = found[0]
+        warn(
+            f"{one} and {other} are far apart: {clash.what}: {clash.first} and {clash.last}{_more(found)}; "
+            "the newer is kept"
+        )
+
+
+def _more(found: list[Clash]) -> str:
+    return f", and {len(found) - 1} more" if len(found) > 1 else ""

@@ -1,0 +1,201 @@
+"""Who measures what together: groups of processes inside a node, between the nodes of a pool, across pools.
+
+A curve is found by the name of its link and by its number of members alone. Where several groups have both in common,
+the one on the narrowest path stands for all, so that no plan is promised more than the slowest of them reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations, zip_longest
+
+from planner.calibration import Operation
+from planner.calibration_file import shipped
+from planner.calibration_merge import link_name_key, name_key
+from planner.cost.communication import carried_rates
+from planner.errors import UsageError
+from planner.spec.cluster import ClusterSpec, PoolSpec
+from planner.topology import Path, Topology
+
+OPERATIONS: tuple[Operation, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Ranks that curves are measured among."""
+
+    link: str
+    ranks: tuple[int, ...]
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """What is measured: sends between two members only."""
+        return tuple(name for name in OPERATIONS if name != "send" or len(self.ranks) == 2)
+
+
+def teams(hosts: Sequence[str], gpus: Sequence[str], fabric: str | None) -> tuple[Team, ...]:
+    """Groups of 2, 4, 8 ... and of all: in one node of each kind, one process a node, and everywhere.
+
+    Raises UsageError when there are several nodes and the fabric between them has no name.
+    """
+    nodes = _nodes(hosts)
+    if len(nodes) > 1 and fabric is None:
+        raise UsageError(
+            f"processes on {len(nodes)} nodes: expected --cluster FILE, or --fabric with the network's name",
+            hint="as under fabrics: of the cluster file",
+        )
+    inside = chain.from_iterable(_inside(ranks, gpus) for ranks in nodes.values())
+    between = _between(fabric, [*nodes.values()]) if len(nodes) > 1 and fabric else ()
+    return _once([*inside, *between])
+
+
+def cluster_teams(
+    cluster: ClusterSpec, hosts: Sequence[str], gpus: Sequence[str], fabric: str | None = None
+) -> tuple[tuple[Team, ...], tuple[str, ...]]:
+    """The groups of a cluster file's pools, and what to know of them; of one fabric only where it is named.
+
+    Raises UsageError for hosts that no pool has, and for a fabric that joins none of the nodes.
+    """
+    pools = _pools_of(cluster, hosts)
+    kinds, notes = _kinds(pools, hosts, gpus)
+    present = {pool.name: pool for pool in pools.values()}
+    ordered = [pool for pool in cluster.pools if pool.name in present]
+    nodes = {pool.name: [*_nodes(hosts, pools, pool.name).values()] for pool in ordered}
+    slow_first = sorted(ordered, key=lambda pool: pool.intra_node.bandwidth_gBps)
+    inside = [team for pool in slow_first for ranks in nodes[pool.name] for team in _inside(ranks, kinds)]
+    between, more = _paths(Topology(cluster), ordered, nodes)
+    found = _once([*inside, *between])
+    if fabric is not None:
+        found = tuple(team for team in found if link_name_key(team.link) == link_name_key(fabric))
+        if not found:
+            known = sorted({team.link for team in between})
+            raise UsageError(
+                f"--fabric {fabric}: joins none of the nodes at hand",
+                hint=f"between them: {', '.join(known) or 'no fabric of the cluster file'}",
+            )
+    return found, (*notes, *more)
+
+
+def _pools_of(cluster: ClusterSpec, hosts: Sequence[str]) -> dict[str, PoolSpec]:
+    """The pool of each host, by full or by short name; raises UsageError for hosts that no pool has."""
+    full = {host: pool for pool in cluster.pools for host in pool.hosts}
+    short = {host.partition(".")[0]: pool for host, pool in full.items()}
+    found = {host: full.get(host) or short.get(host.partition(".")[0]) for host in hosts}
+    missing = [host for host, pool in found.items() if pool is None]
+    if missing:
+        raise UsageError(
+            f"--cluster: no pool of {cluster.name} has the host{'s' if len(missing) > 1 else ''} "
+            f"{', '.join(missing)}",
+            hint=f"its hosts are {', '.join([*full][:8])}{', ...' if len(full) > 8 else ''}; "
+            "hosts: of a pool names them as `hostname` does",
+        )
+    return {host: pool for host, pool in found.items() if pool is not None}
+
+
+def _kinds(
+    pools: Mapping[str, PoolSpec], hosts: Sequence[str], gpus: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the cluster file calls each rank's device, and where that is not what torch calls it.
+
+    Raises UsageError where a pool of several kinds has none of that name.
+    """
+    found: list[str] = []
+    notes: dict[str, None] = {}
+    for host, seen in zip(hosts, gpus, strict=True):
+        pool = pools[host]
+        known = {name_key(name): name for name in pool.devices}
+        if name_key(seen) in known:
+            found.append(known[name_key(seen)])
+            continue
+        if len(known) > 1:
+            raise UsageError(
+                f"pool {pool.name}: its devices are {', '.join(known.values())}, host {host} has {seen}",
+                hint="name the devices in the cluster file as hetplan calibrate device does",
+            )
+        name = pool.devices[0]
+        notes[f"pool {pool.name}: {name} in the cluster file is {seen} here, its curves are named {name}"] = (
+            None
+        )
+        found.append(name)
+    return tuple(found), tuple(notes)
+
+
+def _nodes(
+    hosts: Sequence[str], pools: Mapping[str, PoolSpec] | None = None, pool: str = ""
+) -> dict[str, list[int]]:
+    """Ranks by host, of one pool where pools are known."""
+    found: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        if pools is None or pools[host].name == pool:
+            found.setdefault(host, []).append(rank)
+    return found
+
+
+def _inside(ranks: Sequence[int], gpus: Sequence[str]) -> Iterator[Team]:
+    """Devices of one kind in one node."""
+    for gpu in dict.fromkeys(gpus[rank] for rank in ranks):
+        own = [rank for rank in ranks if gpus[rank] == gpu]
+        for size in _sizes(len(own)):
+            yield Team(f"node:{gpu}", tuple(own[:size]))
+
+
+def _between(link: str, nodes: Sequence[Sequence[int]]) -> Iterator[Team]:
+    """One device of 2, 4, 8 ... nodes and of all; then all devices."""
+    firsts = [ranks[0] for ranks in nodes]
+    for size in _sizes(len(firsts)):
+        yield Team(link, tuple(sorted(firsts[:size])))
+    yield Team(link, tuple(sorted(chain.from_iterable(nodes))))
+
+
+def _paths(
+    topology: Topology, pools: Sequence[PoolSpec], nodes: Mapping[str, list[list[int]]]
+) -> tuple[list[Team], tuple[str, ...]]:
+    """Groups of each pool and of each two, those of narrow paths first; then of all pools, by their narrowest."""
+    names = [pool.name for pool in pools]
+    own = [(name, name) for name in names if len(nodes[name]) > 1]
+    pairs = [*own, *combinations(names, 2)]
+    paths = {pair: topology.path(*pair) for pair in pairs}
+    notes = tuple(
+        f"pools {first} and {last}: no path in the cluster file, not measured"
+        for (first, last), path in paths.items()
+        if not path.connected
+    )
+    joined = [pair for pair in pairs if paths[pair].connected]
+    joined.sort(key=lambda pair: (_rate(paths[pair]), -len({*pair})))
+    found = [
+        team
+        for pair in joined
+        for team in _between(paths[pair].fabric, _dealt(nodes[name] for name in dict.fromkeys(pair)))
+    ]
+    if len(names) > 2 and joined and not notes:
+        found += _between(paths[joined[0]].fabric, _dealt(nodes.values()))
+    return found, notes
+
+
+def _rate(path: Path) -> float:
+    """What a path carries by the cost model's shares of the wire."""
+    return min(carried_rates(path, shipped()))
+
+
+def _dealt(pools: Iterable[list[list[int]]]) -> list[list[int]]:
+    """The nodes of the pools in turn, so that already the smallest group stands in all of them."""
+    turns = zip_longest(*pools)
+    return [node for turn in turns for node in turn if node is not None]
+
+
+def _once(found: Iterable[Team]) -> tuple[Team, ...]:
+    """The first of the groups that would give the same curve."""
+    kept: dict[tuple[str, int], Team] = {}
+    for team in found:
+        kept.setdefault((link_name_key(team.link), len(team.ranks)), team)
+    return tuple(kept.values())
+
+
+def _sizes(largest: int) -> Iterator[int]:
+    size = 2
+    while size < largest:
+        yield size
+        size *= 2
+    if largest > 1:
+        yield largest
