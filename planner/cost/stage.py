@@ -297,9 +297,8 @@ class Pricer:
         if shape.zero == 3 or ring.size == 1:
             return self.tied_seconds(shape, group), 0.0
         count = self._parameters(shape, group.tp)
-        gather = (
-            ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision]) if shape.zero else 0.0
-        )
+        element = ELEMENT_BYTES[self.model.training.precision]
+        gather = ring.gather_seconds(count * element) if shape.zero else 0.0
         reduction = self._reduction_seconds(shape, ring, count) if shape.zero < 2 else 0.0
         overlapping = self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
         exposed, hidden = self._overlap(reduction, micro.backward_seconds if overlapping else 0.0)
@@ -328,13 +327,12 @@ class Pricer:
             held = self._held(shape, shape.layers, count, group.micro_batch, ring)
             return host_optimizer_seconds(shape.offload, held, kind, self.model, self.target)
         share = count / (ring.size if shape.zero else 1)
-        curves = self.optimizer_curves
-        update = curves.seconds(kind.gpu, share) if curves is not None else None
+        update = self.optimizer_curves.seconds(kind.gpu, share) if self.optimizer_curves else None
         return optimizer_seconds(share, kind, self.model, self.calibration, update)
 
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica."""
-        return parameters_of(self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=group.tp)
+        return parameters_of(self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp)
 
     def _held(self, shape: Shape, layers: int, parameters: float, sequences: int, ring: Ring) -> Held:
         return Held(
