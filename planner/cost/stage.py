@@ -89,6 +89,7 @@ class Pricer:
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
         work = [self._work(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)]
         slowest = max(range(len(groups)), key=lambda index: work[index])
+        padded = shape.zero >= 2 and len({group.steps for group in groups}) > 1
         per_chunk = [
             self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
@@ -96,7 +97,7 @@ class Pricer:
         return StagePrice(
             forward=tuple(max(values) for values in zip(*(item[0] for item in per_chunk), strict=True)),
             backward=tuple(max(values) for values in zip(*(item[1] for item in per_chunk), strict=True)),
-            work_seconds=work[slowest],
+            work_seconds=self._padded(shape, groups, ring, micro) if padded else work[slowest],
             sync_seconds=sync,
             hidden_sync_seconds=hidden,
             optimizer_seconds=max(self._optimizer(shape, group, ring) for group in groups),
@@ -259,6 +260,25 @@ class Pricer:
             return group.steps * seconds
         small = self.micro_batch(shape, group, group.micro_batch - 1, ring)
         return (group.steps - smaller) * seconds + smaller * (small.forward_seconds + small.backward_seconds)
+
+    def _padded(
+        self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring, largest: Sequence[MicroBatch]
+    ) -> float:
+        """Seconds of all micro-batches when replicas in lock step have different numbers of them.
+
+        Each waits for the slowest; a replica that has done its own runs one sequence of no weight.
+        """
+        seconds, before = 0.0, 0
+        for steps in sorted({group.steps for group in groups}):
+            running = [
+                item if group.steps >= steps else self.micro_batch(shape, group, 1, ring)
+                for group, item in zip(groups, largest, strict=True)
+            ]
+            seconds += (steps - before) * max(
+                item.forward_seconds + item.backward_seconds for item in running
+            )
+            before = steps
+        return seconds
 
     def _zero_traffic(
         self, shape: Shape, ring: Ring, layers: int, first: bool, last: bool, tp: int
