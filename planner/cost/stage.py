@@ -19,7 +19,7 @@ from planner.cost.layer import LayerPrice, layer_price, measured_layer
 from planner.cost.measured_curves import LayerCurves, LinkCurves
 from planner.cost.memory import Load, layers_in_flight, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
-from planner.cost.stage_price import MicroBatch, StagePrice
+from planner.cost.stage_price import MicroBatch, StagePrice, padded_seconds
 from planner.cost.values import Memory
 from planner.plan import ON_DEVICE, Offload, ReplicaGroup
 from planner.spec.model import ModelSpec
@@ -89,7 +89,9 @@ class Pricer:
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
         work = [self._work(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)]
         slowest = max(range(len(groups)), key=lambda index: work[index])
-        padded = shape.zero >= 2 and len({group.steps for group in groups}) > 1
+        if shape.zero >= 2 and len({group.steps for group in groups}) > 1:
+            one = [self.micro_batch(shape, group, 1, ring) for group in groups]
+            work[slowest] = padded_seconds([group.steps for group in groups], micro, one)
         per_chunk = [
             self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
@@ -97,7 +99,7 @@ class Pricer:
         return StagePrice(
             forward=tuple(max(values) for values in zip(*(item[0] for item in per_chunk), strict=True)),
             backward=tuple(max(values) for values in zip(*(item[1] for item in per_chunk), strict=True)),
-            work_seconds=self._padded(shape, groups, ring, micro) if padded else work[slowest],
+            work_seconds=work[slowest],
             sync_seconds=sync,
             hidden_sync_seconds=hidden,
             optimizer_seconds=max(self._optimizer(shape, group, ring) for group in groups),
@@ -254,31 +256,11 @@ class Pricer:
 
     def _work(self, shape: Shape, group: ReplicaGroup, ring: Ring, largest: MicroBatch) -> float:
         """Seconds of all micro-batches of one replica; in lock step every micro-batch waits for the largest."""
-        seconds = largest.forward_seconds + largest.backward_seconds
         smaller = group.steps * group.micro_batch - group.share
         if shape.zero >= 2 or shape.depth > 1 or smaller == 0:
-            return group.steps * seconds
+            return group.steps * largest.seconds
         small = self.micro_batch(shape, group, group.micro_batch - 1, ring)
-        return (group.steps - smaller) * seconds + smaller * (small.forward_seconds + small.backward_seconds)
-
-    def _padded(
-        self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring, largest: Sequence[MicroBatch]
-    ) -> float:
-        """Seconds of all micro-batches when replicas in lock step have different numbers of them.
-
-        Each waits for the slowest; a replica that has done its own runs one sequence of no weight.
-        """
-        seconds, before = 0.0, 0
-        for steps in sorted({group.steps for group in groups}):
-            running = [
-                item if group.steps >= steps else self.micro_batch(shape, group, 1, ring)
-                for group, item in zip(groups, largest, strict=True)
-            ]
-            seconds += (steps - before) * max(
-                item.forward_seconds + item.backward_seconds for item in running
-            )
-            before = steps
-        return seconds
+        return (group.steps - smaller) * largest.seconds + smaller * small.seconds
 
     def _zero_traffic(
         self, shape: Shape, ring: Ring, layers: int, first: bool, last: bool, tp: int
