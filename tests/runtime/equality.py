@@ -38,11 +38,13 @@ class Case:
     optimizer: str
     precision: str = "fp32"
     steps: int = STEPS
+    wrapper: str = "deepspeed"
+    """``deepspeed`` runs the emitted ``train.py``, ``ddp`` and ``fsdp2`` a loop around torch's own."""
 
     @property
     def name(self) -> str:
         """Also the folder's name."""
-        return f"{self.layout}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}"
+        return f"{self.wrapper}-{self.layout}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}"
 
     @property
     def layers(self) -> int:
@@ -93,7 +95,11 @@ HALF = [
     *(Case("data", zero, "adamw", "bf16") for zero in range(4)),
     *(Case("pp2", zero, "adamw", "bf16") for zero in (0, 1)),
 ]
-LEARNING = Case("data", 1, "adamw", steps=40)
+TORCH = [
+    *(Case("data", 1, optimizer, wrapper="ddp") for optimizer in RATES),
+    *(Case("data", 3, optimizer, wrapper="fsdp2") for optimizer in RATES),
+]
+LEARNING = Case("data", 1, "adamw", steps=25)
 """Long enough that the loss falls."""
 
 
@@ -109,7 +115,11 @@ def train_all(folder: Path, cases: Sequence[Case]) -> dict[Case, Path]:
     for case, path in made.items():
         write_folder(emit(case.plan(), two_nodes(), case.model()), path)
     jobs = [
-        {"folder": str(path), "arguments": ["--steps", str(case.steps), "--lr", str(RATES[case.optimizer])]}
+        {
+            "folder": str(path),
+            "arguments": ["--steps", str(case.steps), "--lr", str(RATES[case.optimizer])],
+            "wrapper": case.wrapper,
+        }
         # DeepSpeed keeps the grid of a process's first pipeline for every later engine: pipelines come last.
         for case, path in sorted(made.items(), key=lambda item: item[0].layout != "data")
     ]
@@ -162,22 +172,23 @@ def reference_of(case: Case, folder: Path) -> reference.Outcome:
 
 def table(made: dict[Case, Path]) -> list[str]:
     """The rows of the docs: the largest distance of any rank's weights by ZeRO stage."""
-    rows = ["| layout | optimizer | ZeRO 0 | 1 | 2 | 3 |", "|---|---|---|---|---|---|"]
-    for layout in LAYERS:
-        for optimizer in RATES:
-            cells = []
-            for zero in range(4):
-                case = Case(layout, zero, optimizer)
-                path = made.get(case)
-                cells.append(f"{max(weight_errors(path, reference_of(case, path))):.1e}" if path else "")
-            rows.append(f"| {layout} | {optimizer} | {' | '.join(cells)} |")
+    rows = ["| runtime | layout | optimizer | ZeRO 0 | 1 | 2 | 3 |", "|---|---|---|---|---|---|---|"]
+    for wrapper, layout, optimizer in dict.fromkeys(
+        (case.wrapper, case.layout, case.optimizer) for case in made
+    ):
+        cases = [Case(layout, zero, optimizer, wrapper=wrapper) for zero in range(4)]
+        errors = [
+            f"{max(weight_errors(made[case], reference_of(case, made[case]))):.1e}" if case in made else ""
+            for case in cases
+        ]
+        rows.append(f"| {wrapper} | {layout} | {optimizer} | {' | '.join(errors)} |")
     return rows
 
 
 def main() -> None:
     """Train the matrix and print its table."""
     with tempfile.TemporaryDirectory() as folder:
-        print("\n".join(table(train_all(Path(folder), MATRIX))))  # noqa: T201
+        print("\n".join(table(train_all(Path(folder), [*MATRIX, *TORCH]))))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from typing import Any
 
 import deepspeed
 import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 MODULES = ("train", "hetplan_runtime", "example_model", "example_data", "step_log")
 
@@ -28,7 +30,10 @@ def main() -> None:
     module = folder_module(Path(jobs[0]["folder"]))
     module.start_processes()
     for job in jobs:
-        train(Path(job["folder"]), job["arguments"])
+        if job["wrapper"] == "deepspeed":
+            train(Path(job["folder"]), job["arguments"])
+        else:
+            train_with_torch(Path(job["folder"]), job["arguments"], job["wrapper"])
     module.leave()
 
 
@@ -52,6 +57,39 @@ def train(folder: Path, arguments: list[str]) -> None:
     engine.destroy()
     del engine
     gc.collect()
+
+
+def train_with_torch(folder: Path, arguments: list[str], wrapper: str) -> None:
+    """A script of a user's own around DDP or FSDP2, with the batches and weights of the plan."""
+    module = folder_module(folder)
+    options = module.parse_options(arguments)
+    torch.manual_seed(options.seed)
+    plan, shape = module.load(), module.load_shape(folder / "model.json")
+    model = module.Transformer(shape)
+    if wrapper == "fsdp2":
+        for layer in model.layers:
+            fully_shard(layer)
+        trained: Any = fully_shard(model)
+    else:
+        trained = DistributedDataParallel(model)
+    optimizer = module.make_optimizer(trained, shape, options)
+    for step in range(options.steps):
+        optimizer.zero_grad()
+        for number, micro in enumerate(plan.micro_batches(step), start=1):
+            inputs, labels = module.sequences(micro.sequences, shape, None)
+            # DDP takes any number of micro-batches when only the last one is reduced, as ZeRO 0 and 1 do it.
+            apart = wrapper == "ddp" and number < plan.steps
+            with trained.no_sync() if apart else contextlib.nullcontext():
+                (module.loss_of(trained(inputs), labels) * micro.torch_weight).backward()
+        torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+        optimizer.step()
+    whole = {name: full_tensor(value).float() for name, value in model.named_parameters()}
+    torch.save(whole, folder / f"weights-{plan.rank}.pt")
+
+
+def full_tensor(value: Any) -> Any:
+    """A parameter, gathered where it is sharded."""
+    return (value.full_tensor() if hasattr(value, "full_tensor") else value).detach().clone()
 
 
 def weights(network: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,34 @@ def train(folder: Path, steps: int, lr: float, step_on_zeros: bool = False) -> O
     shape = example_model.load_shape(folder / "model.json")
     table = json.loads((folder / "batches.json").read_text())
     clip = json.loads((folder / "ds_config.json").read_text())["gradient_clipping"]
-    if len(table["stages"]) > 1:
-        network: Any = Seeded(shape)
-    else:
-        torch.manual_seed(SEED)
-        network = example_model.Transformer(shape)
+    pipeline = len(table["stages"]) > 1
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more of them wait for each other longer than such a model computes
+    try:
+        return _train(shape, table["global_batch"], clip, pipeline, steps, lr, step_on_zeros)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@lru_cache(maxsize=64)
+def _train(
+    shape: example_model.Shape,
+    batch: int,
+    clip: float,
+    pipeline: bool,
+    steps: int,
+    lr: float,
+    step_on_zeros: bool,
+) -> Outcome:
+    torch.manual_seed(SEED)
+    network: Any = Seeded(shape) if pipeline else example_model.Transformer(shape)
     start = copy_of(network)
     optimizer = optimizer_of(network, shape.optimizer, lr)
     if step_on_zeros:
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-    losses, norms = _steps(network, optimizer, shape, table["global_batch"], steps, clip)
+    losses, norms = _steps(network, optimizer, shape, batch, steps, clip)
     return Outcome(losses, norms, start, copy_of(network))
 
 

@@ -16,6 +16,7 @@ from tests.runtime.equality import (
     LEARNING,
     MATRIX,
     RANKS,
+    TORCH,
     Case,
     printed_losses,
     reference_of,
@@ -40,7 +41,7 @@ def _no_third_party_warnings() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Path]:
     """Every case, trained in one start of the ranks."""
-    return train_all(tmp_path_factory.mktemp("equality"), [*MATRIX, *HALF, LEARNING])
+    return train_all(tmp_path_factory.mktemp("equality"), [*MATRIX, *HALF, *TORCH, LEARNING])
 
 
 @pytest.mark.parametrize("case", MATRIX, ids=[case.name for case in MATRIX])
@@ -52,6 +53,13 @@ def test_weights_equal_one_process(trained: dict[Case, Path], case: Case) -> Non
     limit = json.loads((trained[case] / "ds_config.json").read_text())["gradient_clipping"]
     assert limit == (0.0 if case.layout != "data" and case.zero == 0 else 1.0)
     assert max(wanted.norms) > 1.4 * limit
+
+
+@pytest.mark.parametrize("case", TORCH, ids=[case.name for case in TORCH])
+def test_weights_equal_one_process_with_torch_alone(trained: dict[Case, Path], case: Case) -> None:
+    """DDP and FSDP2 average gradients and divide by nothing else, which is what ``torch_weight`` is for."""
+    wanted = reference_of(case, trained[case])
+    assert max(weight_errors(trained[case], wanted)) < ALLOWED
 
 
 @pytest.mark.parametrize("case", HALF, ids=[case.name for case in HALF])
@@ -78,7 +86,7 @@ def test_the_loss_falls(trained: dict[Case, Path]) -> None:
     """The example learns the text that it writes itself."""
     losses = printed_losses(trained[LEARNING])
     assert len(losses) == LEARNING.steps
-    assert losses[-1] < 0.75 * losses[0]
+    assert losses[-1] < 0.85 * losses[0]
 
 
 def test_only_the_first_rank_prints_losses(trained: dict[Case, Path]) -> None:
