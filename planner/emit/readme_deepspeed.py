@@ -81,7 +81,9 @@ def _own_script(plan: Plan) -> str:
             "Without the weight, sequences on GPUs with small batches would count for more than others. It "
             "is right "
             "when the loss is a mean over sequences of equal length. With a DataLoader, use "
-            "`PlannedBatches(plan, len(data))` as `batch_sampler` and `plan.weights` in the same order.\n"
+            "`PlannedBatches(plan, len(data))` as `batch_sampler` and `plan.weights` in the same order. Under torch's "
+            "DDP or FSDP2 the factor is `micro.torch_weight`; `plan.trainer_class(Trainer)` is Hugging Face's "
+            "`Trainer` with these batches and weights.\n"
         )
     return f"## Your own script\n\n```python\nfrom hetplan_runtime import load\n\n{call}```\n\n{note}"
 
