@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
 
@@ -32,21 +32,30 @@ def check_plan(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     """Raise PlanError with every rule that the plan breaks for these inputs."""
     found = faults(plan, cluster, model)
     if found:
-        raise PlanError("\n".join(f"{_where(fault.path)}{fault.what}" for fault in found))
+        raise PlanError(listed(found))
 
 
 def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, ...]:
     """Every rule that the plan breaks; placement and paths are tried only when nothing else is wrong."""
-    found = [*_sizes(plan, model), *_devices(plan, cluster, model)]
+    found = (*_devices(plan, cluster, model), *target_faults(plan, model))
+    return found or (*_placement(plan, cluster), *_paths(plan, cluster), *_hosts(plan, cluster))
+
+
+def target_faults(plan: Plan, model: ModelSpec) -> tuple[Fault, ...]:
+    """Every rule of its model and its target that the plan breaks, on whatever devices."""
+    found = [*_sizes(plan, model)]
     try:
         row = target(plan.target)
     except UsageError as error:
         return (*found, Fault(("target",), error.message))
     for rule in _TARGET_RULES:
         found += rule(plan, row)
-    found += _number_format(row, model)
-    found += _sequence_parallel(plan, row, model)
-    return tuple(found) or (*_placement(plan, cluster), *_paths(plan, cluster), *_hosts(plan, cluster))
+    return (*found, *_number_format(row, model), *_sequence_parallel(plan, row, model))
+
+
+def listed(found: Iterable[Fault]) -> str:
+    """A line for each fault: where, and what was expected."""
+    return "\n".join(f"{_where(fault.path)}{fault.what}" for fault in found)
 
 
 def fail_on_faults(document: Document, found: tuple[Fault, ...]) -> None:
@@ -154,15 +163,9 @@ def _batches(plan: Plan, row: Target) -> Iterator[Fault]:
             what = f"{row.name} needs the same share and steps on every replica"
             wanted = f"expected {first.share} and {first.steps}, got {group.share} and {group.steps}"
             yield Fault(path, f"{what}, {wanted}")
-        elif group.steps != first.steps and (rule == "follows-dp" or plan.zero >= 2 or plan.pp > 1):
-            why = (
-                f"ZeRO {plan.zero} synchronises in every step"
-                if plan.pp == 1
-                else "a pipeline runs in lock-step"
-            )
-            yield Fault(
-                (*path, "steps"), f"{why}, expected {first.steps} steps on every replica, got {group.steps}"
-            )
+        elif group.steps != first.steps and plan.pp > 1:
+            what = f"a pipeline runs in lock-step, expected {first.steps} steps on every replica"
+            yield Fault((*path, "steps"), f"{what}, got {group.steps}")
 
 
 def _follows_width(plan: Plan, row: Target) -> Iterator[Fault]:

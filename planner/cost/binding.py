@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from planner.cost.estimate import Estimator, Priced, pipeline_ends, shape_of, with_sends
-from planner.cost.stage import Shape, chunk_layers
+from planner.cost.shape import Shape, chunk_layers
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Memory
 from planner.plan import Plan, ReplicaGroup

@@ -11,7 +11,8 @@ from planner.cost.compute import ELEMENT_BYTES, model_flops
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedule import Durations, Timeline, simulate, stage_ends
-from planner.cost.stage import Pricer, Shape, chunk_layers
+from planner.cost.shape import Shape, chunk_layers
+from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
 from planner.errors import PlanError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from planner.calibration import Calibration
 from planner.cost.communication import Ring, fabric_share, tensor_ring
@@ -19,48 +18,13 @@ from planner.cost.layer import LayerPrice, layer_price, measured_layer
 from planner.cost.measured_curves import LayerCurves, LinkCurves, OptimizerCurves
 from planner.cost.memory import Load, layers_in_flight, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
-from planner.cost.stage_price import MicroBatch, StagePrice
+from planner.cost.shape import Shape
+from planner.cost.stage_price import MicroBatch, StagePrice, padded_seconds
 from planner.cost.values import Memory
-from planner.plan import ON_DEVICE, Offload, ReplicaGroup
+from planner.plan import ReplicaGroup
 from planner.spec.model import ModelSpec
 from planner.targets import Recompute, Target
 from planner.topology import Kind, Topology
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """A stage without its devices: what it holds and where it stands in the pipeline."""
-
-    chunks: tuple[int, ...]
-    """Layers of each chunk, [chunk]; one chunk without interleaving."""
-    stage: int
-    depth: int
-    micro_batches: int
-    zero: int
-    recompute: Recompute
-    sequence_parallel: bool
-    offload: Offload = ON_DEVICE
-
-    @property
-    def layers(self) -> int:
-        """Layers of all chunks."""
-        return sum(self.chunks)
-
-    @property
-    def first(self) -> bool:
-        """True when the embedding is here."""
-        return self.stage == 0
-
-    @property
-    def last(self) -> bool:
-        """True when the head is here."""
-        return self.stage == self.depth - 1
-
-
-def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first."""
-    small, larger = divmod(layers, chunks)
-    return (small + 1,) * larger + (small,) * (chunks - larger)
 
 
 class Pricer:
@@ -91,6 +55,9 @@ class Pricer:
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
         work = [self._work(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)]
         slowest = max(range(len(groups)), key=lambda index: work[index])
+        if shape.zero >= 2 and len({group.steps for group in groups}) > 1:
+            one = [self.micro_batch(shape, group, 1, ring) for group in groups]
+            work[slowest] = padded_seconds([group.steps for group in groups], micro, one)
         per_chunk = [
             self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
@@ -255,12 +222,11 @@ class Pricer:
 
     def _work(self, shape: Shape, group: ReplicaGroup, ring: Ring, largest: MicroBatch) -> float:
         """Seconds of all micro-batches of one replica; in lock step every micro-batch waits for the largest."""
-        seconds = largest.forward_seconds + largest.backward_seconds
         smaller = group.steps * group.micro_batch - group.share
         if shape.zero >= 2 or shape.depth > 1 or smaller == 0:
-            return group.steps * seconds
+            return group.steps * largest.seconds
         small = self.micro_batch(shape, group, group.micro_batch - 1, ring)
-        return (group.steps - smaller) * seconds + smaller * (small.forward_seconds + small.backward_seconds)
+        return (group.steps - smaller) * largest.seconds + smaller * small.seconds
 
     def _zero_traffic(
         self, shape: Shape, ring: Ring, layers: int, first: bool, last: bool, tp: int

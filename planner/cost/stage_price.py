@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.cost.values import Memory
@@ -23,6 +24,25 @@ class MicroBatch:
     step_copy_seconds: float
     """Copies between device and host once a step, after the last backward."""
     hidden_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Forward and backward."""
+        return self.forward_seconds + self.backward_seconds
+
+
+def padded_seconds(steps: Sequence[int], largest: Sequence[MicroBatch], one: Sequence[MicroBatch]) -> float:
+    """Seconds of all micro-batches when replicas in lock step have different numbers of them, each [group].
+
+    Each waits for the slowest replica; one that has done its own runs one sequence of no weight.
+    """
+    seconds, before = 0.0, 0
+    for count in sorted(set(steps)):
+        own = zip(steps, largest, one, strict=True)
+        slowest = max(whole.seconds if mine >= count else single.seconds for mine, whole, single in own)
+        seconds += (count - before) * slowest
+        before = count
+    return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

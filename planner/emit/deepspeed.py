@@ -5,13 +5,14 @@ from __future__ import annotations
 from planner.cost.compute import MIXED
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.batch_table import table_text
+from planner.emit.deepspeed_hostfile import hostfile
 from planner.emit.files import EmittedFile, runtime_file
 from planner.emit.json_text import document
 from planner.emit.launch import Program, launch_files, number_format_lines
 from planner.emit.network import job_network
 from planner.emit.readme_deepspeed import readme
 from planner.emit.rules_deepspeed import check_config
-from planner.placement import Agent, agents, ranks
+from planner.placement import agents, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
@@ -40,7 +41,7 @@ def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFi
         *launch,
         EmittedFile(
             "README.md",
-            readme(plan, model, launchers, network, launch, slots is not None, clips(plan, model)),
+            readme(plan, model, everyone, launchers, network, launch, clips(plan, model)),
         ),
     )
 
@@ -114,14 +115,6 @@ def bucket_elements(plan: Plan, model: ModelSpec) -> int:
     """Elements of a communication bucket: DeepSpeed allocates it whole, so no more than a stage has."""
     smallest = min(stage.layers for stage in plan.stages) * model.layer_parameters
     return min(int(BUCKET_ELEMENTS), model.parameters if plan.pp == 1 else smallest)
-
-
-def hostfile(launchers: tuple[Agent, ...]) -> str | None:
-    """Hosts in rank order with their slots, or None when a host holds two separate runs of ranks."""
-    hosts = [agent.host for agent in launchers]
-    if len(set(hosts)) < len(hosts):
-        return None
-    return "".join(f"{agent.host} slots={len(agent.devices)}\n" for agent in launchers)
 
 
 def model_shape(model: ModelSpec) -> dict[str, object]:

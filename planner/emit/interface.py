@@ -34,10 +34,12 @@ def emit(
             hint=f"search again with --target {' or --target '.join(EMITTERS)}",
         )
     check_inputs(plan, cluster, model)
+    everyone = ranks(plan, cluster)
     job = Job(
         model=model.name,
         target=plan.target,
-        agents=agents(ranks(plan, cluster)),
+        agents=agents(everyone),
+        ranks=everyone,
         cluster=cluster,
     )
     files = launcher_files(launcher, job, EMITTERS[plan.target](plan, cluster, model))

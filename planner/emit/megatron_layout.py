@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.cost.stage import chunk_layers
+from planner.cost.shape import chunk_layers
 from planner.plan import Plan
 
 

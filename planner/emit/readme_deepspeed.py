@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner.emit.deepspeed_hostfile import hostfile, include, keeps_kinds
 from planner.emit.files import EmittedFile
 from planner.emit.network import JobNetwork
 from planner.emit.readme_common import heading, starting, to_edit
-from planner.placement import Agent
+from planner.placement import Agent, Rank
 from planner.plan import Plan
 from planner.spec.model import ModelSpec
 
 VERSION = "0.19.8"
 """DeepSpeed that the folder was tried with."""
+
 SHOWN_HOSTS = 8
 """Hosts of a long option that are written out."""
 
@@ -20,10 +22,10 @@ SHOWN_HOSTS = 8
 def readme(
     plan: Plan,
     model: ModelSpec,
+    everyone: Sequence[Rank],
     launchers: Sequence[Agent],
     network: JobNetwork,
     launch: Sequence[EmittedFile],
-    has_hostfile: bool,
     clips: bool,
 ) -> str:
     """The whole text."""
@@ -31,15 +33,16 @@ def readme(
         heading(plan, model, launchers),
         to_edit(launch),
         starting(launchers, " -- --steps 100"),
-        _files(plan, has_hostfile),
+        _files(hostfile(launchers) is not None),
         _own_script(plan),
         _offload(plan, model),
-        _limits(model, network, launchers, has_hostfile, clips),
+        _own_launcher(launchers, everyone),
+        _limits(model, network, clips),
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _files(plan: Plan, has_hostfile: bool) -> str:
+def _files(has_hostfile: bool) -> str:
     lines = [
         "- `ds_config.json`: DeepSpeed's configuration without batch keys; those differ by rank",
         "- `batches.json`: the micro-batches of each rank and the weight of each one's loss",
@@ -81,7 +84,9 @@ def _own_script(plan: Plan) -> str:
             "Without the weight, sequences on GPUs with small batches would count for more than others. It "
             "is right "
             "when the loss is a mean over sequences of equal length. With a DataLoader, use "
-            "`PlannedBatches(plan, len(data))` as `batch_sampler` and `plan.weights` in the same order.\n"
+            "`PlannedBatches(plan, len(data))` as `batch_sampler` and `plan.weights` in the same order. Under torch's "
+            "DDP or FSDP2 the factor is `micro.torch_weight`; `plan.trainer_class(Trainer)` is Hugging Face's "
+            "`Trainer` with these batches and weights.\n"
         )
     return f"## Your own script\n\n```python\nfrom hetplan_runtime import load\n\n{call}```\n\n{note}"
 
@@ -107,9 +112,31 @@ def _offload(plan: Plan, model: ModelSpec) -> str:
     return "## Offload\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 
-def _limits(
-    model: ModelSpec, network: JobNetwork, launchers: Sequence[Agent], has_hostfile: bool, clips: bool
-) -> str:
+def _own_launcher(launchers: Sequence[Agent], everyone: Sequence[Rank]) -> str:
+    """How DeepSpeed's own launcher starts the plan, or why it cannot."""
+    title = "## DeepSpeed's launcher\n\n"
+    if hostfile(launchers) is None:
+        return (
+            f"{title}There is no hostfile: this rank order uses a host twice, which DeepSpeed's launcher cannot "
+            "express. Use `launch.sh`.\n"
+        )
+    if not keeps_kinds(launchers, everyone):
+        return (
+            f"{title}Do not use it here: it numbers the devices of a node in its own way, and would give some "
+            "ranks a GPU of another kind than the plan does. Use `launch.sh`.\n"
+        )
+    chosen = include(launchers, SHOWN_HOSTS)
+    option = f" --include {chosen}" if chosen else ""
+    return (
+        f"{title}`deepspeed --hostfile hostfile{option} train.py --steps 100` on one node, with ssh and pdsh; without "
+        f"them, on every node, `deepspeed --hostfile hostfile{option} --no_ssh --node_rank K --master_addr "
+        f"{launchers[0].host} train.py`. It gives every node one and the same environment, so `env/` is not applied, "
+        "and `--num_gpus` would overwrite uneven slots. `launch.sh` has neither problem, nor has what `hetplan emit "
+        "--launcher deepspeed` writes.\n"
+    )
+
+
+def _limits(model: ModelSpec, network: JobNetwork, clips: bool) -> str:
     lines = [f"- Tried with DeepSpeed {VERSION} and PyTorch 2.13."]
     if not clips:
         lines.append(
@@ -127,26 +154,4 @@ def _limits(
             "- The nodes share no RDMA fabric, and DeepSpeed cannot give process groups different networks: "
             "everything between nodes uses sockets (`NCCL_NET=Socket`)."
         )
-    if not has_hostfile:
-        lines.append(
-            "- There is no hostfile: this rank order uses a host twice, which DeepSpeed's launcher cannot "
-            "express. "
-            "Use `launch.sh`."
-        )
-    elif any(list(agent.devices) != sorted(agent.devices) for agent in launchers):
-        lines.append(
-            "- The ranks of some nodes do not follow the order of their devices, and DeepSpeed's launcher sorts "
-            "devices: it would give them the batches of others. Use `launch.sh`."
-        )
-    elif any(agent.devices != tuple(range(len(agent.devices))) for agent in launchers):
-        shown = [f"{agent.host}:{','.join(map(str, agent.devices))}" for agent in launchers[:SHOWN_HOSTS]]
-        include = "@".join(shown + ["..."] * (len(launchers) > SHOWN_HOSTS))
-        lines.append(
-            f"- Some nodes do not use their first devices: DeepSpeed's launcher needs `--include {include}`."
-        )
-    lines.append(
-        "- DeepSpeed's launcher over pdsh gives every node one and the same environment, so `env/` is not applied by "
-        "it, and `--num_gpus` would overwrite uneven slots. `launch.sh` has neither problem, nor has what "
-        "`hetplan emit --launcher deepspeed` writes."
-    )
     return "## Limits\n\n" + "\n".join(lines) + "\n"

@@ -8,7 +8,8 @@ Needs torch and nothing else of hetplan; a launch folder holds it as ``hetplan_r
         loss = loss_of(engine, data[micro.sequences]) * micro.weight
 
 The weight of a micro-batch makes every sequence of the global batch count alike, provided that the loss
-is a mean over the sequences of the micro-batch and that sequences have equally many tokens.
+is a mean over the sequences of the micro-batch and that sequences have equally many tokens. With torch's own
+DDP or FSDP2 it is ``micro.torch_weight``; ``plan.trainer_class(Trainer)`` is Hugging Face's with all this.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
 FORMAT = 1
 """Version of batches.json that this file reads."""
@@ -34,7 +36,9 @@ class MicroBatch:
     sequences: tuple[int, ...]
     """Indices in the data set; one stand-in sequence in a padding micro-batch."""
     weight: float
-    """Factor of the mean loss; 0 for padding."""
+    """Factor of the mean loss for DeepSpeed, which divides it by the accumulation steps; 0 for padding."""
+    torch_weight: float
+    """Factor of the mean loss where nothing divides it: ``loss.backward()`` under DDP or FSDP2."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,8 @@ class RankPlan:
         for size, weight in zip(self.sizes, self.weights, strict=True):
             # Padding runs a sequence of this rank's own, so that no other data has to be at hand.
             places = range(at, at + size) if size else range(at - 1, at)
-            yield MicroBatch(tuple(order[i % len(order)] if order else i for i in places), weight)
+            sequences = tuple(order[i % len(order)] if order else i for i in places)
+            yield MicroBatch(sequences, weight, torch_weight=weight / self.steps)
             at += size
 
     def deepspeed_config(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -130,6 +135,33 @@ class RankPlan:
                 self._set_bounds(start=parts[stage], stop=parts[stage + 1])
 
         return PlannedPipeline
+
+    def trainer_class(self, trainer: type, seed: int | None = None) -> type:
+        """Hugging Face's Trainer with this plan's batches, for arguments with ``deepspeed=plan.deepspeed_config()``.
+
+        A ``seed`` shuffles the data set, alike in every pass.
+        """
+        plan = self
+
+        class PlannedTrainer(trainer):  # type: ignore[misc]
+            def __init__(self, *given: Any, **named: Any) -> None:
+                super().__init__(*given, **named)
+                # Trainer would weigh by the tokens of this rank's step, and no longer divide by its steps.
+                self.model_accepts_loss_kwargs = False
+                self.planned_weights = cycle(plan.weights)
+
+            def get_train_dataloader(self) -> DataLoader:
+                batches = PlannedBatches(plan, len(self.train_dataset), seed)
+                return DataLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
+
+            def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+                found = super().compute_loss(model, inputs, return_outputs=return_outputs)
+                if not model.training:
+                    return found
+                weight = next(self.planned_weights)
+                return (found[0] * weight, found[1]) if return_outputs else found * weight
+
+        return PlannedTrainer
 
 
 class PlannedBatches(Sampler):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,24 +42,29 @@ def main() -> None:
     """Train for some steps and print the mean loss of each global batch."""
     options = parse_options()
     start_processes()
-    torch.manual_seed(options.seed)
-    plan, shape = load(), load_shape(FOLDER / "model.json")
-    train = train_pipeline if len(plan.stages) > 1 else train_data_parallel
-    engine = train(plan, shape, options)
+    engine = train(options)
     if options.save:
         engine.save_checkpoint(str(options.save))
     leave()
 
 
-def parse_options() -> argparse.Namespace:
-    """What the plan leaves open."""
+def train(options: argparse.Namespace) -> Any:
+    """Train this rank's part of the plan; returns DeepSpeed's engine."""
+    torch.manual_seed(options.seed)
+    plan, shape = load(), load_shape(FOLDER / "model.json")
+    return (train_pipeline if len(plan.stages) > 1 else train_data_parallel)(plan, shape, options)
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the plan leaves open; by default from the command line."""
     parser = argparse.ArgumentParser(description="Train a model of the planned shape.")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps (100)")
     parser.add_argument("--lr", type=float, default=3e-4, help="learning rate (3e-4)")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights (0)")
-    parser.add_argument("--text", type=Path, help="train on this file, byte by byte (made-up tokens)")
+    parser.add_argument("--text", type=Path, help="train on this file, byte by byte (a made-up text)")
     parser.add_argument("--save", type=Path, help="write a checkpoint into this folder at the end")
-    return parser.parse_args()
+    parser.add_argument("--local_rank", help="passed by DeepSpeed's launcher; LOCAL_RANK says the same")
+    return parser.parse_args(arguments)
 
 
 def start_processes() -> None:

@@ -13,7 +13,7 @@ from math import floor
 
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
-from planner.cost.stage import Shape
+from planner.cost.shape import Shape
 from planner.plan import ReplicaGroup
 from planner.search.counted import Counted, Crossing, Hops, Room, Speed
 from planner.search.options import StageOptions, fastest_ring

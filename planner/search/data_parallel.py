@@ -17,7 +17,8 @@ from itertools import accumulate, product
 
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
-from planner.cost.stage import Pricer, Shape
+from planner.cost.shape import Shape
+from planner.cost.stage import Pricer
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.search.options import ring_alone
 from planner.search.space import recomputes_of, usable_kinds

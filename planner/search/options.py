@@ -12,7 +12,8 @@ from functools import cached_property
 
 from planner.cost.communication import Ring, carried_rates, data_ring, inside_rate, send
 from planner.cost.estimate import Estimator, boundary_bytes
-from planner.cost.stage import Pricer, Shape, chunk_layers
+from planner.cost.shape import Shape, chunk_layers
+from planner.cost.stage import Pricer
 from planner.errors import PlanError
 from planner.placement import Slot, place_stages
 from planner.plan import Plan, ReplicaGroup, Stage

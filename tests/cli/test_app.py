@@ -67,7 +67,8 @@ SURFACE: dict[str, set[str]] = {
     | {"--from", "--commands", "--name", "--output", "-o", "--force"},
     "schema": set(),
     "calibrate device": JSON
-    | {"--output", "-o", "--model", "--zero", "--tp", "--minutes", "--device", "--largest-micro-batch"}
+    | {"--output", "-o", "--model", "--zero", "--tp", "--minutes", "--device", "--name"}
+    | {"--largest-micro-batch"}
     | {"--precision", "--sequence-length", "--force"},
     "calibrate network": JSON
     | {"--output", "-o", "--cluster", "--fabric", "--largest-mib", "--minutes", "--device", "--force"}

@@ -67,7 +67,7 @@ def test_each_point_keeps_its_source(hetplan: Command, files: Path) -> None:
     assert told == {"A100-SXM-40GB": "NVIDIA A100", "V100-SXM-16GB": "Tesla V100"}
     assert found.sources[found.constants[0].source]["date"] == "2026-03-02"
     assert found.families == ONE.families
-    assert found.provenance["command"].startswith("hetplan ")
+    assert found.provenance["command"].startswith("hetplan")
     again = json.loads(hetplan("calibrate", "merge", "c.yaml", "a.yaml", "-o", "d.yaml", "--json").out)
     assert (again["command"], again["layer_points"], again["link_points"]) == ("calibrate merge", 3, 2)
     assert {**load_calibration(files / "d.yaml").sources} == found.sources

@@ -391,3 +391,29 @@ def test_deepspeed_sums_gradients_on_every_rank() -> None:
     }
     assert sync["deepspeed", 1] == pytest.approx(1.5 * sync["deepspeed", 0])
     assert sync["megatron", 1] == pytest.approx(sync["megatron", 0])
+
+
+def test_padding_takes_a_sequence_and_all_wait_for_the_slowest() -> None:
+    """ZeRO 2 and 3: a replica with fewer micro-batches runs one sequence in the others' last ones."""
+    spec = cluster(pool("fast", nodes=1), pool("slow", nodes=1, gpu="V100"))
+    model = gpt(4, 512, 8, global_batch=9, precision="fp16")
+
+    def padded(steps: int, zero: int) -> Plan:
+        groups = (
+            ReplicaGroup(pool="fast", gpu="A100", tp=1, count=1, share=6, steps=3),
+            ReplicaGroup(pool="slow", gpu="V100", tp=1, count=1, share=3, steps=steps),
+        )
+        stage = Stage(first_layer=0, end_layer=4, replicas=groups)
+        return Plan(target="deepspeed", zero=zero, stages=(stage,))
+
+    estimator = Estimator(spec, model)
+    for zero in (2, 3):
+        [even] = estimator.price(padded(3, zero)).stages
+        [other] = estimator.price(padded(1, zero)).stages
+        fast, slow = (item.forward_seconds + item.backward_seconds for item in other.micro_batches)
+        one = even.micro_batches[1].forward_seconds + even.micro_batches[1].backward_seconds
+        assert slow > one > 0
+        assert other.work_seconds == pytest.approx(max(fast, slow) + 2 * max(fast, one))
+    [alone] = estimator.price(padded(1, 1)).stages
+    fast, slow = (item.forward_seconds + item.backward_seconds for item in alone.micro_batches)
+    assert alone.work_seconds == pytest.approx(max(3 * fast, slow))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from planner.cost.memory import BUCKET_ELEMENTS
-from planner.emit.deepspeed import common_config, files, hostfile
+from planner.emit.deepspeed import common_config, files
 from planner.emit.interface import emit, write_folder
-from planner.placement import agents, ranks
+from planner.placement import ranks
 from planner.plan import Offload, Plan
 from planner.plan_check import faults
 from planner.runtime import batches
@@ -64,29 +64,6 @@ def test_deepspeed_accepts_the_configuration(tmp_path: Path, chosen: Plan, preci
         assert parsed.zero_config.stage == chosen.zero
         assert parsed.bfloat16_config.enabled == (precision == "bf16")
         assert parsed.float16_config.enabled == (precision == "fp16")
-
-
-def test_deepspeed_reads_the_hostfile(tmp_path: Path) -> None:
-    """Hosts come in rank order with as many slots as the plan uses on each."""
-    runner = pytest.importorskip("deepspeed.launcher.runner")
-    text = hostfile(agents(ranks(data_parallel(1), CLUSTER)))
-    (tmp_path / "hostfile").write_text(str(text))
-    assert list(runner.fetch_hostfile(str(tmp_path / "hostfile")).items()) == [
-        ("a-0", 4),
-        ("a-1", 4),
-        ("b-0", 2),
-    ]
-
-
-def test_no_hostfile_when_a_host_comes_twice() -> None:
-    """DeepSpeed refuses a host twice, so there is no hostfile and the README says why."""
-    mixed = cluster(pool("m", ("A100", "T4", "A100"), 1), pool("b", ("T4",), 1))
-    replicas = (group("m", "A100", share=2), group("b", "T4"), group("m", "T4"))
-    chosen = plan("deepspeed", 0, [4], [replicas])
-    made = {file.path: file.text for file in files(chosen, mixed, model(4))}
-    assert "hostfile" not in made
-    assert "uses a host twice" in made["README.md"]
-    assert made["nodes.txt"].splitlines()[1:] == ["0 m-0 m 0 0", "1 b-0 b 0 1", "2 m-0 m 1 2"]
 
 
 def section(chosen: Plan, **changes: Any) -> dict[str, Any]:

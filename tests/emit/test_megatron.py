@@ -158,13 +158,15 @@ def test_one_recompute_policy() -> None:
     """Megatron recomputes the same on all stages."""
     first, last = pipeline([3, 1]).stages
     mixed = Stage(first_layer=3, end_layer=4, replicas=last.replicas, recompute="full")
-    with pytest.raises(EmitError, match="one recompute policy for all stages: the plan has full, none"):
+    with pytest.raises(
+        EmitError, match="megatron has one recomputation for all stages, expected none, got full"
+    ):
         emit(Plan(target="megatron", zero=1, stages=(first, mixed)), CLUSTER, model(8))
 
 
 def test_broken_rule_stops_emission() -> None:
     """Interleaving with a number of micro-batches that Megatron's schedule refuses."""
-    with pytest.raises(EmitError, match="multiple of pp micro-batches"):
+    with pytest.raises(EmitError, match="interleaving needs a multiple of 2 micro-batches"):
         emit(pipeline([2, 2], steps=5, interleave=2), CLUSTER, model(10))
 
 

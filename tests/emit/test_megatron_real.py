@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from planner.cost.stage import chunk_layers
+from planner.cost.shape import chunk_layers
 from planner.emit.megatron_arguments import arguments
 from planner.placement import Rank, ranks
 from planner.plan import Plan

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,19 @@ def free_port() -> int:
 
 def launch(folder: Path, nodes: int, *arguments: str, limit_seconds: float = 500.0) -> str:
     """Run ``launch.sh`` once for each node; returns what the first one printed."""
-    logs = [folder.parent / f"node-{node}.log" for node in range(nodes)]
+    script = ["bash", str(folder / "launch.sh")]
+    commands = [[*script, str(node), "--", *arguments] for node in range(nodes)]
+    return run_together(commands, folder.parent, limit_seconds)
+
+
+def run_together(commands: Sequence[Sequence[str]], logs: Path, limit_seconds: float = 500.0) -> str:
+    """Run the launchers of one job side by side; returns what the first one printed.
+
+    They find each other at MASTER_ADDR and MASTER_PORT of their environment.
+    """
+    files = [logs / f"node-{node}.log" for node in range(len(commands))]
     port = free_port()
-    started = [_start(folder, node, log, arguments, port) for node, log in enumerate(logs)]
+    started = [_start(command, log, port) for command, log in zip(commands, files, strict=True)]
     try:
         ends = [process.wait(timeout=limit_seconds) for process in started]
     except subprocess.TimeoutExpired:
@@ -33,13 +44,11 @@ def launch(folder: Path, nodes: int, *arguments: str, limit_seconds: float = 500
         for process in started:
             _end(process)
     if any(ends):
-        pytest.fail("\n".join(f"{log.name}, of {ends}:\n{log.read_text()[-3000:]}" for log in logs))
-    return logs[0].read_text()
+        pytest.fail("\n".join(f"{log.name}, of {ends}:\n{log.read_text()[-9000:]}" for log in files))
+    return files[0].read_text()
 
 
-def _start(
-    folder: Path, node: int, log: Path, arguments: tuple[str, ...], port: int
-) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], log: Path, port: int) -> subprocess.Popen[bytes]:
     """One node's launcher, writing to a file: a pipe would wait for ranks that outlive it."""
     environment = {
         **os.environ,
@@ -52,11 +61,7 @@ def _start(
     }
     with log.open("wb") as output:
         return subprocess.Popen(
-            ["bash", str(folder / "launch.sh"), str(node), "--", *arguments],
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            list(command), env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
 

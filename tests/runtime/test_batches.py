@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -59,7 +61,7 @@ def test_padding_is_one_own_sequence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("zero", [1, 3])
 def test_averaged_gradient_is_that_of_the_batch(tmp_path: Path, zero: int) -> None:
-    """Weighted micro-batches, divided by steps and averaged over ranks as DeepSpeed does, equal one batch."""
+    """Weighted micro-batches equal one batch: divided by steps as DeepSpeed does, or not; averaged over ranks."""
     data = torch.randn(12, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     target = data.sin().sum(1)
 
@@ -71,11 +73,14 @@ def test_averaged_gradient_is_that_of_the_batch(tmp_path: Path, zero: int) -> No
         return found
 
     everyone = loaded(tmp_path, uneven(zero))
-    total = torch.zeros(3, dtype=torch.float64)
+    deepspeed, plain = torch.zeros(2, 3, dtype=torch.float64)
     for mine in everyone:
         for micro in mine.micro_batches(0):
-            total += torch.tensor(gradient(list(micro.sequences), micro.weight)) / mine.steps
-    assert (total / len(everyone)).tolist() == pytest.approx(gradient(list(range(12)), 1.0), rel=1e-7)
+            deepspeed += torch.tensor(gradient(list(micro.sequences), micro.weight)) / mine.steps
+            plain += torch.tensor(gradient(list(micro.sequences), micro.torch_weight))
+    wanted = pytest.approx(gradient(list(range(12)), 1.0), rel=1e-7)
+    assert (deepspeed / len(everyone)).tolist() == wanted
+    assert (plain / len(everyone)).tolist() == wanted
 
 
 def test_mean_loss(tmp_path: Path) -> None:
@@ -168,3 +173,25 @@ def test_pipeline_class_sets_the_bounds(tmp_path: Path) -> None:
     assert planned(layers=[0] * 6).bounds == (4, 6)
     with pytest.raises(ValueError, match="the plan places 6 modules, the model has 7"):
         planned(layers=[0] * 7)
+
+
+def test_trainer_class(tmp_path: Path) -> None:
+    """A trainer gets this rank's batches, weighs the losses of training, and leaves those of evaluation alone."""
+
+    class Trainer:
+        model_accepts_loss_kwargs = True
+
+        def __init__(self, train_dataset: list[int]) -> None:
+            self.train_dataset, self.data_collator = train_dataset, sum
+
+        def compute_loss(self, model: Any, inputs: int, return_outputs: bool = False) -> Any:
+            return (inputs, model) if return_outputs else inputs
+
+    mine = loaded(tmp_path, uneven(3))[-1]
+    made = mine.trainer_class(Trainer)(train_dataset=list(range(0, 240, 10)))
+    assert made.model_accepts_loss_kwargs is False
+    assert list(made.get_train_dataloader()) == [100 + 110, 110, 220 + 230, 230]
+    training, evaluation = SimpleNamespace(training=True), SimpleNamespace(training=False)
+    assert [made.compute_loss(training, 1, num_items_in_batch=9) for _ in range(3)] == [1.0, 0.0, 1.0]
+    assert made.compute_loss(evaluation, 1) == 1
+    assert made.compute_loss(training, 1, return_outputs=True) == (0.0, training)

@@ -14,18 +14,15 @@ from planner.plan import Offload, Plan
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.runtime import reference
 from tests.runtime.launching import launch, losses
 
 pytest.importorskip("deepspeed")
 
 import torch
 
-from planner.runtime import example_model
-
 STEPS = 3
 LR = 0.5
-SEED = 0
-CLIP = 1.0
 
 pytestmark = pytest.mark.slow
 
@@ -78,38 +75,11 @@ def run(
         "--lr",
         str(LR),
         "--seed",
-        str(SEED),
+        str(reference.SEED),
         "--save",
         str(tmp_path / "saved"),
     )
     return losses(launch(folder, nodes, *arguments)), folder
-
-
-def reference(network: Any, shape: example_model.Shape, batch: int, sequences: Any) -> list[float]:
-    """Train the network on whole batches in this process; returns the losses."""
-    optimizer = torch.optim.SGD(network.parameters(), lr=LR, momentum=0.9)
-    found = []
-    for step in range(STEPS):
-        inputs, labels = sequences(tuple(range(step * batch, (step + 1) * batch)), shape, None)
-        optimizer.zero_grad()
-        loss = example_model.loss_of(network(inputs), labels)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
-        optimizer.step()
-        found.append(loss.item())
-    return found
-
-
-def relative_error(got: dict[str, Any], wanted: dict[str, Any], start: dict[str, Any]) -> float:
-    """Distance of the weights from the reference over the distance it travelled."""
-    apart = sum((got[name].double() - wanted[name].double()).square().sum().item() for name in wanted)
-    way = sum((start[name].double() - wanted[name].double()).square().sum().item() for name in wanted)
-    return float((apart / way) ** 0.5)
-
-
-def copy_of(network: Any) -> dict[str, Any]:
-    """The weights as they are now."""
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
 @pytest.mark.parametrize("zero", [1, 3])
@@ -117,18 +87,12 @@ def test_uneven_batches_equal_one_process(tmp_path: Path, zero: int) -> None:
     """ZeRO 1 with uneven and ZeRO 3 with padded micro-batches give the weights of the whole batch."""
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-    from planner.runtime.example_data import sequences
-
     spec = model(12, layers=2, precision="fp32", optimizer="sgd", kv_heads=2, gated_mlp=True)
     printed, folder = run(tmp_path, uneven_plan(zero), three_ranks(), spec)
-    shape = example_model.load_shape(folder / "model.json")
-    torch.manual_seed(SEED)
-    network = example_model.Transformer(shape)
-    start = copy_of(network)
-    wanted = reference(network, shape, 12, sequences)
-    assert printed == pytest.approx(wanted, rel=1e-5)
+    wanted = reference.train(folder, STEPS, LR)
+    assert printed == pytest.approx(wanted.losses, rel=1e-5)
     trained = get_fp32_state_dict_from_zero_checkpoint(str(tmp_path / "saved"))
-    assert relative_error(trained, network.state_dict(), start) < 1e-5
+    assert reference.relative_error(trained, wanted.end, wanted.start) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -140,17 +104,12 @@ def test_uneven_batches_equal_one_process(tmp_path: Path, zero: int) -> None:
 )
 def test_offload_equals_one_process(tmp_path: Path, zero: int, offload: Offload) -> None:
     """States in host memory change no loss; checkpoints are there already on a machine without devices."""
-    from planner.runtime.example_data import sequences
-
     spec = model(12, layers=2, precision="fp32", optimizer="sgd")
     replicas = (group("big", "A100", count=2, share=6, steps=2),)
     chosen = plan("deepspeed", zero, [2], [replicas], recompute="full", offload=offload)
     where = cluster(pool("big", ("A100", "A100"), 1))
     printed, folder = run(tmp_path, chosen, where, spec, nodes=1)
-    shape = example_model.load_shape(folder / "model.json")
-    torch.manual_seed(SEED)
-    wanted = reference(example_model.Transformer(shape), shape, 12, sequences)
-    assert printed == pytest.approx(wanted, rel=1e-5)
+    assert printed == pytest.approx(reference.train(folder, STEPS, LR).losses, rel=1e-5)
     saved = next((tmp_path / "saved").glob("*/*mp_rank_00_model_states.pt"))
     used = torch.load(saved, weights_only=False)["ds_config"]["zero_optimization"]
     assert used["offload_optimizer"]["device"] == "cpu"
@@ -159,38 +118,15 @@ def test_offload_equals_one_process(tmp_path: Path, zero: int, offload: Offload)
 
 def test_uneven_pipeline_equals_one_process(tmp_path: Path) -> None:
     """Two stages of 3 + 1 layers with a tied head and recomputation give the weights of the whole batch."""
-    from planner.runtime.example_data import sequences
-
     spec = model(4, layers=4, precision="fp32", optimizer="sgd")
     printed, folder = run(tmp_path, pipeline_plan(1, dp=1), two_stages(dp=1), spec)
-    shape = example_model.load_shape(folder / "model.json")
-    network = Seeded(shape)
-    start = copy_of(network)
-    wanted = reference(network, shape, 4, sequences)
-    assert printed == pytest.approx(wanted, rel=1e-5)
-    assert relative_error(pipeline_weights(tmp_path / "saved"), network.state_dict(), start) < 1e-5
-
-
-class Seeded(torch.nn.Module):  # type: ignore[misc]
-    """The model with each module's weights drawn from its own seed, as DeepSpeed's pipeline does it."""
-
-    def __init__(self, shape: example_model.Shape) -> None:
-        super().__init__()
-        self.parts = torch.nn.ModuleList()
-        makers = [example_model.Embedding, *[example_model.Layer] * shape.layers, example_model.Finish]
-        for index, maker in enumerate(makers):
-            torch.manual_seed(SEED + index)
-            self.parts.append(maker(shape))
-
-    def forward(self, tokens: Any) -> Any:
-        hidden = tokens
-        for part in self.parts:
-            hidden = part(hidden)
-        return self.parts[0](hidden)
+    wanted = reference.train(folder, STEPS, LR)
+    assert printed == pytest.approx(wanted.losses, rel=1e-5)
+    assert reference.relative_error(pipeline_weights(tmp_path / "saved"), wanted.end, wanted.start) < 1e-5
 
 
 def pipeline_weights(folder: Path) -> dict[str, Any]:
-    """The weights in a pipeline's checkpoint under the names of ``Seeded``."""
+    """The weights in a pipeline's checkpoint under the names of the reference."""
     found = {}
     for file in sorted(folder.glob("*/layer_*-model_states.pt")):
         index = int(file.name.split("-")[0].removeprefix("layer_"))

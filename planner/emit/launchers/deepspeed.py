@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.emit.deepspeed_hostfile import include, keeps_kinds
 from planner.emit.files import EmittedFile
 from planner.emit.launchers import ssh
 from planner.emit.launchers.job import Job
@@ -13,7 +14,8 @@ STARTER = "./deepspeed.sh"
 def files(job: Job) -> tuple[EmittedFile, ...]:
     """``start.sh`` and ``deepspeed.sh``; raises EmitError for ranks that DeepSpeed's launcher would reorder."""
     _check(job)
-    script = SCRIPT.replace("@INCLUDE@", _include(job))
+    chosen = include(job.agents)
+    script = SCRIPT.replace("@INCLUDE@", f" --include {chosen}" if chosen else "")
     return (ssh.start_script(STARTER), EmittedFile("deepspeed.sh", script, executable=True))
 
 
@@ -42,21 +44,12 @@ def _check(job: Job) -> None:
             f"launcher deepspeed: a hostfile names each host once, and the plan's rank order uses {twice} twice",
             hint=instead,
         )
-    for agent in job.agents:
-        if list(agent.devices) != sorted(agent.devices):
-            raise EmitError(
-                f"launcher deepspeed: it numbers ranks in the order of devices, the plan uses those of {agent.host} in "
-                f"the order {', '.join(map(str, agent.devices))}",
-                hint=instead,
-            )
-
-
-def _include(job: Job) -> str:
-    """The option that names devices, needed where a node does not use its first ones."""
-    if all(agent.devices == tuple(range(len(agent.devices))) for agent in job.agents):
-        return ""
-    parts = [f"{agent.host}:{','.join(map(str, agent.devices))}" for agent in job.agents]
-    return f" --include {'@'.join(parts)}"
+    if not keeps_kinds(job.agents, job.ranks):
+        raise EmitError(
+            "launcher deepspeed: it numbers the devices of a node in its own way, and would give some ranks a GPU of "
+            "another kind than the plan does",
+            hint=instead,
+        )
 
 
 SCRIPT = r"""#!/usr/bin/env bash

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from planner.placement import Agent
+from planner.placement import Agent, Rank
 from planner.spec.cluster import ClusterSpec, PoolSpec
 
 
@@ -17,6 +17,7 @@ class Job:
     target: str
     agents: tuple[Agent, ...]
     """Launchers in rank order; a host may come more than once."""
+    ranks: tuple[Rank, ...]
     cluster: ClusterSpec
 
     @property

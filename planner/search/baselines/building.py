@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
-from planner.cost.stage import Shape
+from planner.cost.shape import Shape
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.plan_check import check_plan
