@@ -28,14 +28,15 @@ def test_sorted_and_repeatable(target: str) -> None:
     assert made[0] == made[1]
     paths = [file.path for file in made[0]]
     assert paths == sorted(paths)
-    assert {"README.md", "launch.sh", "nodes.txt", "env/a.sh"} <= set(paths)
+    own = {"hostfile"} if target == "flagscale" else {"nodes.txt", "env/a.sh"}
+    assert {"README.md", "launch.sh", *own} <= set(paths)
     assert all(file.text.endswith("\n") for file in made[0])
 
 
 def test_other_target_is_named() -> None:
     """A target without emitter is an error that names it and what to use."""
-    with pytest.raises(EmitError, match=r"target flagscale: .* no launch files") as caught:
-        emit(plan("flagscale", 1, [4], REPLICAS), CLUSTER, model(8))
+    with pytest.raises(EmitError, match=r"target torch: .* no launch files") as caught:
+        emit(plan("torch", 0, [4], REPLICAS), CLUSTER, model(8))
     assert "--target deepspeed" in str(caught.value.hint)
 
 

@@ -15,15 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from planner.cost.stage import chunk_layers
 from planner.emit.megatron import numbered
 from planner.emit.megatron_arguments import arguments
+from planner.emit.megatron_network import group_networks
+from planner.emit.network import job_network
 from planner.emit.rules_megatron import check_arguments
-from planner.placement import Rank
+from planner.placement import Rank, agents
 from planner.plan import Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 from tests.emit.megatron_plans import Case, generated, searched
+from tests.emit.test_megatron_network import EAST, KINDS, PLAIN, WEST, split
 from tests.emit.test_rules_megatron import ACCEPTED, BASE, REFUSED
 
 CHECKOUT = os.environ.get("HETPLAN_MEGATRON", "")
@@ -165,3 +169,39 @@ def test_our_rules_are_megatrons() -> None:
     assert all(taken[: len(ACCEPTED)]), answers[: len(ACCEPTED)]
     lenient = {message for (*_, message), ok in zip(REFUSED, taken[len(ACCEPTED) :], strict=True) if ok}
     assert lenient == STRICTER
+
+
+def crossing(first: str, last: str) -> Case:
+    """Two stages of two nodes each, on pools of different fabrics."""
+    where = cluster(EAST, WEST, PLAIN, **KINDS)
+    return Case(split(first, last), where, model(8))
+
+
+def test_network_files_cover_what_megatron_looks_up() -> None:
+    """Each group over several nodes finds one network in the files of all its pools, RDMA only inside a fabric."""
+    cases = [crossing("east", "west"), crossing("west", "plain"), crossing("plain", "east")]
+    cases += [Case(case.plan, case.cluster, model(8, tied_embeddings=False)) for case in cases]
+    for case, answer in zip(cases, ask([question(case) for case in cases]), strict=True):
+        everyone, _ = numbered(case.plan, case.cluster)
+        files = {pool: yaml.safe_load(text) for pool, text in _network_files(case).items()}
+        spanning = [
+            (name, {everyone[rank].pool for rank in members})
+            for name, members in answer["ok"]["looked_up"]
+            if len({everyone[rank].host for rank in members}) > 1
+        ]
+        assert {name for name, _ in spanning} >= {
+            "dp",
+            "pp",
+            "mp",
+            "embd",
+            "tp_dp",
+            "intra_dist_opt_instance",
+        }
+        for name, pools in spanning:
+            networks = {files[pool][name]["net_name"] for pool in pools}
+            assert networks == ({"IB"} if pools in ({"east"}, {"west"}) else {"Socket"}), (name, pools)
+
+
+def _network_files(case: Case) -> dict[str, str]:
+    everyone, _ = numbered(case.plan, case.cluster)
+    return group_networks(everyone, job_network(case.cluster, agents(everyone)))
