@@ -1,7 +1,7 @@
 """Runs Megatron-LM's own parser, validation and configuration on argument lists, without a GPU.
 
-Usage: ``megatron_parser.py CHECKOUT < cases.json > answers.json``. A case is ``{"args": [...], "world": 8}``.
-An answer is ``{"ok": ...}`` or ``{"error": "..."}``.
+Usage: ``megatron_parser.py CHECKOUT < cases.json > answers.json``. A case is ``{"args": [...], "world": 8}``,
+optionally with an ``environment``. An answer is ``{"ok": ...}`` or ``{"error": "..."}``.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ def prepare(checkout: str) -> None:
     sys.path.insert(0, checkout)
 
 
-def parsed(args: list[str], world: int) -> dict[str, Any]:
+def parsed(args: list[str], world: int, environment: dict[str, str]) -> dict[str, Any]:
     """What Megatron understood of an argument list."""
     megatron = importlib.import_module("megatron.training.arguments")
-    os.environ.update(WORLD_SIZE=str(world), RANK="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ.update(WORLD_SIZE=str(world), RANK="0", **environment)
     sys.argv = ["pretrain_gpt.py", *args, *MISSING_HERE]
     found = megatron.parse_args()
     megatron.validate_args(found)
@@ -161,7 +162,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     """The answer to one case; Megatron talks on both streams and exits on unknown arguments."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            return {"ok": parsed(case["args"], case["world"])}
+            return {"ok": parsed(case["args"], case["world"], case.get("environment", {}))}
     except (Exception, SystemExit) as error:
         return {"error": f"{type(error).__name__}: {error}"}
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from planner.cost.stage import chunk_layers
-from planner.emit.megatron import numbered
+from planner.emit.megatron import files, numbered
 from planner.emit.megatron_arguments import arguments
 from planner.emit.megatron_network import group_networks
 from planner.emit.network import job_network
@@ -96,7 +96,15 @@ def question(case: Case) -> dict[str, Any]:
     if case.model.kind == "encoder":
         stand_in = ["--bert-no-binary-head", *shlex.split(REST)[4:]]
         words = [*words[: words.index("--tokenizer-type")], *stand_in]
-    return {"args": words, "world": case.plan.devices}
+    return {"args": words, "world": case.plan.devices, "environment": environment(case)}
+
+
+def environment(case: Case) -> dict[str, str]:
+    """What the emitted start script exports for Megatron's kernels."""
+    script = {file.path: file.text for file in files(case.plan, case.cluster, case.model)}["launch.sh"]
+    [line] = [line for line in script.splitlines() if "export CUDA_DEVICE_MAX_CONNECTIONS" in line]
+    name, value = line.split()[1].split("=")
+    return {name: value}
 
 
 def verify(case: Case, answer: dict[str, Any]) -> int:
@@ -164,7 +172,13 @@ def test_searched_plans_are_understood() -> None:
 def test_our_rules_are_megatrons() -> None:
     """It takes what our table takes and refuses what it refuses, but for what it checks in training only."""
     cases = [*ACCEPTED, *((words, world) for words, world, _ in REFUSED)]
-    answers = ask([{"args": f"{BASE} {words} {REST}".split(), "world": world} for words, world in cases])
+    connections = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    answers = ask(
+        [
+            {"args": f"{BASE} {words} {REST}".split(), "world": world, "environment": connections}
+            for words, world in cases
+        ]
+    )
     taken = ["ok" in answer for answer in answers]
     assert all(taken[: len(ACCEPTED)]), answers[: len(ACCEPTED)]
     lenient = {message for (*_, message), ok in zip(REFUSED, taken[len(ACCEPTED) :], strict=True) if ok}
@@ -175,6 +189,14 @@ def crossing(first: str, last: str) -> Case:
     """Two stages of two nodes each, on pools of different fabrics."""
     where = cluster(EAST, WEST, PLAIN, **KINDS)
     return Case(split(first, last), where, model(8))
+
+
+def test_megatron_needs_the_environment() -> None:
+    """Before Blackwell it refuses tensor parallelism without the variable that the start script exports."""
+    asked = question(made(pipeline([5, 3], dp=2, tp=2), LLAMA))
+    with_it, without = ask([asked, {**asked, "environment": {}}])
+    assert "ok" in with_it
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" in without["error"]
 
 
 def test_network_files_cover_what_megatron_looks_up() -> None:
