@@ -1,13 +1,14 @@
 """Which device of which node runs each rank of a plan.
 
 Ranks run tensor-parallel fastest, then replica, then stage; this is the default order of Megatron
-and of DeepSpeed's pipeline (pipe, data). A replica never leaves its node, nor does a group smaller than one.
+and of DeepSpeed's pipeline (pipe, data). ``by_pipeline`` numbers them stage before replica, Megatron's other
+order. A replica never leaves its node, nor does a group smaller than one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
@@ -228,6 +229,15 @@ def _replicas(stage: Stage, slots: tuple[Slot, ...]) -> Iterator[tuple[int, Slot
                     left = stage.replicas[group].count
                 left -= 1
                 yield group, slot, node, index
+
+
+def by_pipeline(all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
+    """The same processes numbered tensor-parallel fastest, then stage, then replica.
+
+    On nodes that mix device kinds the stages of a replica are neighbours this way, so a node is one launcher.
+    """
+    ordered = sorted(all_ranks, key=lambda rank: (rank.replica, rank.stage, rank.tp_rank))
+    return tuple(replace(rank, rank=number) for number, rank in enumerate(ordered))
 
 
 def agents(all_ranks: tuple[Rank, ...]) -> tuple[Agent, ...]:

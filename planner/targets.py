@@ -44,6 +44,8 @@ class Target:
     """Version of the runtime that the row was checked against."""
     emits: bool
     """True when hetplan writes launch files for it; others only tell what a wider space would give."""
+    by_default: bool
+    """True when a search without a target considers it; the rest are searched when asked for."""
     tensor_parallel: TensorParallel
     zero_without_pipeline: tuple[int, ...]
     """ZeRO stages the runtime runs with one pipeline stage."""
@@ -89,6 +91,7 @@ TARGETS: dict[str, Target] = {
             name="deepspeed",
             version="0.19.8",
             emits=True,
+            by_default=True,
             tensor_parallel="none",
             zero_without_pipeline=(0, 1, 2, 3),
             zero_with_pipeline=(0, 1),
@@ -118,6 +121,7 @@ TARGETS: dict[str, Target] = {
             name="megatron",
             version="core 0.20.0",
             emits=True,
+            by_default=True,
             tensor_parallel="one-degree",
             zero_without_pipeline=(0, 1),
             zero_with_pipeline=(0, 1),
@@ -141,6 +145,7 @@ TARGETS: dict[str, Target] = {
             name="torch",
             version="2.13",
             emits=False,
+            by_default=False,
             tensor_parallel="none",
             zero_without_pipeline=(0, 2, 3),
             zero_with_pipeline=(),
@@ -163,7 +168,8 @@ TARGETS: dict[str, Target] = {
         Target(
             name="flagscale",
             version="da4935ec6",
-            emits=False,
+            emits=True,
+            by_default=False,
             tensor_parallel="per-stage",
             zero_without_pipeline=(0, 1),
             zero_with_pipeline=(0, 1),
@@ -172,14 +178,14 @@ TARGETS: dict[str, Target] = {
             dp_per_stage=True,
             interleave=False,
             sequence_parallel=True,
-            recomputes=("none", "selective", "full"),
+            recomputes=("none", "full"),
             recompute_per_stage=True,
             precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
             gradient_bytes=4,
             scatters_gradients=(1, 2, 3),
             overlaps_parameter_gather=True,
             overlaps_reduction_always=True,
-            network_per_group=True,
+            network_per_group=False,
             sharding_optimizers=("adamw",),
         ),
     )

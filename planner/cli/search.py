@@ -39,7 +39,12 @@ Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan to FILE.")
 ]
 TargetName = Annotated[
-    str | None, typer.Option("--target", metavar="NAME", help="Only plans for this runtime.")
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="Only plans for this runtime; without it all but flagscale, whose wider space takes minutes.",
+    ),
 ]
 Top = Annotated[
     int | None, typer.Option("--top", metavar="K", min=1, help="Show only the K best families of plans.")

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from planner.emit import deepspeed, megatron
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.emit import deepspeed, flagscale, megatron
 from planner.emit.expressible import check_inputs
 from planner.emit.files import EmittedFile
 from planner.emit.folder import write_folder
 from planner.emit.launchers.interface import LAUNCHERS, check_launcher, launcher_files
 from planner.emit.launchers.job import Job
 from planner.errors import EmitError
-from planner.placement import agents, ranks
+from planner.placement import Rank, agents, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 
 __all__ = ["LAUNCHERS", "EmittedFile", "emit", "write_folder"]
 
-EMITTERS = {"deepspeed": deepspeed.files, "megatron": megatron.files}
+
+@dataclass(frozen=True, slots=True)
+class Emitter:
+    """How a target's folder is written."""
+
+    files: Callable[[Plan, ClusterSpec, ModelSpec], tuple[EmittedFile, ...]]
+    numbered: Callable[[Plan, ClusterSpec], tuple[Rank, ...]] = ranks
+    """The processes in the target's rank order."""
+    starts_itself: bool = False
+    """True when the runtime reaches the nodes by a launcher of its own, which no other can replace."""
+
+
+EMITTERS = {
+    "deepspeed": Emitter(deepspeed.files),
+    "megatron": Emitter(megatron.files, lambda plan, cluster: megatron.numbered(plan, cluster)[0]),
+    "flagscale": Emitter(flagscale.files, starts_itself=True),
+}
 
 
 def emit(
@@ -34,13 +53,18 @@ def emit(
             hint=f"search again with --target {' or --target '.join(EMITTERS)}",
         )
     check_inputs(plan, cluster, model)
-    everyone = ranks(plan, cluster)
-    job = Job(
-        model=model.name,
-        target=plan.target,
-        agents=agents(everyone),
-        ranks=everyone,
-        cluster=cluster,
-    )
-    files = launcher_files(launcher, job, EMITTERS[plan.target](plan, cluster, model))
+    emitter = EMITTERS[plan.target]
+    files = emitter.files(plan, cluster, model)
+    if not emitter.starts_itself:
+        files = launcher_files(launcher, _job(plan, cluster, model, emitter), files)
+    elif launcher != "torchrun":
+        raise EmitError(
+            f"launcher {launcher}: {plan.target} starts the nodes by its own runner",
+            hint="leave out --launcher",
+        )
     return tuple(sorted(files, key=lambda file: file.path))
+
+
+def _job(plan: Plan, cluster: ClusterSpec, model: ModelSpec, emitter: Emitter) -> Job:
+    everyone = emitter.numbered(plan, cluster)
+    return Job(model=model.name, target=plan.target, agents=agents(everyone), ranks=everyone, cluster=cluster)

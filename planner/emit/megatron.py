@@ -10,7 +10,7 @@ from planner.emit.network import job_network
 from planner.emit.readme_megatron import readme
 from planner.emit.rules_megatron import check_arguments
 from planner.errors import EmitError
-from planner.placement import agents, ranks
+from planner.placement import Rank, agents, by_pipeline, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
@@ -22,9 +22,9 @@ ENTRY = {"decoder": "pretrain_gpt.py", "encoder": "examples/bert/pretrain_bert.p
 def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:
     """Every file of the folder."""
     _check(plan, model)
-    sections = arguments(plan, model)
+    everyone, pipelines_first = numbered(plan, cluster)
+    sections = arguments(plan, model, pipelines_first)
     check_arguments([word for section in sections.values() for word in section], plan.devices)
-    everyone = ranks(plan, cluster)
     launchers = agents(everyone)
     network = job_network(cluster, launchers)
     networks = group_networks(everyone, network)
@@ -34,8 +34,21 @@ def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFi
         *launch,
         *(EmittedFile(f"nccl/{pool}.yaml", text) for pool, text in networks.items()),
         *([runtime_file("start_megatron", "start_megatron.py")] if networks else []),
-        EmittedFile("README.md", readme(plan, model, launchers, network, launch, bool(networks))),
+        EmittedFile(
+            "README.md", readme(plan, model, launchers, network, launch, bool(networks), pipelines_first)
+        ),
     )
+
+
+def numbered(plan: Plan, cluster: ClusterSpec) -> tuple[tuple[Rank, ...], bool]:
+    """The ranks in that of Megatron's two orders which needs fewer launchers, and True for the second.
+
+    The default order, replicas before stages, keeps nodes of one device kind together; stages before
+    replicas those whose device kinds hold different stages.
+    """
+    usual = ranks(plan, cluster)
+    other = by_pipeline(usual)
+    return (other, True) if len(agents(other)) < len(agents(usual)) else (usual, False)
 
 
 def _program(model: ModelSpec, network_per_group: bool) -> Program:

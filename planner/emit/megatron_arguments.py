@@ -16,11 +16,14 @@ TUNABLE = {"--train-iters": "TRAIN_ITERS", "--lr": "LR", "--clip-grad": "CLIP_GR
 """Arguments that the plan does not decide, and the variable that overrides each default."""
 
 
-def arguments(plan: Plan, model: ModelSpec) -> Sections:
-    """Every argument of the plan: model, parallel, batch, memory, precision, training, data."""
+def arguments(plan: Plan, model: ModelSpec, pipelines_first: bool = False) -> Sections:
+    """Every argument of the plan: model, parallel, batch, memory, precision, training, data.
+
+    ``pipelines_first``: ranks are numbered stage before replica.
+    """
     return {
         "model": model_words(model),
-        "parallel": _parallel(plan),
+        "parallel": _parallel(plan, pipelines_first),
         "batch": _batch(plan, model),
         "recompute": _recompute(plan),
         "precision": _precision(model),
@@ -30,11 +33,12 @@ def arguments(plan: Plan, model: ModelSpec) -> Sections:
     }
 
 
-def _parallel(plan: Plan) -> list[str]:
+def _parallel(plan: Plan, pipelines_first: bool) -> list[str]:
     tp = plan.stages[0].replicas[0].tp
     words = ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(plan.pp)]
     if plan.pp > 1:
         words += ["--pipeline-model-parallel-layout", layout(plan)]
+    words += ["--use-tp-pp-dp-mapping"] if pipelines_first else []
     if plan.sequence_parallel and tp > 1:
         words += ["--sequence-parallel"]
     if plan.stages[0].dp > 1:

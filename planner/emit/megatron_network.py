@@ -18,7 +18,7 @@ STAGES = ("pp", "embd")
 """Groups over the stages of one pipeline."""
 STAGE_DEVICES = ("tp_dp_cp", "tp_dp")
 """Groups over all devices of one stage."""
-PIPELINE_DEVICES = ("mp", "tp_ep_mp", "tp_ep_pp")
+PIPELINE_DEVICES = ("mp", "tp_ep_mp", "tp_ep_pp", "tp_ep_gtp_remat_pp")
 """Groups over all devices of one pipeline."""
 ALL_DEVICES = ("intra_dist_opt_instance",)
 """Groups over all devices of the job."""

@@ -24,11 +24,12 @@ def readme(
     network: JobNetwork,
     launch: Sequence[EmittedFile],
     network_per_group: bool,
+    pipelines_first: bool,
 ) -> str:
     """The whole text."""
     parts = [
         heading(plan, model, launchers),
-        _layout(plan),
+        _layout(plan, pipelines_first),
         to_edit(launch),
         starting(launchers, ""),
         _before(model),
@@ -38,10 +39,13 @@ def readme(
     return "\n".join(part for part in parts if part)
 
 
-def _layout(plan: Plan) -> str:
+def _layout(plan: Plan, pipelines_first: bool) -> str:
     if plan.pp == 1:
         return ""
-    return f"Pipeline layout (E embedding, t layer, L loss; stages in Megatron's order): `{layout(plan)}`.\n"
+    text = f"Pipeline layout (E embedding, t layer, L loss; stages in Megatron's order): `{layout(plan)}`.\n"
+    if pipelines_first:
+        return f"{text}\nRanks run tensor-parallel fastest, then stage, then replica (`--use-tp-pp-dp-mapping`).\n"
+    return f"{text}\nRanks run tensor-parallel fastest, then replica, then stage, Megatron's default order.\n"
 
 
 def _before(model: ModelSpec) -> str:

@@ -62,6 +62,7 @@ SWITCHES = frozenset(
         "--untie-embeddings-and-output-weights",
         "--use-distributed-optimizer",
         "--use-precision-aware-optimizer",
+        "--use-tp-pp-dp-mapping",
     }
 )
 CHUNK = re.compile(r"t(?:\*[1-9][0-9]*)?|")

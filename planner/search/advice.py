@@ -9,7 +9,7 @@ from planner.cost.estimate import Estimator
 from planner.search.explorer import Explorer
 from planner.search.greedy import fastest, layered
 from planner.search.options import StageOptions
-from planner.search.space import Choice, Family
+from planner.search.space import Choice, Family, targets_of
 from planner.search.values import Advice, Limits, Scored, Silent
 from planner.targets import TARGETS
 
@@ -26,7 +26,7 @@ ROUNDS = 4
 def advise(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Advice, ...]:
     """Faster plans of targets that the search was not allowed to propose, at most one each, fastest first."""
     found = []
-    proposed = {row.name for row in TARGETS.values() if limits.target in (None, row.name) and row.emits}
+    proposed = {row.name for row in targets_of(limits)}
     for row in TARGETS.values():
         if row.name not in proposed:
             advice = _advice(row.name, best, estimator, limits)

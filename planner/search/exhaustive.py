@@ -20,6 +20,7 @@ from planner.search.space import (
     divisors,
     interleavings,
     splits_sequence,
+    targets_of,
     tp_degrees,
     usable_kinds,
     zeros_at,
@@ -27,7 +28,7 @@ from planner.search.space import (
 from planner.search.values import Limits, Scored
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
-from planner.targets import TARGETS, Recompute, Target
+from planner.targets import Recompute, Target
 from planner.topology import Kind
 
 
@@ -50,9 +51,7 @@ def exhaustive(
 
 def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
     """All plans of all targets that the limits allow."""
-    for row in TARGETS.values():
-        if (limits.target is None and not row.emits) or limits.target not in (None, row.name):
-            continue
+    for row in targets_of(limits):
         if estimator.model.training.precision not in row.precisions:
             continue
         offered = [item for item in row.recomputes if limits.recompute is None or item in limits.recompute]

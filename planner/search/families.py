@@ -12,7 +12,7 @@ from planner.search.devices import Wanted, everywhere, quick_plan
 from planner.search.explorer import Explorer
 from planner.search.space import targets_of, usable_kinds
 from planner.search.values import Alternative, Limits, Scored, Silent
-from planner.targets import TARGETS
+from planner.targets import target
 from planner.units import gib_from_bytes
 
 NOT_FOUND = "no plan found that fits"
@@ -88,8 +88,8 @@ def _lack(estimator: Estimator, limits: Limits) -> str | None:
 def families(limits: Limits) -> list[tuple[str, Limits]]:
     """Named parts of the space inside the user's limits."""
     found: list[tuple[str, Limits]] = []
-    for row in TARGETS.values():
-        if not row.emits or limits.target not in (None, row.name):
+    for row in targets_of(limits):
+        if not row.by_default:  # its parts are too wide to be solved besides
             continue
         base = replace(limits, target=row.name)
         if row.batch_without_pipeline == "per-device":
@@ -121,7 +121,7 @@ def _meets(own: tuple[int, ...] | None, users: tuple[int, ...] | None) -> bool:
 def family_of(scored: Scored) -> str:
     """The name of the family a plan belongs to."""
     plan = scored.plan
-    row = TARGETS[plan.target]
+    row = target(plan.target)
     wide = any(group.tp > 1 for stage in plan.stages for group in stage.replicas)
     if plan.pp > 1:
         return f"{row.name}: pipeline + tensor" if wide else f"{row.name}: pipeline"

@@ -64,10 +64,10 @@ Islands = tuple[tuple[str, ...], ...]
 
 
 def targets_of(limits: Limits) -> tuple[Target, ...]:
-    """Targets that the search may propose: the one asked for, or all that launch files are written for."""
+    """Targets that the search may propose: the one asked for, or all that are searched by default."""
     if limits.target is not None:
         return (target(limits.target),)
-    return tuple(row for row in TARGETS.values() if row.emits)
+    return tuple(row for row in TARGETS.values() if row.by_default)
 
 
 def allowed(values: tuple[int, ...], limit: tuple[int, ...] | None) -> tuple[int, ...]:

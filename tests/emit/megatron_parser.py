@@ -1,8 +1,7 @@
 """Runs Megatron-LM's own parser, validation and configuration on argument lists, without a GPU.
 
 Usage: ``megatron_parser.py CHECKOUT < cases.json > answers.json``. A case is ``{"args": [...], "world": 8}``,
-or ``{"groups": [tp, pp], "world": 8}`` for the rank groups. An answer is ``{"ok": ...}`` or
-``{"error": "..."}``.
+optionally with an ``environment``. An answer is ``{"ok": ...}`` or ``{"error": "..."}``.
 """
 
 from __future__ import annotations
@@ -82,10 +81,11 @@ def prepare(checkout: str) -> None:
     sys.path.insert(0, checkout)
 
 
-def parsed(args: list[str], world: int) -> dict[str, Any]:
+def parsed(args: list[str], world: int, environment: dict[str, str]) -> dict[str, Any]:
     """What Megatron understood of an argument list."""
     megatron = importlib.import_module("megatron.training.arguments")
-    os.environ.update(WORLD_SIZE=str(world), RANK="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ.update(WORLD_SIZE=str(world), RANK="0", **environment)
     sys.argv = ["pretrain_gpt.py", *args, *MISSING_HERE]
     found = megatron.parse_args()
     megatron.validate_args(found)
@@ -93,6 +93,12 @@ def parsed(args: list[str], world: int) -> dict[str, Any]:
     pipeline = config.pipeline_model_parallel_layout
     return {
         "dp": found.data_parallel_size,
+        **groups(
+            world,
+            found.tensor_model_parallel_size,
+            found.pipeline_model_parallel_size,
+            found.use_tp_pp_dp_mapping,
+        ),
         "modules": None if pipeline is None else _modules(pipeline),
         "distributed_optimizer": found.use_distributed_optimizer,
         "sequence_parallel": found.sequence_parallel,
@@ -106,32 +112,57 @@ def _modules(pipeline: Any) -> list[list[list[str]]]:
     return [[[module.name for module in chunk] for chunk in rank] for rank in pipeline.layout]
 
 
-def groups(world: int, tp: int, pp: int) -> dict[str, list[list[int]]]:
-    """Megatron's rank groups by kind."""
+GROUPS = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "DATA_PARALLEL_GROUP": "dp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "EMBEDDING_GROUP": "embd",
+    "MODEL_PARALLEL_GROUP": "mp",
+    "TENSOR_AND_DATA_PARALLEL_GROUP": "tp_dp",
+}
+"""Megatron's descriptions of the process groups that a plan decides, and their names in its network file."""
+
+
+def groups(world: int, tp: int, pp: int, by_pipeline: bool) -> dict[str, Any]:
+    """All rank groups by kind, and each group that looked up its network: (name looked up, ranks).
+
+    Every rank creates every group, so one rank is asked. ``by_pipeline`` is --use-tp-pp-dp-mapping.
+    """
     dist = torch.distributed
-    parallel_state = importlib.import_module("megatron.core.parallel_state")
+    parallel_state: Any = importlib.import_module("megatron.core.parallel_state")
     fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
-    found: dict[str, set[tuple[int, ...]]] = {"tp": set(), "dp": set(), "pp": set()}
-    for rank in range(world):
-        dist.init_process_group("fake", rank=rank, world_size=world, store=fake.FakeStore())
-        parallel_state.initialize_model_parallel(tp, pp, create_gloo_process_groups=False)
-        found["tp"].add(tuple(dist.get_process_group_ranks(parallel_state.get_tensor_model_parallel_group())))
-        found["dp"].add(tuple(dist.get_process_group_ranks(parallel_state.get_data_parallel_group())))
-        found["pp"].add(
-            tuple(dist.get_process_group_ranks(parallel_state.get_pipeline_model_parallel_group()))
-        )
+    found: dict[str, set[tuple[int, ...]]] = {kind: set() for kind in GROUPS.values()}
+    looked_up: list[tuple[str, list[int]]] = []
+    create, options = parallel_state.create_group, parallel_state.get_nccl_options
+
+    def create_group(ranks: list[int], *args: Any, **named: Any) -> Any:
+        kind = GROUPS.get(str(named.get("group_desc")))
+        if kind is not None:
+            found[kind].add(tuple(ranks))
+        name = named.pop("pg_options", None)
+        if isinstance(name, str):
+            looked_up.append((name, list(ranks)))
+        return create(ranks, *args, **named)
+
+    dist.init_process_group("fake", rank=0, world_size=world, store=fake.FakeStore())
+    parallel_state.create_group = create_group
+    parallel_state.get_nccl_options = lambda name, _: name
+    try:
+        order = "tp-cp-ep-pp-dp" if by_pipeline else "tp-cp-ep-dp-pp"
+        parallel_state.initialize_model_parallel(tp, pp, order=order, create_gloo_process_groups=False)
+    finally:
+        parallel_state.create_group, parallel_state.get_nccl_options = create, options
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
-    return {kind: sorted(map(list, members)) for kind, members in found.items()}
+    ranks = {kind: sorted(map(list, members)) for kind, members in found.items()}
+    return {"groups": ranks, "looked_up": looked_up}
 
 
 def answer(case: dict[str, Any]) -> dict[str, Any]:
     """The answer to one case; Megatron talks on both streams and exits on unknown arguments."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            if "groups" in case:
-                return {"ok": groups(case["world"], *case["groups"])}
-            return {"ok": parsed(case["args"], case["world"])}
+            return {"ok": parsed(case["args"], case["world"], case.get("environment", {}))}
     except (Exception, SystemExit) as error:
         return {"error": f"{type(error).__name__}: {error}"}
 

@@ -29,14 +29,15 @@ def test_sorted_and_repeatable(target: str) -> None:
     assert made[0] == made[1]
     paths = [file.path for file in made[0]]
     assert paths == sorted(paths)
-    assert {"README.md", "launch.sh", "nodes.txt", "env/a.sh", "preflight.sh", "devices.txt"} <= set(paths)
+    own = {"hostfile"} if target == "flagscale" else {"nodes.txt", "env/a.sh", "preflight.sh", "devices.txt"}
+    assert {"README.md", "launch.sh", *own} <= set(paths)
     assert all(file.text.endswith("\n") for file in made[0])
 
 
 def test_other_target_is_named() -> None:
     """A target without emitter is an error that names it and what to use."""
-    with pytest.raises(EmitError, match=r"target flagscale: .* no launch files") as caught:
-        emit(plan("flagscale", 1, [4], REPLICAS), CLUSTER, model(8))
+    with pytest.raises(EmitError, match=r"target torch: .* no launch files") as caught:
+        emit(plan("torch", 0, [4], REPLICAS), CLUSTER, model(8))
     assert "--target deepspeed" in str(caught.value.hint)
 
 
@@ -44,7 +45,7 @@ def test_other_target_is_named() -> None:
 @pytest.mark.parametrize("target", sorted(EMITTERS))
 def test_every_launcher_of_every_target(target: str, launcher: str) -> None:
     """The README starts with the launcher, and NCCL is never told to go on when networks differ."""
-    if launcher == "deepspeed" != target:
+    if launcher == "deepspeed" != target or EMITTERS[target].starts_itself:
         return
     files = emit(plan(target, 1, [4], REPLICAS), CLUSTER, model(8), launcher)
     assert len({file.path for file in files}) == len(files)
@@ -60,6 +61,12 @@ def test_every_launcher_of_every_target(target: str, launcher: str) -> None:
     start = [own[launcher], "## Start node by node"] if launcher in own else ["## Start"]
     at = headings.index("## Before you start")
     assert headings[at + 1 : at + 1 + len(start)] == start
+
+
+def test_a_runtime_that_starts_itself_takes_no_launcher() -> None:
+    """FlagScale's runner reaches the nodes; the error says so."""
+    with pytest.raises(EmitError, match="launcher slurm: flagscale starts the nodes by its own runner"):
+        emit(plan("flagscale", 1, [4], REPLICAS), CLUSTER, model(8), "slurm")
 
 
 def test_other_launcher_is_named() -> None:

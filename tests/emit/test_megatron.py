@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from planner.emit.interface import emit
+from planner.emit.megatron import numbered
 from planner.emit.megatron_arguments import arguments
 from planner.emit.megatron_layout import layout
 from planner.emit.megatron_model import differences, model_words
 from planner.errors import EmitError
+from planner.placement import agents, ranks
 from planner.plan import Offload, Plan, Stage
 from tests.emit.builders import cluster, group, model, plan, pool
 
@@ -187,3 +189,36 @@ def test_optimizer_states_in_host_memory(dp: int) -> None:
     assert "--use-distributed-optimizer" in found["parallel"]
     assert emit(chosen, CLUSTER, model(chosen.global_batch))
     assert not arguments(pipeline([3, 1], dp=dp), model(4 * dp))["offload"]
+
+
+MIXED = cluster(pool("a", ("A100",) * 4 + ("T4",) * 4, 4))
+
+
+def split(dp: int, tp: int) -> Plan:
+    """The first stage on the A100s of mixed nodes, the second on their T4s."""
+    kinds = ((group("a", gpu, tp=tp, count=dp, share=1),) for gpu in ("A100", "T4"))
+    return plan("megatron", 1, [3, 1], list(kinds))
+
+
+@pytest.mark.parametrize(("dp", "tp", "nodes"), [(4, 4, 4), (8, 2, 4), (6, 2, 3)])
+def test_stages_side_by_side_on_mixed_nodes(dp: int, tp: int, nodes: int) -> None:
+    """Megatron's other rank order gives each node one launcher in place of two."""
+    everyone, pipelines_first = numbered(split(dp, tp), MIXED)
+    assert pipelines_first
+    assert len(agents(everyone)) == nodes
+    assert len(agents(ranks(split(dp, tp), MIXED))) == 2 * nodes
+    assert [rank.rank for rank in everyone] == list(range(2 * dp * tp))
+    made = {file.path: file.text for file in emit(split(dp, tp), MIXED, model(dp))}
+    assert "--use-tp-pp-dp-mapping" in made["args.sh"]
+    assert "then stage, then replica" in made["README.md"]
+    assert made["nodes.txt"].count("\n") == 1 + nodes
+
+
+def test_default_order_where_nodes_hold_one_stage() -> None:
+    """It wins ties, and where a stage fills its nodes."""
+    everyone, pipelines_first = numbered(pipeline([3, 1], dp=8), CLUSTER)
+    assert not pipelines_first
+    assert everyone == ranks(pipeline([3, 1], dp=8), CLUSTER)
+    made = {file.path: file.text for file in emit(pipeline([3, 1], dp=8), CLUSTER, model(32))}
+    assert "--use-tp-pp-dp-mapping" not in made["args.sh"]
+    assert "Megatron's default order" in made["README.md"]

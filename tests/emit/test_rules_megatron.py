@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from planner.emit.megatron import numbered
+from planner.emit.megatron_arguments import arguments
 from planner.emit.rules_megatron import check_arguments
 from planner.errors import EmitError
+from tests.emit.megatron_plans import generated
 
 BASE = (
     "--num-layers 8 --hidden-size 64 --ffn-hidden-size 256 --num-attention-heads 4 --seq-length 32 "
@@ -100,3 +103,16 @@ def test_sequence_too_long() -> None:
     )
     with pytest.raises(EmitError, match="--seq-length must be a multiple of tp"):
         check_arguments(words.split(), 2)
+
+
+def test_generated_plans_keep_the_rules() -> None:
+    """Plans of all shapes are emitted with arguments that pass the table, most in the default order."""
+    cases = generated(160, seed=6)
+    second = 0
+    for case in cases:
+        _, pipelines_first = numbered(case.plan, case.cluster)
+        words = [word for part in arguments(case.plan, case.model, pipelines_first).values() for word in part]
+        check_arguments(words, case.plan.devices)
+        assert ("--use-tp-pp-dp-mapping" in words) == pipelines_first
+        second += pipelines_first
+    assert 0 < second < len(cases) / 2

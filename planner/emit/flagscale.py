@@ -1,0 +1,146 @@
+"""Launch files for FlagScale: its experiment, its training settings and its hostfile."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from planner.emit.files import EmittedFile
+from planner.emit.flagscale_meshes import host_types, meshes
+from planner.emit.flagscale_settings import Sections, settings
+from planner.emit.launch import MASTER_PORT, on_sockets
+from planner.emit.network import JobNetwork, job_network, pool_environment
+from planner.emit.readme_flagscale import readme
+from planner.emit.rules_flagscale import check_hosts, check_settings
+from planner.errors import EmitError
+from planner.placement import Agent, agents, ranks
+from planner.plan import Plan
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from planner.yaml_text import dump
+
+ENTRY = "./flagscale/train/train_gpt.py"
+"""FlagScale's training script of decoders, relative to its checkout."""
+
+
+def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:
+    """Every file of the folder."""
+    _check(plan, model)
+    everyone = ranks(plan, cluster)
+    launchers = agents(everyone)
+    check_hosts([agent.host for agent in launchers])
+    found = meshes(plan)
+    sections = settings(plan, model, found)
+    check_settings({key: value for part in sections.values() for key, value in part.items()}, plan.devices)
+    network = job_network(cluster, launchers)
+    types = host_types(found, launchers, everyone)
+    experiment = _experiment(model, launchers, cluster, network)
+    return (
+        EmittedFile("conf/experiment.yaml", experiment),
+        EmittedFile("conf/train/plan.yaml", dump(_nested(sections))),
+        EmittedFile("hostfile", _hostfile(launchers, types)),
+        EmittedFile("launch.sh", SCRIPT, executable=True),
+        EmittedFile("README.md", readme(plan, model, found, launchers, experiment)),
+    )
+
+
+def _check(plan: Plan, model: ModelSpec) -> None:
+    """What FlagScale cannot be told by settings."""
+    if model.kind != "decoder":
+        raise EmitError(
+            "flagscale trains decoders with process meshes only", hint="search again with --target megatron"
+        )
+    for index, stage in enumerate(plan.stages):
+        if len({group.tp for group in stage.replicas}) > 1:
+            raise EmitError(f"stages[{index}]: flagscale needs one tp in a stage")
+
+
+def _nested(sections: Sections) -> dict[str, dict[str, Any]]:
+    """The settings as FlagScale's file has them, empty sections left out."""
+    parts: dict[str, dict[str, Any]] = {"system": {}, "model": {}, "data": {}}
+    for name, values in sections.items():
+        part, section = name.split(".")
+        if values:
+            parts[part][section] = values
+    return parts
+
+
+def _hostfile(launchers: Sequence[Agent], types: Mapping[str, str]) -> str:
+    return "".join(
+        f"{agent.host} slots={len(agent.devices)} type={types[agent.host]}\n" for agent in launchers
+    )
+
+
+def _experiment(
+    model: ModelSpec, launchers: Sequence[Agent], cluster: ClusterSpec, network: JobNetwork
+) -> str:
+    """The experiment, with one environment for each node; EDIT lines of the network stand ahead."""
+    texts = {
+        pool.name: pool_environment(cluster, pool, network, on_sockets(network))
+        for pool in cluster.pools
+        if pool.name in network.rdma
+    }
+    nodes = {
+        agent.host: {
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, agent.devices)),
+            **_exports(texts[agent.pool]),
+        }
+        for agent in launchers
+    }
+    everywhere: dict[str, Any] = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    if model.training.precision == "tf32":
+        everywhere["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] = "1"
+    document = {
+        "defaults": [{"train": "plan"}, "_self_"],
+        "experiment": {
+            "exp_name": re.sub(r"[^A-Za-z0-9_.-]", "-", model.name),
+            "exp_dir": "${oc.env:HETPLAN_FOLDER}/outputs",
+            "task": {"type": "train", "backend": "megatron", "entrypoint": ENTRY},
+            "runner": {
+                "backend": "torchrun",
+                "hostfile": "${oc.env:HETPLAN_FOLDER}/hostfile",
+                "rdzv_backend": "static",
+                "master_addr": launchers[0].host,
+                "master_port": MASTER_PORT,
+            },
+            "envs": {**everywhere, "node_specific": nodes},
+        },
+        "action": "run",
+        "hydra": {"run": {"dir": "${experiment.exp_dir}/hydra"}},
+    }
+    return _to_edit(texts) + dump(document)
+
+
+def _exports(text: str) -> dict[str, str]:
+    """Variables that a node's shell file exports."""
+    lines = [line for line in text.splitlines() if line.startswith("export ")]
+    return dict(shlex.split(line)[1].split("=", 1) for line in lines)
+
+
+def _to_edit(texts: Mapping[str, str]) -> str:
+    """What the cluster file does not say of the network, as comments."""
+    found = []
+    for text in texts.values():
+        lines = text.splitlines()
+        for line, following in zip(lines, [*lines[1:], ""], strict=True):
+            if line.startswith("# EDIT:"):
+                found += [line.replace("fill in and uncomment", "add to node_specific"), following]
+    return "".join(f"{line}\n" for line in found)
+
+
+SCRIPT = r"""#!/usr/bin/env bash
+# Starts the job from one node with FlagScale's runner, which reaches the others by ssh:
+#   ./launch.sh [action=run|dryrun|stop|query] [OTHER SETTINGS]
+set -euo pipefail
+folder="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+: "${FLAGSCALE_PATH:?set FLAGSCALE_PATH to a checkout of FlagScale}"
+if [[ "$folder" == *[[:space:]]* ]]; then
+  echo "launch.sh: FlagScale's scripts do not take a path with spaces: $folder" >&2
+  exit 2
+fi
+export HETPLAN_FOLDER="$folder"
+cd "$FLAGSCALE_PATH"
+exec "${PYTHON:-python}" run.py --config-path "$folder/conf" --config-name experiment "$@"
+"""
