@@ -20,7 +20,9 @@ RUNTIME_NAMES = {
     "planner.runtime.batches": "hetplan_runtime",
     "planner.runtime.example_model": "example_model",
     "planner.runtime.example_data": "example_data",
+    "planner.runtime.example_stage": "example_stage",
     "planner.runtime.step_log": "step_log",
+    "planner.runtime.torch_native": "hetplan_torch",
 }
 """Modules of the runtime and what they are called in a launch folder."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.emit import deepspeed, megatron
+from planner.emit import deepspeed, megatron, torch_native
 from planner.emit.expressible import check_inputs
 from planner.emit.files import EmittedFile
 from planner.emit.folder import write_folder
@@ -16,7 +16,7 @@ __all__ = ["LAUNCHERS", "EmittedFile", "emit", "write_folder"]
 LAUNCHERS = ("torchrun",)
 """Launchers that scripts are written for."""
 
-EMITTERS = {"deepspeed": deepspeed.files, "megatron": megatron.files}
+EMITTERS = {"deepspeed": deepspeed.files, "megatron": megatron.files, "torch": torch_native.files}
 
 
 def emit(

@@ -1,0 +1,86 @@
+"""Runs a plan with what PyTorch has itself: FSDP2 as ZeRO 0 to 3, accumulation, and clipping over all ranks.
+
+Needs torch 2.13 and the batch runtime; a launch folder holds it as ``hetplan_torch.py``::
+
+    layout = Layout(plan, "cuda", bf16=True)
+    for layer in model.layers:
+        layout.shard(layer)
+    layout.shard(model)                                    # the rest, as one group
+    for index, micro in enumerate(plan.micro_batches(step)):
+        layout.accumulate(model, last=index == plan.steps - 1)
+        (loss_of(model, data[micro.sequences]) * micro.weight / plan.steps).backward()
+    layout.clip(model.parameters(), 1.0)
+
+Gradients are averaged over the replicas and nothing divides a loss by the accumulation steps, so the weights of
+the batch table are divided by the steps here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from planner.runtime.batches import RankPlan
+
+SMALL = 1e-6
+"""Added to a norm that is divided by, as in torch's own clipping."""
+
+
+class Layout:
+    """Process groups of a plan, and how parameters and gradients are spread over them."""
+
+    def __init__(self, plan: RankPlan, device: str, *, bf16: bool, on_host: bool = False) -> None:
+        """``on_host`` keeps parameters and optimizer states in host memory between their uses."""
+        self.plan = plan
+        copies = plan.data_parallel if plan.zero == 0 else 1
+        shape = (len(plan.stages), copies, plan.data_parallel // copies, plan.tensor_parallel)
+        names = ("stage", "copy", "shard", "tensor")
+        self.mesh = DeviceMesh(device, torch.tensor(plan.grid).view(shape), mesh_dim_names=names)
+        self.policies = {
+            # Parameters rest in fp32, compute in bf16, and gradients are added up in fp32.
+            "mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+            if bf16
+            else MixedPrecisionPolicy(),
+            "offload_policy": CPUOffloadPolicy() if on_host else OffloadPolicy(),
+        }
+
+    def shard(self, module: nn.Module) -> None:
+        """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says."""
+        # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
+        mesh = self.mesh["copy", "shard"] if self.plan.zero == 0 else self.mesh["shard"]
+        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies)
+
+    def accumulate(self, module: Any, *, last: bool) -> None:
+        """Call before each backward: ZeRO 0 and 1 reduce gradients, and 0 to 2 let parameters go, in the last one."""
+        module.set_requires_gradient_sync(last or self.plan.zero >= 2)
+        module.set_reshard_after_backward(last or self.plan.zero == 3)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def clip(self, parameters: Iterable[Any], most: float) -> torch.Tensor:
+        """Scale gradients so that their norm over the whole model is at most ``most``; returns the norm."""
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        locals_ = [each.to_local() for each in gradients]
+        squares = [
+            torch.linalg.vector_norm(mine, dtype=torch.float32).square() / self._holders(whole)
+            for mine, whole in zip(locals_, gradients, strict=True)
+        ]
+        total = torch.stack(squares).sum().to(self.mesh.device_type)
+        torch.distributed.all_reduce(total)
+        norm = total.sqrt()
+        factor = (most / (norm + SMALL)).clamp(max=1.0)
+        for mine in locals_:
+            mine.mul_(factor.to(mine.device))
+        return norm
+
+    def _holders(self, gradient: DTensor) -> float:
+        """Ranks of the stage that hold the same part of a gradient."""
+        parts = 1
+        for size, placement in zip(gradient.device_mesh.shape, gradient.placements, strict=True):
+            parts *= size if placement.is_shard() else 1
+        return self.plan.data_parallel * self.plan.tensor_parallel / parts

@@ -1,0 +1,163 @@
+"""Emitted folders for PyTorch itself train for real, and equal one process that takes the whole batch at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.emit.interface import emit, write_folder
+from planner.plan import Plan
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.runtime import folder_runs
+from tests.runtime.launching import launch, losses
+
+torch = pytest.importorskip("torch")
+
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
+
+from planner.runtime.batches import load  # noqa: E402
+from planner.runtime.example_data import sequences  # noqa: E402
+from planner.runtime.example_model import Shape, load_shape, loss_of  # noqa: E402
+from planner.runtime.example_stage import Part  # noqa: E402
+
+STEPS = 3
+LR = {"sgd": 0.5, "adamw": 1e-2}
+CLIP = 1.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan on four ranks and the model it is for."""
+
+    name: str
+    plan: Plan
+    spec: ModelSpec
+
+
+def four_ranks() -> ClusterSpec:
+    """Two nodes with two devices each, joined by the loopback interface."""
+    big, small = (
+        pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)),
+        pool("small", ("T4", "T4"), 1, (nic("eth", "lo"),)),
+    )
+    return cluster(big, small, eth="ethernet")
+
+
+def uneven(zero: int, **changes: Any) -> Case:
+    """Shares 5, 5, 2, 1 in 2, 2, 1 and 1 micro-batches."""
+    replicas = (
+        group("big", "A100", count=2, share=5, steps=2),
+        group("small", "T4", share=2),
+        group("small", "T4", share=1),
+    )
+    changes = {"precision": "fp32", "optimizer": "adamw", **changes}
+    name = "-".join(["uneven", str(zero), *map(str, changes.values())])
+    return Case(name, plan("torch", zero, [3], [replicas]), model(13, layers=3, **changes))
+
+
+CASES = [
+    uneven(0, optimizer="sgd"),
+    uneven(1),
+    uneven(2, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
+    uneven(3),
+    uneven(3, optimizer="sgd", kind="encoder", learned_positions=16, head_transform=True),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[float]]]:
+    """The folder and the losses of each case, all trained by one set of ranks for each learning rate."""
+    root = tmp_path_factory.mktemp("torch native")
+    found = {}
+    for optimizer, rate in LR.items():
+        cases = [case for case in CASES if case.spec.training.optimizer == optimizer]
+        for case in cases:
+            write_folder(emit(case.plan, four_ranks(), case.spec), root / case.name)
+        arguments = ("--steps", str(STEPS), "--lr", str(rate))
+        output = run_all([root / case.name for case in cases], arguments, root / f"{optimizer}.log")
+        for part in output.split("folder ")[1:]:
+            found[part.split()[0]] = (root / part.split()[0], losses(part))
+    return found
+
+
+def run_all(folders: list[Path], arguments: tuple[str, ...], log: Path) -> str:
+    """One start of four ranks for all folders; returns what the first rank printed."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    command += ["--redirects", "3", "--tee", "0:3", "--log-dir", str(log.parent / f"{log.stem}-ranks")]
+    command += [str(folder_runs.__file__), *map(str, folders), "--", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        try:
+            end = process.wait(timeout=300)
+        finally:
+            process.terminate()  # torchrun stops its ranks
+            process.wait(timeout=40)
+    text = log.read_text().replace("[default0]:", "")
+    if end:
+        errors = [path.read_text()[-2000:] for path in sorted(log.parent.rglob("stderr.log"))]
+        pytest.fail("\n".join([text[-3000:], *errors]))
+    return text
+
+
+def reference(folder: Path, batch: int) -> tuple[Any, dict[str, Any], list[float]]:
+    """The model trained on whole batches in this process, its weights before, and the losses."""
+    shape = load_shape(folder / "model.json")
+    network = whole_model(folder, shape)
+    start = {name: value.detach().clone() for name, value in network.state_dict().items()}
+    rate = LR[shape.optimizer]
+    if shape.optimizer == "sgd":
+        optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
+    else:
+        optimizer = torch.optim.AdamW(network.parameters(), lr=rate)
+    found = []
+    for step in range(STEPS):
+        inputs, labels = sequences(tuple(range(step * batch, (step + 1) * batch)), shape, None)
+        optimizer.zero_grad()
+        loss = loss_of(network(inputs), labels)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+        assert step or norm > CLIP  # else nothing would be clipped
+        optimizer.step()
+        found.append(loss.item())
+    return network, start, found
+
+
+def whole_model(folder: Path, shape: Shape) -> Part:
+    """All layers in one part, with the weights that any plan starts from."""
+    return Part(shape, load(folder / "batches.json", rank=0).without_pipeline(), 0)
+
+
+def relative_error(got: dict[str, Any], wanted: dict[str, Any], start: dict[str, Any]) -> float:
+    """Distance of the weights from the reference over the distance it travelled."""
+    assert set(got) == set(wanted)
+    apart = sum((got[name].double() - wanted[name].double()).square().sum().item() for name in wanted)
+    way = sum((start[name].double() - wanted[name].double()).square().sum().item() for name in wanted)
+    return float((apart / way) ** 0.5)
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    """The checkpoint in one piece."""
+    dcp_to_torch_save(str(folder / "saved"), str(folder / "model.pt"))
+    found: dict[str, Any] = torch.load(folder / "model.pt", weights_only=True)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_equals_one_process(trained: dict[str, tuple[Path, list[float]]], case: Case) -> None:
+    """Losses and weights of three clipped steps are those of the whole batch."""
+    folder, printed = trained[case.name]
+    network, start, wanted = reference(folder, case.plan.global_batch)
+    if case.spec.training.precision == "fp32":
+        assert printed == pytest.approx(wanted, rel=1e-5)
+        assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
+    else:
+        assert printed == pytest.approx(wanted, rel=1e-2)
