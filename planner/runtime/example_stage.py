@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,27 +16,29 @@ class Part(nn.Module):  # type: ignore[misc]
     """What one stage holds: the embedding first, then its layers, the final norm and the output layer last."""
 
     def __init__(
-        self, shape: Shape, plan: RankPlan, seed: int, built: Callable[[nn.Module], None] = lambda _: None
+        self, shape: Shape, plan: RankPlan, seed: int, place: Callable[[nn.Module], None] = lambda _: None
     ) -> None:
-        """``built`` is called with each layer as soon as it is there, so that a large stage is never whole at once."""
+        """``place`` is called with each module as soon as it is there, so that a large stage is never whole at once."""
         super().__init__()
         mine = plan.stages[plan.stage]
         self.first, self.last = plan.stage == 0, plan.stage == len(plan.stages) - 1
-        self.embedding: nn.Module | None = None
-        self.finish: nn.Module | None = None
-        self.head: nn.Module | None = None
+        self.embedding: Any = None
+        self.finish: Any = None
+        self.head: Any = None
         self.layers = nn.ModuleDict()
         if self.first or (self.last and shape.tied_embeddings):
             self.embedding = _seeded(seed, lambda: Embedding(shape))
             self._keep_used()
+            place(self.embedding)
         for index in range(mine.first_layer, mine.end_layer):
             layer = _seeded(seed + 1 + index, lambda: Layer(shape, mine.recompute))
-            built(layer)
+            place(layer)
             self.layers[str(index)] = layer
         if self.last:
             self.finish = _seeded(seed + 1 + shape.layers, lambda: Finish(shape))
         if self.last and not shape.tied_embeddings:
             self.head = _seeded(seed + 2 + shape.layers, lambda: Head(shape))
+            place(self.head)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.first:

@@ -10,19 +10,23 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
 
 from planner.runtime.batches import RankPlan, load
 from planner.runtime.example_data import sequences
-from planner.runtime.example_model import Shape, load_shape, loss_of
+from planner.runtime.example_model import Layer, Shape, load_shape, loss_of
 from planner.runtime.example_stage import Part
+from planner.runtime.example_tensor import split
 from planner.runtime.step_log import StepLog
 from planner.runtime.torch_native import Layout
+from planner.runtime.torch_pipeline import Pipeline
 
 FOLDER = Path(__file__).parent
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -69,40 +73,104 @@ def run(options: argparse.Namespace) -> None:
     plan, shape = load(), load_shape(FOLDER / "model.json")
     config: dict[str, Any] = json.loads((FOLDER / "torch_config.json").read_text(encoding="utf-8"))
     layout = Layout(plan, DEVICE, bf16=config["precision"] == "bf16", on_host=config["on_host"])
-    model = Part(shape, plan, options.seed, layout.shard)
+    model = Part(shape, plan, options.seed, placing(layout))
     layout.shard(model)
+    if shape.tied_embeddings and len(plan.stages) > 1:
+        layout.tie(getattr(model.embedding, "weight", None))
+    gradients = pipeline_gradients if len(plan.stages) > 1 else whole_gradients
+    gradients_of = gradients(layout, model, shape, options)
     optimizer = make_optimizer(model, shape, options)
     log = StepLog(plan.rank, plan.stage)
     for step in range(options.steps):
-        losses = micro_batches(plan, layout, model, shape, options, step)
+        with loss_parallel():  # where a token's logits are dealt over the replica
+            losses = gradients_of(step)
         layout.clip(model.parameters(), config["clip"])
         optimizer.step()
         optimizer.zero_grad()
-        log.step(step, plan.mean_loss(losses))
+        log.step(step, plan.mean_loss([plain(loss) for loss in losses]))
     log.peak()
     if options.save:
-        torch.distributed.checkpoint.save(model.state_dict(), checkpoint_id=options.save)
+        torch.distributed.checkpoint.save(own_state(model, plan), checkpoint_id=options.save)
 
 
-def micro_batches(
-    plan: RankPlan, layout: Layout, model: Any, shape: Shape, options: argparse.Namespace, step: int
-) -> list[torch.Tensor]:
-    """Gradients of one step without a pipeline; returns the weighted losses."""
-    losses = []
-    for index, micro in enumerate(plan.micro_batches(step)):
-        inputs, labels = sequences(micro.sequences, shape, options.text)
-        layout.accumulate(model, last=index == plan.steps - 1)
-        loss = loss_of(model(inputs.to(DEVICE)), labels.to(DEVICE)) * micro.weight
-        (loss / plan.steps).backward()
-        losses.append(loss)
-    return losses
+def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:
+    """A function that spreads a new module over this rank's replica, and a layer over all replicas too."""
+
+    def place(module: torch.nn.Module) -> None:
+        module.to(DEVICE)
+        if layout.plan.tensor_parallel > 1:
+            split(module, layout.mesh["tensor"])
+        if isinstance(module, Layer):
+            layout.shard(module)
+
+    return place
+
+
+def whole_gradients(
+    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace
+) -> Callable[[int], list[torch.Tensor]]:
+    """A function that makes the gradients of a step without a pipeline and returns the weighted losses."""
+    plan = layout.plan
+
+    def of(step: int) -> list[torch.Tensor]:
+        losses = []
+        for index, micro in enumerate(plan.micro_batches(step)):
+            inputs, labels = sequences(micro.sequences, shape, options.text)
+            layout.accumulate(model, last=index == plan.steps - 1)
+            loss = loss_of(model(inputs.to(DEVICE)), labels.to(DEVICE)) * micro.weight
+            (loss / plan.steps).backward()
+            losses.append(loss)
+        return losses
+
+    return of
+
+
+def pipeline_gradients(
+    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace
+) -> Callable[[int], list[torch.Tensor]]:
+    """The same in a pipeline, all of whose micro-batches are equal."""
+    plan = layout.plan
+    tokens = torch.empty(plan.sizes[0], shape.sequence_length, dtype=torch.long, device="meta")
+    hidden = torch.empty(
+        *tokens.shape, shape.hidden, dtype=layout.working_type, device="meta", requires_grad=True
+    )
+    pipeline = Pipeline(layout, model, hidden if plan.stage else tokens, hidden, loss_of)
+
+    def of(step: int) -> list[torch.Tensor]:
+        dealt = [index for micro in plan.micro_batches(step) for index in micro.sequences]
+        inputs, labels = sequences(tuple(dealt), shape, options.text)
+        return pipeline.step(inputs.to(DEVICE), labels.to(DEVICE))
+
+    return of
+
+
+def plain(loss: torch.Tensor) -> torch.Tensor:
+    """A loss that is whole on every rank of the replica as an ordinary tensor."""
+    whole: torch.Tensor = loss.detach().full_tensor() if isinstance(loss, DTensor) else loss
+    return whole
+
+
+def own_state(model: Any, plan: RankPlan) -> dict[str, Any]:
+    """A stage's part of the checkpoint; a tied embedding is in that of the first."""
+    state: dict[str, Any] = model.state_dict()
+    if plan.stage > 0:
+        state.pop("embedding.weight", None)
+    return state
 
 
 def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any:
     """The optimizer that the plan counted memory for."""
+    parameters = list(model.parameters())
+    # Torch updates parameters together that are spread alike: those of split modules, and all others.
+    groups = [[each for each in parameters if each.device_mesh == mesh] for mesh in meshes_of(parameters)]
     if shape.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
-    return torch.optim.AdamW(model.parameters(), lr=options.lr)
+        return torch.optim.SGD([{"params": each} for each in groups], lr=options.lr, momentum=0.9)
+    return torch.optim.AdamW([{"params": each} for each in groups], lr=options.lr)
+
+
+def meshes_of(parameters: list[Any]) -> list[Any]:
+    """Distinct meshes over which parameters are spread, in order of appearance."""
+    return list(dict.fromkeys(each.device_mesh for each in parameters))
 
 
 if __name__ == "__main__":

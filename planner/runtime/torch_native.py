@@ -42,6 +42,7 @@ class Layout:
         shape = (len(plan.stages), copies, plan.data_parallel // copies, plan.tensor_parallel)
         names = ("stage", "copy", "shard", "tensor")
         self.mesh = DeviceMesh(device, torch.tensor(plan.grid).view(shape), mesh_dim_names=names)
+        self.working_type = torch.bfloat16 if bf16 else torch.float32
         self.policies = {
             # Parameters rest in fp32, compute in bf16, and gradients are added up in fp32.
             "mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)
@@ -49,12 +50,23 @@ class Layout:
             else MixedPrecisionPolicy(),
             "offload_policy": CPUOffloadPolicy() if on_host else OffloadPolicy(),
         }
+        self._tied: Any = None
+        self._pair: Any = None
 
     def shard(self, module: nn.Module) -> None:
         """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says."""
         # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
         mesh = self.mesh["copy", "shard"] if self.plan.zero == 0 else self.mesh["shard"]
         fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies)
+
+    def tie(self, weight: Any) -> None:
+        """Make ``clip`` add up the gradients of a parameter that the first and the last stage both hold.
+
+        Every rank calls it, the stages in between with None.
+        """
+        ends = self.mesh.mesh[[0, -1]].flatten(1).T.tolist()
+        self._pair, _ = torch.distributed.new_subgroups_by_enumeration(ends)
+        self._tied = weight
 
     def accumulate(self, module: Any, *, last: bool) -> None:
         """Call before each backward: ZeRO 0 and 1 reduce gradients, and 0 to 2 let parameters go, in the last one."""
@@ -64,6 +76,8 @@ class Layout:
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def clip(self, parameters: Iterable[Any], most: float) -> torch.Tensor:
         """Scale gradients so that their norm over the whole model is at most ``most``; returns the norm."""
+        if self._tied is not None:
+            torch.distributed.all_reduce(self._tied.grad.to_local(), group=self._pair)
         gradients = [each.grad for each in parameters if each.grad is not None]
         locals_ = [each.to_local() for each in gradients]
         squares = [
@@ -79,8 +93,8 @@ class Layout:
         return norm
 
     def _holders(self, gradient: DTensor) -> float:
-        """Ranks of the stage that hold the same part of a gradient."""
-        parts = 1
+        """Ranks that hold the same part of a gradient."""
+        parts, twice = 1, self._tied is not None and gradient is self._tied.grad
         for size, placement in zip(gradient.device_mesh.shape, gradient.placements, strict=True):
-            parts *= size if placement.is_shard() else 1
-        return self.plan.data_parallel * self.plan.tensor_parallel / parts
+            parts *= 1 if placement.is_replicate() else size
+        return self.plan.data_parallel * self.plan.tensor_parallel * (2 if twice else 1) / parts

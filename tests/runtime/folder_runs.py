@@ -1,11 +1,13 @@
-"""Runs several emitted folders in one set of ranks: ``torchrun folder_runs.py FOLDER ... -- ARGUMENTS``.
+"""Runs several emitted folders in one set of ranks: ``torchrun folder_runs.py FOLDER ...``.
 
-Starting the ranks takes longer than training a tiny model, so they are started once.
+Starting the ranks takes longer than training a tiny model, so they are started once. Each folder has its arguments
+in ``arguments.json``.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,14 +15,14 @@ from types import ModuleType
 
 def main() -> None:
     """Train in each folder; rank 0 prints the folder ahead of its losses."""
-    split = sys.argv.index("--")
-    arguments, train = sys.argv[split + 1 :], None
-    for folder in map(Path, sys.argv[1:split]):
+    train = None
+    for folder in map(Path, sys.argv[1:]):
         started = train is not None
         train = fresh(folder)
         if not started:
             train.start_processes()
-        print(f"folder {folder.name}", flush=True)
+        print(f"folder {folder.name}", flush=True)  # noqa: T201
+        arguments = json.loads((folder / "arguments.json").read_text())
         train.run(train.parse_options([*arguments, "--save", str(folder / "saved")]))
     assert train is not None
     train.leave()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.runtime import folder_runs
-from tests.runtime.launching import launch, losses
+from tests.runtime.launching import losses
 
 torch = pytest.importorskip("torch")
 
@@ -29,8 +30,11 @@ from planner.runtime.example_model import Shape, load_shape, loss_of  # noqa: E4
 from planner.runtime.example_stage import Part  # noqa: E402
 
 STEPS = 3
+NO_BIAS = {"qkv_bias": False}
+"""A key's bias has no gradient but rounding, which AdamW makes a step of."""
 LR = {"sgd": 0.5, "adamw": 1e-2}
 CLIP = 1.0
+DEFAULTS = {("precision", "fp32"), ("optimizer", "adamw"), ("qkv_bias", False)}
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,12 @@ def four_ranks() -> ClusterSpec:
     return cluster(big, small, eth="ethernet")
 
 
+def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
+    """A folder name that says what is special."""
+    special = [f"{key}_{value}" for key, value in changes.items() if (key, value) not in DEFAULTS]
+    return "-".join([kind, f"zero{zero}", *special])
+
+
 def uneven(zero: int, **changes: Any) -> Case:
     """Shares 5, 5, 2, 1 in 2, 2, 1 and 1 micro-batches."""
     replicas = (
@@ -58,9 +68,38 @@ def uneven(zero: int, **changes: Any) -> Case:
         group("small", "T4", share=2),
         group("small", "T4", share=1),
     )
-    changes = {"precision": "fp32", "optimizer": "adamw", **changes}
-    name = "-".join(["uneven", str(zero), *map(str, changes.values())])
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    name = name_of("uneven", zero, changes)
     return Case(name, plan("torch", zero, [3], [replicas]), model(13, layers=3, **changes))
+
+
+def pipeline(zero: int, layers: list[int], steps: int, **changes: Any) -> Case:
+    """Uneven stages over the four ranks: two of width 2, or four of width 1, which recompute by turns."""
+    width = 4 // len(layers)
+    share = steps * 2
+    slots = [("big", "A100")] * (2 // width) + [("small", "T4")] * (2 // width)
+    replicas = [(group(name, gpu, count=width, share=share, steps=steps),) for name, gpu in slots]
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    name = name_of(f"pipeline-{'-'.join(map(str, layers))}", zero, changes)
+    chosen = plan("torch", zero, layers, replicas)
+    turns = tuple(
+        replace(stage, recompute="full" if index % 2 else "none") for index, stage in enumerate(chosen.stages)
+    )
+    spec = model(share * width, layers=sum(layers), **changes)
+    return Case(name, replace(chosen, stages=turns), spec)
+
+
+def tensor_parallel(zero: int, *, stages: int = 1, **changes: Any) -> Case:
+    """Replicas of two ranks; without a pipeline two of them have different batches."""
+    slots = [("big", "A100"), ("small", "T4")]
+    groups = [group(name, gpu, tp=2, share=4 - index, steps=2) for index, (name, gpu) in enumerate(slots)]
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    name = name_of(f"tensor-pp{stages}", zero, changes)
+    if stages == 2:
+        equal = [(replace(each, share=4),) for each in groups]
+        return Case(name, plan("torch", zero, [2, 1], equal), model(4, layers=3, **changes))
+    chosen = plan("torch", zero, [2], [tuple(groups)])
+    return Case(name, chosen, model(7, layers=2, **changes))
 
 
 CASES = [
@@ -68,31 +107,52 @@ CASES = [
     uneven(1),
     uneven(2, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     uneven(3),
+    uneven(0, precision="bf16"),
+    uneven(2, precision="bf16", optimizer="sgd"),
     uneven(3, optimizer="sgd", kind="encoder", learned_positions=16, head_transform=True),
+    pipeline(0, [3, 1], steps=3, optimizer="sgd"),
+    pipeline(3, [1, 3], steps=1, precision="bf16"),
+    pipeline(1, [1, 3], steps=3, tied_embeddings=False),
+    pipeline(2, [3, 1], steps=2, optimizer="sgd"),
+    pipeline(3, [1, 2], steps=3, optimizer="sgd", embedding_width=64),
+    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd"),
+    pipeline(0, [1, 1, 2, 1], steps=2),
+    tensor_parallel(0, optimizer="sgd"),
+    tensor_parallel(1, tied_embeddings=False, gated_mlp=True, kv_heads=2, qk_norm=True, head_dim=16),
+    tensor_parallel(2, optimizer="sgd", learned_positions=16),
+    tensor_parallel(3, optimizer="sgd", tied_embeddings=False, layer_norms=1, head_bias=True),
+    tensor_parallel(0, stages=2),
+    tensor_parallel(3, precision="bf16"),
+    tensor_parallel(
+        3,
+        stages=2,
+        optimizer="sgd",
+        kind="encoder",
+        token_types=2,
+        head_transform=True,
+        head_bias=True,
+        learned_positions=32,
+    ),
 ]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[float]]]:
-    """The folder and the losses of each case, all trained by one set of ranks for each learning rate."""
+    """The folder and the losses of each case, all trained by one set of ranks."""
     root = tmp_path_factory.mktemp("torch native")
-    found = {}
-    for optimizer, rate in LR.items():
-        cases = [case for case in CASES if case.spec.training.optimizer == optimizer]
-        for case in cases:
-            write_folder(emit(case.plan, four_ranks(), case.spec), root / case.name)
-        arguments = ("--steps", str(STEPS), "--lr", str(rate))
-        output = run_all([root / case.name for case in cases], arguments, root / f"{optimizer}.log")
-        for part in output.split("folder ")[1:]:
-            found[part.split()[0]] = (root / part.split()[0], losses(part))
-    return found
+    for case in CASES:
+        write_folder(emit(case.plan, four_ranks(), case.spec), root / case.name)
+        arguments = ["--steps", str(STEPS), "--lr", str(LR[case.spec.training.optimizer])]
+        (root / case.name / "arguments.json").write_text(json.dumps(arguments))
+    output = run_all([root / case.name for case in CASES], root / "log")
+    return {part.split()[0]: (root / part.split()[0], losses(part)) for part in output.split("folder ")[1:]}
 
 
-def run_all(folders: list[Path], arguments: tuple[str, ...], log: Path) -> str:
+def run_all(folders: list[Path], log: Path) -> str:
     """One start of four ranks for all folders; returns what the first rank printed."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     command += ["--redirects", "3", "--tee", "0:3", "--log-dir", str(log.parent / f"{log.stem}-ranks")]
-    command += [str(folder_runs.__file__), *map(str, folders), "--", *arguments]
+    command += [str(folder_runs.__file__), *map(str, folders)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
@@ -118,16 +178,16 @@ def reference(folder: Path, batch: int) -> tuple[Any, dict[str, Any], list[float
         optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
     else:
         optimizer = torch.optim.AdamW(network.parameters(), lr=rate)
-    found = []
+    found, norms = [], []
     for step in range(STEPS):
         inputs, labels = sequences(tuple(range(step * batch, (step + 1) * batch)), shape, None)
         optimizer.zero_grad()
         loss = loss_of(network(inputs), labels)
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
-        assert step or norm > CLIP  # else nothing would be clipped
+        norms.append(torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP).item())
         optimizer.step()
         found.append(loss.item())
+    assert max(norms) > CLIP or shape.embedding_width != shape.hidden, "nothing was clipped"
     return network, start, found
 
 
@@ -160,4 +220,4 @@ def test_equals_one_process(trained: dict[str, tuple[Path, list[float]]], case: 
         assert printed == pytest.approx(wanted, rel=1e-5)
         assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
     else:
-        assert printed == pytest.approx(wanted, rel=1e-2)
+        assert printed == pytest.approx(wanted, rel=2e-3)
