@@ -45,6 +45,7 @@ def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, .
     for rule in _TARGET_RULES:
         found += rule(plan, row)
     found += _number_format(row, model)
+    found += _kv_heads(plan, row, model)
     found += _sequence_parallel(plan, row, model)
     return tuple(found) or (*_placement(plan, cluster), *_paths(plan, cluster), *_hosts(plan, cluster))
 
@@ -115,6 +116,13 @@ def _tensor_parallel_shape(path: Path, group: ReplicaGroup, model: ModelSpec) ->
         yield Fault(
             (*path, "tp"), f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other"
         )
+
+
+def _kv_heads(plan: Plan, row: Target, model: ModelSpec) -> Iterator[Fault]:
+    for path, group in _groups(plan):
+        if not row.copies_kv_heads and model.kv_heads % group.tp:
+            what = f"{row.name} needs a tp that divides the {model.kv_heads} key/value heads, got {group.tp}"
+            yield Fault((*path, "tp"), what)
 
 
 def _degrees(plan: Plan, row: Target) -> Iterator[Fault]:

@@ -73,6 +73,8 @@ class Target:
     """True when groups may use different networks; else one slow pair puts all groups on sockets."""
     sharding_optimizers: tuple[str, ...]
     """Optimizers whose states ZeRO-1 can shard."""
+    copies_kv_heads: bool = True
+    """True when devices of one replica may hold the same key/value head; else tp must divide their number."""
     offloading: Offloading = Offloading()
 
     def gradient_size(self, precision: str) -> int:
@@ -136,7 +138,7 @@ TARGETS: dict[str, Target] = {
         Target(
             name="torch",
             version="2.13",
-            emits=False,
+            emits=True,
             tensor_parallel="one-degree",
             zero_without_pipeline=(0, 1, 2, 3),
             zero_with_pipeline=(0, 1, 2, 3),
@@ -147,12 +149,13 @@ TARGETS: dict[str, Target] = {
             sequence_parallel=False,
             recomputes=("none", "full"),
             recompute_per_stage=True,
-            precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
+            precisions=("bf16", "fp16", "fp32", "tf32"),
             gradient_bytes=4,
-            overlaps_parameter_gather=False,
+            overlaps_parameter_gather=True,
             overlaps_reduction_always=True,
             network_per_group=False,
             sharding_optimizers=("adamw", "sgd"),
+            copies_kv_heads=False,
             offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
         ),
         Target(

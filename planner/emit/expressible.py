@@ -32,6 +32,11 @@ def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     row = target(plan.target)
     check_number_format(model, row)
     check_target(plan, row)
+    degree = max(group.tp for group in _groups(plan))
+    if not row.copies_kv_heads and model.kv_heads % degree:
+        raise EmitError(
+            f"{row.name} needs a tp that divides the {model.kv_heads} key/value heads: the plan has tp {degree}"
+        )
 
 
 def check_number_format(model: ModelSpec, row: Target) -> None:

@@ -52,7 +52,7 @@ def _own_script(plan: Plan) -> str:
         "## Your own script\n\n```python\n"
         "from hetplan_runtime import load\nfrom hetplan_torch import Layout\n\n"
         "plan = load()\n"
-        'layout = Layout(plan, "cuda", bf16=True)\n'
+        'layout = Layout(plan, "cuda", torch.bfloat16)\n'
         "for layer in model.layers:\n    layout.shard(layer)\n"
         "layout.shard(model)\n"
         "for index, micro in enumerate(plan.micro_batches(step)):    # in each optimizer step\n"

@@ -25,9 +25,15 @@ from planner.runtime.example_model import Layer, Shape, load_shape, loss_of
 from planner.runtime.example_stage import Part
 from planner.runtime.example_tensor import split
 from planner.runtime.step_log import StepLog
-from planner.runtime.torch_native import Layout
+from planner.runtime.torch_native import Layout, LossScale
 from planner.runtime.torch_pipeline import Pipeline
 
+WORKING_TYPES = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+}
 FOLDER = Path(__file__).parent
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -72,20 +78,23 @@ def run(options: argparse.Namespace) -> None:
     """Train as the folder's plan says."""
     plan, shape = load(), load_shape(FOLDER / "model.json")
     config: dict[str, Any] = json.loads((FOLDER / "torch_config.json").read_text(encoding="utf-8"))
-    layout = Layout(plan, DEVICE, bf16=config["precision"] == "bf16", on_host=config["on_host"])
+    working_type = WORKING_TYPES[config["precision"]]
+    layout = Layout(plan, DEVICE, working_type, on_host=config["on_host"] and DEVICE == "cuda")
     model = Part(shape, plan, options.seed, placing(layout))
     layout.shard(model)
     if shape.tied_embeddings and len(plan.stages) > 1:
         layout.tie(getattr(model.embedding, "weight", None))
     gradients = pipeline_gradients if len(plan.stages) > 1 else whole_gradients
-    gradients_of = gradients(layout, model, shape, options)
+    scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
+    gradients_of = gradients(layout, model, shape, options, scale)
     optimizer = make_optimizer(model, shape, options)
     log = StepLog(plan.rank, plan.stage)
     for step in range(options.steps):
         with loss_parallel():  # where a token's logits are dealt over the replica
             losses = gradients_of(step)
-        layout.clip(model.parameters(), config["clip"])
-        optimizer.step()
+        norm = layout.clip(model.parameters(), config["clip"], scale.value)
+        if scale.accepts(norm):
+            optimizer.step()
         optimizer.zero_grad()
         log.step(step, plan.mean_loss([plain(loss) for loss in losses]))
     log.peak()
@@ -107,7 +116,7 @@ def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:
 
 
 def whole_gradients(
-    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace
+    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace, scale: LossScale
 ) -> Callable[[int], list[torch.Tensor]]:
     """A function that makes the gradients of a step without a pipeline and returns the weighted losses."""
     plan = layout.plan
@@ -118,7 +127,7 @@ def whole_gradients(
             inputs, labels = sequences(micro.sequences, shape, options.text)
             layout.accumulate(model, last=index == plan.steps - 1)
             loss = loss_of(model(inputs.to(DEVICE)), labels.to(DEVICE)) * micro.weight
-            (loss / plan.steps).backward()
+            (loss * (scale.value / plan.steps)).backward()
             losses.append(loss)
         return losses
 
@@ -126,7 +135,7 @@ def whole_gradients(
 
 
 def pipeline_gradients(
-    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace
+    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace, scale: LossScale
 ) -> Callable[[int], list[torch.Tensor]]:
     """The same in a pipeline, all of whose micro-batches are equal."""
     plan = layout.plan
@@ -134,7 +143,7 @@ def pipeline_gradients(
     hidden = torch.empty(
         *tokens.shape, shape.hidden, dtype=layout.working_type, device="meta", requires_grad=True
     )
-    pipeline = Pipeline(layout, model, hidden if plan.stage else tokens, hidden, loss_of)
+    pipeline = Pipeline(layout, model, hidden if plan.stage else tokens, hidden, loss_of, scale)
 
     def of(step: int) -> list[torch.Tensor]:
         dealt = [index for micro in plan.micro_batches(step) for index in micro.sequences]

@@ -2,7 +2,7 @@
 
 Needs torch 2.13 and the launch folder's other modules; the folder holds it as ``hetplan_pipeline.py``::
 
-    pipeline = Pipeline(layout, stage_module, inputs, outputs, loss_of)
+    pipeline = Pipeline(layout, stage_module, inputs, outputs, loss_of, LossScale(1.0))
     losses = pipeline.step(tokens, labels)                 # in each optimizer step
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from planner.runtime.torch_native import Layout
+from planner.runtime.torch_native import Layout, LossScale
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -63,14 +63,20 @@ class Pipeline:
     """A rank's stage in its schedule."""
 
     def __init__(
-        self, layout: Layout, module: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor, loss: Loss
+        self,
+        layout: Layout,
+        module: nn.Module,
+        inputs: torch.Tensor,
+        outputs: torch.Tensor,
+        loss: Loss,
+        scale: LossScale,
     ) -> None:
         """``inputs`` and ``outputs`` have the shape and type of a micro-batch, and say whether they have gradients."""
         plan = self.plan = layout.plan
-        factor = plan.weights[0] / plan.steps
+        self.scale = scale
 
         def weighted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            return loss(logits, labels) * factor
+            return loss(logits, labels) * (plan.weights[0] * scale.value / plan.steps)
 
         # torch refuses 1F1B with fewer micro-batches than stages, where both run all forwards first.
         schedule = Schedule1F1B if plan.steps >= len(plan.stages) else ScheduleGPipe
@@ -84,6 +90,6 @@ class Pipeline:
         arguments = (tokens,) if plan.stage == 0 else ()
         if plan.stage == len(plan.stages) - 1:
             self.schedule.step(*arguments, target=labels, losses=losses, return_outputs=False)
-            return [loss * plan.steps for loss in losses]
+            return [loss * (plan.steps / self.scale.value) for loss in losses]
         self.schedule.step(*arguments)
         return [torch.zeros((), device=labels.device)]

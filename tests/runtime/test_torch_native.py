@@ -103,12 +103,14 @@ def tensor_parallel(zero: int, *, stages: int = 1, **changes: Any) -> Case:
 
 
 CASES = [
+    tensor_parallel(3, optimizer="sgd", vocab=63),
     uneven(0, optimizer="sgd"),
     uneven(1),
     uneven(2, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     uneven(3),
     uneven(0, precision="bf16"),
     uneven(2, precision="bf16", optimizer="sgd"),
+    uneven(2, precision="fp16"),
     uneven(3, optimizer="sgd", kind="encoder", learned_positions=16, head_transform=True),
     pipeline(0, [3, 1], steps=3, optimizer="sgd"),
     pipeline(3, [1, 3], steps=1, precision="bf16"),

@@ -21,7 +21,7 @@ SEEDS = st.integers(0, 10**9)
 PARTS = 5
 """Tests among which the instances are dealt, so that several processes can share them."""
 
-TARGETS = st.sampled_from([None, "megatron", "deepspeed", "flagscale"])
+TARGETS = st.sampled_from([None, "megatron", "deepspeed", "torch", "flagscale"])
 
 
 def check(problem: Problem, limits: Limits) -> None:
@@ -59,7 +59,7 @@ def test_the_search_finds_what_exhaustion_finds(part: int, seed: int) -> None:
     check(plain(PARTS * seed + part), Limits(gap=0.0))
 
 
-@given(SEEDS, st.sampled_from(["megatron", "deepspeed"]))
+@given(SEEDS, st.sampled_from(["megatron", "deepspeed", "torch"]))
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_pipelines_alone(seed: int, target: str) -> None:
     """Only several stages, so that the ILP has to answer."""
