@@ -18,7 +18,7 @@ from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.runtime import folder_runs
-from tests.runtime.launching import losses
+from tests.runtime.launching import launch, losses
 
 torch = pytest.importorskip("torch")
 
@@ -223,3 +223,21 @@ def test_equals_one_process(trained: dict[str, tuple[Path, list[float]]], case: 
         assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
     else:
         assert printed == pytest.approx(wanted, rel=2e-3)
+
+
+def test_a_folder_as_its_users_start_it(tmp_path: Path) -> None:
+    """``launch.sh`` on both of two nodes with one and two ranks: ZeRO 3, uneven batches, padding."""
+    where = cluster(
+        pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)),
+        pool("small", ("T4",), 1, (nic("eth", "lo"),)),
+        eth="ethernet",
+    )
+    replicas = (group("big", "A100", count=2, share=5, steps=2), group("small", "T4", share=2))
+    chosen, folder = plan("torch", 3, [2], [replicas]), tmp_path / "a run"
+    write_folder(emit(chosen, where, model(12, layers=2, precision="fp32", optimizer="sgd")), folder)
+    printed = launch(
+        folder, 2, "--steps", str(STEPS), "--lr", str(LR["sgd"]), "--save", str(folder / "saved")
+    )
+    network, start, wanted = reference(folder, 12)
+    assert losses(printed) == pytest.approx(wanted, rel=1e-5)
+    assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
