@@ -29,7 +29,7 @@ def readme(
         starting(launchers, " -- --steps 100"),
         _files(),
         _own_script(plan),
-        _limits(model, network),
+        _limits(plan, model, network),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -66,7 +66,7 @@ def _own_script(plan: Plan) -> str:
     )
 
 
-def _limits(model: ModelSpec, network: JobNetwork) -> str:
+def _limits(plan: Plan, model: ModelSpec, network: JobNetwork) -> str:
     lines = [
         f"- Tried with PyTorch {VERSION} on CPU with gloo; not with NCCL.",
         "- `train.py --save FOLDER` writes a sharded checkpoint of `torch.distributed.checkpoint`; "
@@ -76,6 +76,19 @@ def _limits(model: ModelSpec, network: JobNetwork) -> str:
         lines.append(
             "- `launch.sh` sets `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1`; other launchers have to do it too, else "
             "products are fp32 and slower than planned."
+        )
+    if model.training.precision in ("fp32", "tf32") and plan.zero < 3:
+        lines.append(
+            "- FSDP2 keeps a second copy of the parameters here, which the plan's memory does not count."
+        )
+    if any(group.steps < plan.pp for stage in plan.stages for group in stage.replicas):
+        lines.append(
+            "- There are fewer micro-batches than stages: all forwards run first, and the later stages keep more "
+            "activations than the plan's memory counts."
+        )
+    if plan.offload.anything:
+        lines.append(
+            "- Parameters rest in host memory by FSDP2's own policy, which hetplan has not tried on a GPU."
         )
     if network.crosses:
         lines.append(

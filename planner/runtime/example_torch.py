@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
         with loss_parallel():  # where a token's logits are dealt over the replica
             losses = gradients_of(step)
         norm = layout.clip(model.parameters(), config["clip"], scale.value)
-        if scale.accepts(norm):
+        if working_type != torch.float16 or scale.accepts(norm):
             optimizer.step()
         optimizer.zero_grad()
         log.step(step, plan.mean_loss([plain(loss) for loss in losses]))

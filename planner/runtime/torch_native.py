@@ -122,7 +122,7 @@ class LossScale:
         """
         finite = bool(norm.isfinite())
         self.steps += 1
-        if not finite or (self.value > 1.0 and self.steps == GROWS_AFTER):
+        if not finite or self.steps == GROWS_AFTER:
             self.value *= 2.0 if finite else 0.5
             self.steps = 0
         return finite

@@ -28,6 +28,7 @@ from planner.runtime.batches import load  # noqa: E402
 from planner.runtime.example_data import sequences  # noqa: E402
 from planner.runtime.example_model import Shape, load_shape, loss_of  # noqa: E402
 from planner.runtime.example_stage import Part  # noqa: E402
+from planner.runtime.torch_native import LossScale  # noqa: E402
 
 STEPS = 3
 NO_BIAS = {"qkv_bias": False}
@@ -223,6 +224,18 @@ def test_equals_one_process(trained: dict[str, tuple[Path, list[float]]], case: 
         assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
     else:
         assert printed == pytest.approx(wanted, rel=2e-3)
+
+
+def test_the_loss_scale_follows_overflows() -> None:
+    """Halved at once, doubled after a thousand good steps; an overflow is no step."""
+    scale, fine = LossScale(4.0), torch.tensor(1.0)
+    assert not scale.accepts(torch.tensor(float("inf")))
+    assert not scale.accepts(torch.tensor(float("nan")))
+    assert scale.value == 1.0
+    assert all(scale.accepts(fine) for _ in range(999))
+    assert scale.value == 1.0
+    assert scale.accepts(fine)
+    assert scale.value == 2.0
 
 
 def test_a_folder_as_its_users_start_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ SEEDS = st.integers(0, 10**9)
 PARTS = 5
 """Tests among which the instances are dealt, so that several processes can share them."""
 
-TARGETS = st.sampled_from([None, "megatron", "deepspeed", "torch", "flagscale"])
+TARGETS = st.sampled_from([None, "megatron", "deepspeed", "flagscale", "torch"])
 
 
 def check(problem: Problem, limits: Limits) -> None:
