@@ -50,7 +50,12 @@ def target_faults(plan: Plan, model: ModelSpec) -> tuple[Fault, ...]:
         return (*found, Fault(("target",), error.message))
     for rule in _TARGET_RULES:
         found += rule(plan, row)
-    return (*found, *_number_format(row, model), *_sequence_parallel(plan, row, model))
+    return (
+        *found,
+        *_number_format(row, model),
+        *_kv_heads(plan, row, model),
+        *_sequence_parallel(plan, row, model),
+    )
 
 
 def listed(found: Iterable[Fault]) -> str:
@@ -124,6 +129,13 @@ def _tensor_parallel_shape(path: Path, group: ReplicaGroup, model: ModelSpec) ->
         yield Fault(
             (*path, "tp"), f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other"
         )
+
+
+def _kv_heads(plan: Plan, row: Target, model: ModelSpec) -> Iterator[Fault]:
+    for path, group in _groups(plan):
+        if not row.copies_kv_heads and model.kv_heads % group.tp:
+            what = f"{row.name} needs a tp that divides the {model.kv_heads} key/value heads, got {group.tp}"
+            yield Fault((*path, "tp"), what)
 
 
 def _degrees(plan: Plan, row: Target) -> Iterator[Fault]:

@@ -42,8 +42,6 @@ class Target:
     name: str
     version: str
     """Version of the runtime that the row was checked against."""
-    emits: bool
-    """True when hetplan writes launch files for it; others only tell what a wider space would give."""
     by_default: bool
     """True when a search without a target considers it; the rest are searched when asked for."""
     tensor_parallel: TensorParallel
@@ -77,6 +75,8 @@ class Target:
     """True when groups may use different networks; else one slow pair puts all groups on sockets."""
     sharding_optimizers: tuple[str, ...]
     """Optimizers whose states ZeRO-1 can shard."""
+    copies_kv_heads: bool = True
+    """True when devices of one replica may hold the same key/value head; else tp must divide their number."""
     offloading: Offloading = Offloading()
 
     def gradient_size(self, precision: str) -> int:
@@ -90,7 +90,6 @@ TARGETS: dict[str, Target] = {
         Target(
             name="deepspeed",
             version="0.19.8",
-            emits=True,
             by_default=True,
             tensor_parallel="none",
             zero_without_pipeline=(0, 1, 2, 3),
@@ -120,7 +119,6 @@ TARGETS: dict[str, Target] = {
         Target(
             name="megatron",
             version="core 0.20.0",
-            emits=True,
             by_default=True,
             tensor_parallel="one-degree",
             zero_without_pipeline=(0, 1),
@@ -144,31 +142,30 @@ TARGETS: dict[str, Target] = {
         Target(
             name="torch",
             version="2.13",
-            emits=False,
-            by_default=False,
-            tensor_parallel="none",
-            zero_without_pipeline=(0, 2, 3),
-            zero_with_pipeline=(),
-            batch_without_pipeline="equal",
+            by_default=True,
+            tensor_parallel="one-degree",
+            zero_without_pipeline=(0, 1, 2, 3),
+            zero_with_pipeline=(0, 1, 2, 3),
+            batch_without_pipeline="per-device",
             batch_with_pipeline="equal",
             dp_per_stage=False,
             interleave=False,
             sequence_parallel=False,
             recomputes=("none", "selective", "full"),
-            recompute_per_stage=False,
-            precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
+            recompute_per_stage=True,
+            precisions=("bf16", "fp16", "fp32", "tf32"),
             gradient_bytes=4,
             scatters_gradients=(1, 2, 3),
-            overlaps_parameter_gather=False,
+            overlaps_parameter_gather=True,
             overlaps_reduction_always=True,
             network_per_group=False,
             sharding_optimizers=("adamw", "sgd"),
+            copies_kv_heads=False,
             offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
         ),
         Target(
             name="flagscale",
             version="da4935ec6",
-            emits=True,
             by_default=False,
             tensor_parallel="per-stage",
             zero_without_pipeline=(0, 1),

@@ -20,6 +20,14 @@ def test_megatron_has_one_micro_batch() -> None:
     assert (row.batch_with_pipeline, row.tensor_parallel, row.interleave) == ("equal", "one-degree", True)
 
 
+def test_torch_runs_every_zero_stage_everywhere() -> None:
+    """FSDP2 is put inside pipeline stages and beside DTensor; what is split are whole key/value heads."""
+    row = target("torch")
+    assert row.zero_with_pipeline == row.zero_without_pipeline == (0, 1, 2, 3)
+    assert (row.batch_without_pipeline, row.batch_with_pipeline) == ("per-device", "equal")
+    assert not row.copies_kv_heads
+
+
 def test_unknown_targets_are_named_with_the_known() -> None:
     """A usage error lists the choices."""
     with pytest.raises(UsageError, match=", ".join(TARGETS)):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.cli.inputs import read_calibration, warn_of_doubts, with_calibration
+from planner.cli.inputs import read_calibration, warn_of_doubts
 from planner.cli.options import AsJson, CalibrationFile, SavedPlan
 from planner.cli.output import show, show_document
 from planner.cli.saved import considered_in, proof_in, read_priced, warn_of_other_calibration
@@ -44,7 +43,7 @@ def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJso
         proof = proof_in(saved)
         show_document(explain_document(scored, saved.cluster, saved.model, proof, lost, around, binds))
     else:
-        show(*_report(saved, scored, constants, lost, around, binds), then=_next(saved, plan, calibration))
+        show(*_report(saved, scored, constants, lost, around, binds), then=f"hetplan emit {plan} -o run/")
 
 
 def _report(
@@ -75,12 +74,3 @@ def _report(
         advice_section(saved.summary.advice) if saved.summary and saved.summary.advice else None,
         *warnings_of(scored.estimate),
     ]
-
-
-def _next(saved: PlanFile, plan: Path, calibration: Path | None) -> str:
-    from planner.targets import target
-
-    emits = target(saved.plan.target).emits
-    if emits:
-        return f"hetplan emit {plan} -o run/"
-    return with_calibration(f"hetplan compare {plan} --baselines", calibration)

@@ -248,7 +248,4 @@ def _next(result: SearchResult, output: Path | None) -> str | None:
         return None
     if output is None:
         return "the same with -o plan.yaml to keep the plan"
-    from planner.targets import target
-
-    emits = target(result.best.plan.target).emits
-    return f"hetplan emit {output} -o run/" if emits else f"hetplan explain {output}"
+    return f"hetplan emit {output} -o run/"

@@ -52,6 +52,7 @@ def table_text(plan: Plan, ranks: tuple[Rank, ...]) -> str:
         "format": FORMAT,
         "world_size": len(ranks),
         "data_parallel": plan.stages[0].dp,
+        "tensor_parallel": plan.stages[0].replicas[0].tp,
         "global_batch": plan.global_batch,
         "zero": plan.zero,
     }
@@ -73,10 +74,10 @@ def _rank_rows(
     ranks: tuple[Rank, ...], batches: list[list[Batch]], index: dict[Batch, int]
 ) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
-    first, stage = 0, 0
+    first, following = 0, 0
     for rank in ranks:
-        if rank.stage != stage:
-            first, stage = 0, rank.stage
+        if rank.tp_rank == 0:  # all ranks of a replica process the same sequences
+            first = following if rank.replica else 0
         mine = batches[rank.stage][rank.group]
         found.append(
             {
@@ -85,10 +86,11 @@ def _rank_rows(
                 "device": rank.device,
                 "stage": rank.stage,
                 "replica": rank.replica,
+                "tensor_rank": rank.tp_rank,
                 "batch": index[mine],
                 "first_sequence": first,
                 "share": mine.share,
             }
         )
-        first += mine.share
+        following = first + mine.share
     return found

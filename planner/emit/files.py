@@ -20,7 +20,11 @@ RUNTIME_NAMES = {
     "planner.runtime.batches": "hetplan_runtime",
     "planner.runtime.example_model": "example_model",
     "planner.runtime.example_data": "example_data",
+    "planner.runtime.example_stage": "example_stage",
+    "planner.runtime.example_tensor": "example_tensor",
     "planner.runtime.step_log": "step_log",
+    "planner.runtime.torch_native": "hetplan_torch",
+    "planner.runtime.torch_pipeline": "hetplan_pipeline",
 }
 """Modules of the runtime and what they are called in a launch folder."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.emit import deepspeed, flagscale, megatron
+from planner.emit import deepspeed, flagscale, megatron, torch_native
 from planner.emit.expressible import check_inputs
 from planner.emit.files import EmittedFile
 from planner.emit.folder import write_folder
@@ -34,6 +34,7 @@ class Emitter:
 EMITTERS = {
     "deepspeed": Emitter(deepspeed.files),
     "megatron": Emitter(megatron.files, lambda plan, cluster: megatron.numbered(plan, cluster)[0]),
+    "torch": Emitter(torch_native.files),
     "flagscale": Emitter(flagscale.files, starts_itself=True),
 }
 
@@ -47,11 +48,6 @@ def emit(
     cluster has too few devices for it.
     """
     check_launcher(launcher)
-    if plan.target not in EMITTERS:
-        raise EmitError(
-            f"target {plan.target}: hetplan writes no launch files for it",
-            hint=f"search again with --target {' or --target '.join(EMITTERS)}",
-        )
     check_inputs(plan, cluster, model)
     emitter = EMITTERS[plan.target]
     files = emitter.files(plan, cluster, model)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,10 @@ class RankPlan:
     """Sequences of each micro-batch, [step]; 0 is padding."""
     weights: tuple[float, ...]
     """Loss factor of each micro-batch, [step]."""
+    tensor_parallel: int = 1
+    """Ranks of one replica."""
+    grid: tuple[int, ...] = ()
+    """All ranks by stage, replica and place in the replica, the last one fastest."""
 
     @property
     def steps(self) -> int:
@@ -82,6 +86,11 @@ class RankPlan:
     def recompute(self) -> str:
         """How this rank's stage recomputes activations."""
         return self.stages[self.stage].recompute
+
+    def without_pipeline(self) -> RankPlan:
+        """The same with all layers on one stage, which recomputes as this rank's does."""
+        whole = Stage(0, self.stages[-1].end_layer, self.recompute)
+        return replace(self, stages=(whole,), stage=0)
 
     def micro_batches(self, step: int, order: Sequence[int] | None = None) -> Iterator[MicroBatch]:
         """This rank's micro-batches of an optimizer step; all ranks together deal each sequence once.
@@ -112,7 +121,7 @@ class RankPlan:
         total = torch.stack([loss.detach().float() for loss in weighted_losses]).sum() / self.steps
         if torch.distributed.is_initialized():
             torch.distributed.all_reduce(total)
-        return total / self.data_parallel
+        return total / (self.data_parallel * self.tensor_parallel)
 
     def pipeline_parts(self, before: int = 1, after: int = 1) -> list[int]:
         """Bounds of the stages in a list of modules with ``before`` ahead of the layers and ``after`` "
@@ -217,7 +226,13 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         first_sequence=row["first_sequence"],
         sizes=tuple(batch["micro_batches"]),
         weights=tuple(batch["loss_weights"]),
+        tensor_parallel=table["tensor_parallel"],
+        grid=tuple(each["rank"] for each in sorted(table["ranks"], key=_place)),
     )
+
+
+def _place(row: dict[str, Any]) -> tuple[int, int, int]:
+    return row["stage"], row["replica"], row["tensor_rank"]
 
 
 def _check_world(file: Path, planned: int) -> None:

@@ -137,7 +137,8 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.norm_key = nn.RMSNorm(width) if shape.qk_norm else nn.Identity()
         self.output = Linear(shape.heads * width, hidden, bias=shape.output_bias)
         self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1)
-        self.up = Linear(hidden, shape.ffn * (2 if shape.gated_mlp else 1), bias=shape.mlp_bias)
+        self.gate = Linear(hidden, shape.ffn, bias=shape.mlp_bias) if shape.gated_mlp else None
+        self.up = Linear(hidden, shape.ffn, bias=shape.mlp_bias)
         self.down = Linear(shape.ffn, hidden, bias=shape.mlp_bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -154,27 +155,26 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def _attention(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, length, _ = hidden.shape
-        heads, groups, width = self.shape.heads, self.shape.kv_heads, self.shape.head_dim
-        query = self.norm_query(self.query(hidden).view(batch, length, heads, width)).transpose(1, 2)
-        key_value = self.key_value(hidden).view(batch, length, 2 * groups, width)
-        key, value = (each.transpose(1, 2) for each in key_value.chunk(2, dim=2))
-        key = self.norm_key(key)
+        width, sharing = self.shape.head_dim, self.shape.heads // self.shape.kv_heads
+        # Heads are counted from the tensors: a tensor-parallel rank has some of them, each key beside its value.
+        query = self.norm_query(self.query(hidden).view(batch, length, -1, width)).transpose(1, 2)
+        key_value = self.key_value(hidden).view(batch, length, -1, 2, width)
+        key, value = self.norm_key(key_value[..., 0, :]).transpose(1, 2), key_value[..., 1, :].transpose(1, 2)
         if not self.shape.learned_positions:
             query, key = rotate(query), rotate(key)
-        key, value = (each.repeat_interleave(heads // groups, dim=1) for each in (key, value))
+        key, value = (each.repeat_interleave(sharing, dim=1) for each in (key, value))
         causal = self.shape.kind == "decoder"
         core = partial(functional.scaled_dot_product_attention, is_causal=causal)
         if self.recompute == "selective" and torch.is_grad_enabled():
             mixed = self.checkpoint(core, query, key, value)
         else:
             mixed = core(query, key, value)
-        return self.output(mixed.transpose(1, 2).reshape(batch, length, heads * width))
+        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
 
     def _mlp(self, hidden: torch.Tensor) -> torch.Tensor:
-        if not self.shape.gated_mlp:
+        if self.gate is None:
             return self.down(functional.gelu(self.up(hidden)))
-        gate, up = self.up(hidden).chunk(2, dim=-1)
-        return self.down(functional.silu(gate) * up)
+        return self.down(functional.silu(self.gate(hidden)) * self.up(hidden))
 
 
 class Finish(nn.Module):  # type: ignore[misc]

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import floor
 
-from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.plan import ReplicaGroup
@@ -222,13 +221,15 @@ class Bounds:
         )
         if fastest is None:
             return None
-        ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
-        micro = pricer.micro_batch(shape, group, group.micro_batch, ring)
+        # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
+        micro = pricer.micro_batch(shape, group, group.micro_batch, fastest)
         layer_seconds = micro.forward_seconds + micro.backward_seconds
+        # The computation of an end may hide traffic of layers, and shows with what is left of it.
+        shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
         ends = []
         for stage in (0, 2):
-            whole = pricer.micro_batch(replace(shape, stage=stage), group, group.micro_batch, ring)
-            ends.append(max(0.0, whole.forward_seconds + whole.backward_seconds - layer_seconds))
+            whole = pricer.micro_batch(replace(shape, stage=stage), group, group.micro_batch, fastest)
+            ends.append(max(0.0, shown * (whole.compute_seconds - micro.compute_seconds)))
         return Speed(
             kind=kind.key,
             slots=slots,

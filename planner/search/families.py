@@ -102,7 +102,8 @@ def families(limits: Limits) -> list[tuple[str, Limits]]:
                 found.append((f"{row.name}: pipeline + tensor", replace(base, pp=deeper, tp=wider)))
         if row.tensor_parallel != "none" and _meets(row.zero_without_pipeline, limits.zero):
             found.append((f"{row.name}: data + tensor", replace(base, pp=(1,), tp=wider)))
-            found.append((f"{row.name}: data parallel", replace(base, pp=(1,), tp=(1,))))
+            if row.batch_without_pipeline != "per-device":
+                found.append((f"{row.name}: data parallel", replace(base, pp=(1,), tp=(1,))))
     return [(name, item) for name, item in found if _possible(item, limits)]
 
 
@@ -125,9 +126,11 @@ def family_of(scored: Scored) -> str:
     wide = any(group.tp > 1 for stage in plan.stages for group in stage.replicas)
     if plan.pp > 1:
         return f"{row.name}: pipeline + tensor" if wide else f"{row.name}: pipeline"
+    if wide:
+        return f"{row.name}: data + tensor"
     if row.batch_without_pipeline == "per-device":
         return f"{row.name}: ZeRO-{plan.zero}"
-    return f"{row.name}: data + tensor" if wide else f"{row.name}: data parallel"
+    return f"{row.name}: data parallel"
 
 
 def _lost(name: str, scored: Scored | None, best: Scored, without: str) -> Alternative:

@@ -106,6 +106,8 @@ def tp_degrees(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind,
     """
     largest = 1 if row.tensor_parallel == "none" else max((kind.per_node for kind in kinds), default=1)
     found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
+    if not row.copies_kv_heads:
+        found = tuple(tp for tp in found if model.kv_heads % tp == 0)
     if row.tensor_parallel == "per-stage":
         found = tuple(tp for tp in found if tp == 1 or splits_sequence(row, model, tp))
     return allowed(found, limits.tp)
@@ -166,8 +168,8 @@ def _zeros(
 ) -> Iterator[Family]:
     """ZeRO stages worth trying: without a group to share with, all are the same."""
     offered = allowed(tuple(sorted({*row.zero_without_pipeline, *row.zero_with_pipeline})), limits.zero)
-    sharding = model.training.optimizer in row.sharding_optimizers
-    offered = tuple(zero for zero in offered if zero <= (1 if sharding else 0))
+    if model.training.optimizer not in row.sharding_optimizers:
+        offered = tuple(zero for zero in offered if zero == 0)
     for zero in offered[:1] if dp == 1 else offered:
         yield Family(
             target=row.name,
@@ -190,7 +192,8 @@ def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, 
     found = range(1, min(model.layers, slots, MAX_DEPTH) + 1)
     kept = (depth for depth in found if family.zero in zeros_at(row, depth))
     # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
-    kept = (depth for depth in kept if depth > 1 or row.batch_without_pipeline == "equal")
+    covered = row.batch_without_pipeline == "per-device" and family.tp == 1
+    kept = (depth for depth in kept if depth > 1 or not covered)
     return allowed(tuple(kept), limits.pp)
 
 

@@ -105,6 +105,7 @@ def test_golden() -> None:
         '  "format": 1,\n'
         '  "world_size": 2,\n'
         '  "data_parallel": 2,\n'
+        '  "tensor_parallel": 1,\n'
         '  "global_batch": 6,\n'
         '  "zero": 2,\n'
         '  "stages": [\n'
@@ -115,9 +116,9 @@ def test_golden() -> None:
         '    {"micro_batches": [3, 2], "loss_weights": [2.0, 1.3333333333333333]}\n'
         "  ],\n"
         '  "ranks": [\n'
-        '    {"rank": 0, "host": "a-0", "device": 0, "stage": 0, "replica": 0, "batch": 1, '
+        '    {"rank": 0, "host": "a-0", "device": 0, "stage": 0, "replica": 0, "tensor_rank": 0, "batch": 1, '
         '"first_sequence": 0, "share": 5},\n'
-        '    {"rank": 1, "host": "b-0", "device": 0, "stage": 0, "replica": 1, "batch": 0, '
+        '    {"rank": 1, "host": "b-0", "device": 0, "stage": 0, "replica": 1, "tensor_rank": 0, "batch": 0, '
         '"first_sequence": 5, "share": 1}\n'
         "  ]\n"
         "}\n"

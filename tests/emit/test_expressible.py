@@ -8,6 +8,7 @@ from planner.emit.expressible import check_inputs
 from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.plan import Offload, Plan
+from planner.plan_check import faults
 from tests.emit.builders import cluster, group, model, plan, pool
 
 A = ("a", "A100")
@@ -32,6 +33,17 @@ def test_rules_of_the_target(refused: Plan, message: str) -> None:
     """A plan that breaks one is refused with the field and the rule; all rules are in test_plan_check."""
     with pytest.raises(EmitError, match=message):
         check_inputs(refused, CLUSTER, model(8))
+
+
+def test_torch_does_not_copy_heads() -> None:
+    """A replica of four ranks for two key/value heads is Megatron's alone."""
+    grouped = model(8, kv_heads=2)
+    replicas = [(group(*A, tp=4, count=2, share=4),)]
+    check_inputs(plan("megatron", 1, [4], replicas), CLUSTER, grouped)
+    with pytest.raises(EmitError, match="divides the 2 key/value heads, got 4"):
+        check_inputs(plan("torch", 1, [4], replicas), CLUSTER, grouped)
+    found = faults(plan("torch", 1, [4], replicas), CLUSTER, grouped)
+    assert [fault.path for fault in found] == [("stages", 0, "replicas", 0, "tp")]
 
 
 def test_uneven_batches_where_allowed() -> None:

@@ -18,8 +18,8 @@ REPLICAS = [(group("a", "A100", count=4, share=2),)]
 
 
 def test_targets_that_emit_have_an_emitter() -> None:
-    """The capability table and the emitters agree."""
-    assert {name for name, target in TARGETS.items() if target.emits} == set(EMITTERS)
+    """Every row of the capability table has one."""
+    assert set(TARGETS) == set(EMITTERS)
 
 
 @pytest.mark.parametrize("target", sorted(EMITTERS))
@@ -32,13 +32,6 @@ def test_sorted_and_repeatable(target: str) -> None:
     own = {"hostfile"} if target == "flagscale" else {"nodes.txt", "env/a.sh", "preflight.sh", "devices.txt"}
     assert {"README.md", "launch.sh", *own} <= set(paths)
     assert all(file.text.endswith("\n") for file in made[0])
-
-
-def test_other_target_is_named() -> None:
-    """A target without emitter is an error that names it and what to use."""
-    with pytest.raises(EmitError, match=r"target torch: .* no launch files") as caught:
-        emit(plan("torch", 0, [4], REPLICAS), CLUSTER, model(8))
-    assert "--target deepspeed" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("launcher", sorted(LAUNCHERS))

@@ -136,8 +136,10 @@ def _add(node: Node, index: int) -> None:
 
 
 def _remove(nodes: Sequence[Node]) -> None:
-    for node in nodes:
+    for index, node in enumerate(nodes):
         _end_programs(node)
+        # A namespace takes its end of a link away later, this takes both at once.
+        _try("ip", "link", "del", f"{PREFIX}h{index}")
         _try("ip", "netns", "del", node.namespace)
         if _group(node).is_dir():
             _group(node).rmdir()

@@ -22,7 +22,10 @@ def with_constants(seed: int) -> Problem:
     }
     calibration = Calibration(
         families={name: _family(draw) for name in gpus},
-        stacks={name: _stack(draw) for name in ("megatron", "deepspeed", "flagscale")},
+        stacks={
+            **{name: _stack(draw) for name in ("megatron", "deepspeed", "flagscale")},
+            "torch": _stack(random.Random(seed + 4)),
+        },
         links={kind: _link(draw) for kind in ("infiniband", "roce", "ethernet")},
     )
     return spec.model_copy(update={"gpus": gpus}), model, calibration

@@ -58,14 +58,14 @@ def missing_bytes(scored: Scored) -> float:
 
 
 def _remarks(scored: Scored) -> list[str]:
-    """What keeps a plan from running: memory of the fullest device, a runtime without launch files."""
+    """What keeps a plan from running: memory of the fullest device, a runtime of its own."""
     groups = [(index, group) for index, stage in enumerate(scored.estimate.stages) for group in stage.groups]
     index, worst = min(groups, key=lambda entry: entry[1].memory.headroom_bytes)
     missing = -worst.memory.headroom_bytes / 2**30
     found = []
     if missing > 0:
         found.append(f"does not fit: stage {index}: {worst.gpu} in {worst.pool} lacks {missing:.1f} GiB")
-    if not target(scored.plan.target).emits:
+    if not target(scored.plan.target).by_default:
         found.append(f"only {scored.plan.target} can run it")
     return found
 

@@ -35,8 +35,8 @@ def check(spec: ClusterSpec, model: ModelSpec) -> int:
         check_plan(plan, spec, model)
         assert 0 < estimate.step_seconds < float("inf")
         assert ("does not fit" in item.reason) == (not estimate.fits)
-        assert ("can run it" in item.reason) == (not target(plan.target).emits)
-        assert bool(item.reason) == (not estimate.fits or not target(plan.target).emits)
+        assert ("can run it" in item.reason) == (not target(plan.target).by_default)
+        assert bool(item.reason) == (not estimate.fits or not target(plan.target).by_default)
     return plans
 
 
@@ -112,7 +112,7 @@ def test_none_that_can_be_launched_beats_the_search() -> None:
         spec, model = small_problem(seed)
         bound = search(spec, model, limits=Limits(gap=0.0), explain=False).bound_seconds
         for item in baselines(spec, model):
-            if item.scored and item.scored.estimate.fits and target(item.scored.plan.target).emits:
+            if item.scored and item.scored.estimate.fits and target(item.scored.plan.target).by_default:
                 compared += 1
                 assert item.scored.estimate.step_seconds >= bound * (1 - 1e-6)
     assert compared > 60

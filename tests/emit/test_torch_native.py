@@ -1,0 +1,69 @@
+"""What is emitted for PyTorch itself; tests/runtime runs it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from planner.emit.interface import emit
+from planner.plan import Offload, Plan
+from tests.emit.builders import cluster, group, model, plan, pool
+
+CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
+
+
+def made(chosen: Plan, **changes: Any) -> dict[str, str]:
+    """The folder as texts by path."""
+    spec = model(chosen.global_batch, **changes)
+    return {file.path: file.text for file in emit(chosen, CLUSTER, spec)}
+
+
+def wide(zero: int = 3) -> Plan:
+    """Two stages of two replicas of two ranks."""
+    first, last = (
+        group(*key, tp=2, count=count, share=4) for key, count in ((("a", "A100"), 2), (("a", "A100"), 2))
+    )
+    return plan("torch", zero, [3, 1], [(first,), (last,)])
+
+
+def test_the_folder_stands_on_its_own() -> None:
+    """No import of the planner is left, and every neighbour that is imported is there."""
+    files = made(wide())
+    scripts = {path: text for path, text in files.items() if path.endswith(".py")}
+    assert "train.py" in scripts
+    for path, text in scripts.items():
+        assert "planner" not in text
+        compile(text, path, "exec")
+        for word in ("hetplan_", "example_", "step_log"):
+            lines = [line.split()[1] for line in text.splitlines() if line.startswith(f"from {word}")]
+            assert {f"{name}.py" for name in lines} <= set(scripts)
+
+
+def test_ranks_of_a_replica_share_its_sequences() -> None:
+    """The table has a row for each rank with its place in the replica."""
+    table = json.loads(made(wide())["batches.json"])
+    assert (table["tensor_parallel"], table["data_parallel"]) == (2, 2)
+    rows = [
+        (row["stage"], row["replica"], row["tensor_rank"], row["first_sequence"]) for row in table["ranks"]
+    ]
+    assert rows[:4] == [(0, 0, 0, 0), (0, 0, 1, 0), (0, 1, 0, 4), (0, 1, 1, 4)]
+    assert [row[3] for row in rows[4:]] == [0, 0, 4, 4]
+
+
+def test_configuration() -> None:
+    """The number format is the model's, and parameters rest where the plan says."""
+    assert json.loads(made(wide())["torch_config.json"]) == {
+        "precision": "bf16",
+        "clip": 1.0,
+        "on_host": False,
+    }
+    away = Offload(optimizer="cpu", parameters="cpu")
+    chosen = plan("torch", 3, [4], [(group("a", "A100", count=4, share=2),)], offload=away)
+    assert json.loads(made(chosen, precision="fp16")["torch_config.json"])["on_host"] is True
+
+
+def test_tf32_is_switched_on() -> None:
+    """PyTorch multiplies fp32 in full unless it is told otherwise."""
+    files = made(wide(), precision="tf32")
+    assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1" in files["launch.sh"]
+    assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1" in files["README.md"]
