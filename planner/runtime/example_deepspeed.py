@@ -163,7 +163,8 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_hos
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
         return DeepSpeedCPUAdam(model.parameters(), lr=options.lr)
-    return torch.optim.AdamW(model.parameters(), lr=options.lr)
+    # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
+    return torch.optim.AdamW(model.parameters(), lr=options.lr, fused=True)
 
 
 if __name__ == "__main__":

@@ -174,7 +174,8 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
     groups = [[each for each in parameters if each.device_mesh == mesh] for mesh in meshes_of(parameters)]
     if shape.optimizer == "sgd":
         return torch.optim.SGD([{"params": each} for each in groups], lr=options.lr, momentum=0.9)
-    return torch.optim.AdamW([{"params": each} for each in groups], lr=options.lr)
+    # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
+    return torch.optim.AdamW([{"params": each} for each in groups], lr=options.lr, fused=True)
 
 
 def meshes_of(parameters: list[Any]) -> list[Any]:
