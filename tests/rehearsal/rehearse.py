@@ -100,11 +100,11 @@ def mean_error(rows: list[Row]) -> float:
     return mean(abs(row.error) for row in rows)
 
 
-def even_factor(rows: list[Row]) -> tuple[float, float]:
-    """How many times faster the chosen plan is than equal batches: predicted, and measured."""
+def even_factor(rows: list[Row]) -> tuple[float, float] | None:
+    """How many times faster the chosen plan is than equal batches: predicted, and measured; None without these."""
     chosen = next(row for row in rows if row.plan == CHOSEN)
-    equal = next(row for row in rows if row.plan.startswith("equal batches"))
-    return (
-        equal.predicted_seconds / chosen.predicted_seconds,
-        equal.measured_seconds / chosen.measured_seconds,
-    )
+    equal = next((row for row in rows if row.plan.startswith("equal batches")), None)
+    if equal is None:
+        return None
+    predicted = equal.predicted_seconds / chosen.predicted_seconds
+    return predicted, equal.measured_seconds / chosen.measured_seconds
