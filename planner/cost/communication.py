@@ -134,28 +134,33 @@ def data_ring(
     if spans_nodes(slots):
         wire = calibration.stack(stack).wire
         hops += [(hop[0] * wire, *hop[1:]) for hop in _between(slots, load, topology, calibration)]
-    rate, _, _, crosses = min(hops, key=lambda hop: (hop[0], hop[1]))
+    # Names decide between equal hops, so that the order of the slots does not.
+    rate, _, _, link = min(hops, key=lambda hop: (hop[0], hop[1], hop[3]))
     together = max(members.values())
-    inside = max((hop[2] for hop in hops if hop[3] == "node"), default=0.0)
-    between = max((hop[2] for hop in hops if hop[3] != "node"), default=0.0)
+    inside = max((hop[2] for hop in hops if _in_node(hop[3])), default=0.0)
+    between = max((hop[2] for hop in hops if not _in_node(hop[3])), default=0.0)
     return Ring(
         size=size,
         bytes_per_second=rate,
         latency_seconds=(together - 1) * inside + ceil(log2(-(-size // together))) * between,
-        crosses=crosses,
+        crosses="node" if _in_node(link) else link,
         curves=curves,
-        link=f"node:{slots[0].gpu}" if crosses == "node" else crosses,
-        sharing=1 if crosses == "node" else max(_rings(slot, load) for slot in slots),
+        link=link,
+        sharing=1 if _in_node(link) else max(_rings(slot, load) for slot in slots),
     )
 
 
 Hop = tuple[float, int, float, str]
-"""Bytes per second, tie-break, latency in seconds, name."""
+"""Bytes per second, tie-break, latency in seconds, and what curves call the link."""
+
+
+def _in_node(link: str) -> bool:
+    return link.startswith("node:")
 
 
 def _inside(slot: Slot, topology: Topology, calibration: Calibration) -> Hop:
     kind = topology.kind(slot.pool, slot.gpu)
-    return inside_rate(kind, calibration), 1, kind.intra_latency_seconds, "node"
+    return inside_rate(kind, calibration), 1, kind.intra_latency_seconds, f"node:{slot.gpu}"
 
 
 def _rings(slot: Slot, load: NodeLoad) -> int:

@@ -100,7 +100,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
-    log = StepLog(plan.rank, plan.stage)
+    log = StepLog(plan)
     for step in range(options.steps):
         losses = []
         for micro in plan.micro_batches(step):
@@ -131,7 +131,7 @@ def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) ->
     )
     optimizer = make_optimizer(model, shape, options)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=plan.deepspeed_config())
-    log = StepLog(plan.rank, plan.stage)
+    log = StepLog(plan)
     for step in range(options.steps):
         log.step(step, engine.train_batch(micro_batch_data(plan, shape, options, step)))
     log.peak()

@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
     gradients_of = gradients(layout, model, shape, options, scale)
     optimizer = make_optimizer(model, shape, options)
-    log = StepLog(plan.rank, plan.stage)
+    log = StepLog(plan)
     for step in range(options.steps):
         with loss_parallel():  # where a token's logits are dealt over the replica
             losses = gradients_of(step)

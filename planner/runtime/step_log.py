@@ -6,13 +6,17 @@ import time
 
 import torch
 
+from planner.runtime.batches import RankPlan
+
 
 class StepLog:
     """Times the steps of a rank and prints them."""
 
-    def __init__(self, rank: int, stage: int) -> None:
-        self.rank = rank
-        self.stage = stage
+    def __init__(self, plan: RankPlan) -> None:
+        self.rank = plan.rank
+        self.stage = plan.stage
+        if self.rank == 0:
+            print(f"job ranks {plan.world_size} global_batch {plan.global_batch}", flush=True)  # noqa: T201
         self.since = time.perf_counter()
 
     def step(self, index: int, loss: torch.Tensor) -> None:

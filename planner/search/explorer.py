@@ -20,6 +20,7 @@ from planner.search.space import (
     families,
     interleavings,
     targets_of,
+    uniform,
 )
 from planner.search.values import Limits, Reporter, Scored, Status
 from planner.search.views import View, views
@@ -167,12 +168,13 @@ class Explorer:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
         tries: dict[tuple[str, str, int | None, int | None], int] = {}
         for bound, _, item in sorted(self._heap, key=lambda entry: entry[:2]):
-            if not isinstance(item, Family) or item.dp is None or bound >= self.incumbent or self.out_of_time:
+            if not isinstance(item, Family) or bound >= self.incumbent:
                 continue
-            key = (item.target, item.network, item.tp, item.dp)
-            if tries.get(key, 0) < QUICK_TRIES:
-                found = self._greedy(item)
-                tries[key] = QUICK_TRIES if found else tries.get(key, 0) + 1
+            for family in uniform(item, self.limits, self.estimator.model, self.view(item).kinds):
+                key = (family.target, family.network, family.tp, family.dp)
+                if tries.get(key, 0) < QUICK_TRIES and not self.out_of_time:
+                    found = self._greedy(family)
+                    tries[key] = QUICK_TRIES if found else tries.get(key, 0) + 1
         self._refine()
 
     def _greedy(self, family: Family) -> bool:

@@ -7,7 +7,7 @@ the ILP's. The exhaustive oracle walks the same space.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 
@@ -182,6 +182,18 @@ def _zeros(
         )
 
 
+def uniform(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> Iterator[Family]:
+    """The family itself; of one whose stages have their own degrees, the part in which all have the same."""
+    if family.dp is not None:
+        yield family
+        return
+    for tp in tp_degrees(TARGETS[family.target], limits, model, kinds):
+        replicas = sum(kind.replicas(tp) for kind in kinds)
+        for dp in divisors(family.batch):
+            if dp <= replicas and (limits.micro_batch is None or family.batch // dp in limits.micro_batch):
+                yield replace(family, tp=tp, dp=dp)
+
+
 def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> tuple[int, ...]:
     """Pipeline depths for which there are layers and devices enough."""
     row = TARGETS[family.target]
@@ -213,9 +225,10 @@ def compositions(
     family: Family, kinds: tuple[Kind, ...], model: ModelSpec, limits: Limits
 ) -> tuple[Composition, ...]:
     """Every way to build one stage of a family, without its layers."""
-    if family.tp is not None and family.dp is not None:
-        return tuple(_mixes(kinds, family.tp, family.dp, family))
     row = TARGETS[family.target]
+    if family.tp is not None and family.dp is not None:
+        mixes = _mixes(kinds, family.tp, family.dp, family)
+        return tuple(mix for mix in mixes if len(mix) == 1 or not row.dp_per_stage)
     found = []
     for tp in tp_degrees(row, limits, model, kinds):
         for dp in divisors(family.batch):

@@ -320,6 +320,16 @@ def test_each_measured_half_counts_for_itself() -> None:
     assert found.reduce_seconds(1e9) == pytest.approx(3.0)
 
 
+def test_the_order_of_the_kinds_in_a_ring_changes_nothing() -> None:
+    """Of two kinds in a node, the one with the narrower hop names the curve, or else its name decides."""
+    mixed = pool("p").model_copy(update={"devices": ("A100",) * 4 + ("V100",) * 4})
+    first, last = group("p", 2), group("p", 2, gpu="V100")
+    for name in ("A100", "V100"):
+        curves = curve(f"node:{name}", "all-reduce", 4)
+        rings = [ring_of(cluster(mixed), *order, curves=curves) for order in ((first, last), (last, first))]
+        assert rings[0] == rings[1]
+
+
 def test_measured_fabrics_win_for_data_parallel_rings() -> None:
     """By the name of the fabric; a ring inside a node takes the node's curve."""
     spec = cluster(pool("p", nodes=2, nics=1))

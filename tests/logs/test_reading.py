@@ -100,6 +100,18 @@ def test_the_last_run_of_a_file_counts(tmp_path: Path) -> None:
     assert log.notes == (f"{tmp_path / 'a.log'}: holds 2 runs, the last counts",)
 
 
+def test_the_first_line_of_the_example_says_whose_job_it_is(tmp_path: Path) -> None:
+    """Each run of a file has its own; another batch or world is refused with both numbers."""
+    plan = jobs.data_parallel()
+    head = "job ranks {} global_batch {}\n"
+    own = head.format(plan.devices, plan.global_batch)
+    text = head.format(999, 7) + example_text([0.5] * 6) + own + example_text([0.25] * 5)
+    log = told(plan, write(tmp_path / "a.log", text))
+    assert [entry.seconds for entry in log.steps] == [0.25] * 5
+    other = write(tmp_path / "b.log", head.format(plan.devices, 7) + example_text([0.5] * 4))
+    assert f"global batch 7, planned {plan.global_batch}" in refused(plan, other)
+
+
 def test_lines_that_are_cut_or_mixed_are_skipped(tmp_path: Path) -> None:
     """Ranks that print at once, a file that ends in a line, bytes that are no text."""
     text = "step 0 loss 4.1 secstep 1 loss 4.1 seconds 0.500000\n"

@@ -109,7 +109,7 @@ def two_nodes() -> ClusterSpec:
     return cluster(pool("big", ("A100",) * 2, 1, cards), pool("small", ("T4",) * 2, 1, cards), eth="ethernet")
 
 
-def train_all(folder: Path, cases: Sequence[Case]) -> dict[Case, Path]:
+def train_all(folder: Path, cases: Sequence[Case]) -> None:
     """Emit every case into a folder of its own and train them all in one start of the ranks."""
     made = {case: folder / case.name for case in cases}
     for case, path in made.items():
@@ -134,7 +134,6 @@ def train_all(folder: Path, cases: Sequence[Case]) -> dict[Case, Path]:
     run_together(
         [[*torchrun, f"--master-port={free_port()}", str(PROGRAM), str(folder / "jobs.json")]], folder
     )
-    return made
 
 
 def printed_losses(folder: Path) -> list[float]:
@@ -188,7 +187,9 @@ def table(made: dict[Case, Path]) -> list[str]:
 def main() -> None:
     """Train the matrix and print its table."""
     with tempfile.TemporaryDirectory() as folder:
-        print("\n".join(table(train_all(Path(folder), [*MATRIX, *TORCH]))))  # noqa: T201
+        cases = [*MATRIX, *TORCH]
+        train_all(Path(folder), cases)
+        print("\n".join(table({case: Path(folder) / case.name for case in cases})))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from tests.runtime.equality import (
     train_all,
     weight_errors,
 )
+from tests.runtime.once import once
 
 ALLOWED = 1e-5
 """Distance from the reference over the way travelled, in fp32."""
@@ -41,7 +42,9 @@ def _no_third_party_warnings() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Path]:
     """Every case, trained in one start of the ranks."""
-    return train_all(tmp_path_factory.mktemp("equality"), [*MATRIX, *HALF, *TORCH, LEARNING])
+    cases = [*MATRIX, *HALF, *TORCH, LEARNING]
+    root = once(tmp_path_factory, "equality", lambda folder: train_all(folder, cases))
+    return {case: root / case.name for case in cases}
 
 
 @pytest.mark.parametrize("case", MATRIX, ids=[case.name for case in MATRIX])

@@ -19,6 +19,7 @@ from planner.spec.model import ModelSpec
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.runtime import folder_runs
 from tests.runtime.launching import launch, losses
+from tests.runtime.once import once
 
 torch = pytest.importorskip("torch")
 
@@ -142,17 +143,27 @@ CASES = [
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[float]]]:
     """The folder and the losses of each case, all trained by one set of ranks."""
-    root = tmp_path_factory.mktemp("torch native")
+    root = once(tmp_path_factory, "torch native", train_all)
+    parts = printed(root / "log").split("folder ")[1:]
+    return {part.split()[0]: (root / part.split()[0], losses(part)) for part in parts}
+
+
+def train_all(root: Path) -> None:
+    """Every case in a folder of its own, all trained by one start of four ranks."""
     for case in CASES:
         write_folder(emit(case.plan, four_ranks(), case.spec), root / case.name)
         arguments = ["--steps", str(STEPS), "--lr", str(LR[case.spec.training.optimizer])]
         (root / case.name / "arguments.json").write_text(json.dumps(arguments))
-    output = run_all([root / case.name for case in CASES], root / "log")
-    return {part.split()[0]: (root / part.split()[0], losses(part)) for part in output.split("folder ")[1:]}
+    run_all([root / case.name for case in CASES], root / "log")
 
 
-def run_all(folders: list[Path], log: Path) -> str:
-    """One start of four ranks for all folders; returns what the first rank printed."""
+def printed(log: Path) -> str:
+    """What the first rank printed."""
+    return log.read_text().replace("[default0]:", "")
+
+
+def run_all(folders: list[Path], log: Path) -> None:
+    """One start of four ranks for all folders."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     command += ["--redirects", "3", "--tee", "0:3", "--log-dir", str(log.parent / f"{log.stem}-ranks")]
     command += [str(folder_runs.__file__), *map(str, folders)]
@@ -164,11 +175,9 @@ def run_all(folders: list[Path], log: Path) -> str:
         finally:
             process.terminate()  # torchrun stops its ranks
             process.wait(timeout=40)
-    text = log.read_text().replace("[default0]:", "")
     if end:
         errors = [path.read_text()[-2000:] for path in sorted(log.parent.rglob("stderr.log"))]
-        pytest.fail("\n".join([text[-3000:], *errors]))
-    return text
+        pytest.fail("\n".join([printed(log)[-3000:], *errors]))
 
 
 def reference(folder: Path, batch: int) -> tuple[Any, dict[str, Any], list[float]]:
