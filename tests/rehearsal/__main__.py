@@ -21,9 +21,11 @@ from tests.rehearsal.emulation import missing
 from tests.rehearsal.rehearse import Row, rehearse
 from tests.rehearsal.table import markdown
 
+TARGETS = ("deepspeed", "torch")
+"""Runtimes that train on processors."""
 LARGEST_MIB = 16.0
 ON_PROCESSORS = Stack(overlap=0.0, wire=1.0, runtime_bytes=2**29)
-"""DeepSpeed on processors has no streams to hide communication in; curves measure the wire."""
+"""A processor has no streams to hide communication in; curves measure the wire."""
 
 
 def main() -> int:
@@ -38,7 +40,12 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         known = DEVICES if asked.devices else CLUSTERS
         chosen = [cluster for cluster in known if not asked.cluster or cluster.name in asked.cluster]
-        rows = [row for cluster in chosen for row in _rehearsed(cluster, folder, asked.steps)]
+        rows = [
+            row
+            for cluster in chosen
+            for target in asked.target or TARGETS
+            for row in _rehearsed(cluster, target, folder, asked.steps)
+        ]
     print(markdown(rows))  # noqa: T201
     return 0
 
@@ -50,6 +57,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--devices", action="store_true", help="single devices at several micro-batches instead"
     )
+    parser.add_argument("--target", action="append", choices=TARGETS, help="this runtime only")
     parser.add_argument("--steps", type=int, default=8, help="measured steps of each plan (8)")
     parser.add_argument(
         "--folder", type=Path, help="keep calibrations and launch folders here, and use them again"
@@ -57,7 +65,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _rehearsed(cluster: Rehearsed, folder: Path, steps: int) -> list[Row]:
+def _rehearsed(cluster: Rehearsed, target: str, folder: Path, steps: int) -> list[Row]:
     model_file = folder / "model.yaml"
     model_file.write_text(yaml_text(MODEL), encoding="utf-8")
     cluster_file, measured = folder / f"{cluster.name}.yaml", folder / f"{cluster.name}-calibration.yaml"
@@ -65,7 +73,7 @@ def _rehearsed(cluster: Rehearsed, folder: Path, steps: int) -> list[Row]:
         _tell(f"{cluster.name}: calibrating")
         _calibrate(cluster, model_file, cluster_file, measured)
     spec, model = load_cluster(cluster_file), load_model(model_file)
-    return rehearse(cluster, spec, model, load_calibration(measured), folder, steps, _tell)
+    return rehearse(cluster, target, spec, model, load_calibration(measured), folder, steps, _tell)
 
 
 def _calibrate(cluster: Rehearsed, model: Path, cluster_file: Path, output: Path) -> None:

@@ -94,7 +94,6 @@ class Rehearsed:
 def replicas(zero: int, *groups: tuple[str, int, int, int]) -> dict[str, Any]:
     """A plan without pipeline: (pool, replicas, largest micro-batch, sequences of each) for each group."""
     return {
-        "target": "deepspeed",
         "zero": zero,
         "replicas": [
             {"pool": pool, "count": count, "micro_batch": micro, "share": share}
@@ -106,7 +105,6 @@ def replicas(zero: int, *groups: tuple[str, int, int, int]) -> dict[str, Any]:
 def pipeline(zero: int, micro: int, dp: int, *stages: tuple[str, int]) -> dict[str, Any]:
     """A pipeline: (pool, layers) of each stage."""
     return {
-        "target": "deepspeed",
         "zero": zero,
         "dp": dp,
         "micro_batch": micro,
