@@ -6,7 +6,6 @@ Measures what hetplan's own commands measure, predicts, then trains for real; ta
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -17,14 +16,16 @@ from planner.calibration_merge import merged
 from planner.spec.cluster_file import load_cluster
 from planner.spec.model_file import load_model
 from tests.rehearsal.calibrating import measure_devices, measure_networks
-from tests.rehearsal.clusters import CLUSTERS, MODEL, Rehearsed, yaml_text
+from tests.rehearsal.clusters import CLUSTERS, DEVICES, MODEL, Rehearsed, yaml_text
 from tests.rehearsal.emulation import missing
 from tests.rehearsal.rehearse import Row, rehearse
 from tests.rehearsal.table import markdown
 
+TARGETS = ("deepspeed", "torch")
+"""Runtimes that train on processors."""
 LARGEST_MIB = 16.0
 ON_PROCESSORS = Stack(overlap=0.0, wire=1.0, runtime_bytes=2**29)
-"""DeepSpeed on processors has no streams to hide communication in; curves measure the wire."""
+"""A processor has no streams to hide communication in; curves measure the wire."""
 
 
 def main() -> int:
@@ -37,15 +38,26 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        chosen = [cluster for cluster in CLUSTERS if not asked.cluster or cluster.name in asked.cluster]
-        rows = [row for cluster in chosen for row in _rehearsed(cluster, folder, asked.steps)]
+        known = DEVICES if asked.devices else CLUSTERS
+        chosen = [cluster for cluster in known if not asked.cluster or cluster.name in asked.cluster]
+        rows = [
+            row
+            for cluster in chosen
+            for target in asked.target or TARGETS
+            for row in _rehearsed(cluster, target, folder, asked.steps)
+        ]
     print(markdown(rows))  # noqa: T201
     return 0
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.rehearsal", description=__doc__)
-    parser.add_argument("--cluster", action="append", choices=[cluster.name for cluster in CLUSTERS])
+    names = [cluster.name for cluster in CLUSTERS]
+    parser.add_argument("--cluster", action="append", choices=names, help="this one only; may be given again")
+    parser.add_argument(
+        "--devices", action="store_true", help="single devices at several micro-batches instead"
+    )
+    parser.add_argument("--target", action="append", choices=TARGETS, help="this runtime only")
     parser.add_argument("--steps", type=int, default=8, help="measured steps of each plan (8)")
     parser.add_argument(
         "--folder", type=Path, help="keep calibrations and launch folders here, and use them again"
@@ -53,28 +65,26 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _rehearsed(cluster: Rehearsed, folder: Path, steps: int) -> list[Row]:
+def _rehearsed(cluster: Rehearsed, target: str, folder: Path, steps: int) -> list[Row]:
     model_file = folder / "model.yaml"
     model_file.write_text(yaml_text(MODEL), encoding="utf-8")
-    gpus, calibration = _calibrated(cluster, model_file, folder)
-    cluster_file = folder / f"{cluster.name}.yaml"
-    cluster_file.write_text(yaml_text(cluster.document(gpus)), encoding="utf-8")
+    cluster_file, measured = folder / f"{cluster.name}.yaml", folder / f"{cluster.name}-calibration.yaml"
+    if not measured.exists():
+        _tell(f"{cluster.name}: calibrating")
+        _calibrate(cluster, model_file, cluster_file, measured)
     spec, model = load_cluster(cluster_file), load_model(model_file)
-    return rehearse(cluster, spec, model, calibration, folder, steps, _tell)
+    return rehearse(cluster, target, spec, model, load_calibration(measured), folder, steps, _tell)
 
 
-def _calibrated(cluster: Rehearsed, model: Path, folder: Path) -> tuple[dict[str, object], Calibration]:
-    """Measured now, or in an earlier run with the same folder."""
-    kept, declared = folder / f"{cluster.name}-calibration.yaml", folder / f"{cluster.name}-devices.json"
-    if kept.exists() and declared.exists():
-        return json.loads(declared.read_text()), load_calibration(kept)
-    _tell(f"{cluster.name}: calibrating")
-    gpus, devices = measure_devices(cluster.pools, model, folder)
-    found = merged(devices, measure_networks(cluster, folder, LARGEST_MIB))
-    found = merged(found, Calibration(stacks={"deepspeed": ON_PROCESSORS}))
-    declared.write_text(json.dumps(gpus))
-    save_calibration(found, kept)
-    return gpus, found
+def _calibrate(cluster: Rehearsed, model: Path, cluster_file: Path, output: Path) -> None:
+    """Devices first: what they are goes into the cluster file that names the networks."""
+    gpus, devices = measure_devices(cluster, model, output.parent)
+    cluster_file.write_text(yaml_text(cluster.document(gpus)), encoding="utf-8")
+    found = merged(devices, Calibration(stacks={"deepspeed": ON_PROCESSORS, "torch": ON_PROCESSORS}))
+    if len(cluster.nodes) > 1:
+        networks = measure_networks(cluster, cluster_file, output.with_suffix(".network.yaml"), LARGEST_MIB)
+        found = merged(found, networks)
+    save_calibration(found, output)
 
 
 def _tell(line: str) -> None:

@@ -54,6 +54,12 @@ class Rehearsed:
         )
 
     @property
+    def devices(self) -> tuple[tuple[Node, str], ...]:
+        """Every node, and the kind of its device."""
+        kinds = {pool.name: pool.device for pool in self.pools}
+        return tuple((node, kinds[node.name.partition("-")[0]]) for node in self.nodes)
+
+    @property
     def fabrics(self) -> dict[str, int]:
         """Networks and their Mbit/s, widest first: every pool is on those that it can keep up with."""
         rates = sorted({pool.mbit for pool in self.pools}, reverse=True)
@@ -88,7 +94,6 @@ class Rehearsed:
 def replicas(zero: int, *groups: tuple[str, int, int, int]) -> dict[str, Any]:
     """A plan without pipeline: (pool, replicas, largest micro-batch, sequences of each) for each group."""
     return {
-        "target": "deepspeed",
         "zero": zero,
         "replicas": [
             {"pool": pool, "count": count, "micro_batch": micro, "share": share}
@@ -100,7 +105,6 @@ def replicas(zero: int, *groups: tuple[str, int, int, int]) -> dict[str, Any]:
 def pipeline(zero: int, micro: int, dp: int, *stages: tuple[str, int]) -> dict[str, Any]:
     """A pipeline: (pool, layers) of each stage."""
     return {
-        "target": "deepspeed",
         "zero": zero,
         "dp": dp,
         "micro_batch": micro,
@@ -147,3 +151,13 @@ CLUSTERS: Sequence[Rehearsed] = (
         {**EVEN, **UNEVEN, "the fast pool alone": replicas(0, ("a", 2, 6, 24))},
     ),
 )
+
+
+def _alone(device: str, share: float) -> Rehearsed:
+    """One device at several micro-batches."""
+    plans = {f"micro-batch {size}": replicas(0, ("a", 1, size, 48)) for size in (1, 2, 4, 8, 16)}
+    return Rehearsed(f"one-{device}", (Pool("a", device, share, 1000, nodes=1),), plans)
+
+
+DEVICES: Sequence[Rehearsed] = (_alone("cpu-100", 1.0), _alone("cpu-25", 0.25))
+"""A device of a whole processor, and one of a quarter."""

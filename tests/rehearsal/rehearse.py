@@ -42,20 +42,26 @@ class Row:
 
 
 def plans(
-    cluster: Rehearsed, spec: ClusterSpec, model: ModelSpec, calibration: Calibration, folder: Path
+    cluster: Rehearsed,
+    target: str,
+    spec: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration,
+    folder: Path,
 ) -> Iterator[tuple[str, Plan]]:
     """The plan that the search chooses, and those that it is compared with."""
-    best = search(spec, model, calibration, Limits(target="deepspeed"), explain=False).best
+    best = search(spec, model, calibration, Limits(target=target), explain=False).best
     assert best is not None, "every cluster of the rehearsal has room for the model"
     yield CHOSEN, best.plan
     for name, document in cluster.plans.items():
         path = folder / "short.yaml"
-        path.write_text(yaml_text(document), encoding="utf-8")
+        path.write_text(yaml_text({"target": target, **document}), encoding="utf-8")
         yield name, read_short(path, spec, model)
 
 
 def rehearse(
     cluster: Rehearsed,
+    target: str,
     spec: ClusterSpec,
     model: ModelSpec,
     calibration: Calibration,
@@ -65,13 +71,13 @@ def rehearse(
 ) -> list[Row]:
     """Run every plan of a cluster."""
     rows = []
-    for index, (name, plan) in enumerate(plans(cluster, spec, model, calibration, folder)):
+    for index, (name, plan) in enumerate(plans(cluster, target, spec, model, calibration, folder)):
         predicted = estimate(plan, spec, model, calibration).step_seconds
-        target = folder / f"{cluster.name}-{index}"
-        write_folder(emit(plan, spec, model), target, force=True)
-        seconds = run(target, cluster.nodes, steps)
+        launched = folder / f"{cluster.name}-{target}-{index}"
+        write_folder(emit(plan, spec, model), launched, force=True)
+        seconds = run(launched, cluster.nodes, steps)
         row = Row(
-            cluster=cluster.name,
+            cluster=f"{cluster.name}, {target}",
             plan=name,
             predicted_seconds=predicted,
             measured_seconds=median(seconds),
@@ -100,11 +106,11 @@ def mean_error(rows: list[Row]) -> float:
     return mean(abs(row.error) for row in rows)
 
 
-def even_factor(rows: list[Row]) -> tuple[float, float]:
-    """How many times faster the chosen plan is than equal batches: predicted, and measured."""
+def even_factor(rows: list[Row]) -> tuple[float, float] | None:
+    """How many times faster the chosen plan is than equal batches: predicted, and measured; None without these."""
     chosen = next(row for row in rows if row.plan == CHOSEN)
-    equal = next(row for row in rows if row.plan.startswith("equal batches"))
-    return (
-        equal.predicted_seconds / chosen.predicted_seconds,
-        equal.measured_seconds / chosen.measured_seconds,
-    )
+    equal = next((row for row in rows if row.plan.startswith("equal batches")), None)
+    if equal is None:
+        return None
+    predicted = equal.predicted_seconds / chosen.predicted_seconds
+    return predicted, equal.measured_seconds / chosen.measured_seconds

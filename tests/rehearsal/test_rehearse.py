@@ -47,7 +47,7 @@ def test_plans_can_be_written(cluster: Rehearsed, tmp_path: Path) -> None:
     names = {node.name for node in cluster.nodes}
     assert len(cluster.plans) >= 5
     for short in cluster.plans.values():
-        (tmp_path / "short.yaml").write_text(yaml_text(short))
+        (tmp_path / "short.yaml").write_text(yaml_text({"target": "deepspeed", **short}))
         files = {
             file.path: file.text
             for file in emit(read_short(tmp_path / "short.yaml", spec, model), spec, model)
