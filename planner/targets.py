@@ -77,7 +77,14 @@ class Target:
     """Optimizers whose states ZeRO-1 can shard."""
     copies_kv_heads: bool = True
     """True when devices of one replica may hold the same key/value head; else tp must divide their number."""
+    unemitted_precisions: tuple[str, ...] = ()
+    """Those of ``precisions`` that published runs have and launch folders have not: priced, never proposed."""
     offloading: Offloading = Offloading()
+
+    @property
+    def offered_precisions(self) -> tuple[str, ...]:
+        """Number formats that a search may propose the target for."""
+        return tuple(name for name in self.precisions if name not in self.unemitted_precisions)
 
     def gradient_size(self, precision: str) -> int:
         """Bytes of a gradient element: fp16 training keeps its gradients in fp16 in every runtime."""
@@ -153,7 +160,8 @@ TARGETS: dict[str, Target] = {
             sequence_parallel=False,
             recomputes=("none", "selective", "full"),
             recompute_per_stage=True,
-            precisions=("bf16", "fp16", "fp32", "tf32"),
+            precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
+            unemitted_precisions=("fp8",),
             gradient_bytes=4,
             scatters_gradients=(1, 2, 3),
             overlaps_parameter_gather=True,

@@ -12,6 +12,7 @@ from planner.plan import Plan
 from planner.plan_check import listed, target_faults
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
+from planner.targets import target
 
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
@@ -21,8 +22,18 @@ def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     found = target_faults(plan, model)
     if found:
         raise EmitError(listed(found))
+    _check_number_format(plan, model)
     _check_hosts(plan, cluster)
     _check_nvme(plan)
+
+
+def _check_number_format(plan: Plan, model: ModelSpec) -> None:
+    row, wanted = target(plan.target), model.training.precision
+    if wanted not in row.offered_precisions:
+        raise EmitError(
+            f"training in {wanted} with {row.name} is priced, but hetplan writes no launch files for it",
+            hint=f"{row.name} can be launched in {', '.join(row.offered_precisions)}",
+        )
 
 
 def _check_hosts(plan: Plan, cluster: ClusterSpec) -> None:

@@ -52,7 +52,7 @@ def exhaustive(
 def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
     """All plans of all targets that the limits allow."""
     for row in targets_of(limits):
-        if estimator.model.training.precision not in row.precisions:
+        if estimator.model.training.precision not in row.offered_precisions:
             continue
         offered = [item for item in row.recomputes if limits.recompute is None or item in limits.recompute]
         for zero in (0, 1, 2, 3):

@@ -180,7 +180,8 @@ class Explorer:
     def _greedy(self, family: Family) -> bool:
         """Offer quick plans at a few depths; False when none fits."""
         view, found = self.view(family), False
-        for depth in self._sample(family, depths(family, self.limits, view.estimator.model, view.kinds)):
+        possible = depths(family, self.limits, view.estimator.model, view.kinds)
+        for depth in self._sample(family, possible) if possible else ():
             choice = Choice(family=family, depth=depth, interleave=1)
             if view.bounds.bound(family, depth, 1) < self.incumbent:
                 before = self.best

@@ -85,7 +85,7 @@ def recomputes_of(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recomp
 
     With flash attention the selective kind has nothing left to save.
     """
-    if model.training.precision not in row.precisions:
+    if model.training.precision not in row.offered_precisions:
         return ()
     found = tuple(item for item in row.recomputes if limits.recompute is None or item in limits.recompute)
     if model.training.attention == "flash" and "none" in found:

@@ -8,7 +8,7 @@ from planner.emit.expressible import check_inputs
 from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.plan import Offload, Plan
-from planner.plan_check import faults
+from planner.plan_check import faults, target_faults
 from tests.emit.builders import cluster, group, model, plan, pool
 
 A = ("a", "A100")
@@ -102,3 +102,11 @@ def test_offload() -> None:
         check_inputs(chosen("megatron", 1, activations="cpu"), CLUSTER, model(8))
     with pytest.raises(EmitError, match="hetplan writes no launch files for it"):
         check_inputs(chosen("deepspeed", 3, optimizer="nvme"), CLUSTER, model(8))
+
+
+def test_fp8_with_torch_is_priced_and_not_written() -> None:
+    """Published runs have it, the example of the folder has not."""
+    chosen = plan("torch", 3, [4], [(group(*A, count=8, share=1),)])
+    assert not target_faults(chosen, model(8, precision="fp8"))
+    with pytest.raises(EmitError, match="training in fp8 with torch is priced"):
+        check_inputs(chosen, CLUSTER, model(8, precision="fp8"))

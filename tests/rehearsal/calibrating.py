@@ -44,7 +44,7 @@ def measure_devices(cluster: Rehearsed, model: Path, folder: Path) -> tuple[dict
 
 def _start_measuring(node: Node, device: str, model: Path, folder: Path) -> subprocess.Popen[str]:
     words = [*HETPLAN, "calibrate", "device", "--device", "cpu", "--name", device, "--model", str(model)]
-    words += ["--largest-micro-batch", "8", "-o", str(folder / f"{node.name}.yaml"), "--force", "--json"]
+    words += ["--largest-micro-batch", "32", "-o", str(folder / f"{node.name}.yaml"), "--force", "--json"]
     return subprocess.Popen(
         command(node, words, environment()), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
