@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.emit import deepspeed, flagscale, megatron, torch_native
+from planner.emit.deepspeed import files as deepspeed
 from planner.emit.expressible import check_inputs
 from planner.emit.files import EmittedFile
+from planner.emit.flagscale import files as flagscale
 from planner.emit.folder import write_folder
 from planner.emit.launchers.interface import LAUNCHERS, check_launcher, launcher_files
 from planner.emit.launchers.job import Job
+from planner.emit.megatron import files as megatron
+from planner.emit.torch_native import files as torch_native
 from planner.errors import EmitError
 from planner.placement import Rank, agents, ranks
 from planner.plan import Plan

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.emit.deepspeed import model_shape
+from planner.emit.deepspeed.files import model_shape
 from tests.emit.builders import model
 
 torch = pytest.importorskip("torch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.emit.deepspeed_hostfile import include, keeps_kinds
+from planner.emit.deepspeed.hostfile import include, keeps_kinds
 from planner.emit.files import EmittedFile
 from planner.emit.launchers import ssh
 from planner.emit.launchers.job import Job

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.emit.files import EmittedFile
-from planner.emit.flagscale_meshes import host_types, meshes
-from planner.emit.flagscale_settings import Sections, settings
+from planner.emit.flagscale.meshes import host_types, meshes
+from planner.emit.flagscale.readme import readme
+from planner.emit.flagscale.rules import check_hosts, check_settings
+from planner.emit.flagscale.settings import Sections, settings
 from planner.emit.launch import MASTER_PORT, on_sockets
 from planner.emit.network import JobNetwork, job_network, pool_environment
-from planner.emit.readme_flagscale import readme
-from planner.emit.rules_flagscale import check_hosts, check_settings
 from planner.errors import EmitError
 from planner.placement import Agent, agents, ranks
 from planner.plan import Plan

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.emit.rules_flagscale import check_hosts, check_settings
+from planner.emit.flagscale.rules import check_hosts, check_settings
 from planner.errors import EmitError
 
 BASE: dict[str, Any] = {

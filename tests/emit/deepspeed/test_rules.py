@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.emit.rules_deepspeed import check_config
+from planner.emit.deepspeed.rules import check_config
 from planner.errors import EmitError
 
 BROKEN = [

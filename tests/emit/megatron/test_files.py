@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from planner.emit.interface import emit
-from planner.emit.megatron import numbered
-from planner.emit.megatron_arguments import arguments
-from planner.emit.megatron_layout import layout
-from planner.emit.megatron_model import differences, model_words
+from planner.emit.megatron.arguments import arguments
+from planner.emit.megatron.files import numbered
+from planner.emit.megatron.layout import layout
+from planner.emit.megatron.model import differences, model_words
 from planner.errors import EmitError
 from planner.placement import agents, ranks
 from planner.plan import Offload, Plan, Stage

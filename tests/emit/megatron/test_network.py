@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import yaml
 
-from planner.emit.megatron_network import group_networks
+from planner.emit.megatron.network import group_networks
 from planner.emit.network import job_network
 from planner.placement import agents, ranks
 from planner.plan import Plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.emit.files import EmittedFile
-from planner.emit.megatron_layout import layout
-from planner.emit.megatron_model import differences
+from planner.emit.megatron.layout import layout
+from planner.emit.megatron.model import differences
 from planner.emit.network import JobNetwork
 from planner.emit.readme_common import heading, starting, to_edit
 from planner.placement import Agent

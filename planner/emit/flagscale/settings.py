@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.emit.flagscale_meshes import Mesh
-from planner.emit.megatron_arguments import arguments
-from planner.emit.megatron_model import model_words
+from planner.emit.flagscale.meshes import Mesh
+from planner.emit.megatron.arguments import arguments
+from planner.emit.megatron.model import model_words
 from planner.plan import Plan
 from planner.spec.model import ModelSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.emit.deepspeed_hostfile import hostfile, include, keeps_kinds
+from planner.emit.deepspeed.hostfile import hostfile, include, keeps_kinds
 from planner.emit.files import EmittedFile
 from planner.emit.network import JobNetwork
 from planner.emit.readme_common import heading, starting, to_edit

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from planner.emit.files import EmittedFile, runtime_file
 from planner.emit.launch import Program, launch_files, number_format_lines
-from planner.emit.megatron_arguments import arguments, arguments_script
-from planner.emit.megatron_network import group_networks
+from planner.emit.megatron.arguments import arguments, arguments_script
+from planner.emit.megatron.network import group_networks
+from planner.emit.megatron.readme import readme
+from planner.emit.megatron.rules import check_arguments
 from planner.emit.network import job_network
-from planner.emit.readme_megatron import readme
-from planner.emit.rules_megatron import check_arguments
 from planner.errors import EmitError
 from planner.placement import Rank, agents, by_pipeline, ranks
 from planner.plan import Plan

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from planner.emit.batch_table import table_text
-from planner.emit.deepspeed import model_shape
+from planner.emit.deepspeed.files import model_shape
 from planner.emit.files import EmittedFile, runtime_file
 from planner.emit.json_text import document
 from planner.emit.launch import Program, launch_files, number_format_lines
 from planner.emit.network import job_network
-from planner.emit.readme_torch import readme
+from planner.emit.torch_native.readme import readme
 from planner.placement import agents, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec

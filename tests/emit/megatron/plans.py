@@ -17,7 +17,7 @@ from planner.spec.model import ModelSpec
 from planner.spec.model_file import load_model
 from tests.emit.builders import cluster, group, model, plan, pool
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 MIXED_NODES = cluster(pool("mixed", ("A100",) * 4 + ("T4",) * 4, 32))
 POOLS = cluster(pool("a", ("A100",) * 8, 32), pool("b", ("T4",) * 8, 32))
 MODELS: tuple[dict[str, Any], ...] = (

@@ -1,6 +1,6 @@
 """Runs Megatron-LM's own parser, validation and configuration on argument lists, without a GPU.
 
-Usage: ``megatron_parser.py CHECKOUT < cases.json > answers.json``. A case is ``{"args": [...], "world": 8}``,
+Usage: ``parser.py CHECKOUT < cases.json > answers.json``. A case is ``{"args": [...], "world": 8}``,
 optionally with an ``environment``. An answer is ``{"ok": ...}`` or ``{"error": "..."}``.
 """
 

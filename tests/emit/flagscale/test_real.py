@@ -24,7 +24,7 @@ from planner.placement import Rank, ranks
 from planner.plan import Plan
 from planner.yaml_text import dump
 from tests.emit.builders import cluster, group, model, plan, pool
-from tests.emit.test_rules_flagscale import BASE, RANKS, REFUSED
+from tests.emit.flagscale.test_rules import BASE, RANKS, REFUSED
 
 FLAGSCALE, MEGATRON = os.environ.get("HETPLAN_FLAGSCALE", ""), os.environ.get("HETPLAN_MEGATRON", "")
 pytestmark = [
@@ -38,7 +38,7 @@ CLUSTER = cluster(pool("a", ("A100",) * 8, 16), pool("t", ("T4",) * 4, 32))
 
 def ask(folders: list[Path]) -> list[dict[str, Any]]:
     """FlagScale's answers, from a process of its own."""
-    script = Path(__file__).with_name("flagscale_reader.py")
+    script = Path(__file__).with_name("reader.py")
     done = subprocess.run(
         [sys.executable, str(script), FLAGSCALE, MEGATRON],
         input=json.dumps([str(folder) for folder in folders]),

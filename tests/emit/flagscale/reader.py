@@ -1,6 +1,6 @@
 """Runs FlagScale's own runner, checks of meshes and rank groups on launch folders, without a GPU.
 
-Usage: ``flagscale_reader.py FLAGSCALE MEGATRON < folders.json > answers.json``; an answer is ``{"ok": ...}`` or
+Usage: ``reader.py FLAGSCALE MEGATRON < folders.json > answers.json``; an answer is ``{"ok": ...}`` or
 ``{"error": "..."}``. FlagScale patches its Megatron-LM: the arguments that its patch adds are added here to the parser
 of the given checkout, the patch itself is not applied.
 """
@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.emit.megatron_parser import prepare
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests.emit.megatron.parser import prepare
 
 PATCH = "flagscale/backends/Megatron-LM/megatron/training/arguments.py.patch"
 

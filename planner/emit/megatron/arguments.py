@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from planner.emit.megatron_layout import layout
-from planner.emit.megatron_model import differences, model_words
+from planner.emit.megatron.layout import layout
+from planner.emit.megatron.model import differences, model_words
 from planner.plan import Plan
 from planner.spec.model import ModelSpec
 

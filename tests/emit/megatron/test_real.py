@@ -18,17 +18,17 @@ import pytest
 import yaml
 
 from planner.cost.shape import chunk_layers
-from planner.emit.megatron import files, numbered
-from planner.emit.megatron_arguments import arguments
-from planner.emit.megatron_network import group_networks
+from planner.emit.megatron.arguments import arguments
+from planner.emit.megatron.files import files, numbered
+from planner.emit.megatron.network import group_networks
+from planner.emit.megatron.rules import check_arguments
 from planner.emit.network import job_network
-from planner.emit.rules_megatron import check_arguments
 from planner.placement import Rank, agents
 from planner.plan import Plan
 from tests.emit.builders import cluster, group, model, plan, pool
-from tests.emit.megatron_plans import Case, generated, searched
-from tests.emit.test_megatron_network import EAST, KINDS, PLAIN, WEST, split
-from tests.emit.test_rules_megatron import ACCEPTED, BASE, REFUSED
+from tests.emit.megatron.plans import Case, generated, searched
+from tests.emit.megatron.test_network import EAST, KINDS, PLAIN, WEST, split
+from tests.emit.megatron.test_rules import ACCEPTED, BASE, REFUSED
 
 CHECKOUT = os.environ.get("HETPLAN_MEGATRON", "")
 pytestmark = pytest.mark.skipif(not CHECKOUT, reason="HETPLAN_MEGATRON names no checkout of Megatron-LM")
@@ -49,7 +49,7 @@ STRICTER = {
 
 def ask(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Megatron's answers, from a process of its own."""
-    script = Path(__file__).with_name("megatron_parser.py")
+    script = Path(__file__).with_name("parser.py")
     done = subprocess.run(
         [sys.executable, str(script), CHECKOUT],
         input=json.dumps(cases),

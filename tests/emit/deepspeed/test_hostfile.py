@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.emit.deepspeed import files
-from planner.emit.deepspeed_hostfile import hostfile, include, keeps_kinds
+from planner.emit.deepspeed.files import files
+from planner.emit.deepspeed.hostfile import hostfile, include, keeps_kinds
 from planner.placement import agents, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec

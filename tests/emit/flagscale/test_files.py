@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.emit.flagscale_meshes import meshes
+from planner.emit.flagscale.meshes import meshes
 from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.plan import Plan, ReplicaGroup, Stage

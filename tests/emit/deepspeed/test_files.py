@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from planner.cost.memory import BUCKET_ELEMENTS
-from planner.emit.deepspeed import common_config, files
+from planner.emit.deepspeed.files import common_config, files
 from planner.emit.interface import emit, write_folder
 from planner.placement import ranks
 from planner.plan import Offload, Plan

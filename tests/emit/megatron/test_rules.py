@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from planner.emit.megatron import numbered
-from planner.emit.megatron_arguments import arguments
-from planner.emit.rules_megatron import check_arguments
+from planner.emit.megatron.arguments import arguments
+from planner.emit.megatron.files import numbered
+from planner.emit.megatron.rules import check_arguments
 from planner.errors import EmitError
-from tests.emit.megatron_plans import generated
+from tests.emit.megatron.plans import generated
 
 BASE = (
     "--num-layers 8 --hidden-size 64 --ffn-hidden-size 256 --num-attention-heads 4 --seq-length 32 "

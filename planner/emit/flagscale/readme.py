@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.emit.flagscale_meshes import Mesh
-from planner.emit.megatron_model import differences
+from planner.emit.flagscale.meshes import Mesh
+from planner.emit.megatron.model import differences
 from planner.emit.readme_common import FILL_IN, heading, markdown_table
 from planner.placement import Agent
 from planner.plan import Plan

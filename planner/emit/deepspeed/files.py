@@ -5,13 +5,13 @@ from __future__ import annotations
 from planner.cost.compute import MIXED
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.batch_table import table_text
-from planner.emit.deepspeed_hostfile import hostfile
+from planner.emit.deepspeed.hostfile import hostfile
+from planner.emit.deepspeed.readme import readme
+from planner.emit.deepspeed.rules import check_config
 from planner.emit.files import EmittedFile, runtime_file
 from planner.emit.json_text import document
 from planner.emit.launch import Program, launch_files, number_format_lines
 from planner.emit.network import job_network
-from planner.emit.readme_deepspeed import readme
-from planner.emit.rules_deepspeed import check_config
 from planner.placement import agents, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
