@@ -20,6 +20,7 @@ RUNTIME_NAMES = {
     "planner.runtime.batches": "hetplan_runtime",
     "planner.runtime.example_model": "example_model",
     "planner.runtime.example_data": "example_data",
+    "planner.runtime.example_run": "example_run",
     "planner.runtime.example_stage": "example_stage",
     "planner.runtime.example_tensor": "example_tensor",
     "planner.runtime.step_log": "step_log",

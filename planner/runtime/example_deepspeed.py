@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +32,7 @@ from planner.runtime.example_model import (
     load_shape,
     loss_of,
 )
+from planner.runtime.example_run import leave, parse_options
 from planner.runtime.step_log import StepLog
 
 FOLDER = Path(__file__).parent
@@ -45,7 +45,7 @@ def main() -> None:
     engine = train(options)
     if options.save:
         engine.save_checkpoint(str(options.save))
-    leave()
+    leave(get_accelerator().device_name() == "cpu")
 
 
 def train(options: argparse.Namespace) -> Any:
@@ -53,18 +53,6 @@ def train(options: argparse.Namespace) -> Any:
     torch.manual_seed(options.seed)
     plan, shape = load(), load_shape(FOLDER / "model.json")
     return (train_pipeline if len(plan.stages) > 1 else train_data_parallel)(plan, shape, options)
-
-
-def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What the plan leaves open; by default from the command line."""
-    parser = argparse.ArgumentParser(description="Train a model of the planned shape.")
-    parser.add_argument("--steps", type=int, default=100, help="optimizer steps (100)")
-    parser.add_argument("--lr", type=float, default=3e-4, help="learning rate (3e-4)")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial weights (0)")
-    parser.add_argument("--text", type=Path, help="train on this file, byte by byte (a made-up text)")
-    parser.add_argument("--save", type=Path, help="write a checkpoint into this folder at the end")
-    parser.add_argument("--local_rank", help="passed by DeepSpeed's launcher; LOCAL_RANK says the same")
-    return parser.parse_args(arguments)
 
 
 def start_processes() -> None:
@@ -76,16 +64,6 @@ def start_processes() -> None:
     else:
         accelerator.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed(dist_backend=accelerator.communication_backend_name())
-
-
-def leave() -> None:
-    """End together: a rank that leaves first would break the others' connections while they still save."""
-    torch.distributed.barrier()
-    if get_accelerator().device_name() == "cpu":
-        # Gloo's threads may free tensors after the interpreter is gone, which aborts the process.
-        sys.stdout.flush()
-        os._exit(0)
-    torch.distributed.destroy_process_group()
 
 
 def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from planner.runtime.batches import RankPlan, load
 from planner.runtime.example_data import sequences
 from planner.runtime.example_model import Layer, Shape, load_shape, loss_of
+from planner.runtime.example_run import leave, parse_options
 from planner.runtime.example_stage import Part
 from planner.runtime.example_tensor import split
 from planner.runtime.step_log import StepLog
@@ -43,18 +43,7 @@ def main() -> None:
     options = parse_options()
     start_processes()
     run(options)
-    leave()
-
-
-def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What the plan leaves open."""
-    parser = argparse.ArgumentParser(description="Train a model of the planned shape.")
-    parser.add_argument("--steps", type=int, default=100, help="optimizer steps (100)")
-    parser.add_argument("--lr", type=float, default=3e-4, help="learning rate (3e-4)")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial weights (0)")
-    parser.add_argument("--text", type=Path, help="train on this file, byte by byte (made-up tokens)")
-    parser.add_argument("--save", type=Path, help="write a checkpoint into this folder at the end")
-    return parser.parse_args(arguments)
+    leave(DEVICE == "cpu")
 
 
 def start_processes() -> None:
@@ -62,16 +51,6 @@ def start_processes() -> None:
     if DEVICE == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo")
-
-
-def leave() -> None:
-    """End together: a rank that leaves first would break the others' connections while they still save."""
-    torch.distributed.barrier()
-    if DEVICE == "cpu":
-        # Gloo's threads may free tensors after the interpreter is gone, which aborts the process.
-        sys.stdout.flush()
-        os._exit(0)
-    torch.distributed.destroy_process_group()
 
 
 def run(options: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ def main() -> None:
         arguments = json.loads((folder / "arguments.json").read_text())
         train.run(train.parse_options([*arguments, "--save", str(folder / "saved")]))
     assert train is not None
-    train.leave()
+    train.leave(on_processor=True)
 
 
 def fresh(folder: Path) -> ModuleType:

@@ -34,7 +34,7 @@ def main() -> None:
             train(Path(job["folder"]), job["arguments"])
         else:
             train_with_torch(Path(job["folder"]), job["arguments"], job["wrapper"])
-    module.leave()
+    module.leave(on_processor=True)
 
 
 def folder_module(folder: Path) -> Any:

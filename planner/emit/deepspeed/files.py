@@ -35,6 +35,7 @@ def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFi
         runtime_file("batches", "hetplan_runtime.py"),
         runtime_file("example_model", "example_model.py"),
         runtime_file("example_data", "example_data.py"),
+        runtime_file("example_run", "example_run.py"),
         runtime_file("step_log", "step_log.py"),
         runtime_file("example_deepspeed", "train.py"),
         *([EmittedFile("hostfile", slots)] if slots else []),

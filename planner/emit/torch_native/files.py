@@ -35,6 +35,7 @@ def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFi
         runtime_file("example_stage", "example_stage.py"),
         runtime_file("example_tensor", "example_tensor.py"),
         runtime_file("example_data", "example_data.py"),
+        runtime_file("example_run", "example_run.py"),
         runtime_file("step_log", "step_log.py"),
         runtime_file("example_torch", "train.py"),
         *launch,

@@ -1,0 +1,33 @@
+"""What all examples do alike around their training: read options, and end together."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the plan leaves open; by default from the command line."""
+    parser = argparse.ArgumentParser(description="Train a model of the planned shape.")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps (100)")
+    parser.add_argument("--lr", type=float, default=3e-4, help="learning rate (3e-4)")
+    parser.add_argument("--seed", type=int, default=0, help="of the initial weights (0)")
+    parser.add_argument("--text", type=Path, help="train on this file, byte by byte (a made-up text)")
+    parser.add_argument("--save", type=Path, help="write a checkpoint into this folder at the end")
+    parser.add_argument("--local_rank", help="passed by DeepSpeed's launcher; LOCAL_RANK says the same")
+    return parser.parse_args(arguments)
+
+
+def leave(on_processor: bool) -> None:
+    """End together: a rank that leaves first would break the others' connections while they still save."""
+    torch.distributed.barrier()
+    if on_processor:
+        # Gloo's threads may free tensors after the interpreter is gone, which aborts the process.
+        sys.stdout.flush()
+        os._exit(0)
+    torch.distributed.destroy_process_group()
