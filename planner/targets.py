@@ -75,6 +75,10 @@ class Target:
     """True when groups may use different networks; else one slow pair puts all groups on sockets."""
     sharding_optimizers: tuple[str, ...]
     """Optimizers whose states ZeRO-1 can shard."""
+    exchanges_in_turn: bool = False
+    """True when pipeline neighbours pass gradients up and only then activations down; else both at the same time."""
+    reduces_tied_first: bool = False
+    """True when the first and the last stage add up a tied embedding's gradients before they reduce any others."""
     copies_kv_heads: bool = True
     """True when devices of one replica may hold the same key/value head; else tp must divide their number."""
     unemitted_precisions: tuple[str, ...] = ()
@@ -115,6 +119,8 @@ TARGETS: dict[str, Target] = {
             overlaps_reduction_always=False,
             network_per_group=False,
             sharding_optimizers=("adamw", "sgd"),
+            exchanges_in_turn=True,
+            reduces_tied_first=True,
             offloading=Offloading(
                 optimizer_zero=(1, 2, 3),
                 parameters_zero=(3,),

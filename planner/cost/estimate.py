@@ -20,7 +20,7 @@ from planner.placement import Placement, place
 from planner.plan import Plan, Stage
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
-from planner.targets import target
+from planner.targets import Target, target
 from planner.topology import Topology, sockets_only
 
 
@@ -44,6 +44,8 @@ class Priced:
     forward: Durations
     """Seconds of a micro-batch with the sends that follow it, [stage][chunk]."""
     backward: Durations
+    outer_wait: bool = False
+    """True when the first and the last stage wait for each other after their last backward."""
 
 
 class Estimator:
@@ -153,9 +155,15 @@ class Estimator:
             pricer.price(shape_of(plan, index), stage.replicas, ring)
             for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True))
         )
-        forward, backward = with_sends(stages, [sent.seconds for sent in sends])
+        forward, backward = with_sends(stages, [sent.seconds for sent in sends], target(plan.target))
         return Priced(
-            placement=placement, rings=rings, sends=sends, stages=stages, forward=forward, backward=backward
+            placement=placement,
+            rings=rings,
+            sends=sends,
+            stages=stages,
+            forward=forward,
+            backward=backward,
+            outer_wait=outer_stages_wait(self.model, target(plan.target), plan.pp),
         )
 
     def _sends(self, plan: Plan, placement: Placement, topology: Topology) -> tuple[Send, ...]:
@@ -216,10 +224,13 @@ def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:
     return float(ELEMENT_BYTES[model.training.precision] * tokens * model.hidden)
 
 
-def with_sends(stages: Sequence[StagePrice], sends: Sequence[float]) -> tuple[Durations, Durations]:
+def with_sends(
+    stages: Sequence[StagePrice], sends: Sequence[float], runtime: Target
+) -> tuple[Durations, Durations]:
     """Forward and backward seconds [stage][chunk] with the send that follows each.
 
-    Sends of 1F1B are synchronous in the runtimes: the sender is busy until the receiver has the data.
+    Sends of 1F1B are synchronous in the runtimes: the sender is busy until the receiver has the data. A runtime that
+    exchanges in turn lets a stage wait for activations only once its gradients have gone up: it is busy with both.
     """
     depth, chunks = len(stages), len(stages[0].forward)
     forward = [list(stage.forward) for stage in stages]
@@ -230,14 +241,27 @@ def with_sends(stages: Sequence[StagePrice], sends: Sequence[float]) -> tuple[Du
                 forward[index][chunk] += sends[index]
             if not (index == 0 and chunk == 0):
                 backward[index][chunk] += sends[index - 1]
+                forward[index][chunk] += sends[index - 1] * runtime.exchanges_in_turn
     return forward, backward
 
 
 def pipeline_ends(plan: Plan, priced: Priced) -> tuple[float, ...]:
-    """When each stage has done its last backward, [stage]."""
+    """When each stage begins what follows its last backward, [stage]."""
     if plan.pp == 1:
         return (priced.stages[0].work_seconds,)
-    return stage_ends(priced.forward, priced.backward, plan.micro_batches)
+    ends = stage_ends(priced.forward, priced.backward, plan.micro_batches)
+    return together(ends) if priced.outer_wait else ends
+
+
+def outer_stages_wait(model: ModelSpec, runtime: Target, depth: int) -> bool:
+    """True when the first and the last stage wait for each other before they reduce gradients."""
+    return runtime.reduces_tied_first and model.tied_embeddings and depth > 1
+
+
+def together(ends: Sequence[float]) -> tuple[float, ...]:
+    """Ends of stages whose first and last wait for each other."""
+    both = max(ends[0], ends[-1])
+    return (both, *ends[1:-1], both)
 
 
 def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:

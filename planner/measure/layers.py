@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from math import ceil
 from typing import Any
 
 import torch
@@ -13,14 +14,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from planner.calibration import LayerPoint
 from planner.errors import UsageError
-from planner.measure.backend import DTYPES, MOST_SECONDS, REPEATS, Backend
+from planner.measure.backend import DTYPES, LEAST_SECONDS, MOST_SECONDS, REPEATS, Backend, Mark
 from planner.measure.peak import kept_bytes
 from planner.measure.samples import sample
 from planner.runtime.example_model import Layer, Shape
 from planner.spec.model import ModelSpec
 
-DEPTH = 2
+LEAST_DEPTH = 2
 """Layers in a row: a single one would find its inputs and weights in the caches."""
+MOST_DEPTH = 8
+"""Layers in a row where few would keep all that they keep in the caches, which a whole model does not."""
+CACHES = 2.0
+"""How many times the last cache the layers in a row should keep."""
 
 
 class LayerBench:
@@ -34,9 +39,16 @@ class LayerBench:
                 hint="measure with --precision bf16",
             )
         self.backend, self.model, self.tp = backend, model, tp
-        self.depth = min(DEPTH, model.layers)
-        layers = [Layer(share_of(model, tp)) for _ in range(self.depth)]
-        self._layers: Any = nn.Sequential(*layers).to(device=backend.kind, dtype=DTYPES[precision])
+        self._layers: Any = nn.Sequential()
+        self._extend(min(LEAST_DEPTH, model.layers))
+
+    def _extend(self, depth: int) -> None:
+        """Make layers until there are so many."""
+        dtype = DTYPES[self.model.training.precision]
+        while len(self._layers) < depth:
+            self._layers.append(
+                Layer(share_of(self.model, self.tp)).to(device=self.backend.kind, dtype=dtype)
+            )
 
     @property
     def parameters(self) -> int:
@@ -55,18 +67,21 @@ class LayerBench:
         gradient = self.backend.tensor(*sizes, precision=training.precision) * 1e-3
         kept = self._kept_bytes(hidden, gradient)
         peak, reserved = self._peaks()
+        layers = self._in_a_row(kept)
+        once = sum(self._reading(layers, hidden, gradient, 1))
+        passes = max(1, ceil(LEAST_SECONDS[self.backend.kind] / max(once, 1e-9)))
         pairs: list[tuple[float, float]] = []
         begin = time.perf_counter()
         while len(pairs) < REPEATS and (len(pairs) < 3 or time.perf_counter() - begin < MOST_SECONDS):
-            pairs.append(self._once(hidden, gradient))
+            pairs.append(self._reading(layers, hidden, gradient, passes))
         forward, backward = (sample(each) for each in zip(*pairs, strict=True))
         return LayerPoint(
             gpu=self.backend.name,
             model=self.model.name,
             tp=self.tp,
             micro_batch=micro_batch,
-            forward_seconds=forward.seconds / self.depth,
-            backward_seconds=backward.seconds / self.depth,
+            forward_seconds=forward.seconds / len(layers),
+            backward_seconds=backward.seconds / len(layers),
             activation_bytes=kept,
             parameters=float(self.parameters),
             spread=max(forward.spread, backward.spread),
@@ -75,25 +90,38 @@ class LayerBench:
             without_collectives=self.tp > 1,
         )
 
-    def _once(self, hidden: Any, gradient: Any) -> tuple[float, float]:
-        """Seconds of a forward and of its backward."""
+    def _in_a_row(self, kept: float) -> Any:
+        """As many layers as overflow the caches; two when a layer keeps much."""
+        wanted = ceil(CACHES * self.backend.cache_bytes() / max(kept, 1.0))
+        depth = min(max(wanted, LEAST_DEPTH), MOST_DEPTH, self.model.layers)
+        self._extend(depth)
+        return self._layers[:depth]
+
+    def _reading(self, layers: Any, hidden: Any, gradient: Any, passes: int) -> tuple[float, float]:
+        """Mean seconds of a forward, and of its backward, through all layers."""
         self.backend.synchronize()
+        marks = [self._pass(layers, hidden, gradient) for _ in range(passes)]
+        self.backend.synchronize()
+        forward = sum(begin.until(middle) for begin, middle, _ in marks)
+        backward = sum(middle.until(end) for _, middle, end in marks)
+        return forward / passes, backward / passes
+
+    def _pass(self, layers: Any, hidden: Any, gradient: Any) -> tuple[Mark, Mark, Mark]:
         begin = self.backend.now()
-        output = self._layers(hidden)
+        output = layers(hidden)
         middle = self.backend.now()
         output.backward(gradient)
-        end = self.backend.now()
-        self.backend.synchronize()
-        return begin.until(middle), middle.until(end)
+        return begin, middle, self.backend.now()
 
     def _kept_bytes(self, hidden: Any, gradient: Any) -> float:
         """Bytes that a layer keeps for its backward, from runs that also warm up."""
-        self._layers(hidden).backward(gradient)  # gradients exist from here on
+        layers = self._layers[:LEAST_DEPTH]
+        layers(hidden).backward(gradient)  # gradients exist from here on
         if self.backend.kind == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        kept, output = kept_bytes(self.backend, lambda: self._layers(hidden))
+        kept, output = kept_bytes(self.backend, lambda: layers(hidden))
         output.backward(gradient)
-        return kept / self.depth
+        return kept / len(layers)
 
     def _peaks(self) -> tuple[float | None, float | None]:
         if self.backend.kind == "cpu":

@@ -40,7 +40,7 @@ class Bounds:
         self.kinds = usable_kinds(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._hops: dict[
-            tuple[int | None, int | None, int], tuple[dict[tuple[str, str], Hops], float | None]
+            tuple[str, int | None, int | None, int], tuple[dict[tuple[str, str], Hops], float | None]
         ] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
@@ -101,7 +101,7 @@ class Bounds:
         return self._sends(family)[0]
 
     def _sends(self, family: Family) -> tuple[dict[tuple[str, str], Hops], float | None]:
-        key = (family.tp, family.dp, family.batch)
+        key = (family.target, family.tp, family.dp, family.batch)
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=1)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
@@ -133,8 +133,9 @@ class Bounds:
             far = min((sends.far_seconds for sends in found), default=float("inf"))
             near = min(far, min((sends.near_seconds for sends in found), default=float("inf")))
             fitting = kind.per_node // sum(group.devices for group in groups) if kind.nodes > 1 else 3
+            again = (near if fitting >= 2 else far) * stages.pricer.target.exchanges_in_turn
             one.append(near)
-            both.append(2 * near if fitting >= 3 else near + far if fitting == 2 else 2 * far)
+            both.append((2 * near if fitting >= 3 else near + far if fitting == 2 else 2 * far) + again)
         least = min(both, default=float("inf")), min(one, default=float("inf"))
         return Hops(*(value if value < float("inf") else 0.0 for value in least))
 

@@ -9,8 +9,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise, permutations
 from math import floor
+from operator import add
 
-from planner.cost.estimate import Estimator
+from planner.cost.estimate import Estimator, together
 from planner.cost.schedule import stage_ends
 from planner.search.options import Option, StageOptions
 from planner.search.pipeline import score
@@ -102,6 +103,8 @@ class _Layers:
         self.forward_sends, self.backward_sends = [*sends, 0.0], [0.0, *sends]
         if self.chunks > 1:
             self.forward_sends[-1] = self.backward_sends[0] = self._send(slots[-1], slots[0])
+        if stages.pricer.target.exchanges_in_turn:
+            self.forward_sends = [*map(add, self.forward_sends, self.backward_sends)]
 
     def best(self) -> tuple[float, list[Option]] | None:
         """The quickest options found and when they end, without what neighbours on a node cost."""
@@ -177,4 +180,5 @@ class _Layers:
             for option, send in zip(options, self.backward_sends, strict=True)
         ]
         ends = stage_ends(forward, backward, self.stages.choice.family.micro_batches)
+        ends = together(ends) if self.stages.outer_wait else ends
         return max(end + option.tail_seconds for end, option in zip(ends, options, strict=True)), options

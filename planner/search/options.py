@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from planner.cost.communication import Ring, carried_rates, data_ring, inside_rate, send
-from planner.cost.estimate import Estimator, boundary_bytes
+from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.stage import Pricer
 from planner.errors import PlanError
@@ -110,6 +110,11 @@ class StageOptions:
         """On wherever a group can split the sequence; a stage of single devices does not notice."""
         return splits_sequence(self.pricer.target, self.estimator.model, self.choice.family.tp)
 
+    @property
+    def outer_wait(self) -> bool:
+        """True when the first and the last stage wait for each other before their tails."""
+        return outer_stages_wait(self.estimator.model, self.pricer.target, self.choice.depth)
+
     def most_layers(self, stage: int, composition: int) -> int:
         """The largest number of layers whose memory fits on every device of the composition; 0 for none."""
         key = (stage, composition)
@@ -193,6 +198,15 @@ class StageOptions:
             for group in groups
         ]
         return min(item.forward_seconds + item.backward_seconds for item in micro)
+
+    def large_parts(self, option: Option, kind: Kind) -> int:
+        """Nodes of a kind that an option fills by more than a half: no other such part fits there."""
+        found = 0
+        for group in self.compositions[option.composition]:
+            if (group.pool, group.gpu) == kind.key:
+                whole, rest = divmod(group.count, kind.per_node // group.tp)
+                found += whole + (2 * rest * group.tp > kind.per_node)
+        return found
 
     def sends(self, first: int, last: int) -> Sends:
         """Least seconds of a send between two compositions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
-from planner.cost.estimate import Estimator
+from planner.cost.estimate import Estimator, together
 from planner.cost.schedule import critical_path, simulate
 from planner.errors import PlanError
 from planner.plan import Plan
@@ -186,7 +186,7 @@ class OpenChoice:
                     pairs = [stages.sends(composition, other) for other in range(len(stages.compositions))]
                     both = [value for pair in pairs for value in (pair.near_seconds, pair.far_seconds)]
                     sends = max((value for value in both if value < float("inf")), default=0.0)
-                    busy = option.busy_seconds + 2 * self.choice.interleave * sends
+                    busy = option.busy_seconds + 3 * self.choice.interleave * sends
                     slowest = max(slowest, self.choice.family.micro_batches * busy + option.tail_seconds)
         return max(self.bound, 1e-9) + (self.choice.depth + 1) * slowest
 
@@ -217,7 +217,9 @@ class OpenChoice:
             return
         priced = self.estimator.price(plan)
         timeline = simulate(priced.forward, priced.backward, plan.micro_batches)
-        ends = zip(timeline.stage_ends(), priced.stages, strict=True)
-        finish = [end + price.tail_seconds for end, price in ends]
+        ends = timeline.stage_ends()
+        begins = together(ends) if priced.outer_wait else ends
+        finish = [end + price.tail_seconds for end, price in zip(begins, priced.stages, strict=True)]
         last = finish.index(max(finish))
-        model.cut_path(critical_path(timeline, last), last)
+        waited = last if ends[last] == begins[last] else plan.pp - 1 - last
+        model.cut_path(critical_path(timeline, waited), last)

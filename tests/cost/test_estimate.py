@@ -10,6 +10,7 @@ import pytest
 from planner.calibration import ASSUMED, Calibration, KernelPoint, LayerPoint, LinkPoint, Residual, Stack
 from planner.calibration_file import shipped
 from planner.cost.estimate import Estimator, estimate
+from planner.cost.schedule import stage_ends
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.spec.cluster import ClusterSpec
@@ -417,3 +418,28 @@ def test_padding_takes_a_sequence_and_all_wait_for_the_slowest() -> None:
     [alone] = estimator.price(padded(1, 1)).stages
     fast, slow = (item.forward_seconds + item.backward_seconds for item in alone.micro_batches)
     assert alone.work_seconds == pytest.approx(max(3 * fast, slow))
+
+
+def test_deepspeed_adds_tied_gradients_up_first() -> None:
+    """The last stage reduces its gradients only once the first has ended; Megatron's does as soon as it can."""
+    spec = cluster(
+        pool("fast", nodes=2, per_node=1, nics=1, gbps=1), pool("slow", nodes=2, per_node=1, nics=1, gbps=1)
+    )
+    model = gpt(8, 1024, 16, global_batch=16)
+    groups = [
+        ReplicaGroup(pool=name, gpu="A100", tp=1, count=2, share=8, steps=4) for name in ("fast", "slow")
+    ]
+    stages = (
+        Stage(first_layer=0, end_layer=2, replicas=(groups[0],)),
+        Stage(first_layer=2, end_layer=8, replicas=(groups[1],)),
+    )
+    estimator = Estimator(spec, model)
+    for target, waits in (("deepspeed", True), ("megatron", False)):
+        plan = Plan(target=target, zero=0, stages=stages)
+        priced = estimator.price(plan)
+        first, last = stage_ends(priced.forward, priced.backward, plan.micro_batches)
+        assert first > last
+        begin = first if waits else last
+        end = max(first + priced.stages[0].tail_seconds, begin + priced.stages[1].tail_seconds)
+        assert estimator.estimate(plan).step_seconds == pytest.approx(end)
+        assert end == pytest.approx(begin + priced.stages[1].tail_seconds)

@@ -22,7 +22,6 @@ from planner.search.milp.islands import IslandVariables
 from planner.search.milp.places import Places, State
 from planner.search.milp.solver import TOLERANCE, Solved, relaxation, solve
 from planner.search.options import Option, StageOptions
-from planner.topology import Kind
 
 Linear = Any
 """A linear expression of PuLP, which has no types."""
@@ -193,19 +192,10 @@ class PipelineModel:
             if whole or fresh:
                 self.problem += self._sum_all(whole + fresh) <= kind.nodes
             large = [
-                (count, x) for stage, option, x in self._all() if (count := self._large_parts(option, kind))
+                (count, x) for _, option, x in self._all() if (count := self.stages.large_parts(option, kind))
             ]
             if large:
                 self.problem += self._sum_all(large) <= kind.nodes
-
-    def _large_parts(self, option: Option, kind: Kind) -> int:
-        """Nodes that an option fills by more than a half: no other such part fits there."""
-        found = 0
-        for group in self.stages.compositions[option.composition]:
-            if (group.pool, group.gpu) == kind.key:
-                whole, rest = divmod(group.count, kind.per_node // group.tp)
-                found += whole + (2 * rest * group.tp > kind.per_node)
-        return found
 
     def _durations(self) -> None:
         """Variables of their own keep the paths sparse."""
@@ -246,12 +236,14 @@ class PipelineModel:
         )
         if back:
             return seconds if stage == 0 and chunk == 0 else seconds + self.send[stage - 1]
+        if stage and self.stages.pricer.target.exchanges_in_turn:
+            seconds = seconds + self.send[stage - 1]
         last = stage == self.depth - 1 and chunk == self.chunks - 1
         return seconds if last else seconds + self.send[stage]
 
     def _paths_of_one_stage(self) -> None:
         """Up the pipeline to a stage, all its work, and back down to the first; and the end of its own tail."""
-        steps, head = self.stages.choice.family.micro_batches, self._tail(0)
+        steps, head = self.stages.choice.family.micro_batches, self._head()
         for stage in range(self.depth):
             work = self._up[stage] + steps * self._busy[stage]
             self.problem += self.end >= work + self._tail(stage)
@@ -275,6 +267,15 @@ class PipelineModel:
                 behind = once - self._before[stage + 1]
                 visits = steps - self.depth + stage
                 self.problem += self.end >= once + behind + visits * self._busy[stage] + head
+
+    def _head(self) -> Linear:
+        """What follows the last backward of the first stage, and of the last one where this waits for it."""
+        if not self.stages.outer_wait:
+            return self._tail(0)
+        head = self.problem.add_variable("head", lowBound=0.0)
+        self.problem += head >= self._tail(0)
+        self.problem += head >= self._tail(self.depth - 1)
+        return head
 
     def _tail(self, stage: int) -> Linear:
         return self._stage_sum(stage, lambda option: option.tail_seconds)
@@ -323,7 +324,7 @@ class PipelineModel:
         ]
 
     def cut_path(self, path: Path, stage: int) -> None:
-        """The end is at least this path through the operations, which ends on ``stage``, and its tail."""
+        """The end is at least this path through the operations and the tail of ``stage``, which follows it."""
         self._relaxation = None
         terms = [
             count * variables[index][chunk]
