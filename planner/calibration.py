@@ -46,6 +46,8 @@ class Stack:
     """Device context, libraries and allocator slack of one process."""
     wire: float = 1.0
     """Share of a fabric's rate that the framework's own collectives between nodes reach: 1 for large buckets."""
+    micro_batch_launches: float = 0.0
+    """What the host does for a micro-batch of a pipeline stage and its messages and nothing hides, in launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,8 @@ class StackRecord(Frozen):
     """Device context, libraries and allocator slack of one process, bytes."""
     wire: _Share = ASSUMED_STACK.wire
     """Share of a fabric's rate that the framework's own collectives between nodes reach."""
+    micro_batch_launches: _Amount = ASSUMED_STACK.micro_batch_launches
+    """Host work for a micro-batch of a pipeline stage that nothing hides, in kernel launches."""
 
 
 class LinkRecord(Frozen):

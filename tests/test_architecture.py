@@ -21,7 +21,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "networkx": ("topology.py",),
     "pulp": ("search/milp",),
     "rich": ("report", "cli"),
-    "scipy": ("cost/measured_curves.py", "measured"),
+    "scipy": ("cost/measured_curves.py", "logs/trial.py", "measured"),
     "torch": ("measure", "runtime"),
     "typer": ("cli",),
 }

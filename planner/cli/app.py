@@ -19,6 +19,7 @@ from planner.cli.calibrate_device import measure_device
 from planner.cli.calibrate_fit import fit_constants
 from planner.cli.calibrate_merge import merge_files
 from planner.cli.calibrate_network import measure_network
+from planner.cli.calibrate_run import fit_run
 from planner.cli.check import check
 from planner.cli.compare import compare
 from planner.cli.emit import emit
@@ -76,6 +77,7 @@ calibrate = typer.Typer(
 for _name, _writer in (
     ("device", measure_device),
     ("network", measure_network),
+    ("run", fit_run),
     ("fit", fit_constants),
     ("import", import_tables),
     ("merge", merge_files),

@@ -110,6 +110,8 @@ class Pricer:
         ends += [self._end("head", kind, tp, sequences)] if last else []
         forward = layers * one.forward_seconds + sum(end.forward_seconds for end in ends)
         backward = layers * one.backward_seconds + sum(end.backward_seconds for end in ends)
+        host = self.host_seconds(kind) if shape.depth > 1 else 0.0
+        forward, backward = forward + host / 2, backward + host / 2
         again = layers * one.recompute_seconds
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
         gather, scatter = self._zero_traffic(shape, ring, layers, first, last, tp)
@@ -128,11 +130,16 @@ class Pricer:
             compute_seconds=forward + backward,
             recompute_seconds=again,
             tensor_parallel_seconds=tensor_forward + tensor_backward,
+            host_seconds=host,
             zero_seconds=exposed_forward + exposed_backward,
             offload_seconds=wait_forward + wait_backward,
             step_copy_seconds=moved.step_seconds,
             hidden_seconds=hidden_forward + hidden_backward + moved.hidden(on_forward, on_backward),
         )
+
+    def host_seconds(self, kind: Kind) -> float:
+        """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
+        return self.stack.micro_batch_launches * self.calibration.family(kind.family).launch_seconds
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
         """Bytes on one device of the group."""

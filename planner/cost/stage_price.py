@@ -17,6 +17,8 @@ class MicroBatch:
     compute_seconds: float
     recompute_seconds: float
     tensor_parallel_seconds: float
+    host_seconds: float
+    """The host's work for the micro-batch itself that nothing hides; part of ``compute_seconds``."""
     zero_seconds: float
     """Exposed ZeRO traffic."""
     offload_seconds: float

@@ -25,6 +25,7 @@ MEMORY_MATTERS = 0.10
 DEVICE = "hetplan calibrate device --model model.yaml"
 NETWORK = "hetplan calibrate network"
 FIT = "hetplan calibrate fit --measured runs.csv -o calibration.yaml"
+RUN = "hetplan calibrate run plan.yaml --log FILE --calibration calibration.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,10 @@ def _step(seen: Observed, comparison: Comparison, found: Predicted) -> Finding:
     first = f"compute of stage {found.critical} ({found.gpus(found.critical)})"
     first, command = (first, DEVICE) if compute >= talking else ("communication", NETWORK)
     text = f"{what}, and {reason}: the largest predicted cause is {first}, measure that first"
-    return Finding(cause="step", text=text, commands=(command,))
+    if found.plan.pp == 1 or comparison.step.excess < 0:
+        return Finding(cause="step", text=text, commands=(command,))
+    text += "; what is left then is the host's work for a micro-batch, which this log tells"
+    return Finding(cause="step", text=text, commands=(command, RUN))
 
 
 def _how_to_time(seen: Observed, found: Predicted) -> str:

@@ -118,7 +118,7 @@ class Bounds:
         return min((min(item.near_seconds, item.far_seconds) for item in sends), default=float("inf"))
 
     def _hops_of(self, stages: StageOptions, kind: Kind) -> Hops:
-        """Up to one neighbour of a stage shares its node where two fit, both where three do."""
+        """Up to one neighbour of a stage shares its node where two fit, both where three do; its host works too."""
         both, one = [], []
         everyone = range(len(stages.compositions))
         for composition in everyone:
@@ -137,7 +137,8 @@ class Bounds:
             one.append(near)
             both.append((2 * near if fitting >= 3 else near + far if fitting == 2 else 2 * far) + again)
         least = min(both, default=float("inf")), min(one, default=float("inf"))
-        return Hops(*(value if value < float("inf") else 0.0 for value in least))
+        host = stages.pricer.host_seconds(kind)
+        return Hops(*(host + (value if value < float("inf") else 0.0) for value in least))
 
     def _device_seconds_bound(self, speeds: tuple[Speed, ...], steps: int) -> float:
         """Where each stage has its own degrees: all devices at their best, without a ramp."""
@@ -224,7 +225,7 @@ class Bounds:
             return None
         # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
         micro = pricer.micro_batch(shape, group, group.micro_batch, fastest)
-        layer_seconds = micro.forward_seconds + micro.backward_seconds
+        layer_seconds = micro.seconds - micro.host_seconds
         # The computation of an end may hide traffic of layers, and shows with what is left of it.
         shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
         ends = []

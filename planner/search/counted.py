@@ -61,7 +61,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Hops:
-    """Sends of one micro-batch that a stage must do, at least."""
+    """What a stage must do for one micro-batch beside its layers, at least: sends, and work of its host."""
 
     inner_seconds: float
     """A stage with a neighbour on both sides."""

@@ -197,7 +197,7 @@ class StageOptions:
             for groups in self.compositions
             for group in groups
         ]
-        return min(item.forward_seconds + item.backward_seconds for item in micro)
+        return min(item.seconds - item.host_seconds for item in micro)
 
     def large_parts(self, option: Option, kind: Kind) -> int:
         """Nodes of a kind that an option fills by more than a half: no other such part fits there."""

@@ -6,6 +6,7 @@ Measures what hetplan's own commands measure, predicts, then trains for real; ta
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -13,9 +14,10 @@ from pathlib import Path
 from planner.calibration import Calibration, Stack
 from planner.calibration_file import load_calibration, save_calibration
 from planner.calibration_merge import merged
+from planner.logs.trial import with_launches
 from planner.spec.cluster_file import load_cluster
 from planner.spec.model_file import load_model
-from tests.rehearsal.calibrating import measure_devices, measure_networks
+from tests.rehearsal.calibrating import measure_devices, measure_host, measure_networks
 from tests.rehearsal.clusters import CLUSTERS, DEVICES, MODEL, Rehearsed, yaml_text
 from tests.rehearsal.emulation import missing
 from tests.rehearsal.rehearse import Row, rehearse
@@ -31,6 +33,8 @@ ON_PROCESSORS = Stack(overlap=0.0, wire=1.0, runtime_bytes=2**29)
 def main() -> int:
     """Run what was asked; 0 also where the machine cannot do it, with the reason."""
     asked = _options()
+    # What was started is cleaned up on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     why = missing()
     if why:
         print(f"rehearsal skipped: {why}", file=sys.stderr)  # noqa: T201
@@ -72,8 +76,13 @@ def _rehearsed(cluster: Rehearsed, target: str, folder: Path, steps: int) -> lis
     if not measured.exists():
         _tell(f"{cluster.name}: calibrating")
         _calibrate(cluster, model_file, cluster_file, measured)
-    spec, model = load_cluster(cluster_file), load_model(model_file)
-    return rehearse(cluster, target, spec, model, load_calibration(measured), folder, steps, _tell)
+    spec, model, found = load_cluster(cluster_file), load_model(model_file), load_calibration(measured)
+    if len(cluster.nodes) > 1 and not found.stack(target).micro_batch_launches:
+        trial = measure_host(cluster, target, spec, found, folder)
+        _tell(f"{cluster.name}, {target}: {trial.launches:.0f} launches for each micro-batch of a pipeline")
+        found = with_launches(found, target, trial.launches)
+        save_calibration(found, measured)
+    return rehearse(cluster, target, spec, model, found, folder, steps, _tell)
 
 
 def _calibrate(cluster: Rehearsed, model: Path, cluster_file: Path, output: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import yaml
@@ -13,41 +15,55 @@ import yaml
 from planner.calibration import ASSUMED, Calibration
 from planner.calibration_file import load_calibration
 from planner.calibration_merge import merged
-from tests.rehearsal.clusters import Rehearsed
+from planner.emit.interface import emit, write_folder
+from planner.logs.trial import Trial, host_launches
+from planner.plan_file import read_short
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model_file import load_model
+from tests.rehearsal.clusters import MODEL, Rehearsed, pipeline, yaml_text
 from tests.rehearsal.emulation import Node, address, command, emulated, environment, throttle
+from tests.rehearsal.running import run
 
 HETPLAN = (sys.executable, "-c", "from planner.cli.app import main; main()")
 PORT = 29600
 LIMIT_SECONDS = 900.0
+TRIAL_STEPS = 12
 
 
 def measure_devices(cluster: Rehearsed, model: Path, folder: Path) -> tuple[dict[str, Any], Calibration]:
-    """Every kind of device: its lines for a cluster file, and its curves.
-
-    All nodes measure at the same time, as they will train: they have caches and memory of one processor in common.
-    """
-    nodes = cluster.nodes
-    with emulated(nodes):
-        throttle(nodes)
-        started = [_start_measuring(node, device, model, folder) for node, device in cluster.devices]
-        told = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in started]
-    if any(process.returncode for process in started):
-        raise RuntimeError(f"calibrate device ended with {[process.returncode for process in started]}")
+    """Every kind of device: its lines for a cluster file, and its curves."""
     gpus: dict[str, Any] = {}
     found = ASSUMED
-    for (node, device), text in zip(cluster.devices, told, strict=True):
+    for node, device in cluster.devices:
         if device not in gpus:
-            gpus |= yaml.safe_load("\n".join(json.loads(text)["declaration"]))["gpus"]
-            found = merged(found, load_calibration(folder / f"{node.name}.yaml"))
+            output = folder / f"{device}.yaml"
+            told = json.loads(_measured(node, device, cluster.nodes, model, output))
+            gpus |= yaml.safe_load("\n".join(told["declaration"]))["gpus"]
+            found = merged(found, load_calibration(output))
     return gpus, found
 
 
-def _start_measuring(node: Node, device: str, model: Path, folder: Path) -> subprocess.Popen[str]:
+def _measured(node: Node, device: str, nodes: Sequence[Node], model: Path, output: Path) -> str:
+    """What the program says of a device while all others train: they have a processor's caches in common."""
     words = [*HETPLAN, "calibrate", "device", "--device", "cpu", "--name", device, "--model", str(model)]
-    words += ["--largest-micro-batch", "32", "-o", str(folder / f"{node.name}.yaml"), "--force", "--json"]
-    return subprocess.Popen(
-        command(node, words, environment()), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    words += ["--largest-micro-batch", "32", "-o", str(output), "--force", "--json"]
+    busy = [sys.executable, "-m", "tests.rehearsal.busy", str(model)]
+    with emulated(nodes):
+        throttle(nodes)
+        for other in nodes:
+            if other != node:
+                subprocess.Popen(command(other, busy, environment()))
+        measuring = subprocess.run(
+            command(node, words, environment()),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    if measuring.returncode:
+        raise RuntimeError(f"calibrate device ended with {measuring.returncode} on {device}")
+    return measuring.stdout
 
 
 def measure_networks(cluster: Rehearsed, cluster_file: Path, output: Path, largest_mib: float) -> Calibration:
@@ -70,3 +86,19 @@ def measure_networks(cluster: Rehearsed, cluster_file: Path, output: Path, large
     if any(ends):
         raise RuntimeError(f"calibrate network ended with {ends}:\n{logs[0].read_text()[-2000:]}")
     return load_calibration(output)
+
+
+def measure_host(
+    cluster: Rehearsed, target: str, spec: ClusterSpec, calibration: Calibration, folder: Path
+) -> Trial:
+    """What the runtime's host does for a micro-batch: a pipeline of two layers and many small micro-batches is run."""
+    model_file, plan_file = folder / "trial-model.yaml", folder / "trial.yaml"
+    model_file.write_text(yaml_text({**MODEL, "layers": 2}), encoding="utf-8")
+    document = {"target": target, **pipeline(0, 1, 1, ("a", 1), ("a", 1))}
+    plan_file.write_text(yaml_text(document), encoding="utf-8")
+    model = load_model(model_file)
+    plan = read_short(plan_file, spec, model)
+    launched = folder / f"{cluster.name}-{target}-trial"
+    write_folder(emit(plan, spec, model), launched, force=True)
+    seconds = median(run(launched, cluster.nodes, TRIAL_STEPS))
+    return host_launches(plan, spec, model, calibration, seconds)

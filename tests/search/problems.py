@@ -104,6 +104,7 @@ def _stack(draw: random.Random) -> Stack:
         overlap=draw.choice([0.0, 0.5, 1.0]),
         runtime_bytes=draw.choice([1.0, 1e9]),
         wire=draw.choice([0.3, 1.0]),
+        micro_batch_launches=draw.choice([0.0, 10.0, 300.0]),
     )
 
 

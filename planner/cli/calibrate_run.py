@@ -1,0 +1,99 @@
+"""``hetplan calibrate run``: what a run of a pipeline tells about its runtime's host."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.calibrate import EXAMPLE, Force, require_new
+from planner.cli.options import AsJson, CalibrationFile
+from planner.cli.output import show, show_document
+
+if TYPE_CHECKING:
+    from planner.calibration import Calibration
+    from planner.logs.trial import Trial
+    from planner.logs.values import Observed
+    from planner.plan_file import PlanFile
+
+PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan that ran, of at least two stages.")]
+Logs = Annotated[list[Path], typer.Option("--log", metavar="FILE", help="What it printed; may be repeated.")]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
+
+
+def fit_run(
+    plan: PlanPath,
+    log: Logs,
+    output: Output = Path(EXAMPLE),
+    calibration: CalibrationFile = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the host work for a micro-batch that explains a run.
+
+    A runtime's own work for each micro-batch of a pipeline stage and its messages is in no layer and no collective.
+    Run two stages of few layers with many small micro-batches for some twenty steps; what that takes longer than
+    predicted becomes a constant of the runtime. The output holds what --calibration holds too, so measure devices
+    and networks first.
+    """
+    require_new(output, force)
+    from planner.calibration import ASSUMED
+    from planner.calibration_file import load_calibration, save_calibration
+    from planner.calibration_merge import merged
+    from planner.cli.inputs import read_calibration
+    from planner.logs.trial import host_launches
+    from planner.plan_file import read
+
+    saved = read(plan)
+    seen = _observed(log, saved)
+    found = host_launches(
+        saved.plan, saved.cluster, saved.model, read_calibration(calibration), seen.step_seconds
+    )
+    own = ASSUMED if calibration is None else load_calibration(calibration)
+    save_calibration(merged(own, _constant(saved, found)), output)
+    if as_json:
+        show_document(_document(found, saved.plan.target, output))
+        return
+    from planner.report.trial import trial_section
+
+    then = f"hetplan search CLUSTER MODEL --calibration {output}"
+    show(trial_section(found, saved.plan.target, seen, output), then=then)
+
+
+def _observed(logs: list[Path], saved: PlanFile) -> Observed:
+    """Steps after the warm-up; raises UsageError for logs of another job."""
+    from planner.logs.job import require_same_job
+    from planner.logs.reading import read_logs
+    from planner.logs.values import observed
+    from planner.placement import ranks
+
+    found = read_logs(logs, saved.plan)
+    require_same_job(found, saved.plan, ranks(saved.plan, saved.cluster))
+    return observed(found)
+
+
+def _constant(saved: PlanFile, found: Trial) -> Calibration:
+    from planner.calibration import Calibration, Constant, Stack
+    from planner.measure.resume import run_facts, with_facts
+
+    stack = saved.plan.target
+    constant = Constant(
+        name=f"stacks.{stack}.micro_batch_launches", value=found.launches, provenance="measured"
+    )
+    own = Calibration(stacks={stack: Stack(micro_batch_launches=found.launches)}, constants=(constant,))
+    return with_facts(own, run_facts(" ".join(["hetplan", *sys.argv[1:]])))
+
+
+def _document(found: Trial, stack: str, output: Path) -> dict[str, object]:
+    from planner.report.document import head
+
+    return {
+        **head("calibrate run"),
+        "file": str(output),
+        "stack": stack,
+        "micro_batch_launches": found.launches,
+        "predicted_seconds": found.before_seconds,
+        "observed_seconds": found.observed_seconds,
+    }

@@ -1,0 +1,60 @@
+"""What a run tells about its runtime's host: a constant that no kernel, layer or collective shows by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from scipy.optimize import brentq
+
+from planner.calibration import Calibration
+from planner.cost.estimate import estimate
+from planner.errors import UsageError
+from planner.plan import Plan
+from planner.spec.cluster import ClusterSpec
+from planner.spec.model import ModelSpec
+
+MOST_LAUNCHES = 1e6
+"""More would be a second and longer for each micro-batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A run of a pipeline, and what makes the prediction agree with it."""
+
+    launches: float
+    """Host work for a micro-batch, in kernel launches; 0 when the run was no slower than predicted."""
+    before_seconds: float
+    """The prediction without any."""
+    observed_seconds: float
+
+
+def host_launches(
+    plan: Plan, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration, observed_seconds: float
+) -> Trial:
+    """Find ``micro_batch_launches`` of the plan's runtime; the step time grows with it on every device.
+
+    Raises UsageError for a plan without a pipeline, which does not show it, and for a run that it cannot explain.
+    """
+    if plan.pp == 1:
+        raise UsageError(
+            "the plan has no pipeline, so its run does not show the host's work for a micro-batch",
+            hint="run a plan of two stages with many small micro-batches",
+        )
+
+    def excess(launches: float) -> float:
+        constants = with_launches(calibration, plan.target, launches)
+        return estimate(plan, cluster, model, constants).step_seconds - observed_seconds
+
+    least = excess(0.0)
+    if least < 0 and excess(MOST_LAUNCHES) < 0:
+        raise UsageError("the run is slower than any work of the host would make it")
+    launches = brentq(excess, 0.0, MOST_LAUNCHES, rtol=1e-6) if least < 0 else 0.0
+    return Trial(
+        launches=launches, before_seconds=least + observed_seconds, observed_seconds=observed_seconds
+    )
+
+
+def with_launches(calibration: Calibration, stack: str, launches: float) -> Calibration:
+    """The calibration with another ``micro_batch_launches`` of a stack."""
+    changed = replace(calibration.stack(stack), micro_batch_launches=launches)
+    return replace(calibration, stacks={**calibration.stacks, stack: changed})

@@ -1,0 +1,67 @@
+"""``hetplan calibrate run``: a run of a pipeline becomes a constant of its runtime."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.calibration_file import load_calibration
+from planner.plan_file import PlanFile, write
+from tests.cli.running import Command
+from tests.logs import jobs
+from tests.logs.printing import example_text
+from tests.report import examples
+
+
+@pytest.fixture
+def predicted(files: Path) -> float:
+    """A plan file of a pipeline; its predicted seconds."""
+    plan = jobs.pipeline()
+    write(PlanFile(plan=plan, cluster=examples.cluster(), model=jobs.MODEL), files / "plan.yaml")
+    (files / "own.yaml").write_text(
+        "format: hetplan-calibration/1\nfamilies:\n  A100: {kernel_seconds: 1.0e-5}\n"
+    )
+    return jobs.prediction(plan).estimate.step_seconds
+
+
+def test_the_prediction_meets_the_run(hetplan: Command, predicted: float, files: Path) -> None:
+    """With the calibration that is written, and the constants that it was made from kept."""
+    (files / "node-0.log").write_text(example_text([1.3 * predicted] * 12))
+    done = hetplan(
+        "calibrate", "run", "plan.yaml", "--log", "node-0.log", "--calibration", "own.yaml", "-o", "new.yaml"
+    )
+    assert (done.code, done.err) == (0, "")
+    assert "kernel launches for each micro-batch of a" in done.out
+    assert done.out.endswith("Next: hetplan search CLUSTER MODEL --calibration new.yaml\n")
+    found = load_calibration(files / "new.yaml")
+    assert found.family("A100").kernel_seconds == 1e-5
+    [constant] = [item for item in found.constants if item.name.endswith("micro_batch_launches")]
+    assert constant.provenance == "measured"
+    assert found.sources[constant.source]["command"].startswith("hetplan")
+    again = hetplan("compare", "plan.yaml", "--log", "node-0.log", "--calibration", "new.yaml", "--json")
+    assert json.loads(again.out)["step_seconds"]["error"] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_document(hetplan: Command, predicted: float, files: Path) -> None:
+    """Both times and the constant."""
+    (files / "node-0.log").write_text(example_text([0.5 * predicted] * 12))
+    done = hetplan("calibrate", "run", "plan.yaml", "--log", "node-0.log", "--json")
+    found = json.loads(done.out)
+    assert (done.code, found["command"], found["file"]) == (0, "calibrate run", "calibration.yaml")
+    assert found["micro_batch_launches"] == 0.0
+    assert found["observed_seconds"] == pytest.approx(0.5 * predicted, rel=1e-3)
+
+
+def test_a_plan_without_stages_is_refused(hetplan: Command, files: Path) -> None:
+    """With what to run instead; nothing is written."""
+    write(
+        PlanFile(plan=jobs.data_parallel(), cluster=examples.cluster(), model=jobs.MODEL), files / "flat.yaml"
+    )
+    (files / "node-0.log").write_text(example_text([1.0] * 12))
+    done = hetplan("calibrate", "run", "flat.yaml", "--log", "node-0.log")
+    assert done.code == 2
+    assert "the plan has no pipeline" in done.err
+    assert "Traceback" not in done.err
+    assert not (files / "calibration.yaml").exists()

@@ -1,0 +1,54 @@
+"""The constant that a run gives is the one that the run was made with."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.calibration import ASSUMED
+from planner.cost.estimate import Estimator, estimate
+from planner.errors import UsageError
+from planner.logs.trial import host_launches, with_launches
+from tests.logs import jobs
+from tests.report import examples
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(1.0, 1e4))
+def test_a_run_gives_its_launches(launches: float) -> None:
+    """Whatever they are."""
+    plan, spec = jobs.pipeline(), examples.cluster()
+    slow = with_launches(ASSUMED, plan.target, launches)
+    seconds = estimate(plan, spec, jobs.MODEL, slow).step_seconds
+    found = host_launches(plan, spec, jobs.MODEL, ASSUMED, seconds)
+    assert found.launches == pytest.approx(launches, rel=1e-3)
+    assert found.before_seconds < found.observed_seconds == seconds
+
+
+def test_every_micro_batch_of_a_stage_takes_as_long_more() -> None:
+    """Half in the forward, half in the backward, in launches of the device's own host."""
+    plan, spec = jobs.pipeline(), examples.cluster()
+    without, with_host = (
+        Estimator(spec, jobs.MODEL, with_launches(ASSUMED, plan.target, launches)).price(plan)
+        for launches in (0.0, 100.0)
+    )
+    for before, after in zip(without.stages, with_host.stages, strict=True):
+        host = 100 * ASSUMED.family("").launch_seconds
+        assert sum(after.forward) - sum(before.forward) == pytest.approx(host / 2)
+        assert sum(after.backward) - sum(before.backward) == pytest.approx(host / 2)
+
+
+def test_a_fast_run_has_none() -> None:
+    """The constant does not become negative."""
+    plan, spec = jobs.pipeline(), examples.cluster()
+    seconds = estimate(plan, spec, jobs.MODEL, ASSUMED).step_seconds
+    assert host_launches(plan, spec, jobs.MODEL, ASSUMED, 0.9 * seconds).launches == 0.0
+
+
+def test_what_shows_nothing_is_refused() -> None:
+    """A plan without stages, and a run of an hour."""
+    with pytest.raises(UsageError, match="no pipeline"):
+        host_launches(jobs.data_parallel(), examples.cluster(), jobs.MODEL, ASSUMED, 1.0)
+    with pytest.raises(UsageError, match="slower than any work"):
+        host_launches(jobs.pipeline(), examples.cluster(), jobs.MODEL, ASSUMED, 1e9)
