@@ -9,7 +9,7 @@ import typer
 
 from planner.cli.inputs import Overrides, read_inputs
 from planner.cli.options import AsJson, ClusterFile
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,4 +70,4 @@ def _report(cluster: ClusterSpec, model: ModelSpec | None, warnings: list[str]) 
 
 
 def _next(cluster: Path, model: Path | None) -> str:
-    return f"hetplan search {cluster} {model or 'MODEL'} -o plan.yaml"
+    return typed("hetplan", "search", cluster, model or "MODEL", "-o", "plan.yaml")

@@ -9,7 +9,7 @@ import typer
 
 from planner.cli.inputs import read_calibration, warn_of_doubts, with_calibration
 from planner.cli.options import AsJson, CalibrationFile, PlanFiles
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 from planner.cli.saved import read_priced, warn_of_other_calibration
 from planner.errors import UsageError
 
@@ -72,7 +72,7 @@ def compare(
     from planner.report.understood import understood
 
     head = understood(first.cluster, first.model, constants)
-    following = with_calibration(f"hetplan explain {plans[0]}", calibration)
+    following = with_calibration(typed("hetplan", "explain", plans[0]), calibration)
     show(head, compare_section(contenders), then=following)
 
 
@@ -105,9 +105,9 @@ def _against_logs(
     if as_json:
         show_document(observed_document(seen, comparison, found))
     else:
-        again = f"hetplan compare {plans[0]} {' '.join(f'--log {path}' for path in logs)}"
-        measured = any(finding.commands for finding in found)
-        then = f"{again} --calibration calibration.yaml" if measured else None
+        given = [word for path in logs for word in ("--log", path)]
+        again = typed("hetplan", "compare", plans[0], *given, "--calibration", "calibration.yaml")
+        then = again if any(finding.commands for finding in found) else None
         show(observed_sections(seen, comparison, found), then=then)
 
 

@@ -17,7 +17,7 @@ from planner.cli.options import (
     Precision,
     SequenceLength,
 )
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -58,7 +58,7 @@ def predict(
     else:
         show(
             *_report(scored, found_cluster, found_model, constants),
-            then=with_calibration(f"hetplan search {cluster} {model} -o plan.yaml", calibration),
+            then=with_calibration(typed("hetplan", "search", cluster, model, "-o", "plan.yaml"), calibration),
         )
 
 

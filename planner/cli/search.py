@@ -23,7 +23,7 @@ from planner.cli.options import (
     choices,
     integers,
 )
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 from planner.cli.pareto import answer_front
 from planner.cli.saved import summary_of
 from planner.errors import OutputError
@@ -248,4 +248,4 @@ def _next(result: SearchResult, output: Path | None) -> str | None:
         return None
     if output is None:
         return "the same with -o plan.yaml to keep the plan"
-    return f"hetplan emit {output} -o run/"
+    return typed("hetplan", "emit", output, "-o", "run/")
