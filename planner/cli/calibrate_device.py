@@ -81,7 +81,7 @@ def measure_device(
     """Measure the device of this machine.
 
     Kernels give the constants of its family; with a model, real layers at growing micro-batch give curves. An
-    output that exists is gone on with: points that it has are not measured again, unless --force is given.
+    output that exists is continued: points that it has are not measured again, unless --force is given.
     Ctrl-C and --minutes keep what was measured.
     """
     require_torch()

@@ -77,10 +77,10 @@ def measure_network(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the networks inside a node, between the nodes of a pool, and across pools.
+    """Measure the networks inside nodes, within pools and across pools.
 
     Runs on every device under torchrun; the first process reads and writes the files. An output that exists is
-    gone on with: points that it has are not measured again, unless --force is given. Ctrl-C and --minutes keep
+    continued: points that it has are not measured again, unless --force is given. Ctrl-C and --minutes keep
     what was measured.
     """
     require_writable(output, EXAMPLE)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from planner.spec.cluster import ClusterSpec
     from planner.spec.model import ModelSpec
 
-OptionalModel = Annotated[Path | None, typer.Argument(metavar="[MODEL]", help="Model file; optional.")]
+OptionalModel = Annotated[
+    Path | None, typer.Argument(metavar="[MODEL]", help="Model file (YAML, or a Hugging Face config.json).")
+]
 
 
 def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = False) -> None:

@@ -32,7 +32,7 @@ Logs = Annotated[
     typer.Option(
         "--log",
         metavar="FILE",
-        help="Log of a run of the plan (our example, DeepSpeed, Megatron); repeatable, one a node.",
+        help="Log of a run of the plan (the emitted example, DeepSpeed, Megatron); repeatable, one for each node.",
     ),
 ]
 
@@ -44,7 +44,7 @@ def compare(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put plans side by side.
+    """Put plans side by side, or one plan next to a log of its run.
 
     Prints speed, memory, where the time goes, and what the plans decide differently. The first plan is the
     reference; all are priced anew by this version. With --log one plan is set against its run: step time, parts

@@ -26,13 +26,11 @@ Launcher = Annotated[
 ]
 ClusterNow = Annotated[
     Path | None,
-    typer.Option(
-        "--cluster", metavar="CLUSTER", help="Refuse a plan that was made for another cluster file."
-    ),
+    typer.Option("--cluster", metavar="FILE", help="Refuse a plan that was made for another cluster file."),
 ]
 ModelNow = Annotated[
     Path | None,
-    typer.Option("--model", metavar="MODEL", help="Refuse a plan that was made for another model file."),
+    typer.Option("--model", metavar="FILE", help="Refuse a plan that was made for another model file."),
 ]
 
 

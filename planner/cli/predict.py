@@ -42,9 +42,9 @@ def predict(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Price a plan written by hand.
+    """Predict step time and memory of a plan written by hand.
 
-    Prints its step time, throughput and memory, and whether it fits.
+    Prints its stages, throughput, where the time goes, memory by component, and whether it fits.
     """
     from planner.report.document import plan_document
 
