@@ -76,9 +76,12 @@ def _folded(text: str, width: int) -> list[str]:
 def _pieces(text: str) -> list[str]:
     """Words as the shell needs them, an option together with its value."""
     pieces: list[str] = []
+    option = False
     for word in map(shlex.quote, shlex.split(text)):
-        if pieces and pieces[-1].startswith("-") and not word.startswith("-"):
+        if option and not word.startswith("-"):
             pieces[-1] += f" {word}"
+            option = False
         else:
             pieces.append(word)
+            option = word.startswith("-")
     return pieces
