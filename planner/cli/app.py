@@ -21,6 +21,7 @@ from planner.cli.calibrate_merge import merge_files
 from planner.cli.calibrate_network import measure_network
 from planner.cli.calibrate_run import fit_run
 from planner.cli.check import check
+from planner.cli.command import PlainCommand
 from planner.cli.compare import compare
 from planner.cli.emit import emit
 from planner.cli.exits import ANSWER, BUG, INTERRUPTED
@@ -48,8 +49,15 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return run_command
 
 
+HELP = """Plan the training of large models on clusters of unequal GPUs and networks.
+
+\b
+hetplan search CLUSTER MODEL -o plan.yaml   finds a plan and prints it
+hetplan emit plan.yaml -o run/              writes what launches it
+"""
+
 app = typer.Typer(
-    help="Plan the training of large models on clusters of unequal GPUs and networks.",
+    help=HELP,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
@@ -67,7 +75,7 @@ for _name, _command in (
     ("probe", probe),
     ("schema", schema),
 ):
-    app.command(_name)(_interruptible(_command))
+    app.command(_name, cls=PlainCommand)(_interruptible(_command))
 
 calibrate = typer.Typer(
     help="Write calibration files: measured constants and curves.",
@@ -82,7 +90,7 @@ for _name, _writer in (
     ("import", import_tables),
     ("merge", merge_files),
 ):
-    calibrate.command(_name)(_interruptible(_writer))
+    calibrate.command(_name, cls=PlainCommand)(_interruptible(_writer))
 app.add_typer(calibrate, name="calibrate")
 
 

@@ -10,7 +10,7 @@ import typer
 
 from planner.cli.files import require_writable
 from planner.cli.options import AsJson
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 from planner.errors import OutputError, Problem, SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -96,4 +96,7 @@ def _tell(found: Calibration, output: Path, as_json: bool) -> None:
     if as_json:
         show_document(calibrate_document(found, output))
         return
-    show(calibrated_section(found, output), then=f"hetplan search CLUSTER MODEL --calibration {output}")
+    show(
+        calibrated_section(found, output),
+        then=typed("hetplan", "search", "CLUSTER", "MODEL", "--calibration", output),
+    )

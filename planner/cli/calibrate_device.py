@@ -14,7 +14,7 @@ import typer
 from planner.cli.calibrate import EXAMPLE, Force
 from planner.cli.files import require_writable
 from planner.cli.options import AsJson, Precision, SequenceLength, choices, integers
-from planner.cli.output import show, show_document, warn
+from planner.cli.output import show, show_document, typed, warn
 from planner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def measure_device(
     """Measure the device of this machine.
 
     Kernels give the constants of its family; with a model, real layers at growing micro-batch give curves. An
-    output that exists is gone on with: points that it has are not measured again, unless --force is given.
+    output that exists is continued: points that it has are not measured again, unless --force is given.
     Ctrl-C and --minutes keep what was measured.
     """
     require_torch()
@@ -186,4 +186,7 @@ def _tell(
         show_document(device_document(told))
         return
     model = "MODEL" if request.model is None else "model.yaml"
-    show(*device_sections(told), then=f"hetplan search CLUSTER {model} --calibration {writer.path}")
+    show(
+        *device_sections(told),
+        then=typed("hetplan", "search", "CLUSTER", model, "--calibration", writer.path),
+    )

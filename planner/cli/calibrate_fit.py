@@ -12,7 +12,7 @@ import typer
 
 from planner.cli.calibrate import Force, require_new
 from planner.cli.options import AsJson
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def fit_constants(
     if as_json:
         show_document(fitted_document(found, calibration, output))
         return
-    then = f"hetplan validate --calibration {output}" if output else "add -o calibration.yaml to keep them"
+    then = "add -o calibration.yaml to keep them"
+    if output:
+        then = typed("hetplan", "validate", "--calibration", output)
     show(*fitted_sections(found, calibration, output), then=then)
 
 

@@ -11,7 +11,7 @@ import typer
 
 from planner.cli.calibrate import Force, require_new
 from planner.cli.options import AsJson
-from planner.cli.output import show, show_document, warn
+from planner.cli.output import show, show_document, typed, warn
 from planner.errors import Problem, SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: A
         return
     from planner.report.calibrated import calibrated_section
 
-    show(calibrated_section(found, output), then=f"hetplan show {output} --cluster CLUSTER --model MODEL")
+    show(
+        calibrated_section(found, output),
+        then=typed("hetplan", "show", output, "--cluster", "CLUSTER", "--model", "MODEL"),
+    )
 
 
 def _read(paths: list[Path]) -> list[Calibration]:

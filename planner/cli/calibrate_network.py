@@ -17,7 +17,7 @@ from planner.cli.calibrate_device import Minutes, Output, before, budget_seconds
 from planner.cli.exits import BAD_INPUT
 from planner.cli.files import require_writable
 from planner.cli.options import AsJson, choices
-from planner.cli.output import show, show_document, warn
+from planner.cli.output import show, show_document, typed, warn
 from planner.errors import HetplanError, UsageError
 
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ def measure_network(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the networks inside a node, between the nodes of a pool, and across pools.
+    """Measure the networks inside nodes, within pools and across pools.
 
     Runs on every device under torchrun; the first process reads and writes the files. An output that exists is
-    gone on with: points that it has are not measured again, unless --force is given. Ctrl-C and --minutes keep
+    continued: points that it has are not measured again, unless --force is given. Ctrl-C and --minutes keep
     what was measured.
     """
     require_writable(output, EXAMPLE)
@@ -169,7 +169,7 @@ class _Record:
         if as_json:
             show_document(network_document(points, new, self.latest, self.path))
             return
-        then = f"hetplan search CLUSTER MODEL --calibration {self.path}"
+        then = typed("hetplan", "search", "CLUSTER", "MODEL", "--calibration", self.path)
         show(*network_sections(points, new, self.latest, self.path), then=then)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from planner.cli.inputs import Overrides, read_inputs
 from planner.cli.options import AsJson, ClusterFile
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from planner.spec.cluster import ClusterSpec
     from planner.spec.model import ModelSpec
 
-OptionalModel = Annotated[Path | None, typer.Argument(metavar="[MODEL]", help="Model file; optional.")]
+OptionalModel = Annotated[
+    Path | None, typer.Argument(metavar="[MODEL]", help="Model file (YAML, or a Hugging Face config.json).")
+]
 
 
 def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = False) -> None:
@@ -70,4 +72,4 @@ def _report(cluster: ClusterSpec, model: ModelSpec | None, warnings: list[str]) 
 
 
 def _next(cluster: Path, model: Path | None) -> str:
-    return f"hetplan search {cluster} {model or 'MODEL'} -o plan.yaml"
+    return typed("hetplan", "search", cluster, model or "MODEL", "-o", "plan.yaml")

@@ -9,7 +9,7 @@ import typer
 
 from planner.cli.inputs import read_calibration, warn_of_doubts, with_calibration
 from planner.cli.options import AsJson, CalibrationFile, PlanFiles
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 from planner.cli.saved import read_priced, warn_of_other_calibration
 from planner.errors import UsageError
 
@@ -32,7 +32,7 @@ Logs = Annotated[
     typer.Option(
         "--log",
         metavar="FILE",
-        help="Log of a run of the plan (our example, DeepSpeed, Megatron); repeatable, one a node.",
+        help="Log of a run of the plan (the emitted example, DeepSpeed, Megatron); repeatable, one for each node.",
     ),
 ]
 
@@ -44,7 +44,7 @@ def compare(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put plans side by side.
+    """Put plans side by side, or one plan next to a log of its run.
 
     Prints speed, memory, where the time goes, and what the plans decide differently. The first plan is the
     reference; all are priced anew by this version. With --log one plan is set against its run: step time, parts
@@ -72,7 +72,7 @@ def compare(
     from planner.report.understood import understood
 
     head = understood(first.cluster, first.model, constants)
-    following = with_calibration(f"hetplan explain {plans[0]}", calibration)
+    following = with_calibration(typed("hetplan", "explain", plans[0]), calibration)
     show(head, compare_section(contenders), then=following)
 
 
@@ -105,9 +105,9 @@ def _against_logs(
     if as_json:
         show_document(observed_document(seen, comparison, found))
     else:
-        again = f"hetplan compare {plans[0]} {' '.join(f'--log {path}' for path in logs)}"
-        measured = any(finding.commands for finding in found)
-        then = f"{again} --calibration calibration.yaml" if measured else None
+        given = [word for path in logs for word in ("--log", path)]
+        again = typed("hetplan", "compare", plans[0], *given, "--calibration", "calibration.yaml")
+        then = again if any(finding.commands for finding in found) else None
         show(observed_sections(seen, comparison, found), then=then)
 
 

@@ -26,13 +26,11 @@ Launcher = Annotated[
 ]
 ClusterNow = Annotated[
     Path | None,
-    typer.Option(
-        "--cluster", metavar="CLUSTER", help="Refuse a plan that was made for another cluster file."
-    ),
+    typer.Option("--cluster", metavar="FILE", help="Refuse a plan that was made for another cluster file."),
 ]
 ModelNow = Annotated[
     Path | None,
-    typer.Option("--model", metavar="MODEL", help="Refuse a plan that was made for another model file."),
+    typer.Option("--model", metavar="FILE", help="Refuse a plan that was made for another model file."),
 ]
 
 
@@ -51,8 +49,9 @@ def emit(
     which looks for faults on the nodes, and a README.
     """
     from planner.emit.cautions import cautions, installed_versions
+    from planner.emit.host_names import placeholders
+    from planner.emit.interface import LAUNCHERS, write_folder
     from planner.emit.interface import emit as files_of
-    from planner.emit.interface import write_folder
     from planner.report.document import emit_document
     from planner.report.emitted import emitted_section
     from planner.report.verdict import misfits
@@ -60,15 +59,16 @@ def emit(
     saved, scored = read_priced(plan, read_calibration(None))
     check_same_inputs(plan, saved, cluster, model)
     files = files_of(saved.plan, saved.cluster, saved.model, launcher)
+    unnamed = placeholders(saved.plan, saved.cluster) if LAUNCHERS[launcher].needs_names else ()
     write_folder(files, output, force)
     paths = [file.path for file in files]
     warnings = [
         *(f"does not fit: {line}" for line in misfits(scored.estimate)),
-        *cautions(saved.plan, saved.cluster, installed_versions(saved.plan.target)),
+        *cautions(saved.plan.target, installed_versions(saved.plan.target)),
     ]
     if as_json:
-        show_document(emit_document(saved.plan.target, output, paths, warnings))
+        show_document(emit_document(saved.plan.target, output, paths, warnings, unnamed))
     else:
         for line in warnings:
             warn(line)
-        show(emitted_section(saved.plan.target, output, paths), then=f"read {output / 'README.md'}")
+        show(emitted_section(saved.plan.target, output, paths, unnamed), then=f"read {output / 'README.md'}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from planner.cli.inputs import read_calibration, warn_of_doubts
 from planner.cli.options import AsJson, CalibrationFile, SavedPlan
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 from planner.cli.saved import considered_in, proof_in, read_priced, warn_of_other_calibration
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJso
         proof = proof_in(saved)
         show_document(explain_document(scored, saved.cluster, saved.model, proof, lost, around, binds))
     else:
-        show(*_report(saved, scored, constants, lost, around, binds), then=f"hetplan emit {plan} -o run/")
+        show(
+            *_report(saved, scored, constants, lost, around, binds),
+            then=typed("hetplan", "emit", plan, "-o", "run/"),
+        )
 
 
 def _report(

@@ -22,7 +22,7 @@ ObjectiveName = Annotated[
     typer.Option(
         "--objective",
         metavar="NAME",
-        help="What is least: time (a step), cost (price of a token) or energy (of a token, at board power).",
+        help="What to minimise: time (of a step), cost (of a token) or energy (of a token, at board power).",
     ),
 ]
 MaxCost = Annotated[
@@ -30,7 +30,7 @@ MaxCost = Annotated[
     typer.Option(
         "--max-cost-per-token",
         metavar="PRICE",
-        help="Only plans that take at most this price for a million tokens, in the cluster file's currency.",
+        help="Only plans that cost at most this for a million tokens, in the cluster file's currency.",
     ),
 ]
 MinSpeed = Annotated[

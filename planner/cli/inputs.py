@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.cli.options import choices
-from planner.cli.output import warn
+from planner.cli.output import typed, warn
 
 if TYPE_CHECKING:
     from planner.calibration import Calibration
@@ -89,7 +89,7 @@ def used_calibration(path: Path | None) -> UsedCalibration | None:
 
 def with_calibration(command: str, path: Path | None) -> str:
     """A command that goes on with the same calibration file."""
-    return command if path is None else f"{command} --calibration {path}"
+    return command if path is None else f"{command} {typed('--calibration', path)}"
 
 
 def overridden(model: ModelSpec, overrides: Overrides) -> ModelSpec:

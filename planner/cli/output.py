@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,18 +22,27 @@ WIDEST = 1000
 
 
 def show(*parts: RenderableType | None, then: str | None = None) -> None:
-    """Print the parts of a report on stdout, and what to type then; colour only on a terminal."""
+    """Print the parts of a report on stdout, and what to do then; colour only on a terminal.
+
+    ``then`` is a sentence, or a command as ``typed`` makes it.
+    """
     from rich.console import Console, Group
-    from rich.text import Text
+
+    from planner.report.command import Next
 
     group = Group(*(part for part in parts if part is not None))
     console = Console(markup=False, highlight=False, emoji=False, width=_width(group))
     with console.capture() as captured:
-        console.print(group)
+        console.print(group, crop=False)
         if then is not None:
-            console.print(Text.assemble(("Next: ", "bold"), then), soft_wrap=True)
+            console.print(Next(then), crop=False)
     text = captured.get()
     write(text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+
+
+def typed(*words: object) -> str:
+    """A command as one types it, with quotes around what the shell would take apart."""
+    return shlex.join(str(word) for word in words)
 
 
 def _width(group: RenderableType) -> int:

@@ -17,7 +17,7 @@ from planner.cli.options import (
     Precision,
     SequenceLength,
 )
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,9 +42,9 @@ def predict(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Price a plan written by hand.
+    """Predict step time and memory of a plan written by hand.
 
-    Prints its step time, throughput and memory, and whether it fits.
+    Prints its stages, throughput, where the time goes, memory by component, and whether it fits.
     """
     from planner.report.document import plan_document
 
@@ -58,7 +58,7 @@ def predict(
     else:
         show(
             *_report(scored, found_cluster, found_model, constants),
-            then=with_calibration(f"hetplan search {cluster} {model} -o plan.yaml", calibration),
+            then=with_calibration(typed("hetplan", "search", cluster, model, "-o", "plan.yaml"), calibration),
         )
 
 

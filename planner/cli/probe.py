@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.cli.files import require_writable
-from planner.cli.output import warn, write
+from planner.cli.output import typed, warn, write
 from planner.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -152,4 +152,4 @@ def _deliver(nodes: list[Node], hosts: tuple[Host, ...], name: str, output: Path
     if count:
         warn(f'{file}: {count} {"value is" if count == 1 else "values are"} assumed; look for "# assumed"')
     if output is not None:
-        write(f"Next: hetplan check {output}\n")
+        write(f"Next: {typed('hetplan', 'check', output)}\n")

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from planner.cli.app import app
+from planner.cli.command import needed
 from planner.cli.exits import MEANINGS
 from planner.report.dictionary import (
     BINDING,
@@ -102,21 +103,11 @@ def _keys(keys: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 def _command(name: str, command: Any) -> str:
     """Heading, usage, description and parameters of one command."""
-    usage = " ".join(["hetplan", name, *_needed(command), "[OPTIONS]"])
+    usage = " ".join(["hetplan", name, *needed(command), "[OPTIONS]"])
     text = inspect.cleandoc(command.help or "")
     return f"### {name}\n\n```\n{usage}\n```\n\n{text}\n\n" + table(
         ("", "meaning", "default"), _parameters(command)
     )
-
-
-def _needed(command: Any) -> Iterator[str]:
-    """Arguments, then options that must be given."""
-    for parameter in command.params:
-        if parameter.param_type_name == "argument":
-            yield parameter.metavar
-    for parameter in command.params:
-        if parameter.param_type_name == "option" and parameter.required:
-            yield f"{min(parameter.opts, key=len)} {parameter.metavar}"
 
 
 def _parameters(command: Any) -> Iterator[tuple[str, str, str]]:

@@ -17,7 +17,7 @@ class SchemaName(StrEnum):
     model = "model"
 
 
-WhichFile = Annotated[SchemaName, typer.Argument(metavar="FILE", help="cluster or model.")]
+WhichFile = Annotated[SchemaName, typer.Argument(metavar="FILE", help="Which file: cluster or model.")]
 
 
 def schema(name: WhichFile) -> None:

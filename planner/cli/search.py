@@ -23,7 +23,7 @@ from planner.cli.options import (
     choices,
     integers,
 )
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 from planner.cli.pareto import answer_front
 from planner.cli.saved import summary_of
 from planner.errors import OutputError
@@ -43,7 +43,8 @@ TargetName = Annotated[
     typer.Option(
         "--target",
         metavar="NAME",
-        help="Only plans for this runtime; without it all but flagscale, whose wider space takes minutes.",
+        help="Only plans for this runtime: deepspeed, megatron, torch or flagscale. Without it all but flagscale, "
+        "whose wider space takes minutes.",
     ),
 ]
 Top = Annotated[
@@ -52,7 +53,11 @@ Top = Annotated[
 Gap = Annotated[
     float,
     typer.Option(
-        "--gap", metavar="FRACTION", min=0.0, max=1.0, help="Stop within this fraction of the bound."
+        "--gap",
+        metavar="FRACTION",
+        min=0.0,
+        max=1.0,
+        help="Stop when the plan is proven this close to the best, as a fraction.",
     ),
 ]
 TimeLimit = Annotated[
@@ -103,7 +108,7 @@ def search(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest plan, or the cheapest, with a proof of how good it is.
+    """Find the fastest or cheapest plan, and prove how good it is.
 
     Prints what was understood, the plan, the families of plans that lost and why, and what to type next.
     Ctrl-C stops the search and keeps the best plan so far.
@@ -248,4 +253,4 @@ def _next(result: SearchResult, output: Path | None) -> str | None:
         return None
     if output is None:
         return "the same with -o plan.yaml to keep the plan"
-    return f"hetplan emit {output} -o run/"
+    return typed("hetplan", "emit", output, "-o", "run/")

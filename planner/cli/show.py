@@ -10,7 +10,7 @@ import typer
 
 from planner.cli.inputs import Overrides, read_calibration, read_inputs, warn_of_doubts, with_calibration
 from planner.cli.options import AsJson, CalibrationFile
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 from planner.cli.saved import proof_in, read_priced, warn_of_other_calibration
 from planner.errors import UsageError
 
@@ -65,7 +65,8 @@ def show_plan(
         show_document(plan_document("show", scored, saved.cluster, saved.model, proof_in(saved)))
     else:
         show(
-            *_report(saved, scored, constants), then=with_calibration(f"hetplan explain {plan}", calibration)
+            *_report(saved, scored, constants),
+            then=with_calibration(typed("hetplan", "explain", plan), calibration),
         )
 
 
@@ -93,7 +94,7 @@ def _show_calibration(path: Path, cluster: Path | None, model: Path | None, as_j
     show(
         *calibration_sections(found, path),
         coverage_section(rows, known_cluster, known_model) if rows and known_cluster else None,
-        then=f"hetplan search {cluster or 'CLUSTER'} {model or 'MODEL'} --calibration {path}",
+        then=typed("hetplan", "search", cluster or "CLUSTER", model or "MODEL", "--calibration", path),
     )
 
 

@@ -32,7 +32,7 @@ Sources = Annotated[
 ]
 Half = Annotated[
     str | None,
-    typer.Option("--half", metavar="NAME", help="Only the half of the models that is fitted or held-out."),
+    typer.Option("--half", metavar="NAME", help="Only one half of the models: fitted, or held-out."),
 ]
 Groups = Annotated[
     bool, typer.Option("--groups", help="Show every group of runs that differ in their plan only.")

@@ -10,15 +10,18 @@ from planner.emit.expressible import check_inputs
 from planner.emit.files import EmittedFile
 from planner.emit.flagscale import files as flagscale
 from planner.emit.folder import write_folder
+from planner.emit.host_names import holders, placeholders, readme
 from planner.emit.launchers.interface import LAUNCHERS, check_launcher, launcher_files
 from planner.emit.launchers.job import Job
 from planner.emit.megatron import files as megatron
+from planner.emit.readme_common import before_start
 from planner.emit.torch_native import files as torch_native
 from planner.errors import EmitError
 from planner.placement import Rank, agents, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
+from planner.spec.runs import expand_hosts
 
 __all__ = ["LAUNCHERS", "EmittedFile", "emit", "write_folder"]
 
@@ -61,7 +64,20 @@ def emit(
             f"launcher {launcher}: {plan.target} starts the nodes by its own runner",
             hint="leave out --launcher",
         )
+    if LAUNCHERS[launcher].needs_names:
+        files = _naming_hosts(files, plan, cluster)
     return tuple(sorted(files, key=lambda file: file.path))
+
+
+def _naming_hosts(
+    files: tuple[EmittedFile, ...], plan: Plan, cluster: ClusterSpec
+) -> tuple[EmittedFile, ...]:
+    """The README says which names are placeholders, ahead of how to start."""
+    names = placeholders(plan, cluster)
+    if not names:
+        return files
+    text = readme(names, holders(expand_hosts(names), files))
+    return tuple(before_start(file, text) if file.path == "README.md" else file for file in files)
 
 
 def _job(plan: Plan, cluster: ClusterSpec, model: ModelSpec, emitter: Emitter) -> Job:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from planner.emit.device_names import driver_names
 from planner.emit.files import EmittedFile
+from planner.emit.host_names import is_unnamed
 from planner.emit.launchers.job import Job
+from planner.emit.readme_common import PREFLIGHT
 from planner.emit.versions import tried_versions
 
 
 def preflight_files(job: Job) -> tuple[EmittedFile, ...]:
     """The script, and the devices that each pool's nodes must have."""
     tried = " ".join(f"{name}={version}" for name, version in tried_versions(job.target).items())
-    script = SCRIPT.replace("@TRIED@", tried)
+    unnamed = " ".join(pool.name for pool in job.pools if is_unnamed(pool))
+    script = SCRIPT.replace("@TRIED@", tried).replace("@UNNAMED@", unnamed)
     return (
         EmittedFile("preflight.sh", script, executable=True),
         EmittedFile("devices.txt", devices_table(job)),
@@ -30,13 +33,14 @@ def devices_table(job: Job) -> str:
 def readme() -> str:
     """How to use it."""
     return (
-        "## Before you start\n\n"
+        f"{PREFLIGHT}\n"
         "```sh\n./preflight.sh            # all nodes, over ssh from here\n"
         "./preflight.sh --local    # this node only\n```\n\n"
         "prints one line for each fault and exits with 1 when there is one: hosts that do not answer, GPUs that are "
-        "missing or of another kind, interfaces and RDMA devices of `env/` that are absent, versions that differ "
-        "between nodes, this folder missing or other elsewhere, the rendezvous port in use. It warns of versions that "
-        "were not tried.\n"
+        "missing or of another kind, interfaces and RDMA devices of `env/` that are absent, versions of Python, "
+        "PyTorch, CUDA, NCCL or the runtime that differ between nodes, this folder missing or other elsewhere, a "
+        "node that does not know the first one's name, the rendezvous port in use. It warns of versions that were "
+        "not tried, and of pools with different drivers.\n"
     )
 
 
@@ -48,6 +52,7 @@ SCRIPT = r"""#!/usr/bin/env bash
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 2
 TRIED="@TRIED@"
+UNNAMED="@UNNAMED@"
 PORT="${MASTER_PORT:-29500}"
 SYSFS="${SYSFS:-/sys}"
 
@@ -134,7 +139,7 @@ look_at_versions() {
   local python=${PYTHON:-} found
   if [[ -z $python ]]; then python=$(command -v python3 || command -v python); fi
   if ! found=$("${python:-python3}" - "$TRIED" 2>&1 <<'PYTHON'
-import os, platform, re, sys
+import importlib.util, os, platform, re, sys
 from importlib import metadata
 
 def megatron():
@@ -162,9 +167,18 @@ for entry in sys.argv[1].split():
         print("fault: MEGATRON_PATH does not name a checkout of Megatron-LM")
     else:
         print("fault:", name, "is not installed for Python", platform.python_version(), sys.executable)
+
+def cuda():
+    spec = importlib.util.find_spec("torch")
+    if spec and spec.origin:
+        text = open(os.path.join(os.path.dirname(spec.origin), "version.py")).read()
+        found = re.search(r"^cuda\b[^=]*= *'([^']+)'", text, re.M)
+        return found and found[1]
+
 nccl = next((v for v in map(version, ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")) if v), None)
-if nccl:
-    print("fact: nccl", nccl)
+for name, found in (("nccl", nccl), ("cuda", cuda())):
+    if found:
+        print("fact:", name, found)
 PYTHON
   ); then
     fault "Python does not run: ${found##*$'\n'}"
@@ -181,6 +195,24 @@ with socket.socket() as s:
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.bind(("", int(sys.argv[1])))' "$PORT" 2>/dev/null; then
     fault "port $PORT is in use, set MASTER_PORT to another"
+  fi
+}
+
+# All ranks meet at the first node, whose name every node has to know.
+look_at_rendezvous() {
+  local master=${MASTER_ADDR:-}
+  if [[ -z $master ]]; then master=$(awk '$1 == 0 { print $2 }' nodes.txt); fi
+  if command -v getent >/dev/null && ! getent ahosts "$master" >/dev/null; then
+    fault "the first node's name $master is not known here$(why "$master"), or set MASTER_ADDR"
+  fi
+}
+
+# why HOST: what is wrong with a name that is still as hetplan made it.
+why() {
+  local pool
+  pool=$(awk -v host="$1" '$1 !~ /^#/ && $2 == host { print $3; exit }' nodes.txt)
+  if [[ -n $pool && " $UNNAMED " == *" $pool "* && $1 =~ ^"$pool"-[0-9]+$ ]]; then
+    echo ": it is a placeholder, write the node's name into nodes.txt"
   fi
 }
 
@@ -204,6 +236,7 @@ look_here() {
   look_at_network "$pool"
   look_at_versions
   if [[ $node == 0 ]]; then look_at_port; fi
+  look_at_rendezvous
   look_at_folder
 }
 
@@ -232,7 +265,7 @@ reports=$(mktemp -d)
 trap 'rm -rf "$reports"' EXIT
 read -ra options <<<"${SSH_OPTIONS:-}"
 settings=(HETPLAN_FACTS=1 "MASTER_PORT=$PORT")
-for name in PYTHON MEGATRON_PATH; do
+for name in PYTHON MEGATRON_PATH MASTER_ADDR; do
   if [[ -n ${!name:-} ]]; then settings+=("$name=${!name}"); fi
 done
 folder=$(printf '%q' "${REMOTE_DIR:-$PWD}")
@@ -245,7 +278,7 @@ ask() {
   answer=$(ssh -o BatchMode=yes -o ConnectTimeout=10 "${options[@]}" "$2" "$command" </dev/null 2>&1)
   code=$?
   if [[ $code -eq 255 ]]; then
-    fault "cannot be reached: $(tail -n 1 <<<"$answer")"
+    fault "cannot be reached$(why "$2"): $(tail -n 1 <<<"$answer")"
   elif ! grep -qE '^(fact|fault): ' <<<"$answer"; then
     fault "gives no report: $(tail -n 1 <<<"$answer")"
   else
@@ -270,10 +303,12 @@ for host in "${hosts[@]}"; do
   done < <(grep -E '^(fault|warning): ' "$reports/$host")
 done
 
-# What must be the same everywhere, set against the first host that told it.
-for what in python torch deepspeed megatron nccl driver folder; do
+# compare WHAT HOST..: what the hosts tell must be what the first of them tells that tells it, which is left in `first`.
+compare() {
+  local what=$1 host value tried
   first="" first_host=""
-  for host in "${hosts[@]}"; do
+  shift
+  for host in "$@"; do
     value=$(sed -n "s/^fact: $what //p" "$reports/$host")
     if [[ -z $value ]]; then continue; fi
     if [[ -z $first ]]; then
@@ -291,7 +326,22 @@ for what in python torch deepspeed megatron nccl driver folder; do
       fi
     fi
   done
-done
+}
+
+for what in python torch cuda deepspeed megatron nccl folder; do compare "$what" "${hosts[@]}"; done
+
+# Devices of different age may need different drivers, those of one pool do not.
+first_pool="" first_driver=""
+while read -r pool; do
+  mapfile -t members < <(awk -v pool="$pool" '$1 !~ /^#/ && $3 == pool && !seen[$2]++ { print $2 }' nodes.txt)
+  compare driver "${members[@]}"
+  if [[ -z $first ]]; then continue; fi
+  if [[ -z $first_driver ]]; then
+    first_pool=$pool first_driver=$first
+  elif [[ $first != "$first_driver" ]]; then
+    echo "warning: driver is $first in pool $pool, $first_driver in pool $first_pool"
+  fi
+done < <(awk '$1 !~ /^#/ && !seen[$3]++ { print $3 }' nodes.txt)
 if [[ $faults -gt 0 ]]; then exit 1; fi
 echo "preflight: ${#hosts[@]} hosts, no fault"
 """

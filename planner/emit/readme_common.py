@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from planner import __version__
 from planner.emit.files import EmittedFile
@@ -12,6 +13,8 @@ from planner.spec.model import ModelSpec
 
 FILL_IN = "# EDIT:"
 """Marks a line of an environment file that the user has to complete."""
+PREFLIGHT = "## Before you start\n"
+"""Heading of the look at the nodes."""
 START = "## Start\n"
 """Heading of how to start a node by hand; sections of the launcher stand before it."""
 
@@ -100,6 +103,12 @@ def starting(launchers: Sequence[Agent], example_arguments: str) -> str:
             "ranks. Without a node rank the script starts all of them.\n"
         )
     return text
+
+
+def before_start(readme: EmittedFile, section: str) -> EmittedFile:
+    """A README with a section ahead of preflight and of how to start."""
+    following = PREFLIGHT if PREFLIGHT in readme.text else START
+    return replace(readme, text=readme.text.replace(following, f"{section}\n{following}", 1))
 
 
 def with_launcher(text: str, before: str, launcher: str) -> str:

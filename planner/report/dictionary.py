@@ -197,7 +197,8 @@ EMIT: dict[str, str] = {
     "target": "Runtime of the plan.",
     "folder": "Folder that was written.",
     "files": "Files in it.",
-    "warnings": "Where the plan does not fit, in words.",
+    "placeholder_hosts": "Hosts that the launcher needs and the cluster file does not name, in short form.",
+    "warnings": "Where the plan does not fit, and versions that were not tried, in words.",
 }
 ERRORS: dict[str, str] = {
     "runs": "How many runs the errors are of.",

@@ -152,7 +152,11 @@ def check_document(cluster: ClusterSpec, model: ModelSpec | None, warnings: Sequ
 
 
 def emit_document(
-    target: str, folder: PurePath, paths: Sequence[str], warnings: Sequence[str] = ()
+    target: str,
+    folder: PurePath,
+    paths: Sequence[str],
+    warnings: Sequence[str] = (),
+    placeholders: Sequence[str] = (),
 ) -> Document:
     """The answer of ``emit``."""
     return {
@@ -160,6 +164,7 @@ def emit_document(
         "target": target,
         "folder": str(folder),
         "files": list(paths),
+        "placeholder_hosts": list(placeholders),
         "warnings": list(warnings),
     }
 

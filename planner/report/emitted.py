@@ -14,14 +14,23 @@ SHOWN = 24
 """Files of one folder that are listed by name."""
 
 
-def emitted_section(target: str, folder: Path, paths: Sequence[str]) -> Group:
-    """The files by name, folders with many in one line."""
+def emitted_section(target: str, folder: Path, paths: Sequence[str], unnamed: Sequence[str] = ()) -> Group:
+    """The files by name, folders with many in one line; then hosts with placeholders for names."""
     inside: dict[str, list[str]] = {}
     for path in paths:
         parent, _, name = path.rpartition("/")
         inside.setdefault(parent, []).append(name)
     lines = [line for parent, names in sorted(inside.items()) for line in _lines(parent, names)]
-    return section(f"Wrote {count(len(paths), 'file')} for {target} to {folder}", bullets(lines))
+    heading = f"Wrote {count(len(paths), 'file')} for {target} to {folder}"
+    return section(
+        heading, bullets(lines), *([bullets([_placeholders(unnamed)], mark="!")] if unnamed else [])
+    )
+
+
+def _placeholders(names: Sequence[str]) -> str:
+    *others, last = names
+    listed = f"{', '.join(others)} and {last} are placeholders" if others else f"{last} is a placeholder"
+    return f"name the nodes before you start: {listed}"
 
 
 def _lines(parent: str, names: list[str]) -> list[str]:

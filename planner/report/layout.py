@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +18,7 @@ INDENT = 2
 
 def section(title: str, *parts: RenderableType) -> Group:
     """A heading with indented parts under it and an empty line after them."""
-    return Group(Text(title, style="bold"), *(indented(part) for part in parts), Text(""))
+    return Group(Text(title, style="bold"), *(Indented(part) for part in parts), Text(""))
 
 
 def warnings_section(lines: Iterable[str]) -> Group:
@@ -24,9 +26,24 @@ def warnings_section(lines: Iterable[str]) -> Group:
     return section("Warnings", bullets(lines, mark="!"))
 
 
-def indented(part: RenderableType) -> Padding:
-    """A part moved to the right by one level."""
-    return Padding(part, (0, 0, 0, INDENT))
+@dataclass(frozen=True, slots=True)
+class Indented:
+    """A part moved to the right by one level; unlike padding it cuts off nothing."""
+
+    part: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        """The part's lines behind blanks."""
+        inner = options.update(width=max(options.max_width - INDENT, 1), height=None)
+        for line in Segment.split_lines(console.render(self.part, inner)):
+            yield Segment(" " * INDENT)
+            yield from line
+            yield Segment.line()
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """What the part needs, and the blanks."""
+        inner = Measurement.get(console, options.update(width=max(options.max_width - INDENT, 1)), self.part)
+        return Measurement(inner.minimum + INDENT, inner.maximum + INDENT)
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> Table:

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from rich.console import Group
-from rich.text import Text
 
 from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
 from planner.logs.findings import Finding
 from planner.logs.values import Observed
+from planner.report.command import Command
 from planner.report.document import head
 from planner.report.keys import Document, Json
-from planner.report.layout import bullets, indented, pairs, section
+from planner.report.layout import Indented, bullets, pairs, section
 from planner.report.numbers import MISSING, count, duration, gib, percent, rate, significant, time_unit
 from planner.report.table import number, table, words
 
@@ -122,7 +122,7 @@ def _memory_rows(entry: MemoryDifference) -> Iterator[list[str]]:
 
 def _finding(finding: Finding) -> Group:
     """What the numbers say, and under it each command on a line of its own."""
-    return Group(bullets([finding.text]), *(indented(Text(command)) for command in finding.commands))
+    return Group(bullets([finding.text]), *(Indented(Command(command)) for command in finding.commands))
 
 
 def _whose(entry: PartDifference) -> str:

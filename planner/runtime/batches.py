@@ -9,7 +9,10 @@ Needs torch and nothing else of hetplan; a launch folder holds it as ``hetplan_r
 
 The weight of a micro-batch makes every sequence of the global batch count alike, provided that the loss
 is a mean over the sequences of the micro-batch and that sequences have equally many tokens. With torch's own
-DDP or FSDP2 it is ``micro.torch_weight``; ``plan.trainer_class(Trainer)`` is Hugging Face's with all this.
+DDP or FSDP2 it is ``micro.torch_weight``. Hugging Face's Trainer does all this in two lines::
+
+    arguments = TrainingArguments(**plan.trainer_arguments(), output_dir=folder)
+    trainer = plan.trainer_class(Trainer)(model=model, args=arguments, train_dataset=data)
 """
 
 from __future__ import annotations
@@ -145,10 +148,23 @@ class RankPlan:
 
         return PlannedPipeline
 
-    def trainer_class(self, trainer: type, seed: int | None = None) -> type:
-        """Hugging Face's Trainer with this plan's batches, for arguments with ``deepspeed=plan.deepspeed_config()``.
+    def trainer_arguments(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """What Hugging Face's TrainingArguments have to be given of this plan and of ``ds_config.json``."""
+        config = self.deepspeed_config(path)
+        return {
+            "deepspeed": config,
+            "per_device_train_batch_size": max(self.sizes),
+            "gradient_accumulation_steps": self.steps,
+            "max_grad_norm": config["gradient_clipping"],
+            "bf16": "bf16" in config,
+            "fp16": "fp16" in config,
+            "gradient_checkpointing": self.recompute == "full",
+        }
 
-        A ``seed`` shuffles the data set, alike in every pass.
+    def trainer_class(self, trainer: type, seed: int | None = None) -> type:
+        """Hugging Face's Trainer with this plan's batches and weights, for ``plan.trainer_arguments()``.
+
+        A ``seed`` shuffles the data set, in another way in each pass.
         """
         plan = self
 
@@ -156,12 +172,20 @@ class RankPlan:
             def __init__(self, *given: Any, **named: Any) -> None:
                 super().__init__(*given, **named)
                 # Trainer would weigh by the tokens of this rank's step, and no longer divide by its steps.
-                self.model_accepts_loss_kwargs = False
-                self.planned_weights = cycle(plan.weights)
+                self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = False
 
             def get_train_dataloader(self) -> DataLoader:
-                batches = PlannedBatches(plan, len(self.train_dataset), seed)
-                return DataLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
+                self.planned_weights = cycle(plan.weights)
+                return PlannedLoader(
+                    self.train_dataset,
+                    batch_sampler=PlannedBatches(plan, len(self.train_dataset), seed),
+                    collate_fn=self._get_collator_with_removed_columns(self.data_collator),
+                    num_workers=self.args.dataloader_num_workers,
+                    pin_memory=self.args.dataloader_pin_memory,
+                )
+
+            def get_total_train_batch_size(self, *_: Any) -> int:
+                return plan.global_batch
 
             def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
                 found = super().compute_loss(model, inputs, return_outputs=return_outputs)
@@ -171,6 +195,14 @@ class RankPlan:
                 return (found[0] * weight, found[1]) if return_outputs else found * weight
 
         return PlannedTrainer
+
+
+class PlannedLoader(DataLoader):  # type: ignore[misc]
+    """DataLoader that passes on which pass over the data begins, as Trainer tells it."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the pass over the data."""
+        self.batch_sampler.set_epoch(epoch)
 
 
 class PlannedBatches(Sampler):  # type: ignore[misc]

@@ -145,7 +145,7 @@ def test_emit_compares_the_files_at_hand(hetplan: Command, files: Path) -> None:
 def test_emit_warns_of_versions_and_of_hosts(
     hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both go to stderr, and into the JSON document."""
+    """Versions on stderr, placeholders under the files; both in the JSON document."""
     monkeypatch.setattr("planner.emit.cautions.installed_versions", lambda _: {"torch": "1.0"})
     assert (
         hetplan("search", "cluster.yaml", "model.yaml", "--target", "megatron", "-o", "plan.yaml").code == 0
@@ -153,9 +153,11 @@ def test_emit_warns_of_versions_and_of_hosts(
     done = hetplan("emit", "plan.yaml", "-o", "run")
     assert done.code == 0
     assert "torch 1.0 is installed here" in done.err
-    assert "pool fast: hosts are called fast-0 after the pool" in done.err
+    assert "fast-0" not in done.err
+    assert "  ! name the nodes before you start: fast-0 is a placeholder\n" in done.out
     found = json.loads(hetplan("emit", "plan.yaml", "-o", "run", "--force", "--json").out)
     assert any("torch 1.0" in line for line in found["warnings"])
+    assert found["placeholder_hosts"] == ["fast-0"]
 
 
 def test_help_names_every_launcher(hetplan: Command) -> None:

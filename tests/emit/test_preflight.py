@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from planner.emit.device_names import driver_names, product_labels
+from planner.spec.cluster import ClusterSpec
 from tests.emit.builders import cluster, group, plan, pool
-from tests.emit.launchers.stand_ins import SSH, TORCHRUN, folder_of, run
+from tests.emit.launchers.stand_ins import SSH, TORCHRUN, folder_of, run, three_nodes
 
 SMI = """#!/bin/bash
 # The devices of a node, without the one that is named as missing.
@@ -23,6 +24,7 @@ esac
 if [[ ${HOST_OF_SSH:-big-0} == "${OTHER_KIND_ON:-}" ]]; then names[1]="NVIDIA H100 PCIe"; fi
 driver=550.54
 if [[ ${HOST_OF_SSH:-} == "${OTHER_DRIVER_ON:-none}" ]]; then driver=535.10; fi
+if [[ ${HOST_OF_SSH:-} == "${OLD_DRIVER_ON:-none}" ]]; then driver=470.82; fi
 for index in "${!names[@]}"; do
   if [[ ${HOST_OF_SSH:-big-0}:$index != "${MISSING:-}" ]]; then echo "$index, ${names[index]}, $driver"; fi
 done
@@ -35,9 +37,20 @@ echo "fact: python 3.11.9"
 torch=2.13.0
 if [[ ${HOST_OF_SSH:-} == "${OTHER_TORCH_ON:-none}" ]]; then torch=2.12.1; fi
 echo "fact: torch ${ALL_TORCH:-$torch}+cu130"
+cuda=13.0
+if [[ ${HOST_OF_SSH:-} == "${OTHER_CUDA_ON:-none}" ]]; then cuda=12.8; fi
+echo "fact: cuda $cuda"
+nccl=2.28.3
+if [[ ${HOST_OF_SSH:-} == "${OTHER_NCCL_ON:-none}" ]]; then nccl=2.27.5; fi
+echo "fact: nccl $nccl"
 echo "fact: deepspeed 0.19.8"
 """
-STAND_INS = {"ssh": SSH, "nvidia-smi": SMI, "python-of-nodes": PYTHON, "torchrun": TORCHRUN}
+GETENT = """#!/bin/bash
+# Knows every name but one.
+[[ $1 == ahosts && $2 != "${UNKNOWN:-}" ]]
+"""
+PLACEHOLDER = "it is a placeholder, write the node's name into nodes.txt"
+STAND_INS = {"getent": GETENT, "ssh": SSH, "nvidia-smi": SMI, "python-of-nodes": PYTHON, "torchrun": TORCHRUN}
 
 
 def free_port() -> str:
@@ -74,11 +87,13 @@ def test_all_is_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "line"),
     [
-        ({"DEAD": "big-1"}, "big-1: cannot be reached: ssh: connect to host big-1 port 22: No route to host"),
+        ({"DEAD": "big-1"}, f"big-1: cannot be reached: {PLACEHOLDER}: ssh: connect to host big-1 port 22: "),
         ({"MISSING": "big-1:3"}, "big-1: GPU 3 is missing, the plan has A100-SXM-80GB"),
         ({"OTHER_KIND_ON": "small-0"}, "small-0: GPU 1 is NVIDIA H100 PCIe, the plan has T4"),
         ({"NO_CARD": "eth0"}, "small-0: network interface eth0 is missing"),
         ({"OTHER_TORCH_ON": "small-0"}, "small-0: torch is 2.12.1+cu130, on big-0 it is 2.13.0+cu130"),
+        ({"OTHER_CUDA_ON": "small-0"}, "small-0: cuda is 12.8, on big-0 it is 13.0"),
+        ({"OTHER_NCCL_ON": "small-0"}, "small-0: nccl is 2.27.5, on big-0 it is 2.28.3"),
         ({"OTHER_DRIVER_ON": "big-1"}, "big-1: driver is 535.10, on big-0 it is 550.54"),
         ({"PYTHON": "none-such"}, "big-0: Python does not run: "),
     ],
@@ -89,6 +104,56 @@ def test_one_fault(tmp_path: Path, environment: dict[str, str], line: str) -> No
     assert done.returncode == 1
     assert done.stdout.startswith(line)
     assert "no fault" not in done.stdout
+
+
+def test_pools_may_have_different_drivers(tmp_path: Path) -> None:
+    """A warning with both; the nodes of one pool may not."""
+    done = look(tmp_path, OLD_DRIVER_ON="small-0")
+    assert done.returncode == 0
+    assert done.stdout == (
+        "warning: driver is 470.82 in pool small, 550.54 in pool big\npreflight: 3 hosts, no fault\n"
+    )
+    both = look(tmp_path, OLD_DRIVER_ON="small-0", OTHER_DRIVER_ON="big-1")
+    assert both.returncode == 1
+    assert both.stdout.splitlines() == [
+        "big-1: driver is 535.10, on big-0 it is 550.54",
+        "warning: driver is 470.82 in pool small, 550.54 in pool big",
+    ]
+
+
+def named_cluster() -> ClusterSpec:
+    """The three nodes under names that their owner gave them."""
+    hosts = {"big": ("n1", "n2"), "small": ("n3",)}
+    whole = three_nodes()
+    return whole.model_copy(
+        update={"pools": tuple(pool.model_copy(update={"hosts": hosts[pool.name]}) for pool in whole.pools)}
+    )
+
+
+def test_placeholders_are_named_as_such(tmp_path: Path) -> None:
+    """A host that does not answer under the name that hetplan made up; a name of the user's is only dead."""
+    done = look(tmp_path, DEAD="big-0 small-0")
+    assert done.returncode == 1
+    assert [line.split(": ssh: ")[0] for line in done.stdout.splitlines()] == [
+        f"big-0: cannot be reached: {PLACEHOLDER}",
+        f"small-0: cannot be reached: {PLACEHOLDER}",
+    ]
+    folder_of(tmp_path / "named", "ssh", where=named_cluster())
+    done = look(tmp_path / "named", DEAD="n1", HOST_OF_SSH="big-0")
+    assert "n1: cannot be reached: ssh: " in done.stdout
+    assert "placeholder" not in done.stdout
+
+
+def test_the_rendezvous_is_known(tmp_path: Path) -> None:
+    """Every node has to find the first one; MASTER_ADDR may name it otherwise."""
+    done = look(tmp_path, "--local", "1", UNKNOWN="big-0")
+    assert done.returncode == 1
+    assert done.stdout == (
+        f"fault: the first node's name big-0 is not known here: {PLACEHOLDER}, or set MASTER_ADDR\n"
+    )
+    assert look(tmp_path, "--local", "1", UNKNOWN="big-0", MASTER_ADDR="10.0.0.1").returncode == 0
+    done = look(tmp_path, UNKNOWN="10.0.0.9", MASTER_ADDR="10.0.0.9")
+    assert done.stdout.count("the first node's name 10.0.0.9 is not known here, or set MASTER_ADDR\n") == 3
 
 
 def test_all_faults_at_once(tmp_path: Path) -> None:
@@ -206,3 +271,22 @@ def test_real_interpreter_tells_its_versions(tmp_path: Path) -> None:
             assert f"fact: {name} {metadata.version(name)}\n" in done.stdout
         except metadata.PackageNotFoundError:
             assert f"fault: {name} is not installed" in done.stdout
+
+
+def test_the_cuda_of_pytorch_is_told(tmp_path: Path) -> None:
+    """As its build says, without importing it; a build without CUDA tells none."""
+    place = tmp_path / "packages" / "torch"
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text("raise SystemExit('imported')\n")
+    for line, told in (("cuda: Optional[str] = '13.0'", True), ("cuda: Optional[str] = None", False)):
+        (place / "version.py").write_text(f"__version__ = '2.13.0'\n{line}\n")
+        done = look(
+            tmp_path,
+            "--local",
+            "0",
+            PYTHON=sys.executable,
+            PYTHONPATH=str(place.parent),
+            HETPLAN_FACTS="1",
+        )
+        assert ("fact: cuda 13.0\n" in done.stdout) == told
+        assert "fact: folder " in done.stdout

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from planner.emit.batch_table import table_text
+from planner.emit.interface import emit, write_folder
 from planner.placement import ranks
 from planner.plan import Plan
-from tests.emit.builders import cluster, group, plan, pool
+from tests.emit.builders import cluster, group, model, plan, pool
 
 torch = pytest.importorskip("torch")
 
@@ -175,6 +176,28 @@ def test_pipeline_class_sets_the_bounds(tmp_path: Path) -> None:
         planned(layers=[0] * 7)
 
 
+@pytest.mark.parametrize(("precision", "recompute"), [("bf16", "full"), ("fp16", "none"), ("fp32", "none")])
+def test_trainer_arguments(tmp_path: Path, precision: str, recompute: str) -> None:
+    """Every rank's arguments are of its own micro-batches and of the emitted configuration."""
+    chosen = plan("deepspeed", 1, [4], [uneven(1).stages[0].replicas], recompute=recompute)
+    write_folder(emit(chosen, CLUSTER, model(12, precision=precision)), tmp_path / "run")
+    found = [
+        load(tmp_path / "run" / "batches.json", rank).trainer_arguments(tmp_path / "run" / "ds_config.json")
+        for rank in range(3)
+    ]
+    assert [each.pop("deepspeed")["gradient_accumulation_steps"] for each in found] == [2, 2, 1]
+    assert [each.pop("gradient_accumulation_steps") for each in found] == [2, 2, 1]
+    assert [each.pop("per_device_train_batch_size") for each in found] == [3, 3, 2]
+    assert found == 3 * [
+        {
+            "max_grad_norm": 1.0,
+            "bf16": precision == "bf16",
+            "fp16": precision == "fp16",
+            "gradient_checkpointing": recompute == "full",
+        }
+    ]
+
+
 def test_trainer_class(tmp_path: Path) -> None:
     """A trainer gets this rank's batches, weighs the losses of training, and leaves those of evaluation alone."""
 
@@ -183,6 +206,10 @@ def test_trainer_class(tmp_path: Path) -> None:
 
         def __init__(self, train_dataset: list[int]) -> None:
             self.train_dataset, self.data_collator = train_dataset, sum
+            self.args = SimpleNamespace(dataloader_num_workers=0, dataloader_pin_memory=False)
+
+        def _get_collator_with_removed_columns(self, collator: Any) -> Any:
+            return collator
 
         def compute_loss(self, model: Any, inputs: int, return_outputs: bool = False) -> Any:
             return (inputs, model) if return_outputs else inputs
@@ -190,6 +217,7 @@ def test_trainer_class(tmp_path: Path) -> None:
     mine = loaded(tmp_path, uneven(3))[-1]
     made = mine.trainer_class(Trainer)(train_dataset=list(range(0, 240, 10)))
     assert made.model_accepts_loss_kwargs is False
+    assert made.get_total_train_batch_size(made.args) == mine.global_batch
     assert list(made.get_train_dataloader()) == [100 + 110, 110, 220 + 230, 230]
     training, evaluation = SimpleNamespace(training=True), SimpleNamespace(training=False)
     assert [made.compute_loss(training, 1, num_items_in_batch=9) for _ in range(3)] == [1.0, 0.0, 1.0]

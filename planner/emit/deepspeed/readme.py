@@ -85,8 +85,10 @@ def _own_script(plan: Plan) -> str:
             "is right "
             "when the loss is a mean over sequences of equal length. With a DataLoader, use "
             "`PlannedBatches(plan, len(data))` as `batch_sampler` and `plan.weights` in the same order. Under torch's "
-            "DDP or FSDP2 the factor is `micro.torch_weight`; `plan.trainer_class(Trainer)` is Hugging Face's "
-            "`Trainer` with these batches and weights.\n"
+            "DDP or FSDP2 the factor is `micro.torch_weight`.\n\n"
+            "With Hugging Face's `Trainer` all of this is two lines:\n\n```python\n"
+            'arguments = TrainingArguments(**plan.trainer_arguments(), output_dir="out")\n'
+            "trainer = plan.trainer_class(Trainer)(model=model, args=arguments, train_dataset=data)\n```\n"
         )
     return f"## Your own script\n\n```python\nfrom hetplan_runtime import load\n\n{call}```\n\n{note}"
 

@@ -20,13 +20,15 @@ class Launcher:
     files: Callable[[Job], tuple[EmittedFile, ...]]
     """Files beside launch.sh; may raise EmitError."""
     readme: Callable[[Job], str]
+    needs_names: bool = True
+    """False when it gives each node its place, whatever the hosts of nodes.txt are called."""
 
 
 LAUNCHERS: dict[str, Launcher] = {
     "torchrun": Launcher(lambda _: (), lambda _: ""),
     "deepspeed": Launcher(deepspeed.files, deepspeed.readme),
     "slurm": Launcher(slurm.files, slurm.readme),
-    "kubernetes": Launcher(kubernetes.files, kubernetes.readme),
+    "kubernetes": Launcher(kubernetes.files, kubernetes.readme, needs_names=False),
     "ssh": Launcher(ssh.files, ssh.readme),
 }
 """Every launcher; all of them run launch.sh on the nodes."""

@@ -1,0 +1,47 @@
+"""Nodes that the cluster file does not name: what a launch folder calls them, and what the user has to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from planner.emit.files import EmittedFile
+from planner.plan import Plan
+from planner.spec.cluster import ClusterSpec, PoolSpec
+from planner.spec.runs import compress_hosts, numbered_hosts
+
+WORD = re.compile(r"[\w.-]+")
+"""What may be a host's name in a file."""
+
+
+def is_unnamed(pool: PoolSpec) -> bool:
+    """True where hosts are called as hetplan calls them itself, after their pool."""
+    return pool.hosts == numbered_hosts(pool.name, len(pool.hosts))
+
+
+def placeholders(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
+    """Names that stand for the nodes of unnamed pools that the plan uses, in short form: ``fast-[0-3]``."""
+    used = {group.pool for stage in plan.stages for group in stage.replicas}
+    unnamed = (pool for pool in cluster.pools if pool.name in used and is_unnamed(pool))
+    return tuple(name for pool in unnamed for name in compress_hosts(pool.hosts))
+
+
+def holders(hosts: Sequence[str], files: Sequence[EmittedFile]) -> tuple[str, ...]:
+    """Files that start nodes by one of the hosts; batches.json and README.md name them for people only."""
+    wanted = set(hosts)
+    found = (file.path for file in files if wanted.intersection(WORD.findall(file.text)))
+    return tuple(sorted(path for path in found if not path.endswith((".json", ".md"))))
+
+
+def readme(names: Sequence[str], files: Sequence[str]) -> str:
+    """What to do before a start."""
+    return (
+        f"## Name the nodes first\n\n{_listed(names)}: placeholders in {_listed(files)}, made from the pools' names "
+        "because the cluster file names no hosts. Write the nodes' names into these files, or write them as `hosts:` "
+        "into the cluster file, search and emit again.\n"
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    *others, last = (f"`{word}`" for word in words)
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,0 +1,119 @@
+"""What each rank runs for many emitted folders in one start: Hugging Face's Trainer as a user's own script has it.
+
+``torchrun trainer_program.py FILE``, where FILE lists the runs. Each leaves its final weights and what Trainer logged.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+
+SEED = 0
+TOKENS = 16
+VOCABULARY = 64
+
+
+def main() -> None:
+    """Train every run in turn."""
+    # DeepSpeed would compile an optional collective for minutes before the first step.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist_backend="gloo")
+    for run in json.loads(Path(sys.argv[1]).read_text()):
+        train(Path(run["folder"]), Path(run["output"]), run)
+    torch.distributed.barrier()
+    # DeepSpeed's exit handlers would wait for ranks that have gone.
+    os._exit(0)
+
+
+def train(folder: Path, output: Path, run: dict[str, Any]) -> None:
+    """Train as ``run`` says and leave this rank's weights, and the first rank's log, in ``output``."""
+    plan = runtime_of(folder).load()
+    data = sequences(run["length"])
+    arguments = TrainingArguments(
+        **plan.trainer_arguments(),
+        output_dir=str(output),
+        use_cpu=True,
+        ddp_backend="gloo",
+        seed=SEED,
+        report_to=[],
+        disable_tqdm=True,
+        logging_steps=1,
+        per_device_eval_batch_size=2,
+        **run["arguments"],
+    )
+    trainer = plan.trainer_class(Trainer, run["shuffle"])(
+        model=network(run["dropout"]),
+        args=arguments,
+        train_dataset=data,
+        eval_dataset=data[: run["evaluated"]],
+        compute_loss_func=own_loss if run["own_loss"] else None,
+    )
+    trainer.train(resume_from_checkpoint=run["resume"])
+    output.mkdir(exist_ok=True)
+    torch.save(weights(trainer.model_wrapped.module), output / f"weights-{plan.rank}.pt")
+    (output / f"log-{plan.rank}.json").write_text(json.dumps(trainer.state.log_history))
+    trainer.model_wrapped.destroy()
+    del trainer
+    gc.collect()
+
+
+def runtime_of(folder: Path) -> Any:
+    """The folder's own ``hetplan_runtime.py``."""
+    spec = importlib.util.spec_from_file_location("hetplan_runtime", folder / "hetplan_runtime.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["hetplan_runtime"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def network(dropout: float) -> Any:
+    """A tiny GPT-2, the same wherever it is made; gradients of its wide weights are above the limit."""
+    set_seed(SEED)
+    shape = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=TOKENS,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        initializer_range=0.2,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return GPT2LMHeadModel(shape)
+
+
+def own_loss(outputs: Any, labels: Any, num_items_in_batch: int | None = None) -> Any:
+    """What the model's own loss is, as a function of a user's."""
+    assert num_items_in_batch is None
+    return torch.nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def sequences(count: int) -> list[dict[str, Any]]:
+    """Random tokens, the same for every count, with a column that Trainer has to leave out."""
+    generator = torch.Generator().manual_seed(SEED)
+    tokens = torch.randint(VOCABULARY, (count, TOKENS), generator=generator)
+    return [{"input_ids": row, "labels": row, "not_for_the_model": 0} for row in tokens]
+
+
+def weights(module: Any) -> dict[str, Any]:
+    """This rank's parameters, whole also where ZeRO 3 keeps a part of each."""
+    with deepspeed.zero.GatheredParameters(list(module.parameters())):
+        return {name: value.detach().float().clone() for name, value in module.named_parameters()}
+
+
+if __name__ == "__main__":
+    main()
