@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from planner.logs.trial import Trial
     from planner.logs.values import Observed
     from planner.plan_file import PlanFile
+    from planner.report.keys import Document
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan that ran, of at least two stages.")]
 Logs = Annotated[list[Path], typer.Option("--log", metavar="FILE", help="What it printed; may be repeated.")]
@@ -86,7 +87,7 @@ def _constant(saved: PlanFile, found: Trial) -> Calibration:
     return with_facts(own, run_facts(" ".join(["hetplan", *sys.argv[1:]])))
 
 
-def _document(found: Trial, stack: str, output: Path) -> dict[str, object]:
+def _document(found: Trial, stack: str, output: Path) -> Document:
     from planner.report.document import head
 
     return {
