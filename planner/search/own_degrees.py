@@ -1,14 +1,14 @@
 """A lower bound of pipelines whose stages choose their own degrees, so that any devices may stand behind any layers.
 
-In units of the rate R of all devices (layers of a micro-batch a second) let stage i hold L_i layers at the rate R_i: its
-busy seconds are L_i / R_i. With the busiest stage at b and ``once`` the sum over all p stages, 1F1B of m micro-batches
-ends no sooner than
+Of the rate R of all devices (layers of a micro-batch a second) let stage i have R_i for its L_i layers: it is busy for
+L_i / R_i seconds. With the busiest stage at b and ``once`` the sum over all p stages, 1F1B of m micro-batches ends no
+sooner than
 
     m b,    once + (m - 1) B + max(0, m - p) F,    and for m > p    2 once + (m - p - 1) b
 
 where F and B are the forward and the backward of the busiest stage (planner.cost.pipeline_end). Layers and rate in
-proportion may be moved to the busiest stage without making it, or ``once``, longer, until the others hold one layer each.
-They share what rate it leaves, best evenly:
+proportion may be moved to the busiest stage without making it, or ``once``, longer, until the others hold one layer
+each. They share what rate it leaves, best evenly:
 
     once >= b + (p - 1)^2 / (R - (L - p + 1) / b)
 

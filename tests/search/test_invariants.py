@@ -216,9 +216,10 @@ def test_a_target_that_expresses_more_is_never_slower(seed: int, narrow: str) ->
     """FlagScale runs every pipeline of one kind of device a stage, without interleaving, at least as fast.
 
     That is the whole of it: FlagScale has no interleaving, no stage of two kinds in its space, and no batch per device,
-    so the best plan of the other target is compared only where it has none of them, nor comes back to a node, nor stands
-    on pools of which only some share RDMA, where Megatron alone gives each group its own network. In fp16 gradients have
-    the same size everywhere; what differs otherwise (overlap) is in FlagScale's favour, or equal to Megatron's.
+    so the best plan of the other target is compared only where it has none of them, nor comes back to a node, nor
+    stands on pools of which only some share RDMA, where Megatron alone gives each group its own network. In fp16
+    gradients have the same size everywhere; what differs otherwise (overlap) is in FlagScale's favour, or equal to
+    Megatron's.
     """
     spec, model = small_problem(seed)
     limits = Limits(target=narrow, pp=(2, 3, 4))
