@@ -171,6 +171,22 @@ def place_stages(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec)
     )
 
 
+def split_nodes(placement: Placement) -> dict[tuple[str, int], int]:
+    """Nodes, (pool, number), whose ranks are not consecutive, and the stage that comes back to each first."""
+    before: tuple[str, int] | None = None
+    left: set[tuple[str, int]] = set()
+    found: dict[tuple[str, int], int] = {}
+    for stage, slots in enumerate(placement):
+        for slot in slots:
+            for number in range(slot.first_node, slot.first_node + slot.nodes):
+                node = slot.pool, number
+                if node != before and node in left:
+                    found.setdefault(node, stage)
+                left.add(node)
+                before = node
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     stage: int

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from planner.errors import PlanError, UsageError
-from planner.placement import place
+from planner.placement import place, split_nodes
 from planner.plan import Plan, ReplicaGroup
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.spec.yaml_file import Document, dotted
+from planner.stage_rules import ends_fault, joins_ends
 from planner.targets import Target, target
 from planner.topology import Topology
 
@@ -52,8 +53,9 @@ def target_faults(plan: Plan, model: ModelSpec) -> tuple[Fault, ...]:
         found += rule(plan, row)
     return (
         *found,
-        *_number_format(row, model),
+        *model_faults(row, model),
         *_kv_heads(plan, row, model),
+        *_tied_ends(plan, row, model),
         *_sequence_parallel(plan, row, model),
     )
 
@@ -113,12 +115,17 @@ def _precision(path: Path, group: ReplicaGroup, cluster: ClusterSpec, model: Mod
         )
 
 
-def _number_format(row: Target, model: ModelSpec) -> Iterator[Fault]:
-    wanted = model.training.precision
+def model_faults(row: Target, model: ModelSpec) -> Iterator[Fault]:
+    """What of the model the target does not train, whatever the plan."""
+    wanted, path = model.training.precision, ("target",)
     if wanted not in row.precisions:
-        yield Fault(
-            ("target",), f"{row.name} does not train in {wanted}, it can: {', '.join(row.precisions)}"
-        )
+        yield Fault(path, f"{row.name} does not train in {wanted}, it can: {', '.join(row.precisions)}")
+    if model.kind == "encoder" and row.encoders == "none":
+        yield Fault(path, f"{row.name} trains no encoders, expected a decoder")
+    usual = model.learned_positions > 0 and model.kv_heads == model.heads
+    if model.kind == "encoder" and row.encoders == "bert" and not usual:
+        what = "encoders with learned positions and without grouped-query attention only"
+        yield Fault(path, f"{row.name} trains {what}")
 
 
 def _tensor_parallel_shape(path: Path, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
@@ -138,6 +145,14 @@ def _kv_heads(plan: Plan, row: Target, model: ModelSpec) -> Iterator[Fault]:
             yield Fault((*path, "tp"), what)
 
 
+def _tied_ends(plan: Plan, row: Target, model: ModelSpec) -> Iterator[Fault]:
+    last = plan.pp - 1
+    if joins_ends(row, model):
+        wanted = ends_fault(plan.zero, plan.stages[0].replicas, plan.stages[last].replicas)
+        if wanted:
+            yield Fault(("stages", last, "replicas"), f"{row.name} with tied embeddings needs {wanted}")
+
+
 def _degrees(plan: Plan, row: Target) -> Iterator[Fault]:
     first = plan.stages[0].replicas[0].tp
     for path, group in _groups(plan):
@@ -147,6 +162,9 @@ def _degrees(plan: Plan, row: Target) -> Iterator[Fault]:
             )
         if row.tensor_parallel == "one-degree" and group.tp != first:
             yield Fault((*path, "tp"), f"{row.name} has one tp for all, expected {first}, got {group.tp}")
+        own = plan.stages[int(path[1])].replicas[0].tp
+        if row.tensor_parallel == "per-stage" and group.tp != own:
+            yield Fault((*path, "tp"), f"{row.name} has one tp in a stage, expected {own}, got {group.tp}")
 
 
 def _zero(plan: Plan, row: Target) -> Iterator[Fault]:
@@ -280,11 +298,24 @@ def _sequence_parallel(plan: Plan, row: Target, model: ModelSpec) -> Iterator[Fa
         yield Fault(path, f"tp {_listed(degrees)} must divide the sequence length {length}, expected false")
 
 
-def _placement(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
+def _placement(plan: Plan, cluster: ClusterSpec) -> tuple[Fault, ...]:
     try:
-        place(plan, cluster)
+        return node_faults(plan, cluster)
     except PlanError as error:
-        yield Fault(("stages",), f"more devices than the cluster has: {error.message}")
+        return (Fault(("stages",), f"more devices than the cluster has: {error.message}"),)
+
+
+def node_faults(plan: Plan, cluster: ClusterSpec) -> tuple[Fault, ...]:
+    """Nodes that the target cannot start; raises PlanError when the cluster has too few devices."""
+    placed = place(plan, cluster)
+    if not target(plan.target).hosts_once:
+        return ()
+    hosts = {pool.name: pool.hosts for pool in cluster.pools}
+    what = f"{plan.target} starts each node once, expected the stages on {{}} in a row"
+    split = split_nodes(placed).items()
+    return tuple(
+        Fault(("stages", stage), what.format(hosts[pool][number])) for (pool, number), stage in split
+    )
 
 
 def _paths(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:

@@ -12,6 +12,7 @@ BatchRule = Literal["equal", "per-device", "follows-dp"]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OffloadTo = Literal["none", "cpu", "nvme"]
+Encoders = Literal["any", "bert", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,12 @@ class Target:
     """True when the first and the last stage add up a tied embedding's gradients before they reduce any others."""
     copies_kv_heads: bool = True
     """True when devices of one replica may hold the same key/value head; else tp must divide their number."""
+    encoders: Encoders = "any"
+    """bert: with learned positions and without grouped-query attention only."""
+    joins_tied_ends: bool = False
+    """True when tied embeddings need one tp on the first and last stage, and with ZeRO 1 replicas that divide."""
+    hosts_once: bool = False
+    """True when a node is started once, so that its ranks must be consecutive."""
     unemitted_precisions: tuple[str, ...] = ()
     """Those of ``precisions`` that published runs have and launch folders have not: priced, never proposed."""
     offloading: Offloading = Offloading()
@@ -150,6 +157,7 @@ TARGETS: dict[str, Target] = {
             overlaps_reduction_always=True,
             network_per_group=True,
             sharding_optimizers=("adamw",),
+            encoders="bert",
             offloading=Offloading(optimizer_zero=(1,), in_pipeline=True),
         ),
         Target(
@@ -198,6 +206,9 @@ TARGETS: dict[str, Target] = {
             overlaps_reduction_always=True,
             network_per_group=False,
             sharding_optimizers=("adamw",),
+            encoders="none",
+            joins_tied_ends=True,
+            hosts_once=True,
         ),
     )
 }

@@ -43,6 +43,7 @@ MODEL = ModelSpec(
     vocab=100,
     training=TrainingSpec(sequence_length=128, global_batch=32, precision="fp16"),
 )
+UNTIED = MODEL.model_copy(update={"tied_embeddings": False})
 
 
 def group(**fields: Any) -> ReplicaGroup:

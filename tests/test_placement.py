@@ -10,7 +10,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
-from planner.placement import Rank, agents, place, ranks
+from planner.placement import Rank, agents, place, ranks, split_nodes
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.spec.cluster import ClusterSpec, GpuSpec, IntraNodeSpec, PoolSpec
 
@@ -127,6 +127,21 @@ def test_agents_cover_the_ranks_in_order(problem: tuple[ClusterSpec, Plan]) -> N
     flat = [(agent.host, device) for agent in launchers for device in agent.devices]
     assert flat == [(rank.host, rank.device) for rank in found]
     assert all(one.host != other.host for one, other in itertools.pairwise(launchers))
+
+
+@given(problems())
+def test_split_nodes_are_those_with_several_launchers(problem: tuple[ClusterSpec, Plan]) -> None:
+    """Each with the stage that comes back to it."""
+    spec, wanted = problem
+    found = placed(spec, wanted)
+    stages: dict[str, list[int]] = {}
+    for agent in agents(found):
+        stages.setdefault(agent.host, []).append(found[agent.first_rank].stage)
+    hosts = {pool.name: pool.hosts for pool in spec.pools}
+    split = split_nodes(place(wanted, spec)).items()
+    assert {hosts[pool][number]: stage for (pool, number), stage in split} == {
+        host: begun[1] for host, begun in stages.items() if len(begun) > 1
+    }
 
 
 def test_the_order_of_pools_does_not_matter() -> None:

@@ -9,10 +9,13 @@ from planner.plan import Offload, Plan, Stage
 from planner.plan_check import check_plan, faults
 from planner.spec.cluster import ClusterSpec, HostSpec
 from planner.spec.model import ModelSpec
-from tests.plans import CLUSTER, MODEL, group, plan, stage
+from tests.plans import CLUSTER, MODEL, UNTIED, group, plan, stage
 
 T4S = {"pool": "slow", "gpu": "T4"}
 UNEVEN = (group(share=10, steps=2), group(**T4S, share=6, steps=2))
+
+
+WIDE = stage(0, 5, group(tp=2))
 
 
 def paths(found: Plan, model: ModelSpec = MODEL) -> list[str]:
@@ -34,7 +37,8 @@ def paths(found: Plan, model: ModelSpec = MODEL) -> list[str]:
         plan(
             stage(0, 8, group(share=10, steps=3), group(**T4S, share=6, steps=2)), target="deepspeed", zero=3
         ),
-        plan(stage(0, 5, group(tp=2)), stage(5, 8, group(**T4S, count=4, share=8)), target="flagscale"),
+        plan(stage(0, 5), stage(5, 8, group(**T4S, count=4, share=8)), target="flagscale"),
+        plan(stage(0, 3), stage(3, 6), stage(6, 8, group(**T4S)), target="flagscale"),
         plan(stage(0, 8, group(tp=4, count=1, share=32))),
     ],
 )
@@ -117,6 +121,28 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
             "stages: more devices than the cluster has: pool fast",
         ),
         (plan(stage(0, 8, group(**T4S, tp=8, count=1, share=32))), "a node has 4 T4, tp 8 needs more"),
+        (
+            plan(
+                stage(0, 8, group(share=10, tp=2, steps=2), group(**T4S, share=6, steps=2)),
+                target="flagscale",
+            ),
+            "stages[0].replicas[1].tp: flagscale has one tp in a stage, expected 2, got 1",
+        ),
+        (
+            plan(WIDE, stage(5, 8, group(**T4S, count=4, share=8)), target="flagscale", zero=0),
+            "stages[1].replicas: flagscale with tied embeddings needs the same tp on the first and last stage, "
+            "got 2 and 1",
+        ),
+        (
+            plan(
+                stage(0, 5, group(count=3, share=8)), stage(5, 8, group(**T4S, share=12)), target="flagscale"
+            ),
+            "needs first and last stages whose replicas divide with ZeRO 1, got 3 and 2",
+        ),
+        (
+            plan(stage(0, 3, group(**T4S)), stage(3, 6), stage(6, 8, group(**T4S)), target="flagscale"),
+            "stages[2]: flagscale starts each node once, expected the stages on slow-0 in a row",
+        ),
     ],
 )
 def test_plans_that_break_a_rule(bad: Plan, message: str) -> None:
@@ -207,6 +233,36 @@ def test_offload_that_runs(good: Plan) -> None:
     check_plan(good, with_host(HostSpec(link_gBps=10, nvme_gBps=5)), MODEL)
     with pytest.raises(PlanError, match="not known how fast A100 reaches host memory, expected host: "):
         check_plan(good, with_host(None), MODEL)
+
+
+def test_stages_that_another_model_or_target_runs() -> None:
+    """Untied embeddings may stand on any degrees, and Megatron comes back to a node."""
+    check_plan(plan(WIDE, stage(5, 8, group(**T4S)), target="flagscale"), CLUSTER, UNTIED)
+    check_plan(plan(stage(0, 3, group(**T4S)), stage(3, 6), stage(6, 8, group(**T4S))), CLUSTER, MODEL)
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "message"),
+    [
+        ("flagscale", {"learned_positions": 128, "kv_heads": 8}, "flagscale trains no encoders"),
+        (
+            "megatron",
+            {"learned_positions": 128},
+            "megatron trains encoders with learned positions and without",
+        ),
+        (
+            "megatron",
+            {"kv_heads": 8},
+            "megatron trains encoders with learned positions and without grouped-query",
+        ),
+    ],
+)
+def test_encoders_that_the_target_does_not_train(target: str, changes: dict[str, int], message: str) -> None:
+    """Megatron's is BERT's; the others train all or none."""
+    model = MODEL.model_copy(update={"kind": "encoder", **changes})
+    with pytest.raises(PlanError, match=message):
+        check_plan(plan(stage(0, 8), target=target), CLUSTER, model)
+    check_plan(plan(stage(0, 8), target="torch"), CLUSTER, model)
 
 
 def test_key_value_heads_and_tensor_parallelism() -> None:

@@ -11,7 +11,7 @@ from planner.plan import Offload, Plan
 from planner.plan_file import load_plan, read_short
 from planner.spec.cluster import ClusterSpec, HostSpec
 from planner.spec.model import ModelSpec
-from tests.plans import CLUSTER, MODEL, group, plan, stage
+from tests.plans import CLUSTER, MODEL, UNTIED, group, plan, stage
 
 BIG = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": 48})})
 
@@ -75,7 +75,7 @@ stages:
   - {pool: fast, tp: 2, dp: 2, micro_batch: 4, recompute: none}
   - {pool: slow, dp: 4, micro_batch: 2}
 """
-    first, last = short(tmp_path, text).stages
+    first, last = short(tmp_path, text, model=UNTIED).stages
     assert (first.replicas[0].tp, first.dp, first.recompute) == (2, 2, "none")
     assert (last.replicas[0].tp, last.dp, last.recompute) == (1, 4, "full")
 

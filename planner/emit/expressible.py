@@ -9,7 +9,7 @@ import re
 
 from planner.errors import EmitError
 from planner.plan import Plan
-from planner.plan_check import listed, target_faults
+from planner.plan_check import listed, node_faults, target_faults
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import target
@@ -19,7 +19,7 @@ HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     """Raise EmitError unless the plan is one for this model and target that launch files can hold."""
-    found = target_faults(plan, model)
+    found = target_faults(plan, model) or node_faults(plan, cluster)
     if found:
         raise EmitError(listed(found))
     _check_number_format(plan, model)

@@ -9,7 +9,7 @@ from planner.cost.estimate import Estimator
 from planner.search.explorer import Explorer
 from planner.search.greedy import fastest, layered
 from planner.search.options import StageOptions
-from planner.search.space import Choice, Family, targets_of
+from planner.search.space import Choice, Family, offers, targets_of
 from planner.search.values import Advice, Limits, Scored, Silent
 from planner.targets import TARGETS
 
@@ -28,7 +28,7 @@ def advise(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Advice, 
     found = []
     proposed = {row.name for row in targets_of(limits)}
     for row in TARGETS.values():
-        if row.name not in proposed:
+        if row.name not in proposed and offers(row, estimator.model):
             advice = _advice(row.name, best, estimator, limits)
             if advice is not None:
                 found.append(advice)

@@ -16,6 +16,7 @@ from planner.cost.shape import Shape
 from planner.plan import ReplicaGroup
 from planner.search.counted import Counted, Crossing, Hops, Room, Speed
 from planner.search.options import StageOptions, fastest_ring
+from planner.search.own_degrees import OwnDegrees
 from planner.search.space import (
     MAX_INTERLEAVE,
     Choice,
@@ -57,7 +58,7 @@ class Bounds:
         """No plan of the family with at most ``depth`` stages is faster; infinite when it fits in no memory."""
         speeds = self.speeds(family)
         if family.dp is None:
-            return self._device_seconds_bound(speeds, family.micro_batches)
+            return self._own_degrees(family).least(depth)
         if not self._holds(speeds, depth):
             return float("inf")
         free = Hops(inner_seconds=0.0, outer_seconds=0.0)
@@ -70,7 +71,7 @@ class Bounds:
         """
         speeds = self.speeds(family)
         if family.dp is None:
-            return self._device_seconds_bound(speeds, family.micro_batches)
+            return self._own_degrees(family).bound(depth)
         if not self._holds(speeds, depth):
             return float("inf")
         free = [Hops(inner_seconds=0.0, outer_seconds=0.0)] * len(speeds)
@@ -140,10 +141,8 @@ class Bounds:
         host = stages.pricer.host_seconds(kind)
         return Hops(*(host + (value if value < float("inf") else 0.0) for value in least))
 
-    def _device_seconds_bound(self, speeds: tuple[Speed, ...], steps: int) -> float:
-        """Where each stage has its own degrees: all devices at their best, without a ramp."""
-        rate = sum(speed.slots / speed.layer_seconds for speed in speeds)
-        return steps * self._work_layers(speeds) / rate if rate else float("inf")
+    def _own_degrees(self, family: Family) -> OwnDegrees:
+        return OwnDegrees(self.speeds(family), self.estimator.model.layers, family.micro_batches)
 
     def _work_layers(self, speeds: tuple[Speed, ...]) -> float:
         ends = ((item.first_seconds + item.last_seconds) / item.layer_seconds for item in speeds)
@@ -190,7 +189,8 @@ class Bounds:
         ]
         free = Room(free_bytes=float("inf"), layer_bytes=1.0, activation_bytes=0.0)
         slots = float(kind.devices)
-        priced = [(group, self._of_group(family, kind, group, slots, free)) for group in groups]
+        held = [group for group in groups if self._room(family, group).layers(1)]
+        priced = [(group, self._of_group(family, kind, group, slots, free)) for group in held]
         found = [(group.devices, speed) for group, speed in priced if speed is not None]
         best = min((devices * speed.layer_seconds for devices, speed in found), default=None)
         if best is None:
@@ -200,6 +200,8 @@ class Bounds:
             kind=kind.key,
             slots=float(kind.devices),
             layer_seconds=best,
+            forward_seconds=min(devices * speed.forward_seconds for devices, speed in found),
+            backward_seconds=min(devices * speed.backward_seconds for devices, speed in found),
             tail_seconds=0.0,
             most_layers=model.layers,
             room=free,
@@ -236,6 +238,8 @@ class Bounds:
             kind=kind.key,
             slots=slots,
             layer_seconds=layer_seconds,
+            forward_seconds=micro.forward_seconds,
+            backward_seconds=micro.backward_seconds,
             first_seconds=ends[0],
             last_seconds=ends[1],
             tail_seconds=pricer.tail_seconds(shape, group, fastest),

@@ -127,8 +127,9 @@ def _elsewhere(best: Scored, found: BestSearch) -> Iterator[Alternative]:
     """A fast plan on all devices, and the best plan met on pools beyond those of the answer."""
     if found.goal.objective != "time":
         quick = Explorer(found.on(_largest(found)), found.limits, Silent()).quick()
-        if quick is not None:
-            yield _dearer("for speed", quick, best, found)
+        whole = None if quick is None else found.on_the_whole(quick)
+        if whole is not None:
+            yield _dearer("for speed", whole, best, found)
     own = frozenset() if found.home is None else frozenset(pool for pool, _ in found.home.devices)
     for pools, scored in found.met.items():
         if not pools <= own:
@@ -141,7 +142,6 @@ def _largest(found: BestSearch) -> SubCluster:
 
 def _dearer(family: str, scored: Scored, best: Scored, found: BestSearch) -> Alternative:
     """A plan that lost by the objective, priced where it would run."""
-    scored = Scored(plan=scored.plan, estimate=found.estimator.estimate(scored.plan))
     objective = found.goal.objective
     least = value_of(best.estimate, objective)
     more = f"{value_of(scored.estimate, objective) / least - 1:+.0%}" if least else "not free"

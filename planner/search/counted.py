@@ -57,6 +57,10 @@ class Speed:
     """What the embedding adds to a micro-batch."""
     last_seconds: float
     """What the head adds to a micro-batch."""
+    forward_seconds: float = 0.0
+    """The part of ``layer_seconds`` before the backward, at least."""
+    backward_seconds: float = 0.0
+    """The rest, at least."""
 
 
 @dataclass(frozen=True, slots=True)

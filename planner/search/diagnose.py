@@ -9,6 +9,7 @@ from planner.calibration import ASSUMED_STACK
 from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.estimate import Estimator
 from planner.cost.memory import OPTIMIZER_BYTES
+from planner.plan_check import model_faults
 from planner.search.baselines.building import best_of, missing_bytes
 from planner.search.baselines.even import equal_batches, even_pipelines
 from planner.search.explorer import Explorer
@@ -17,6 +18,7 @@ from planner.search.space import usable_kinds
 from planner.search.values import Diagnosis, Limits, Scored, Silent
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
+from planner.targets import target
 from planner.units import format_count, gib_from_bytes
 
 MAX_FACTOR = 64
@@ -27,10 +29,16 @@ def diagnose(estimator: Estimator, limits: Limits) -> Diagnosis:
     """The causes, the nearest miss and the hints for a problem without a plan."""
     nearest = _nearest_miss(estimator)
     return Diagnosis(
-        causes=tuple(_causes(estimator)),
+        causes=(*_untrained(estimator.model, limits), *_causes(estimator)),
         nearest_miss=_describe(nearest) if nearest else "no plan can be formed",
         hints=tuple(_hints(estimator, limits)),
     )
+
+
+def _untrained(model: ModelSpec, limits: Limits) -> Iterator[str]:
+    """What of the model the target asked for does not train."""
+    if limits.target is not None:
+        yield from (fault.what for fault in model_faults(target(limits.target), model))
 
 
 def _causes(estimator: Estimator) -> Iterator[str]:

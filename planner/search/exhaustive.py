@@ -13,12 +13,14 @@ from planner.calibration import ASSUMED, Calibration
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan_check import faults
 from planner.search.space import (
     Composition,
     Family,
     compositions,
     divisors,
     interleavings,
+    offers,
     splits_sequence,
     targets_of,
     tp_degrees,
@@ -35,7 +37,7 @@ from planner.topology import Kind
 def exhaustive(
     cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED, limits: Limits | None = None
 ) -> Scored | None:
-    """The fastest of all plans that fit; None when there is none."""
+    """The fastest of all plans that fit and that their target runs; None when there is none."""
     limits = limits or Limits()
     estimator = Estimator(cluster, model, calibration)
     best: Scored | None = None
@@ -44,7 +46,8 @@ def exhaustive(
             estimate = estimator.estimate(plan)
         except PlanError:
             continue
-        if estimate.fits and (best is None or estimate.step_seconds < best.estimate.step_seconds):
+        faster = best is None or estimate.step_seconds < best.estimate.step_seconds
+        if estimate.fits and faster and not faults(plan, cluster, model):
             best = Scored(plan=plan, estimate=estimate)
     return best
 
@@ -52,7 +55,7 @@ def exhaustive(
 def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
     """All plans of all targets that the limits allow."""
     for row in targets_of(limits):
-        if estimator.model.training.precision not in row.offered_precisions:
+        if not offers(row, estimator.model):
             continue
         offered = [item for item in row.recomputes if limits.recompute is None or item in limits.recompute]
         for zero in (0, 1, 2, 3):

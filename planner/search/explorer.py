@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -167,15 +168,24 @@ class Explorer:
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
         tries: dict[tuple[str, str, int | None, int | None], int] = {}
-        for bound, _, item in sorted(self._heap, key=lambda entry: entry[:2]):
-            if not isinstance(item, Family) or bound >= self.incumbent:
-                continue
-            for family in uniform(item, self.limits, self.estimator.model, self.view(item).kinds):
-                key = (family.target, family.network, family.tp, family.dp)
-                if tries.get(key, 0) < QUICK_TRIES and not self.out_of_time:
-                    found = self._greedy(family)
-                    tries[key] = QUICK_TRIES if found else tries.get(key, 0) + 1
+        for bound, _, family in sorted(self._uniform(), key=lambda entry: entry[:2]):
+            key = (family.target, family.network, family.tp, family.dp)
+            if bound < self.incumbent and tries.get(key, 0) < QUICK_TRIES and not self.out_of_time:
+                found = self._greedy(family)
+                tries[key] = QUICK_TRIES if found else tries.get(key, 0) + 1
         self._refine()
+
+    def _uniform(self) -> Iterator[tuple[float, int, Family]]:
+        """Families on the heap with their bound, those of own degrees as their parts with the same ones everywhere."""
+        for bound, number, item in self._heap:
+            if not isinstance(item, Family):
+                continue
+            view = self.view(item)
+            for family in uniform(item, self.limits, self.estimator.model, view.kinds):
+                if family is not item:
+                    possible = depths(family, self.limits, self.estimator.model, view.kinds)
+                    bound = view.bounds.family_bound(family, max(possible, default=1))
+                yield bound, number, family
 
     def _greedy(self, family: Family) -> bool:
         """Offer quick plans at a few depths; False when none fits."""

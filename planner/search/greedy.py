@@ -21,6 +21,9 @@ from planner.search.values import Limits, Scored
 ALL_ORDERS = 24
 """Orders of the kinds along the pipeline that are tried where it matters."""
 
+MOST_ORDERS = 1000
+"""Orders that are looked at, where the target does not start all of them."""
+
 FEW_ORDERS = 2
 """Orders that are tried to see whether it matters."""
 
@@ -66,11 +69,11 @@ def _orders(stages: StageOptions) -> Iterator[list[int]]:
     filled = [_filled(stages, preferred) for preferred in (ranked, by_memory)]
     enough = [counts for counts in filled if sum(counts.values()) == depth]
     seen = set()
-    for orders in zip(*(permutations(counts) for counts in enough), strict=False):
+    for orders in islice(zip(*(permutations(counts) for counts in enough), strict=False), MOST_ORDERS):
         for order, counts in zip(orders, enough, strict=True):
             for one_way in (order, order[::-1]):
                 slots = tuple(index for index in one_way for _ in range(counts[index]))
-                if slots not in seen:
+                if slots not in seen and stages.obeys(slots, stages.estimator.cluster):
                     seen.add(slots)
                     yield list(slots)
 

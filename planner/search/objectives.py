@@ -92,10 +92,10 @@ class BestSearch(Ladder):
         if explorer.best is not None:
             self._offer(explorer.best, rung.sub)
 
-    def _offer(self, scored: Scored, sub: SubCluster) -> None:
+    def _offer(self, found: Scored, sub: SubCluster) -> None:
         """Take a plan if it is better where it will run: on the whole cluster."""
-        scored = Scored(plan=scored.plan, estimate=self.estimator.estimate(scored.plan))
-        if not scored.estimate.fits or not meets(scored.estimate, self.goal):
+        scored = self.on_the_whole(found)
+        if scored is None or not scored.estimate.fits or not meets(scored.estimate, self.goal):
             return
         value, pools = (
             value_of(scored.estimate, self.goal.objective),

@@ -27,6 +27,8 @@ from planner.search.space import (
     usable_kinds,
 )
 from planner.search.values import Limits
+from planner.spec.cluster import ClusterSpec
+from planner.stage_rules import ends_fault, joins_ends, nodes_once
 from planner.targets import Recompute
 from planner.topology import Kind, Topology
 
@@ -199,15 +201,6 @@ class StageOptions:
         ]
         return min(item.seconds - item.host_seconds for item in micro)
 
-    def large_parts(self, option: Option, kind: Kind) -> int:
-        """Nodes of a kind that an option fills by more than a half: no other such part fits there."""
-        found = 0
-        for group in self.compositions[option.composition]:
-            if (group.pool, group.gpu) == kind.key:
-                whole, rest = divmod(group.count, kind.per_node // group.tp)
-                found += whole + (2 * rest * group.tp > kind.per_node)
-        return found
-
     def sends(self, first: int, last: int) -> Sends:
         """Least seconds of a send between two compositions."""
         key = (first, last)
@@ -217,6 +210,44 @@ class StageOptions:
                 self.compositions[first], self.compositions[last], size, self.estimator
             )
         return self._sends[key]
+
+    @property
+    def joins_ends(self) -> bool:
+        """True when the first and last stage must be able to hold one tied embedding."""
+        return self.choice.depth > 1 and joins_ends(self.pricer.target, self.estimator.model)
+
+    def joined(self, first: int, last: int) -> bool:
+        """True when stages of these compositions can hold a tied embedding as the first and the last."""
+        groups = self.compositions
+        return not ends_fault(self.choice.family.zero, groups[first], groups[last])
+
+    def obeys(self, slots: Sequence[int], cluster: ClusterSpec) -> bool:
+        """True when the target starts stages of these compositions on the cluster, [stage]."""
+        joined = not self.joins_ends or self.joined(slots[0], slots[-1])
+        return joined and self.nodes_once(slots, cluster)
+
+    def nodes_once(self, slots: Sequence[int], cluster: ClusterSpec) -> bool:
+        """True when the stages can be placed so that the target starts all their nodes."""
+        chosen = [self.compositions[index] for index in slots]
+        try:
+            return nodes_once(self.pricer.target, chosen, cluster)
+        except PlanError:
+            return False
+
+    @cached_property
+    def lone_pools(self) -> frozenset[str]:
+        """Pools of one node, where the target starts a node once."""
+        pools = self.estimator.cluster.pools if self.pricer.target.hosts_once else ()
+        return frozenset(pool.name for pool in pools if len(pool.hosts) == 1)
+
+    def footprint(self, composition: int) -> tuple[tuple[str, str, int, int, int], ...]:
+        """All that decides where a stage stands: whole nodes, devices of a part of one, and devices, by kind."""
+        found = []
+        for group in self.compositions[composition]:
+            per_node = self.topology.kind(group.pool, group.gpu).per_node // group.tp
+            whole, rest = divmod(group.count, per_node)
+            found.append((group.pool, group.gpu, whole, rest * group.tp, group.devices))
+        return tuple(found)
 
     def plan(self, chosen: list[Option]) -> Plan:
         """The plan of one option per stage, in stage order."""

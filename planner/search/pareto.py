@@ -137,10 +137,10 @@ class FrontSearch(Ladder):
         self.finished += 1
         self.without_plan += cutoff == rung.most_seconds
 
-    def _keep(self, scored: Scored, gap: float) -> bool:
+    def _keep(self, found: Scored, gap: float) -> bool:
         """Take a point, unless it breaks the goal; of two on the same devices the faster one stays."""
-        scored = Scored(plan=scored.plan, estimate=self.estimator.estimate(scored.plan))
-        if not meets(scored.estimate, self.goal):
+        scored = self.on_the_whole(found)
+        if scored is None or not meets(scored.estimate, self.goal):
             return False
         key = frozenset(devices_of(scored.plan).items())
         point = Point(scored=scored, gap=gap, value=value_of(scored.estimate, self.goal.objective))

@@ -41,7 +41,9 @@ class _Node:
 
 
 def score(estimator: Estimator, stages: StageOptions, chosen: list[Option]) -> Scored | None:
-    """The estimate of a choice of options; None when it cannot be placed or does not fit."""
+    """The estimate of a choice of options; None when it cannot be placed or started, or does not fit."""
+    if not stages.obeys([option.composition for option in chosen], estimator.cluster):
+        return None
     plan = stages.plan(chosen)
     try:
         estimate = estimator.estimate(plan)
@@ -205,6 +207,10 @@ class OpenChoice:
         if key in self._seen:
             return True
         self._seen.add(key)
+        slots = [option.composition for option in chosen]
+        if not self.stages.nodes_once(slots, self.scorer.cluster):
+            model.cut_places(slots)
+            return False
         scored = score(self.scorer, self.stages, chosen)
         self._offer(scored)
         if scored is not None:

@@ -9,9 +9,11 @@ from planner.cost.compute import model_flops
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import Devices, price_per_hour, watts
 from planner.cost.values import Estimate
+from planner.errors import PlanError
+from planner.plan_check import node_faults
 from planner.search.explorer import Explorer
 from planner.search.subclusters import SubCluster, ladder
-from planner.search.values import Goal, Limits, Objective, Reporter, Silent
+from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
 from planner.units import flops_from_tflops
 
 SLICE = 4
@@ -137,6 +139,15 @@ class Ladder:
         if sub.cluster is self.estimator.cluster:
             return self.estimator
         return Estimator(sub.cluster, self.estimator.model, self.estimator.calibration)
+
+    def on_the_whole(self, scored: Scored) -> Scored | None:
+        """A plan of a sub-cluster where it will run; None when the target cannot start its nodes there."""
+        try:
+            if node_faults(scored.plan, self.estimator.cluster):
+                return None
+            return Scored(plan=scored.plan, estimate=self.estimator.estimate(scored.plan))
+        except PlanError:
+            return None
 
     def explore(self, estimator: Estimator, cutoff_seconds: float, gap: float, left: int) -> Explorer:
         """The finished search for a step below the cutoff, one of ``left`` that share the remaining time."""

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from planner.plan import ReplicaGroup
+from planner.plan_check import model_faults
 from planner.search.values import Limits
 from planner.spec.model import ModelSpec
 from planner.targets import TARGETS, Recompute, Target, target
@@ -80,12 +81,17 @@ def usable_kinds(topology: Topology, model: ModelSpec) -> tuple[Kind, ...]:
     return tuple(kind for kind in topology.kinds if model.training.precision in kind.peak_flops)
 
 
+def offers(row: Target, model: ModelSpec) -> bool:
+    """True when the target trains the model and launch files for it can be written."""
+    return model.training.precision in row.offered_precisions and not any(model_faults(row, model))
+
+
 def recomputes_of(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute, ...]:
-    """Recomputations worth trying, none where the target lacks the number format.
+    """Recomputations worth trying, none where the target does not train the model.
 
     With flash attention the selective kind has nothing left to save.
     """
-    if model.training.precision not in row.offered_precisions:
+    if not offers(row, model):
         return ()
     found = tuple(item for item in row.recomputes if limits.recompute is None or item in limits.recompute)
     if model.training.attention == "flash" and "none" in found:

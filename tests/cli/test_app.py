@@ -74,6 +74,7 @@ SURFACE: dict[str, set[str]] = {
     | {"--output", "-o", "--cluster", "--fabric", "--largest-mib", "--minutes", "--device", "--force"}
     | {"--from-nccl-tests", "--link", "--operation", "--members"},
     "calibrate merge": JSON | {"--output", "-o", "--force"},
+    "calibrate run": JSON | {"--log", "--output", "-o", "--calibration", "--force"},
     "calibrate import": JSON | {"--layers", "--links", "--output", "-o", "--force"},
     "calibrate fit": JSON | {"--measured", "--source", "--half", "--output", "-o", "--force"},
 }

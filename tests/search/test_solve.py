@@ -163,6 +163,7 @@ def test_advice_names_the_feature() -> None:
     small = GpuSpec(name="V14", memory_gib=14, memory_bandwidth_gBps=900, tflops={"fp16": 125})
     spec = cluster(pool("a"), pool("b", "V14", nodes=2), gpus={"V14": small})
     model = gpt(32, 4096, 32, global_batch=256, sequence_length=2048)
+    model = model.model_copy(update={"tied_embeddings": False})
     found = search(spec, model, limits=Limits(target="megatron"))
     assert found.best is not None
     advice = {item.target: item for item in found.advice}

@@ -10,11 +10,10 @@ from typing import Any
 from planner.emit.files import EmittedFile
 from planner.emit.flagscale.meshes import host_types, meshes
 from planner.emit.flagscale.readme import readme
-from planner.emit.flagscale.rules import check_hosts, check_settings
+from planner.emit.flagscale.rules import check_settings
 from planner.emit.flagscale.settings import Sections, settings
 from planner.emit.launch import MASTER_PORT, on_sockets
 from planner.emit.network import JobNetwork, job_network, pool_environment
-from planner.errors import EmitError
 from planner.placement import Agent, agents, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
@@ -27,10 +26,8 @@ ENTRY = "./flagscale/train/train_gpt.py"
 
 def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:
     """Every file of the folder."""
-    _check(plan, model)
     everyone = ranks(plan, cluster)
     launchers = agents(everyone)
-    check_hosts([agent.host for agent in launchers])
     found = meshes(plan)
     sections = settings(plan, model, found)
     check_settings({key: value for part in sections.values() for key, value in part.items()}, plan.devices)
@@ -44,17 +41,6 @@ def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFi
         EmittedFile("launch.sh", SCRIPT, executable=True),
         EmittedFile("README.md", readme(plan, model, found, launchers, experiment)),
     )
-
-
-def _check(plan: Plan, model: ModelSpec) -> None:
-    """What FlagScale cannot be told by settings."""
-    if model.kind != "decoder":
-        raise EmitError(
-            "flagscale trains decoders with process meshes only", hint="search again with --target megatron"
-        )
-    for index, stage in enumerate(plan.stages):
-        if len({group.tp for group in stage.replicas}) > 1:
-            raise EmitError(f"stages[{index}]: flagscale needs one tp in a stage")
 
 
 def _nested(sections: Sections) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 Most are asserted by its ``pre_validate_args`` and ``post_validate_args``. The rule on sequence parallelism
 follows from how it cuts activations between meshes, that on stages beside replicas from a mistake in how it
-numbers the ranks there, that on hosts from its hostfile.
+numbers the ranks there.
 """
 
 from __future__ import annotations
@@ -28,16 +28,6 @@ def check_settings(given: Settings, world_size: int) -> None:
     _check_tensor(given, grids)
     _check_tied(given, grids)
     _check_recompute(given, grids)
-
-
-def check_hosts(hosts: Sequence[str]) -> None:
-    """Raise EmitError when a host comes twice: FlagScale's hostfile takes each once."""
-    twice = sorted({host for host in hosts if list(hosts).count(host) > 1})
-    if twice:
-        raise EmitError(
-            f"flagscale starts each host once, with consecutive ranks: {', '.join(twice)} holds separate runs of ranks",
-            hint="give stages whole nodes, or search again with --target megatron",
-        )
 
 
 def _grids(numbers: Sequence[int]) -> list[tuple[int, ...]]:

@@ -9,7 +9,6 @@ from planner.emit.megatron.network import group_networks
 from planner.emit.megatron.readme import readme
 from planner.emit.megatron.rules import check_arguments
 from planner.emit.network import job_network
-from planner.errors import EmitError
 from planner.placement import Rank, agents, by_pipeline, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
@@ -21,7 +20,6 @@ ENTRY = {"decoder": "pretrain_gpt.py", "encoder": "examples/bert/pretrain_bert.p
 
 def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:
     """Every file of the folder."""
-    _check(plan, model)
     everyone, pipelines_first = numbered(plan, cluster)
     sections = arguments(plan, model, pipelines_first)
     check_arguments([word for section in sections.values() for word in section], plan.devices)
@@ -65,17 +63,3 @@ def _program(model: ModelSpec, network_per_group: bool) -> Program:
         "  source ./args.sh",
     ]
     return Program(command=" ".join(words), prologue="\n".join(prologue), network_per_group=network_per_group)
-
-
-def _check(plan: Plan, model: ModelSpec) -> None:
-    """What Megatron cannot be told by arguments."""
-    policies = sorted({stage.recompute for stage in plan.stages})
-    if len(policies) > 1:
-        raise EmitError(
-            f"megatron has one recompute policy for all stages: the plan has {', '.join(policies)}"
-        )
-    if model.kind == "encoder" and (model.learned_positions == 0 or model.kv_heads != model.heads):
-        raise EmitError(
-            "megatron trains encoders with learned positions and without grouped-query attention only",
-            hint="search again with --target deepspeed",
-        )

@@ -12,7 +12,8 @@ and its critical path turns out longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import pulp
@@ -20,6 +21,7 @@ import pulp
 from planner.cost.schedule import Path
 from planner.search.milp.islands import IslandVariables
 from planner.search.milp.places import Places, State
+from planner.search.milp.rows import Entries, device_rows, node_rows, placed_alike, tied_rows, total
 from planner.search.milp.solver import TOLERANCE, Solved, relaxation, solve
 from planner.search.options import Option, StageOptions
 
@@ -64,12 +66,18 @@ class PipelineModel:
         self.islands = IslandVariables(self.stages, self.options, self.take)
         self._one_option_per_stage()
         self._every_layer_once()
-        self._no_device_twice()
+        taken = self._all()
+        self._add(device_rows(self.stages, taken))
         self._places()
         self._crosses_a_slow_link()
-        self._no_node_twice()
+        self._add(node_rows(self.stages, taken, self._fresh))
+        self._add(chain(tied_rows(self.stages, taken), self.entries.rows()))
         self._durations()
         self._paths_of_one_stage()
+
+    def _add(self, rows: Iterable[pulp.LpConstraint]) -> None:
+        for row in rows:
+            self.problem += row
 
     def _one_option_per_stage(self) -> None:
         for variables in self.take:
@@ -79,24 +87,12 @@ class PipelineModel:
         total = self._sum((option.layers, variable) for _, option, variable in self._all())
         self.problem += total == self.stages.estimator.model.layers
 
-    def _no_device_twice(self) -> None:
-        """Replicas against room where all have one degree, devices otherwise."""
-        tp = self.stages.choice.family.tp
-        for kind in self.stages.topology.kinds:
-            used = [
-                (group.count * (1 if tp else group.tp), variable)
-                for _, option, variable in self._all()
-                for group in self.stages.compositions[option.composition]
-                if (group.pool, group.gpu) == kind.key
-            ]
-            if used:
-                self.problem += self._sum(used) <= (kind.replicas(tp) if tp else kind.devices)
-
     def _places(self) -> None:
         """Sends cost what the places of both ends say: a flow from state to state along the stages."""
         self.places = Places(
             self.stages, sorted({option.composition for row in self.options for option in row})
         )
+        self.entries = Entries(self.places)
         self.send: list[Linear] = [pulp.LpAffineExpression() for _ in range(self.depth)]
         self._fresh: dict[tuple[str, str], list[pulp.LpVariable]] = {}
         self._crossing: list[pulp.LpVariable] = []
@@ -112,6 +108,7 @@ class PipelineModel:
             state = self.places.entered(place)
             found.setdefault(state, []).extend(variables)
             self._count_fresh(state, variables)
+            self.entries.add(None, place, variables)
         return found
 
     def _flow(
@@ -134,6 +131,7 @@ class PipelineModel:
                 incoming.setdefault(place, []).append(edge)
                 found.setdefault(after, []).append(edge)
                 self._count_fresh(after, [edge])
+                self.entries.add(state[0], place, [edge])
                 if len(self.places.islands(state[0], place)) > 1:
                     self._crossing.append(edge)
             self.problem += pulp.lpSum(leaving) == pulp.lpSum(variables)
@@ -145,9 +143,7 @@ class PipelineModel:
     def _crosses_a_slow_link(self) -> None:
         """Plans on one island are another view's, so the pipeline leaves one somewhere, or a stage stands on two."""
         if self.stages.islands:
-            self.problem += (
-                self._sum_all((1, variable) for variable in self._crossing + self.islands.wide()) >= 1
-            )
+            self.problem += total((1, variable) for variable in self._crossing + self.islands.wide()) >= 1
 
     def _round_trip(self) -> None:
         """Interleaving sends from the last stage to the first."""
@@ -178,24 +174,6 @@ class PipelineModel:
         for option, variable in zip(self.options[stage], self.take[stage], strict=True):
             found.setdefault(self.places.of[option.composition], []).append(variable)
         return found
-
-    def _no_node_twice(self) -> None:
-        """Stages that fill nodes, and runs of stages that share one, need untouched nodes."""
-        for kind in self.stages.topology.kinds:
-            whole = [
-                (group.count // (kind.per_node // group.tp), variable)
-                for _, option, variable in self._all()
-                for group in self.stages.compositions[option.composition]
-                if (group.pool, group.gpu) == kind.key and group.count >= kind.per_node // group.tp
-            ]
-            fresh = [(1, variable) for variable in self._fresh.get(kind.key, [])]
-            if whole or fresh:
-                self.problem += self._sum_all(whole + fresh) <= kind.nodes
-            large = [
-                (count, x) for _, option, x in self._all() if (count := self.stages.large_parts(option, kind))
-            ]
-            if large:
-                self.problem += self._sum_all(large) <= kind.nodes
 
     def _durations(self) -> None:
         """Variables of their own keep the paths sparse."""
@@ -288,11 +266,6 @@ class PipelineModel:
     def _sum(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
         return pulp.LpAffineExpression([(variable, factor) for factor, variable in terms])
 
-    @staticmethod
-    def _sum_all(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
-        """Like ``_sum`` where a variable may occur twice."""
-        return pulp.lpSum(factor * variable for factor, variable in terms)
-
     def _all(self) -> list[tuple[int, Option, pulp.LpVariable]]:
         return [
             (stage, option, variable)
@@ -334,6 +307,11 @@ class PipelineModel:
             if count
         ]
         self.problem += self.end >= pulp.lpSum(terms) + self._tail(stage)
+
+    def cut_places(self, slots: Sequence[int]) -> None:
+        """The target does not start stages that stand where these compositions do, [stage]."""
+        self._relaxation = None
+        self.problem += placed_alike(self.stages, self._all(), slots)
 
     def cut_solution(self, chosen: list[Option], seconds: float, bound_seconds: float) -> None:
         """Exactly these options take ``seconds``; anything else at least ``bound_seconds``."""

@@ -71,6 +71,12 @@ class Places:
         place, taken = state
         return self._kind(place) if self._small(place) and taken == self._devices(place) else None
 
+    def lone_pools(self, place: int) -> frozenset[str]:
+        """Pools of one node that a place stands on; compositions of one place stand on the same pools."""
+        groups = self.stages.compositions[self.members[place][0]]
+        lone = self.stages.lone_pools
+        return frozenset(group.pool for group in groups if group.pool in lone)
+
     def sends(self, first: int, last: int) -> Sends:
         """The cheapest sends between compositions of two places."""
         key = (first, last)

@@ -106,11 +106,11 @@ def test_network_names_and_what_is_missing() -> None:
 
 
 REFUSED: list[tuple[Plan, dict[str, Any], str]] = [
-    (wide(), {"kind": "encoder", "learned_positions": 16}, "trains decoders"),
+    (wide(), {"kind": "encoder", "learned_positions": 16}, "trains no encoders, expected a decoder"),
     (
         wide(),
         {"tied_embeddings": True},
-        "tied embeddings need the same tp on the first and last stage: 4 and 2",
+        "tied embeddings needs the same tp on the first and last stage, got 4 and 2",
     ),
     (wide(recompute="selective"), {}, "recomputes none, full, got selective"),
     (
@@ -121,7 +121,7 @@ REFUSED: list[tuple[Plan, dict[str, Any], str]] = [
     (
         plan("flagscale", 1, [2, 2], [stage_of("A100", dp=3, batch=6), stage_of("T4", dp=2, batch=6)]),
         {"tied_embeddings": True},
-        "first and last stages whose replicas divide: 3 and 2",
+        "first and last stages whose replicas divide with ZeRO 1, got 3 and 2",
     ),
     (
         plan(
@@ -138,7 +138,7 @@ REFUSED: list[tuple[Plan, dict[str, Any], str]] = [
     (
         plan("flagscale", 0, [2, 2], [stage_of("A100", tp=2, dp=5, batch=5)] * 2),
         {},
-        "a-2 holds separate runs of ranks",
+        "flagscale starts each node once, expected the stages on a-2 in a row",
     ),
 ]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.emit.flagscale.rules import check_hosts, check_settings
+from planner.emit.flagscale.rules import check_settings
 from planner.errors import EmitError
 
 BASE: dict[str, Any] = {
@@ -101,10 +101,3 @@ def test_tied_widths_must_divide() -> None:
     settings = {**BASE, **changes, "micro_batch_size": 2, "global_batch_size": 12, "sequence_parallel": False}
     with pytest.raises(EmitError, match="whose replicas divide: 3 and 2"):
         check_settings(settings, 5)
-
-
-def test_hosts_stand_once() -> None:
-    """FlagScale's hostfile refuses a host that comes twice."""
-    check_hosts(["a", "b"])
-    with pytest.raises(EmitError, match="a holds separate runs"):
-        check_hosts(["a", "b", "a"])

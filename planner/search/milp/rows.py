@@ -1,0 +1,117 @@
+"""Rows of the ILP about devices and nodes, and about what a runtime demands of all stages together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pulp
+
+from planner.search.milp.places import Places
+from planner.search.options import Option, StageOptions
+from planner.topology import Kind
+
+Taken = Sequence[tuple[int, Option, pulp.LpVariable]]
+"""(stage, option, its variable) of all options of all stages."""
+
+
+def total(terms: Iterable[tuple[float, pulp.LpVariable]]) -> pulp.LpAffineExpression:
+    """The sum of factors times variables; a variable may occur twice."""
+    return pulp.lpSum(factor * variable for factor, variable in terms)
+
+
+def device_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]:
+    """No device twice: replicas against room where all have one degree, devices otherwise."""
+    tp = stages.choice.family.tp
+    for kind in stages.topology.kinds:
+        used = [
+            (group.count * (1 if tp else group.tp), variable)
+            for _, option, variable in taken
+            for group in stages.compositions[option.composition]
+            if (group.pool, group.gpu) == kind.key
+        ]
+        if used:
+            yield total(used) <= (kind.replicas(tp) if tp else kind.devices)
+
+
+def node_rows(
+    stages: StageOptions, taken: Taken, fresh: Mapping[tuple[str, str], list[pulp.LpVariable]]
+) -> Iterator[pulp.LpConstraint]:
+    """No node twice: stages that fill nodes, and runs of stages that share one, need untouched nodes.
+
+    ``fresh`` holds, for each kind, who begins such a run.
+    """
+    for kind in stages.topology.kinds:
+        whole = [
+            (group.count // (kind.per_node // group.tp), variable)
+            for _, option, variable in taken
+            for group in stages.compositions[option.composition]
+            if (group.pool, group.gpu) == kind.key and group.count >= kind.per_node // group.tp
+        ]
+        begun = [(1, variable) for variable in fresh.get(kind.key, [])]
+        if whole or begun:
+            yield total(whole + begun) <= kind.nodes
+        large = [(count, x) for _, option, x in taken if (count := _large_parts(stages, option, kind))]
+        if large:
+            yield total(large) <= kind.nodes
+
+
+def _large_parts(stages: StageOptions, option: Option, kind: Kind) -> int:
+    """Nodes that an option fills by more than a half: no other such part fits there."""
+    found = 0
+    for group in stages.compositions[option.composition]:
+        if (group.pool, group.gpu) == kind.key:
+            whole, rest = divmod(group.count, kind.per_node // group.tp)
+            found += whole + (2 * rest * group.tp > kind.per_node)
+    return found
+
+
+def tied_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]:
+    """Degrees of the first stage need degrees of the last that can hold the same embedding, and the reverse."""
+    if not stages.joins_ends:
+        return
+    first, last = (_by_degrees(stages, taken, stage) for stage in (0, stages.choice.depth - 1))
+    for these, others in ((first, last), (last, first)):
+        for one, variables in these.items():
+            partners = [x for other, found in others.items() if stages.joined(one, other) for x in found]
+            yield pulp.lpSum(variables) <= pulp.lpSum(partners)
+
+
+def _by_degrees(stages: StageOptions, taken: Taken, stage: int) -> dict[int, list[pulp.LpVariable]]:
+    """Variables of a stage by one of the compositions with the same tp and dp."""
+    named: dict[tuple[int, int], int] = {}
+    found: dict[int, list[pulp.LpVariable]] = {}
+    for number, option, variable in taken:
+        if number == stage:
+            groups = stages.compositions[option.composition]
+            degrees = groups[0].tp, sum(group.count for group in groups)
+            found.setdefault(named.setdefault(degrees, option.composition), []).append(variable)
+    return found
+
+
+class Entries:
+    """Where a runtime starts a node once, the pipeline comes into a pool of one node at most once.
+
+    Pools of several nodes need no row: stages that share a node of one kind of device are neighbours. Nodes that mix
+    kinds may still be left and entered again; such solutions are cut when they are found (``placed_alike``).
+    """
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self._entered: dict[str, list[pulp.LpVariable]] = {}
+
+    def add(self, before: int | None, place: int, variables: Sequence[pulp.LpVariable]) -> None:
+        """Remember who comes to ``place`` from ``before``, or begins there."""
+        known = frozenset() if before is None else self.places.lone_pools(before)
+        for pool in self.places.lone_pools(place) - known:
+            self._entered.setdefault(pool, []).extend(variables)
+
+    def rows(self) -> Iterator[pulp.LpConstraint]:
+        """One for each pool of one node."""
+        return (pulp.lpSum(variables) <= 1 for variables in self._entered.values())
+
+
+def placed_alike(stages: StageOptions, taken: Taken, slots: Sequence[int]) -> pulp.LpConstraint:
+    """No plan whose stages take the same parts of nodes as these compositions, [stage]."""
+    wanted = [stages.footprint(composition) for composition in slots]
+    alike = [x for stage, option, x in taken if stages.footprint(option.composition) == wanted[stage]]
+    return pulp.lpSum(alike) <= len(slots) - 1

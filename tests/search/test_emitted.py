@@ -1,0 +1,68 @@
+"""What the search proposes can be emitted, for every target."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.calibration import ASSUMED
+from planner.emit.interface import emit
+from planner.plan_check import check_plan
+from planner.search.solve import search
+from planner.search.values import Limits
+from planner.targets import TARGETS
+from tests.clusters import small_problem
+from tests.search.problems import Problem, with_constants, with_shapes
+from tests.search.variants import three_pools
+
+SEEDS = st.integers(0, 10**9)
+
+
+def plain(seed: int) -> Problem:
+    """Up to four devices of two kinds."""
+    return *small_problem(seed), ASSUMED
+
+
+def several_nodes(seed: int) -> Problem:
+    """Two or three pools, some of mixed nodes; embeddings tied."""
+    return *three_pools(seed), ASSUMED
+
+
+def reshaped(problem: Problem, seed: int) -> Problem:
+    """Decoders and encoders, with and without grouped queries, learned positions and tied embeddings."""
+    spec, model, calibration = problem
+    draw = random.Random(seed)
+    kv_heads = draw.choice([model.heads, 1, 2 if model.heads % 2 == 0 else 1])
+    length = model.training.sequence_length
+    changes = {
+        "kind": draw.choice(["decoder", "decoder", "encoder"]),
+        "kv_heads": kv_heads,
+        "learned_positions": draw.choice([0, length, 2 * length]),
+        "tied_embeddings": draw.random() < 0.7,
+        "gated_mlp": draw.random() < 0.3,
+    }
+    training = model.training.model_copy(update={"optimizer": draw.choice(["adamw", "adamw", "sgd"])})
+    return spec, model.model_copy(update={**changes, "training": training}), calibration
+
+
+def check(problem: Problem, asked: Limits) -> bool:
+    """The proposal passes the plan checker and every rule of the launch files; True where there is one."""
+    spec, model, calibration = problem
+    found = search(spec, model, calibration, asked, explain=False).best
+    if found is None:
+        return False
+    check_plan(found.plan, spec, model)
+    assert emit(found.plan, spec, model)
+    return True
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@given(SEEDS, st.sampled_from([plain, with_constants, with_shapes, several_nodes]))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_proposals_can_be_emitted(target: str, seed: int, problem: Callable[[int], Problem]) -> None:
+    """Random clusters and models, the best plan of each target."""
+    check(reshaped(problem(seed), seed), Limits(target=target))
