@@ -16,7 +16,7 @@ from planner.calibration import LayerPoint
 from planner.errors import UsageError
 from planner.measure.backend import DTYPES, LEAST_SECONDS, MOST_SECONDS, REPEATS, Backend, Mark
 from planner.measure.peak import kept_bytes
-from planner.measure.samples import sample
+from planner.measure.samples import BUSY, Sample, sample
 from planner.runtime.example_model import Layer, Shape
 from planner.spec.model import ModelSpec
 
@@ -68,13 +68,7 @@ class LayerBench:
         kept = self._kept_bytes(hidden, gradient)
         peak, reserved = self._peaks()
         layers = self._in_a_row(kept)
-        once = sum(self._reading(layers, hidden, gradient, 1))
-        passes = max(1, ceil(LEAST_SECONDS[self.backend.kind] / max(once, 1e-9)))
-        pairs: list[tuple[float, float]] = []
-        begin = time.perf_counter()
-        while len(pairs) < REPEATS and (len(pairs) < 3 or time.perf_counter() - begin < MOST_SECONDS):
-            pairs.append(self._reading(layers, hidden, gradient, passes))
-        forward, backward = (sample(each) for each in zip(*pairs, strict=True))
+        forward, backward = self._timed(layers, hidden, gradient)
         return LayerPoint(
             gpu=self.backend.name,
             model=self.model.name,
@@ -96,6 +90,22 @@ class LayerBench:
         depth = min(max(wanted, LEAST_DEPTH), MOST_DEPTH, self.model.layers)
         self._extend(depth)
         return self._layers[:depth]
+
+    def _timed(self, layers: Any, hidden: Any, gradient: Any) -> tuple[Sample, Sample]:
+        """Forward and backward through all layers; as many readings again, twice, while they differ much."""
+        once = sum(self._reading(layers, hidden, gradient, 1))
+        passes = max(1, ceil(LEAST_SECONDS[self.backend.kind] / max(once, 1e-9)))
+        pairs: list[tuple[float, float]] = []
+        for rounds in (1, 2, 3):
+            begin, least = time.perf_counter(), len(pairs) + 3
+            while len(pairs) < least or (
+                len(pairs) < rounds * REPEATS and time.perf_counter() - begin < MOST_SECONDS
+            ):
+                pairs.append(self._reading(layers, hidden, gradient, passes))
+            forward, backward = (sample(each) for each in zip(*pairs, strict=True))
+            if max(forward.spread, backward.spread) < BUSY:
+                break
+        return forward, backward
 
     def _reading(self, layers: Any, hidden: Any, gradient: Any, passes: int) -> tuple[float, float]:
         """Mean seconds of a forward, and of its backward, through all layers."""
