@@ -156,6 +156,14 @@ def _zero(plan: Plan, row: Target) -> Iterator[Fault]:
         yield Fault(("zero",), f"{row.name} runs ZeRO {_listed(allowed)} {pipeline}, got {plan.zero}")
 
 
+def _shard_size(plan: Plan, row: Target) -> Iterator[Fault]:
+    if plan.shard_size is not None and plan.zero not in row.hybrid_zero:
+        yield Fault(
+            ("shard_size",),
+            f"{row.name} shards over all replicas of a stage, expected none, got {plan.shard_size}",
+        )
+
+
 def _widths(plan: Plan, row: Target) -> Iterator[Fault]:
     first = plan.stages[0].dp
     for number, stage in enumerate(plan.stages):
@@ -307,6 +315,7 @@ def _listed(values: tuple[object, ...] | list[int]) -> str:
 _TARGET_RULES: tuple[Callable[[Plan, Target], Iterator[Fault]], ...] = (
     _degrees,
     _zero,
+    _shard_size,
     _widths,
     _batches,
     _follows_width,
