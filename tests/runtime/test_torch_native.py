@@ -63,7 +63,7 @@ def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     return "-".join([kind, f"zero{zero}", *special])
 
 
-def uneven(zero: int, **changes: Any) -> Case:
+def uneven(zero: int, *, shard_size: int | None = None, **changes: Any) -> Case:
     """Shares 5, 5, 2, 1 in 2, 2, 1 and 1 micro-batches."""
     replicas = (
         group("big", "A100", count=2, share=5, steps=2),
@@ -71,8 +71,9 @@ def uneven(zero: int, **changes: Any) -> Case:
         group("small", "T4", share=1),
     )
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
-    name = name_of("uneven", zero, changes)
-    return Case(name, plan("torch", zero, [3], [replicas]), model(13, layers=3, **changes))
+    name = name_of("hybrid" if shard_size else "uneven", zero, changes)
+    chosen = plan("torch", zero, [3], [replicas], shard_size=shard_size)
+    return Case(name, chosen, model(13, layers=3, **changes))
 
 
 def pipeline(zero: int, layers: list[int], steps: int, **changes: Any) -> Case:
@@ -114,6 +115,8 @@ CASES = [
     uneven(2, precision="bf16", optimizer="sgd"),
     uneven(2, precision="fp16"),
     uneven(3, optimizer="sgd", kind="encoder", learned_positions=16, head_transform=True),
+    *(uneven(zero, shard_size=2, optimizer=optimizer) for zero in (1, 2, 3) for optimizer in LR),
+    uneven(3, shard_size=2, precision="bf16"),
     pipeline(0, [3, 1], steps=3, optimizer="sgd"),
     pipeline(3, [1, 3], steps=1, precision="bf16"),
     pipeline(1, [1, 3], steps=3, tied_embeddings=False),
