@@ -71,12 +71,16 @@ def _sharding(plan: Plan) -> str:
     """How states are dealt, where that is not over all replicas."""
     if plan.shard_size is None:
         return ""
-    held = {1: "optimizer states", 2: "optimizer states and gradients", 3: "parameters, gradients and optimizer states"}
+    held = {
+        1: "optimizer states",
+        2: "optimizer states and gradients",
+        3: "parameters, gradients and optimizer states",
+    }
     copies = plan.stages[0].dp // plan.shard_size
     return (
         "## Hybrid sharding\n\n"
-        f"Each {plan.shard_size} consecutive replicas share one copy of the {held[plan.zero]}, so there are {copies} copies "
-        "in a stage. Between the copies gradients are added up once, in the last micro-batch of a step "
+        f"Each {plan.shard_size} consecutive replicas share one copy of the {held[plan.zero]}, so there are {copies} "
+        "copies in a stage. Between the copies gradients are added up once, in the last micro-batch of a step "
         "(`shard_size` in `batches.json`; FSDP2 on the meshes `copy` and `shard`).\n"
     )
 
