@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.calibration import ASSUMED, Calibration, LinkPoint
+from planner.cost.binding import binding
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.measured_curves import LinkCurves
@@ -243,6 +244,29 @@ def test_causes_add_up_to_the_step(zero: int) -> None:
     gained = slow.breakdown.gradient_sync_seconds - fast.breakdown.gradient_sync_seconds
     assert slow.step_seconds - fast.step_seconds == pytest.approx(gained)
     assert gained > 0
+
+
+def test_a_pipeline_in_groups() -> None:
+    """Each stage has its own groups and copies; its devices hold more, and nothing travels in a micro-batch."""
+    spec, model = four_nodes(), gpt(hidden=4096, heads=32, global_batch=64)
+    halves = (
+        Stage(first_layer=0, end_layer=12, replicas=(group("a", 16, share=4, steps=4),)),
+        Stage(first_layer=12, end_layer=24, replicas=(group("a", 16, share=4, steps=4),)),
+    )
+    plain = Plan(target="torch", zero=3, stages=halves)
+    estimator = Estimator(spec, model)
+    whole, grouped = (estimator.estimate(replace(plain, shard_size=size)) for size in (None, 8))
+    assert grouped.step_seconds < whole.step_seconds
+    assert [stage.copies_cross for stage in grouped.stages] == ["eth", "eth"]
+    for before, after in zip(whole.stages, grouped.stages, strict=True):
+        assert after.groups[0].memory.used_bytes > before.groups[0].memory.used_bytes
+
+
+def test_the_links_that_bind_are_those_of_the_copies() -> None:
+    """Gradients wait for the network between groups, gathers for the links inside them."""
+    model = gpt(hidden=4096, heads=32, global_batch=256)
+    links = binding(plan(3, 8, group("a", 32)), Estimator(four_nodes(), model)).links
+    assert [(link.traffic, link.path) for link in links] == [("gradients", "eth"), ("ZeRO gathers", "node")]
 
 
 def test_the_optimizer_updates_a_part_of_the_group() -> None:
