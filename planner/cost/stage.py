@@ -54,13 +54,11 @@ class Pricer:
         """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
         work = [self._work(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)]
-        ends = work
-        if ring.copies is not None:
-            # What adds up the copies hides under a replica's own backward.
-            ends = [
-                seconds + self.sync_seconds(shape, group, ring, item)
-                for seconds, group, item in zip(work, groups, micro, strict=True)
-            ]
+        # What reduces gradients at the end hides under a replica's own backward.
+        ends = [
+            seconds + self.sync_seconds(shape, group, ring, item)
+            for seconds, group, item in zip(work, groups, micro, strict=True)
+        ]
         slowest = max(range(len(groups)), key=lambda index: ends[index])
         if shape.zero >= 2 and len({group.steps for group in groups}) > 1:
             one = [self.micro_batch(shape, group, 1, ring) for group in groups]

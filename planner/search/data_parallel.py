@@ -151,7 +151,7 @@ class Shares:
 
         Few micro-batches are best but for the tiles of matrix products, so some more are tried.
         """
-        key = (kind.key, limit, ring.copies and ring)
+        key = (kind.key, limit, ring)
         if key not in self._alone_work:
             one, left = self._micro_seconds(kind, ring, limit)
             found = [_best_split(one, left, share, limit) for share in range(1, self.batch + 1)]
@@ -180,18 +180,21 @@ class Shares:
         return None if best is None else self._deal(used, best[2], [[best[1]]] * len(used))
 
     def _micro_seconds(self, kind: Kind, ring: Ring, limit: int) -> tuple[list[float], list[float]]:
-        """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences, and of adding up copies that it would not hide.
+        """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences, and of the reduction that it would not hide.
 
-        The latter is empty when there is one copy: what ends the step is then the same for all shares.
+        The latter is empty where all gradients are reduced by then: what ends the step is the same for all shares.
         """
-        if ring.copies is not None:
-            micro, group = self._of_groups(kind, ring, limit), self._group(kind, 1, 1, 1)
-            left = [self.pricer.sync_seconds(self._shape(1), group, ring, item) for item in micro]
-            return [item.seconds for item in micro], left
-        if self.choice.zero < 2:
-            # Nothing travels before the end of the step.
-            return _alone_seconds(self.pricer, *kind.key, self.choice.recompute, self._longest())[:limit], []
-        return [item.seconds for item in _micro_batches(self.pricer, kind, self._shape(1), ring, limit)], []
+        if self.choice.zero >= 2 and ring.copies is None:
+            return [
+                item.seconds for item in _micro_batches(self.pricer, kind, self._shape(1), ring, limit)
+            ], []
+        if self.choice.zero >= 2:
+            micro = self._of_groups(kind, ring, limit)
+        else:  # nothing travels before the end of the step
+            micro = _alone(self.pricer, *kind.key, self.choice.recompute, self._longest())[:limit]
+        shape, group = self._shape(1), self._group(kind, 1, 1, 1)
+        left = [self.pricer.sync_seconds(shape, group, ring, item) for item in micro]
+        return [item.seconds for item in micro], left
 
     def _of_groups(self, kind: Kind, ring: Ring, limit: int) -> list[MicroBatch]:
         """Micro-batches of 1, 2, ... sequences: whatever adds up the copies does not change them."""
@@ -211,8 +214,8 @@ class Shares:
         if not most:
             return 0.0
         if kind.key not in self._rates:
-            alone = _alone_seconds(self.pricer, *kind.key, self.choice.recompute, self._longest())
-            rates = ((index + 1) / seconds for index, seconds in enumerate(alone))
+            alone = _alone(self.pricer, *kind.key, self.choice.recompute, self._longest())
+            rates = ((index + 1) / micro.seconds for index, micro in enumerate(alone))
             self._rates[kind.key] = list(accumulate(rates, max))
         return self._rates[kind.key][most - 1]
 
@@ -283,8 +286,8 @@ def _split_seconds(one: Sequence[float], share: int, steps: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def _alone_seconds(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, limit: int) -> list[float]:
-    """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences through the whole model without any traffic."""
+def _alone(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, limit: int) -> list[MicroBatch]:
+    """Micro-batches of 1, 2, ... ``limit`` sequences through the whole model without any traffic."""
     shape = Shape(
         chunks=(pricer.model.layers,),
         stage=0,
@@ -296,7 +299,7 @@ def _alone_seconds(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, li
     )
     alone = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
     kind = pricer.topology.kind(pool, gpu)
-    return [item.seconds for item in _micro_batches(pricer, kind, shape, alone, limit)]
+    return _micro_batches(pricer, kind, shape, alone, limit)
 
 
 def _micro_batches(pricer: Pricer, kind: Kind, shape: Shape, ring: Ring, limit: int) -> list[MicroBatch]:
