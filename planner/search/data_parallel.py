@@ -87,15 +87,15 @@ class Shares:
         ]
         return self.batch / sum(rates) if all(rates) else float("inf")
 
-    def plan(self, way: tuple[int, ...]) -> Plan | None:
-        """The fastest shares of these devices; None when some device cannot hold its part."""
+    def plan(self, way: tuple[int, ...], cutoff_seconds: float = float("inf")) -> Plan | None:
+        """The fastest shares of these devices; None when some device cannot hold its part or none beats the cutoff."""
         used = [(kind, count) for kind, count in zip(self.kinds, way, strict=True) if count]
         most = [self.most_sequences(kind, self._sharing(way)) for kind, _ in used]
         if not all(most):
             return None
         groups = tuple(self._group(kind, count, 1, 1) for kind, count in used)
         ring = ring_alone(groups, self.estimator, self.choice.target, self.choice.shard_size)
-        if not ring.connected:
+        if not ring.connected or self.bound(way) + self._least_tail(used, most, ring) >= cutoff_seconds:
             return None
         dealt = self._lock_step(used, most, ring) if self.choice.zero >= 2 else self._alone(used, most, ring)
         if dealt is None:
@@ -111,6 +111,13 @@ class Shares:
             zero=self.choice.zero,
             shard_size=self.choice.shard_size,
             stages=(stage,),
+        )
+
+    def _least_tail(self, used: list[tuple[Kind, int]], most: list[int], ring: Ring) -> float:
+        """Seconds that follow the last backward at least: the largest micro-batch hides most of them."""
+        return min(
+            self.pricer.tail_seconds(self._shape(1), self._group(kind, 1, limit, 1), ring)
+            for (kind, _), limit in zip(used, most, strict=True)
         )
 
     def _sharing(self, way: tuple[int, ...]) -> int:
