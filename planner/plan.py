@@ -123,6 +123,11 @@ class Plan:
     target: str
     zero: int
     """ZeRO stage of the data-parallel groups; 1 is Megatron's distributed optimizer."""
+    shard_size: int | None = None
+    """Replicas of a stage that share one copy of what ZeRO shards (hybrid sharding); None: all of them.
+
+    Consecutive replicas form such a group.
+    """
     stages: tuple[Stage, ...]
     interleave: int = 1
     """Chunks of layers per device (virtual pipeline stages); 1 is plain 1F1B."""
@@ -134,6 +139,7 @@ class Plan:
             raise PlanError("a plan needs at least one stage")
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"zero: expected 0, 1, 2 or 3, got {self.zero}")
+        self._check_shard_size()
         end = 0
         for index, stage in enumerate(self.stages):
             if stage.first_layer != end:
@@ -144,10 +150,27 @@ class Plan:
         if self.interleave < 1 or min(stage.layers for stage in self.stages) < self.interleave:
             raise PlanError(f"interleave {self.interleave} needs at least as many layers in every stage")
 
+    def _check_shard_size(self) -> None:
+        if self.shard_size is None:
+            return
+        if self.zero == 0:
+            raise PlanError(f"shard_size: ZeRO 0 shards nothing, expected none, got {self.shard_size}")
+        for stage in self.stages:
+            if not 2 <= self.shard_size < stage.dp or stage.dp % self.shard_size:
+                what = (
+                    f"expected a divisor of the {stage.dp} replicas of a stage, from 2 on and less than all"
+                )
+                raise PlanError(f"shard_size: {what}, got {self.shard_size}")
+
     @property
     def pp(self) -> int:
         """Pipeline depth."""
         return len(self.stages)
+
+    @property
+    def zero_text(self) -> str:
+        """``ZeRO 3``, or ``ZeRO 3 in groups of 8`` with hybrid sharding."""
+        return f"ZeRO {self.zero}" + (f" in groups of {self.shard_size}" if self.shard_size else "")
 
     @property
     def layers(self) -> int:

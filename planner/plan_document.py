@@ -130,6 +130,8 @@ class PlanRecord(Frozen):
     format: Literal["hetplan-plan/1"]
     target: str
     zero: NonNegativeInt
+    shard_size: PositiveInt | None = None
+    """Replicas of a stage that share one copy of what ZeRO shards; absent when all of them do."""
     interleave: PositiveInt
     sequence_parallel: bool
     offload: OffloadRecord = OffloadRecord()
@@ -145,11 +147,17 @@ def plan_part(plan: Plan) -> dict[str, Any]:
     return {
         "target": plan.target,
         "zero": plan.zero,
+        **shard_part(plan),
         "interleave": plan.interleave,
         "sequence_parallel": plan.sequence_parallel,
         **offload_part(plan.offload),
         "stages": [_stage(stage) for stage in plan.stages],
     }
+
+
+def shard_part(plan: Plan) -> dict[str, Any]:
+    """The replicas of a sharding group as plain data; nothing when all replicas are one, as in files of before it."""
+    return {} if plan.shard_size is None else {"shard_size": plan.shard_size}
 
 
 def offload_part(offload: Offload) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
-from planner.plan_check import Fault, fail_on_faults, faults
+from planner.plan_check import fail_on_faults, faults
 from planner.plan_document import (
     FORMAT,
     AlternativeRecord,
@@ -28,6 +28,7 @@ from planner.plan_short import short_plan
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.spec.yaml_file import Document, read_document
+from planner.target_rules import Fault
 from planner.whole_file import write_whole
 from planner.yaml_text import dump
 
@@ -174,13 +175,14 @@ def _plan(document: Document, record: PlanRecord) -> Plan:
         return Plan(
             target=record.target,
             zero=record.zero,
+            shard_size=record.shard_size,
             stages=tuple(stages),
             interleave=record.interleave,
             sequence_parallel=record.sequence_parallel,
             offload=record.offload.offload(),
         )
     except PlanError as error:
-        what = re.sub(r"^(stages\[\d+\]|zero|offload): ", "", error.message)
+        what = re.sub(r"^(stages\[\d+\]|zero|shard_size|offload): ", "", error.message)
         raise _at(document, _path_in(error.message), what) from None
 
 
@@ -219,7 +221,7 @@ def _path_in(message: str) -> tuple[str | int, ...]:
     if match:
         return ("stages", int(match[1]), "layers")
     word = re.split(r"[: ]", message, maxsplit=1)[0]
-    return (word,) if word in ("zero", "interleave", "offload") else ("stages",)
+    return (word,) if word in ("zero", "shard_size", "interleave", "offload") else ("stages",)
 
 
 def _at(document: Document, path: tuple[str | int, ...], what: str) -> PlanError:

@@ -9,12 +9,13 @@ from pydantic import Field
 
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
-from planner.plan_check import Fault, fail_on_faults, faults
+from planner.plan_check import fail_on_faults, faults
 from planner.plan_document import OffloadRecord
 from planner.spec.base import Frozen, Name, PositiveInt
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.spec.yaml_file import Document
+from planner.target_rules import Fault
 from planner.targets import Recompute
 
 Path = tuple[str | int, ...]
@@ -77,6 +78,8 @@ class ShortPlan(Frozen):
     """Chunks of layers per device."""
     zero: int = Field(default=0, ge=0, le=3)
     """ZeRO stage."""
+    shard_size: PositiveInt | None = None
+    """Replicas of a stage that share one copy of what ZeRO shards; all of them when absent."""
     recompute: Recompute = "none"
     """none, selective or full."""
     sequence_parallel: bool = False
@@ -153,14 +156,16 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
         return Plan(
             target=short.target or target,
             zero=short.zero,
+            shard_size=short.shard_size,
             stages=stages,
             interleave=short.interleave,
             sequence_parallel=short.sequence_parallel,
             offload=short.offload.offload(),
         )
     except PlanError as error:
-        about = (word for word in ("interleave", "offload") if error.message.startswith(word))
-        raise _WrongError((next(about, "stages"),), error.message.removeprefix("offload: ")) from None
+        about = (word for word in ("interleave", "offload", "shard_size") if error.message.startswith(word))
+        path = next(about, "stages")
+        raise _WrongError((path,), error.message.removeprefix(f"{path}: ")) from None
 
 
 def _entries(short: ShortPlan) -> list[tuple[int, ShortStage]]:

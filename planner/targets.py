@@ -50,6 +50,8 @@ class Target:
     """ZeRO stages the runtime runs with one pipeline stage."""
     zero_with_pipeline: tuple[int, ...]
     """ZeRO stages the runtime runs with several pipeline stages; empty when it has no pipeline."""
+    hybrid_zero: tuple[int, ...] = ()
+    """ZeRO stages whose states may be sharded over groups of replicas, each group with a copy of its own."""
     batch_without_pipeline: BatchRule
     """equal: one micro-batch for all; per-device: any; follows-dp: one product dp x micro-batch."""
     batch_with_pipeline: BatchRule
@@ -167,6 +169,7 @@ TARGETS: dict[str, Target] = {
             tensor_parallel="one-degree",
             zero_without_pipeline=(0, 1, 2, 3),
             zero_with_pipeline=(0, 1, 2, 3),
+            hybrid_zero=(1, 2, 3),
             batch_without_pipeline="per-device",
             batch_with_pipeline="equal",
             dp_per_stage=False,

@@ -81,6 +81,15 @@ def test_stages_need_replicas() -> None:
         ((stage(0, 4), stage(4, 8, group(count=3))), {}, "same number of sequences"),
         ((stage(),), {"zero": 4}, "zero: expected 0, 1, 2 or 3, got 4"),
         ((stage(),), {"interleave": 0}, "interleave 0"),
+        ((stage(),), {"zero": 0, "shard_size": 2}, "shard_size: ZeRO 0 shards nothing, expected none, got 2"),
+        *(
+            (
+                (stage(0, 4, group(count=6)),),
+                {"zero": 1, "shard_size": wrong},
+                f"shard_size: expected a divisor of the 6 replicas of a stage, from 2 on .* got {wrong}",
+            )
+            for wrong in (-2, 0, 1, 4, 6, 12)
+        ),
         ((stage(0, 4), stage(4, 5)), {"interleave": 2}, "interleave 2 needs at least as many layers"),
     ],
 )

@@ -111,6 +111,13 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
             plan(stage(0, 8, recompute="selective"), target="deepspeed"),
             "stages[0].recompute: deepspeed recomputes none, full, got selective",
         ),
+        *(
+            (
+                plan(stage(0, 8, group(count=4, share=8)), target=target, zero=1, shard_size=2),
+                f"shard_size: {target} shards over all replicas of a stage, expected none, got 2",
+            )
+            for target in ("deepspeed", "megatron", "flagscale")
+        ),
         (plan(sequence_parallel=True), "sequence_parallel: sequence parallelism needs tp of at least 2"),
         (
             plan(stage(0, 8), target="deepspeed", sequence_parallel=True),

@@ -175,6 +175,23 @@ def test_offload_comes_back(tmp_path: Path) -> None:
     assert "host" not in cluster_text(FILE)
 
 
+def test_hybrid_sharding_comes_back(tmp_path: Path) -> None:
+    """Beside the ZeRO stage; a plan without it is written as before there was any."""
+    path = tmp_path / "plan.yaml"
+    hybrid = plan(stage(0, 8, group(count=4, share=8)), target="torch", zero=3, shard_size=2)
+    write(PlanFile(plan=hybrid, cluster=CLUSTER, model=MODEL), path)
+    text = path.read_text()
+    assert "zero: 3\nshard_size: 2\ninterleave: 1\n" in text
+    assert read(path).plan == hybrid
+    assert "shard_size" not in to_text(FILE)
+    path.write_text(text.replace("shard_size: 2", "shard_size: 3"))
+    assert "plan.yaml:6: shard_size: expected a divisor of the 4 replicas" in str(error_of(path))
+    path.write_text(text.replace("target: torch", "target: deepspeed"))
+    assert "plan.yaml:6: shard_size: deepspeed shards over all replicas" in str(error_of(path))
+    path.write_text(text.replace("shard_size: 2", "shard_size: two"))
+    assert 'plan.yaml:6: shard_size: expected a whole number >= 1, got "two"' in str(error_of(path))
+
+
 def cluster_text(file: PlanFile) -> str:
     """The embedded cluster without the names of its hosts."""
     return to_text(file).split("inputs:")[1].replace("hosts:", "")

@@ -112,6 +112,19 @@ def test_offload(tmp_path: Path) -> None:
     assert "short.yaml:4: offload: parameters off the device need the optimizer states" in str(error)
 
 
+def test_hybrid_sharding(tmp_path: Path) -> None:
+    """With a batch per device and in a pipeline; a mistake is named by its line."""
+    text = "target: torch\nzero: 2\nshard_size: 2\ndp: 4\npp: 2\n"
+    found = short(tmp_path, text)
+    assert (found.shard_size, found.pp, found.stages[0].dp) == (2, 2, 4)
+    own = "target: torch\nzero: 3\nshard_size: 4\nreplicas: [{pool: fast, count: 8, micro_batch: 2}]\n"
+    assert short(tmp_path, own).shard_size == 4
+    error = error_of(tmp_path, text.replace("shard_size: 2", "shard_size: 3"))
+    assert "short.yaml:3: shard_size: expected a divisor of the 4 replicas" in str(error)
+    error = error_of(tmp_path, text.replace("torch", "deepspeed").replace("zero: 2", "zero: 1"))
+    assert "short.yaml:3: shard_size: deepspeed shards over all replicas" in str(error)
+
+
 def test_replicas_with_a_batch_of_their_own(tmp_path: Path) -> None:
     """ZeRO data parallelism as Poplar deals it; steps follow from the global batch."""
     text = """\

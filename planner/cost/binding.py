@@ -111,7 +111,7 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
 
     tied = [_tied(plan, stage, estimator) for stage in range(plan.pp)]
     reduced = [
-        (max(0.0, price.sync_seconds - seconds), ring.crosses)
+        (max(0.0, price.sync_seconds - seconds), (ring.copies or ring).crosses)
         for price, ring, (seconds, _) in zip(priced.stages, priced.rings, tied, strict=True)
     ]
     ends: tuple[tuple[Traffic, list[tuple[float, str]]], ...] = (

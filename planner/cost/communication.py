@@ -36,11 +36,13 @@ class Ring:
     """What the curves call the link: ``node:<gpu>``, or the fabric."""
     sharing: int = 1
     """Rings that share the link's cards with this one."""
+    copies: Ring | None = None
+    """The ring between groups that hold a copy each of what this ring shards; None when there is one group."""
 
     @property
     def connected(self) -> bool:
-        """False when two members cannot talk."""
-        return bool(self.crosses)
+        """False when two members, or two copies, cannot talk."""
+        return bool(self.crosses) and (self.copies is None or self.copies.connected)
 
     def gather_seconds(self, size_bytes: float) -> float:
         """An all-gather to ``size_bytes`` on every member."""
@@ -66,6 +68,10 @@ class Ring:
         if measured is not None:
             return measured
         return self.scatter_seconds(size_bytes) + self.gather_seconds(size_bytes)
+
+    def copies_seconds(self, size_bytes: float) -> float:
+        """Adding up over the copies what each member has of ``size_bytes``."""
+        return 0.0 if self.copies is None else self.copies.reduce_seconds(size_bytes / self.size)
 
     def _measured(self, operation: str, size_bytes: float) -> float | None:
         """Seconds by measurement; rings that share a card take as long as one with all their bytes."""
@@ -121,8 +127,13 @@ def data_ring(
     calibration: Calibration,
     stack: str,
     curves: LinkCurves | None = None,
+    *,
+    ways: int | None = None,
 ) -> Ring:
-    """One of the data-parallel rings of a stage: one member from each replica."""
+    """One of the data-parallel rings of a stage: one member from each replica.
+
+    ``ways`` rings cross a gateway at once; as many as the widest replica has devices where it is not given.
+    """
     size = sum(slot.replicas for slot in slots)
     if size == 1:
         return Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
@@ -133,7 +144,7 @@ def data_ring(
     hops = [_inside(slot, topology, calibration) for slot in slots if members[slot.pool, slot.first_node] > 1]
     if spans_nodes(slots):
         wire = calibration.stack(stack).wire
-        hops += [(hop[0] * wire, *hop[1:]) for hop in _between(slots, load, topology, calibration)]
+        hops += [(hop[0] * wire, *hop[1:]) for hop in _between(slots, load, ways, topology, calibration)]
     # Names decide between equal hops, so that the order of the slots does not.
     rate, _, _, link = min(hops, key=lambda hop: (hop[0], hop[1], hop[3]))
     together = max(members.values())
@@ -169,7 +180,7 @@ def _rings(slot: Slot, load: NodeLoad) -> int:
 
 
 def _between(
-    slots: Sequence[Slot], load: NodeLoad, topology: Topology, calibration: Calibration
+    slots: Sequence[Slot], load: NodeLoad, ways: int | None, topology: Topology, calibration: Calibration
 ) -> Iterator[Hop]:
     """Hops between nodes, one for each two pools of the group."""
     rings: dict[str, int] = {}
@@ -177,7 +188,7 @@ def _between(
     for slot in slots:
         rings[slot.pool] = max(rings.get(slot.pool, 1), _rings(slot, load))
         nodes.setdefault(slot.pool, set()).add((slot.first_node, slot.nodes))
-    ways = max(slot.tp for slot in slots)
+    ways = ways or max(slot.tp for slot in slots)
     for first, last in combinations_with_replacement(sorted(rings), 2):
         if first == last and len(nodes[first]) == 1 and next(iter(nodes[first]))[1] == 1:
             continue

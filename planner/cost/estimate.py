@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.calibration import ASSUMED, Calibration
-from planner.cost.communication import Ring, Send, crossing_rings, data_ring, send, tensor_ring
+from planner.cost.communication import Ring, Send, send, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedule import Durations, Timeline, simulate, stage_ends
 from planner.cost.shape import Shape, chunk_layers
+from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
@@ -37,7 +38,7 @@ class Priced:
 
     placement: Placement
     rings: tuple[Ring, ...]
-    """[stage]"""
+    """[stage]: over what it shards."""
     sends: tuple[Send, ...]
     """[stage]: to the next stage; with interleaving the last entry goes back to the first stage."""
     stages: tuple[StagePrice, ...]
@@ -139,11 +140,9 @@ class Estimator:
         """Prices of all stages on their devices; raises PlanError when members of a group cannot talk."""
         self._require_precision(plan)
         placement = place(plan, self.cluster)
-        load = crossing_rings(placement)
         pricer = self.pricer(plan.target, sockets=self.uses_sockets(plan))
-        rings = tuple(
-            data_ring(slots, load, pricer.topology, self.calibration, plan.target, self.curves)
-            for slots in placement
+        rings = stage_rings(
+            placement, plan.shard_size, pricer.topology, self.calibration, plan.target, self.curves
         )
         sends = self._sends(plan, placement, pricer.topology)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
@@ -283,7 +282,7 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
 
 
 def _stage(plan: Plan, priced: Priced, index: int) -> StageEstimate:
-    stage, price = plan.stages[index], priced.stages[index]
+    stage, price, ring = plan.stages[index], priced.stages[index], priced.rings[index]
     last = index == plan.pp - 1
     return StageEstimate(
         first_layer=stage.first_layer,
@@ -293,7 +292,8 @@ def _stage(plan: Plan, priced: Priced, index: int) -> StageEstimate:
         backward_seconds=sum(price.backward),
         send_seconds=0.0 if last else priced.sends[index].seconds,
         sync_seconds=price.sync_seconds,
-        crosses=priced.rings[index].crosses,
+        crosses=ring.crosses,
+        copies_cross=ring.copies.crosses if ring.copies else "",
         link="" if last else priced.sends[index].link,
     )
 

@@ -54,7 +54,12 @@ class Pricer:
         """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
         work = [self._work(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)]
-        slowest = max(range(len(groups)), key=lambda index: work[index])
+        # What reduces gradients at the end hides under a replica's own backward.
+        ends = [
+            seconds + self.sync_seconds(shape, group, ring, item)
+            for seconds, group, item in zip(work, groups, micro, strict=True)
+        ]
+        slowest = max(range(len(groups)), key=lambda index: ends[index])
         if shape.zero >= 2 and len({group.steps for group in groups}) > 1:
             one = [self.micro_batch(shape, group, 1, ring) for group in groups]
             work[slowest] = padded_seconds([group.steps for group in groups], micro, one)
@@ -78,8 +83,15 @@ class Pricer:
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
         """What follows the last backward on one group: exposed synchronisation and optimizer."""
         micro = self.micro_batch(shape, group, group.micro_batch, ring)
-        sync, _ = self._sync(shape, group, ring, micro)
-        return sync + self._optimizer(shape, group, ring) + micro.step_copy_seconds
+        return (
+            self.sync_seconds(shape, group, ring, micro)
+            + self._optimizer(shape, group, ring)
+            + micro.step_copy_seconds
+        )
+
+    def sync_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
+        """Exposed synchronisation at the end of the step on one group whose last micro-batch is ``micro``."""
+        return self._sync(shape, group, ring, micro)[0]
 
     def micro_batch(self, shape: Shape, group: ReplicaGroup, sequences: int, ring: Ring) -> MicroBatch:
         """Seconds of one micro-batch of ``sequences`` on one replica of ``group``."""
@@ -265,14 +277,15 @@ class Pricer:
         """(exposed, hidden) seconds of the traffic at the end of the step.
 
         All-reduce of the gradients, with ZeRO-1 a scatter where the runtime has one and a gather of the new
-        parameters; ZeRO-2 has reduced already and ZeRO-3 has nothing left to do.
+        parameters; ZeRO-2 has reduced already and ZeRO-3 has nothing left to do. Copies are added up last.
         """
-        if shape.zero == 3 or ring.size == 1:
+        if ring.size == 1:
             return self.tied_seconds(shape, group), 0.0
         count = self._parameters(shape, group.tp)
         element = ELEMENT_BYTES[self.model.training.precision]
-        gather = ring.gather_seconds(count * element) if shape.zero else 0.0
+        gather = ring.gather_seconds(count * element) if shape.zero in (1, 2) else 0.0
         reduction = self._reduction_seconds(shape, ring, count) if shape.zero < 2 else 0.0
+        reduction += ring.copies_seconds(count * self._gradient_bytes())
         overlapping = self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
         exposed, hidden = self._overlap(reduction, micro.backward_seconds if overlapping else 0.0)
         under = micro.forward_seconds if self.target.overlaps_parameter_gather else 0.0

@@ -111,6 +111,8 @@ class StageEstimate:
     """Gradient reduction and parameter gather at the end of the step, exposed part."""
     crosses: str
     """Where the data-parallel group talks: ``device``, ``node``, or the fabric's name."""
+    copies_cross: str
+    """The same of what adds up the copies of sharded states; empty when there is one copy."""
     link: str
     """Path to the next stage: ``node``, or the name of the fabric or gateway; empty for the last."""
 

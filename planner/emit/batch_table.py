@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from planner.emit.json_text import rows
 from planner.placement import Rank
 from planner.plan import Plan, ReplicaGroup
+from planner.plan_document import shard_part
 
 FORMAT = 1
 """Version of batches.json; the runtime refuses any other."""
@@ -55,6 +56,7 @@ def table_text(plan: Plan, ranks: tuple[Rank, ...]) -> str:
         "tensor_parallel": plan.stages[0].replicas[0].tp,
         "global_batch": plan.global_batch,
         "zero": plan.zero,
+        **shard_part(plan),
     }
     return rows(
         head,

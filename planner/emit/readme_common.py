@@ -27,7 +27,7 @@ def heading(plan: Plan, model: ModelSpec, launchers: Sequence[Agent]) -> str:
     return (
         f"# {model.name} on {plan.target}\n\n"
         f"Written by hetplan {__version__}. {plan.devices} ranks on {hosts} nodes: {shape}{chunks}, "
-        f"ZeRO {plan.zero}, {plan.global_batch} sequences of {model.training.sequence_length} tokens in a "
+        f"{plan.zero_text}, {plan.global_batch} sequences of {model.training.sequence_length} tokens in a "
         "step, "
         f"{model.training.precision}.\n\n" + stage_table(plan)
     )

@@ -110,7 +110,8 @@ def _optimizer(comparison: Comparison, found: Predicted) -> Iterator[tuple[float
 def _sync(comparison: Comparison, found: Predicted) -> Iterator[tuple[float, Finding]]:
     for entry in comparison.parts:
         if entry.part == "gradient sync" and _matters(entry.seconds, comparison):
-            link = found.estimate.stages[entry.stage].crosses
+            stage = found.estimate.stages[entry.stage]
+            link = stage.copies_cross or stage.crosses
             what = f"gradient sync of stage {entry.stage} over {_named(link)} {_ratio(entry.seconds)}"
             text = f"{what}{_share(entry.seconds, comparison)}: measure that network, under torchrun"
             yield (

@@ -16,9 +16,10 @@ from planner.measured.inputs import (
     plan_problems,
 )
 from planner.measured.values import Run, Skipped, Table
-from planner.plan_check import Fault, faults
+from planner.plan_check import faults
 from planner.spec.cluster import ClusterSpec
 from planner.spec.yaml_file import dotted, fail_on
+from planner.target_rules import Fault
 
 _PACKAGE = Path(__file__).parents[1]
 

@@ -98,6 +98,7 @@ def _links(stage: StageEstimate) -> str:
     """Where a stage's gradients travel and by which path it sends to the next."""
     replicas = sum(group.count for group in stage.groups)
     parts = [f"gradients: {stage.crosses}"] if replicas > 1 else []
+    parts += [f"copies: {stage.copies_cross}"] if stage.copies_cross else []
     parts += [f"next: {stage.link}"] if stage.link else []
     return ", ".join(parts) or "with no other stage"
 

@@ -93,6 +93,7 @@ def _decisions(plan: Plan) -> Document:
     return {
         "target": plan.target,
         "zero": plan.zero,
+        "shard_size": plan.shard_size,
         "pp": plan.pp,
         "interleave": plan.interleave,
         "sequence_parallel": plan.sequence_parallel,
@@ -113,6 +114,7 @@ def _stage_keys(stage: StageEstimate, recompute: str) -> Document:
         "send_seconds": stage.send_seconds,
         "sync_seconds": stage.sync_seconds,
         "crosses": stage.crosses,
+        "copies_cross": stage.copies_cross,
         "link": stage.link,
         "replicas": [_group_keys(group) for group in stage.groups],
     }

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.calibration import Calibration
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.plan import ON_DEVICE, Plan, ReplicaGroup, Stage
-from planner.plan_check import offload_faults
+from planner.plan_check import target_faults
+from planner.search.space import shard_sizes
 from planner.search.values import Scored
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import Target, target
+from planner.topology import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +36,8 @@ def neighbours(
     estimator = Estimator(cluster, model, calibration)
     found = []
     row = target(plan.target)
-    for decision, change, changed in _changed(plan, row):
-        if any(offload_faults(changed, row)):
+    for decision, change, changed in _changed(plan, row, estimator.topology.kinds):
+        if target_faults(changed, model):
             continue
         try:
             scored = Scored(plan=changed, estimate=estimator.estimate(changed))
@@ -60,9 +62,10 @@ def _rank(entry: Neighbour) -> tuple[bool, float, str]:
     return (not priced.fits, priced.step_seconds, entry.change)
 
 
-def _changed(plan: Plan, row: Target) -> Iterator[tuple[str, str, Plan]]:
+def _changed(plan: Plan, row: Target, kinds: Sequence[Kind]) -> Iterator[tuple[str, str, Plan]]:
     """(decision, change, plan) of all single changes."""
     yield from _zero(plan, row)
+    yield from _sharding(plan, row, kinds)
     yield from _recompute(plan, row)
     yield from _layers(plan)
     yield from _micro_batch(plan, row)
@@ -78,7 +81,18 @@ def _zero(plan: Plan, row: Target) -> Iterator[tuple[str, str, Plan]]:
     allowed = row.zero_without_pipeline if plan.pp == 1 else row.zero_with_pipeline
     for zero in allowed:
         if zero != plan.zero:
-            yield f"ZeRO {zero}", f"ZeRO {zero} instead of {plan.zero}", replace(plan, zero=zero)
+            size = plan.shard_size if zero in row.hybrid_zero else None
+            changed = replace(plan, zero=zero, shard_size=size)
+            yield f"ZeRO {zero}", f"ZeRO {zero} instead of {plan.zero}", changed
+
+
+def _sharding(plan: Plan, row: Target, kinds: Sequence[Kind]) -> Iterator[tuple[str, str, Plan]]:
+    """One copy of what ZeRO shards, or one in each group of replicas that fills a node or a pool."""
+    if plan.shard_size is not None:
+        yield "sharding", "sharded over all replicas", replace(plan, shard_size=None)
+    for size in shard_sizes(row, plan.zero, kinds):
+        if size != plan.shard_size and all(stage.dp % size == 0 and size < stage.dp for stage in plan.stages):
+            yield "sharding", f"sharded over groups of {size} replicas", replace(plan, shard_size=size)
 
 
 def _recompute(plan: Plan, row: Target) -> Iterator[tuple[str, str, Plan]]:

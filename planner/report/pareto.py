@@ -72,7 +72,7 @@ def short(point: Point) -> str:
     """A plan in two words: ``megatron pp 4 tp 2``."""
     plan = point.scored.plan
     widest = max(group.tp for stage in plan.stages for group in stage.replicas)
-    parts = [f"{plan.target} ZeRO {plan.zero}" if plan.pp == 1 else f"{plan.target} pp {plan.pp}"]
+    parts = [f"{plan.target} {plan.zero_text}" if plan.pp == 1 else f"{plan.target} pp {plan.pp}"]
     parts += [f"tp {widest}"] if widest > 1 else []
     return " ".join(parts)
 

@@ -53,7 +53,7 @@ def headline(plan: Plan) -> str:
     parts = [
         plan.target,
         count(plan.pp, "stage"),
-        f"ZeRO {plan.zero}",
+        plan.zero_text,
         f"{recompute_text(plan)} recomputation",
     ]
     if plan.sequence_parallel:

@@ -55,7 +55,7 @@ def _shape(stage: StageEstimate) -> tuple[object, ...]:
     groups = (
         (each.pool, each.gpu, each.tp, each.count, each.micro_batch, each.steps) for each in stage.groups
     )
-    return (stage.end_layer - stage.first_layer, stage.crosses, stage.link, *groups)
+    return (stage.end_layer - stage.first_layer, stage.crosses, stage.copies_cross, stage.link, *groups)
 
 
 def stage_table(estimate: Estimate, few: int = FEW) -> RenderableType:

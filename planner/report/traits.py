@@ -16,6 +16,7 @@ def traits(plan: Plan) -> dict[str, str]:
     return {
         "target": plan.target,
         "ZeRO": str(plan.zero),
+        "sharded over": f"groups of {plan.shard_size}" if plan.shard_size else "all replicas",
         "stages": str(plan.pp),
         "layers": by_stage(str(stage.layers) for stage in stages),
         "devices": by_stage(_devices(stage) for stage in stages),
@@ -40,7 +41,7 @@ def in_short(plan: Plan) -> str:
     pipeline = plan.pp > 1
     parts = [
         plan.target,
-        f"ZeRO {plan.zero}",
+        plan.zero_text,
         f"{plan.pp} stages" if pipeline else "",
         f"dp {found['replicas']}",
         f"tp {found['tp']}" if found["tp"] != "1" else "",

@@ -79,6 +79,8 @@ class RankPlan:
     """Ranks of one replica."""
     grid: tuple[int, ...] = ()
     """All ranks by stage, replica and place in the replica, the last one fastest."""
+    shard_size: int | None = None
+    """Consecutive replicas that share one copy of what ZeRO shards; None: all of them."""
 
     @property
     def steps(self) -> int:
@@ -260,6 +262,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         weights=tuple(batch["loss_weights"]),
         tensor_parallel=table["tensor_parallel"],
         grid=tuple(each["rank"] for each in sorted(table["ranks"], key=_place)),
+        shard_size=table.get("shard_size"),
     )
 
 

@@ -43,8 +43,9 @@ class Layout:
     ) -> None:
         """Parameters rest in fp32 and compute in the working type; ``on_host`` keeps them in host memory meanwhile."""
         self.plan = plan
-        copies = plan.data_parallel if plan.zero == 0 else 1
-        shape = (len(plan.stages), copies, plan.data_parallel // copies, plan.tensor_parallel)
+        # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
+        shard = 1 if plan.zero == 0 else plan.shard_size or plan.data_parallel
+        shape = (len(plan.stages), plan.data_parallel // shard, shard, plan.tensor_parallel)
         names = ("stage", "copy", "shard", "tensor")
         self.mesh = DeviceMesh(device, torch.tensor(plan.grid).view(shape), mesh_dim_names=names)
         self.working_type = working_type
@@ -59,8 +60,8 @@ class Layout:
 
     def shard(self, module: nn.Module) -> None:
         """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says."""
-        # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
-        mesh = self.mesh["copy", "shard"] if self.plan.zero == 0 else self.mesh["shard"]
+        several = self.plan.zero == 0 or self.plan.shard_size is not None
+        mesh = self.mesh["copy", "shard"] if several else self.mesh["shard"]
         fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies)
 
     def tie(self, weight: Any) -> None:
@@ -73,8 +74,12 @@ class Layout:
         self._tied = weight
 
     def accumulate(self, module: Any, *, last: bool) -> None:
-        """Call before each backward: ZeRO 0 and 1 reduce gradients, and 0 to 2 let parameters go, in the last one."""
+        """Call before each backward: ZeRO 0 and 1 reduce gradients, and 0 to 2 let parameters go, in the last one.
+
+        Copies of what is sharded are added up in the last one too.
+        """
         module.set_requires_gradient_sync(last or self.plan.zero >= 2)
+        module.set_requires_all_reduce(last)
         module.set_reshard_after_backward(last or self.plan.zero == 3)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]

@@ -87,6 +87,8 @@ def difference(other: Scored, base: Scored) -> str:
     """What the faster plan does in a few words."""
     plan = other.plan
     words = [f"{plan.pp} stages" if plan.pp > 1 else f"ZeRO-{plan.zero} data parallel"]
+    if plan.shard_size is not None:
+        words.append(f"sharded in groups of {plan.shard_size}")
     per_pool: dict[str, set[tuple[int, int]]] = {}
     for stage in plan.stages:
         for group in stage.replicas:

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, product
+from itertools import accumulate
 
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
+from planner.cost.stage_price import MicroBatch
 from planner.plan import Plan, ReplicaGroup, Stage
+from planner.search.device_counts import device_counts
 from planner.search.options import ring_alone
-from planner.search.space import recomputes_of, usable_kinds
+from planner.search.space import allowed, recomputes_of, shard_sizes, usable_kinds
 from planner.search.values import Limits
 from planner.targets import Recompute, Target
 from planner.topology import Kind
@@ -29,8 +31,6 @@ from planner.topology import Kind
 MAX_MICRO_BATCH = 512
 MORE_STEPS = 8
 """Micro-batches beyond the fewest that a device working alone may split its share into."""
-MAX_COUNTS = 4096
-"""Ways to choose how many devices of each kind take part; larger clusters are offered in coarser steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,8 @@ class DataParallel:
     target: str
     zero: int
     recompute: Recompute
+    shard_size: int | None = None
+    """As in ``Plan``; devices of each kind then come in such groups."""
     network: str = ""
     """As in ``Family``."""
 
@@ -50,31 +52,11 @@ def choices(row: Target, limits: Limits, estimator: Estimator) -> Iterator[DataP
     one_device = limits.tp is None or 1 in limits.tp
     if row.batch_without_pipeline != "per-device" or not one_stage or not one_device:
         return
-    for zero in row.zero_without_pipeline:
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    for zero in allowed(row.zero_without_pipeline, limits.zero):
         for recompute in recomputes_of(row, limits, estimator.model):
-            if limits.zero is None or zero in limits.zero:
-                yield DataParallel(target=row.name, zero=zero, recompute=recompute)
-
-
-def device_counts(kinds: Sequence[Kind], global_batch: int) -> list[tuple[int, ...]]:
-    """How many devices of each kind may take part, [way][kind]: all ways, or the round ones of a large cluster."""
-    for most in (8, 4, 2, 1):
-        counts = [_counts(kind, most) for kind in kinds]
-        total = 1
-        for found in counts:
-            total *= len(found)
-        if total <= MAX_COUNTS:
-            break
-    return [way for way in product(*counts) if 0 < sum(way) <= global_batch]
-
-
-def _counts(kind: Kind, most: int) -> tuple[int, ...]:
-    """0, up to ``most`` round numbers in a node and of nodes, and all."""
-    if kind.devices <= most:
-        return tuple(range(kind.devices + 1))
-    inside = {kind.per_node >> shift for shift in range(most)} - {0} if most > 1 else set()
-    nodes = {kind.per_node * max(1, kind.nodes >> shift) for shift in range(most)}
-    return (0, *sorted(inside | nodes | {kind.devices}))
+            for size in (None, *shard_sizes(row, zero, kinds)):
+                yield DataParallel(target=row.name, zero=zero, recompute=recompute, shard_size=size)
 
 
 class Shares:
@@ -88,31 +70,32 @@ class Shares:
         self.batch = estimator.model.training.global_batch
         self.kinds = usable_kinds(estimator.topology, estimator.model)
         self._rates: dict[tuple[str, str], list[float]] = {}
-        self._alone_work: dict[tuple[tuple[str, str], int], tuple[list[float], list[int]]] = {}
+        self._alone_work: dict[tuple[object, ...], tuple[list[float], list[int]]] = {}
+        self._in_groups: dict[tuple[object, ...], list[MicroBatch]] = {}
         self._most: dict[tuple[tuple[str, str], int], int] = {}
 
     def ways(self) -> list[tuple[int, ...]]:
         """Device counts to try, [way][kind]."""
-        return device_counts(self.kinds, self.batch)
+        return device_counts(self.kinds, self.batch, self.choice.shard_size)
 
     def bound(self, way: tuple[int, ...]) -> float:
         """No shares of these devices are faster than all of them computing at their best rate."""
         rates = [
-            self._best_rate(kind, sum(way)) * count
+            self._best_rate(kind, self._sharing(way)) * count
             for kind, count in zip(self.kinds, way, strict=True)
             if count
         ]
         return self.batch / sum(rates) if all(rates) else float("inf")
 
-    def plan(self, way: tuple[int, ...]) -> Plan | None:
-        """The fastest shares of these devices; None when some device cannot hold its part."""
+    def plan(self, way: tuple[int, ...], cutoff_seconds: float = float("inf")) -> Plan | None:
+        """The fastest shares of these devices; None when some device cannot hold its part or none beats the cutoff."""
         used = [(kind, count) for kind, count in zip(self.kinds, way, strict=True) if count]
-        most = [self.most_sequences(kind, sum(way)) for kind, _ in used]
+        most = [self.most_sequences(kind, self._sharing(way)) for kind, _ in used]
         if not all(most):
             return None
         groups = tuple(self._group(kind, count, 1, 1) for kind, count in used)
-        ring = ring_alone(groups, self.estimator, self.choice.target)
-        if not ring.connected:
+        ring = ring_alone(groups, self.estimator, self.choice.target, self.choice.shard_size)
+        if not ring.connected or self.bound(way) + self._least_tail(used, most, ring) >= cutoff_seconds:
             return None
         dealt = self._lock_step(used, most, ring) if self.choice.zero >= 2 else self._alone(used, most, ring)
         if dealt is None:
@@ -123,7 +106,23 @@ class Shares:
             replicas=dealt,
             recompute=self.choice.recompute,
         )
-        return Plan(target=self.choice.target, zero=self.choice.zero, stages=(stage,))
+        return Plan(
+            target=self.choice.target,
+            zero=self.choice.zero,
+            shard_size=self.choice.shard_size,
+            stages=(stage,),
+        )
+
+    def _least_tail(self, used: list[tuple[Kind, int]], most: list[int], ring: Ring) -> float:
+        """Seconds that follow the last backward at least: the largest micro-batch hides most of them."""
+        return min(
+            self.pricer.tail_seconds(self._shape(1), self._group(kind, 1, limit, 1), ring)
+            for (kind, _), limit in zip(used, most, strict=True)
+        )
+
+    def _sharing(self, way: tuple[int, ...]) -> int:
+        """Devices that share a copy of the states."""
+        return self.choice.shard_size or sum(way)
 
     def most_sequences(self, kind: Kind, devices: int) -> int:
         """Largest micro-batch that fits on a device of this kind when ``devices`` share the states; 0 for none."""
@@ -159,10 +158,10 @@ class Shares:
 
         Few micro-batches are best but for the tiles of matrix products, so some more are tried.
         """
-        key = (kind.key, limit)
+        key = (kind.key, limit, ring)
         if key not in self._alone_work:
-            one = self._micro_seconds(kind, ring, limit)
-            found = [_best_split(one, share, limit) for share in range(1, self.batch + 1)]
+            one, left = self._micro_seconds(kind, ring, limit)
+            found = [_best_split(one, left, share, limit) for share in range(1, self.batch + 1)]
             never_less = list(accumulate((seconds for seconds, _ in found), max))
             self._alone_work[key] = never_less, [steps for _, steps in found]
         return self._alone_work[key]
@@ -174,8 +173,9 @@ class Shares:
         counts = [count for _, count in used]
         fewest = -(-self.batch // sum(count * limit for count, limit in zip(counts, most, strict=True)))
         best: tuple[float, int, list[int]] | None = None
-        work = [self._micro_seconds(kind, ring, limit) for (kind, _), limit in zip(used, most, strict=True)]
+        micro = [self._micro_seconds(kind, ring, limit) for (kind, _), limit in zip(used, most, strict=True)]
         for steps in range(fewest, min(self.batch // max(1, sum(counts)), max(2 * fewest, fewest + 16)) + 1):
+            work = [_spread(seconds, left, steps) for seconds, left in micro]
             shares = _threshold(work, counts, self.batch, steps)
             if not shares or min(shares) < steps:
                 continue
@@ -186,12 +186,30 @@ class Shares:
                 best = seconds, steps, shares
         return None if best is None else self._deal(used, best[2], [[best[1]]] * len(used))
 
-    def _micro_seconds(self, kind: Kind, ring: Ring, limit: int) -> list[float]:
-        """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences."""
-        if self.choice.zero < 2:
-            # Nothing travels before the end of the step.
-            return _alone_seconds(self.pricer, *kind.key, self.choice.recompute, self._longest())[:limit]
-        return _micro_seconds(self.pricer, kind, self._shape(1), ring, limit)
+    def _micro_seconds(self, kind: Kind, ring: Ring, limit: int) -> tuple[list[float], list[float]]:
+        """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences, and of the reduction that it would not hide.
+
+        The latter is empty where all gradients are reduced by then: what ends the step is the same for all shares.
+        """
+        if self.choice.zero >= 2 and ring.copies is None:
+            return [
+                item.seconds for item in _micro_batches(self.pricer, kind, self._shape(1), ring, limit)
+            ], []
+        if self.choice.zero >= 2:
+            micro = self._of_groups(kind, ring, limit)
+        else:  # nothing travels before the end of the step
+            micro = _alone(self.pricer, *kind.key, self.choice.recompute, self._longest())[:limit]
+        shape, group = self._shape(1), self._group(kind, 1, 1, 1)
+        left = [self.pricer.sync_seconds(shape, group, ring, item) for item in micro]
+        return [item.seconds for item in micro], left
+
+    def _of_groups(self, kind: Kind, ring: Ring, limit: int) -> list[MicroBatch]:
+        """Micro-batches of 1, 2, ... sequences: whatever adds up the copies does not change them."""
+        inside = replace(ring, copies=None)
+        key = (kind.key, limit, inside)
+        if key not in self._in_groups:
+            self._in_groups[key] = _micro_batches(self.pricer, kind, self._shape(1), inside, limit)
+        return self._in_groups[key]
 
     def _longest(self) -> int:
         """The largest micro-batch that may be asked for."""
@@ -203,8 +221,8 @@ class Shares:
         if not most:
             return 0.0
         if kind.key not in self._rates:
-            alone = _alone_seconds(self.pricer, *kind.key, self.choice.recompute, self._longest())
-            rates = ((index + 1) / seconds for index, seconds in enumerate(alone))
+            alone = _alone(self.pricer, *kind.key, self.choice.recompute, self._longest())
+            rates = ((index + 1) / micro.seconds for index, micro in enumerate(alone))
             self._rates[kind.key] = list(accumulate(rates, max))
         return self._rates[kind.key][most - 1]
 
@@ -231,6 +249,10 @@ class Shares:
     def _split(self, kind: Kind, count: int, extra: int, share: int, steps: list[int]) -> list[ReplicaGroup]:
         """``extra`` of ``count`` devices get one sequence less."""
         parts = [(count - extra, share), (extra, share - 1)]
+        if self.choice.shard_size is not None:
+            # The first of them fill the node that the others leave, so that replicas stay in the order of the nodes.
+            fill = min(extra, (extra - count) % kind.per_node)
+            parts[1:] = [(fill, share - 1), (extra - fill, share - 1)]
         lock = self.choice.zero >= 2
         return [
             self._group(kind, number, part, steps[0] if lock else steps[part - 1])
@@ -253,11 +275,14 @@ class Shares:
         )
 
 
-def _best_split(one: Sequence[float], share: int, limit: int) -> tuple[float, int]:
-    """Least seconds of a share, and in how many micro-batches of at most ``limit`` sequences, as even as possible."""
+def _best_split(one: Sequence[float], left: Sequence[float], share: int, limit: int) -> tuple[float, int]:
+    """Least seconds of a share, and in how many micro-batches of at most ``limit`` sequences, as even as possible.
+
+    ``left`` follows the last micro-batch, whose largest is of this size; empty for nothing.
+    """
     fewest = -(-share // limit)
     return min(
-        (_split_seconds(one, share, steps), steps)
+        (_split_seconds(one, share, steps) + (left[-(-share // steps) - 1] if left else 0.0), steps)
         for steps in range(fewest, min(share, fewest + MORE_STEPS) + 1)
     )
 
@@ -268,8 +293,8 @@ def _split_seconds(one: Sequence[float], share: int, steps: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def _alone_seconds(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, limit: int) -> list[float]:
-    """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences through the whole model without any traffic."""
+def _alone(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, limit: int) -> list[MicroBatch]:
+    """Micro-batches of 1, 2, ... ``limit`` sequences through the whole model without any traffic."""
     shape = Shape(
         chunks=(pricer.model.layers,),
         stage=0,
@@ -280,13 +305,18 @@ def _alone_seconds(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, li
         sequence_parallel=False,
     )
     alone = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
-    return _micro_seconds(pricer, pricer.topology.kind(pool, gpu), shape, alone, limit)
+    kind = pricer.topology.kind(pool, gpu)
+    return _micro_batches(pricer, kind, shape, alone, limit)
 
 
-def _micro_seconds(pricer: Pricer, kind: Kind, shape: Shape, ring: Ring, limit: int) -> list[float]:
+def _micro_batches(pricer: Pricer, kind: Kind, shape: Shape, ring: Ring, limit: int) -> list[MicroBatch]:
     group = ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=1, share=1, steps=1)
-    micro = (pricer.micro_batch(shape, group, sequences, ring) for sequences in range(1, limit + 1))
-    return [item.forward_seconds + item.backward_seconds for item in micro]
+    return [pricer.micro_batch(shape, group, sequences, ring) for sequences in range(1, limit + 1)]
+
+
+def _spread(seconds: list[float], left: list[float], steps: int) -> list[float]:
+    """Seconds of one of ``steps`` equal micro-batches with its part of what is left after the last."""
+    return [one + rest / steps for one, rest in zip(seconds, left, strict=True)] if left else seconds
 
 
 def _threshold(

@@ -106,7 +106,7 @@ class _QuickSearch:
         without = (next((way for way in ways if not way[index]), None) for index in range(len(shares.kinds)))
         tried = {*ways[:WAYS], *(way for way in without if way is not None)}
         for bound, way in sorted((shares.bound(way), way) for way in tried):
-            plan = shares.plan(way) if bound < self.seconds else None
+            plan = shares.plan(way, self.seconds) if bound < self.seconds else None
             if plan is not None:
                 self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
 

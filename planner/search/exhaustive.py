@@ -6,7 +6,9 @@ the ILP; it shares with the search only what defines the space.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, combinations_with_replacement, pairwise, product
 
 from planner.calibration import ASSUMED, Calibration
@@ -21,6 +23,7 @@ from planner.search.space import (
     divisors,
     interleavings,
     offers,
+    shard_sizes,
     splits_sequence,
     targets_of,
     tp_degrees,
@@ -65,7 +68,9 @@ def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
                 yield from _pipelines(estimator, limits, row, zero, own)
             if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
                 for recompute in offered:
-                    yield from _data_parallel(estimator, limits, row, zero, recompute)
+                    for plan in _data_parallel(estimator, limits, row, zero, recompute):
+                        yield plan
+                        yield from _in_groups(plan, row, estimator)
 
 
 def _pipelines(
@@ -167,6 +172,16 @@ def _data_parallel(
                 first_layer=0, end_layer=estimator.model.layers, replicas=groups, recompute=recompute
             )
             yield Plan(target=row.name, zero=zero, stages=(stage,))
+
+
+def _in_groups(plan: Plan, row: Target, estimator: Estimator) -> Iterator[Plan]:
+    """The same with states sharded over groups of replicas, each of one kind."""
+    (stage,) = plan.stages
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    used = Counter((group.pool, group.gpu) for group in stage.replicas)
+    for size in shard_sizes(row, plan.zero, kinds):
+        if size < stage.dp and all(count % size == 0 for count in used.values()):
+            yield replace(plan, shard_size=size)
 
 
 def _loads(batch: int, limits: Limits) -> list[tuple[int, int]]:

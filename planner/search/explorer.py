@@ -297,7 +297,7 @@ class Explorer:
             if bound >= self.incumbent * (1 - self.limits.gap) or self.out_of_time:
                 self.closed_bound = min(self.closed_bound, bound)
                 break
-            plan = shares.plan(way)
+            plan = shares.plan(way, self.incumbent)
             if plan is not None:
                 self.offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from planner.cost.communication import Ring, carried_rates, data_ring, inside_rate, send
+from planner.cost.communication import Ring, carried_rates, inside_rate, send
 from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
 from planner.cost.shape import Shape, chunk_layers
+from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.errors import PlanError
 from planner.placement import Slot, place_stages
@@ -273,13 +274,16 @@ class StageOptions:
         )
 
 
-def ring_alone(groups: Composition, estimator: Estimator, stack: str) -> Ring:
+def ring_alone(groups: Composition, estimator: Estimator, stack: str, shard_size: int | None = None) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     try:
-        (slots,) = place_stages([groups], estimator.cluster)
+        placement = place_stages([groups], estimator.cluster)
     except PlanError:
         return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
-    return data_ring(slots, {}, estimator.topology, estimator.calibration, stack, estimator.curves)
+    (ring,) = stage_rings(
+        placement, shard_size, estimator.topology, estimator.calibration, stack, estimator.curves
+    )
+    return ring
 
 
 def fastest_ring(estimator: Estimator, stack: str, kinds: Sequence[Kind], group: ReplicaGroup) -> Ring | None:

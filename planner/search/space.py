@@ -6,7 +6,7 @@ the ILP's. The exhaustive oracle walks the same space.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
@@ -213,6 +213,17 @@ def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, 
     covered = row.batch_without_pipeline == "per-device" and family.tp == 1
     kept = (depth for depth in kept if depth > 1 or not covered)
     return allowed(tuple(kept), limits.pp)
+
+
+def shard_sizes(row: Target, zero: int, kinds: Sequence[Kind]) -> tuple[int, ...]:
+    """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of a node or of a pool.
+
+    Each group is of one kind, so that at least two must be found in the kinds.
+    """
+    if zero not in row.hybrid_zero:
+        return ()
+    natural = {kind.per_node for kind in kinds} | {kind.devices for kind in kinds}
+    return tuple(size for size in sorted(natural - {1}) if sum(kind.devices // size for kind in kinds) > 1)
 
 
 def zeros_at(row: Target, depth: int) -> tuple[int, ...]:

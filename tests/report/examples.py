@@ -164,6 +164,7 @@ def _stage(decided: Plan, index: int, activations_gib: float) -> StageEstimate:
         backward_seconds=0.100,
         send_seconds=0.0 if last else 0.0358,
         sync_seconds=0.0,
+        copies_cross="",
         crosses="node",
         link="" if last else "eth",
     )

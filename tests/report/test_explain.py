@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.calibration import ASSUMED
 from planner.cost.estimate import estimate
 from planner.plan import Offload, Plan, ReplicaGroup, Stage
 from planner.report.explain import balance_section, neighbours_section, time_section
 from planner.report.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
-from planner.spec.cluster import HostSpec
+from planner.spec.cluster import HostSpec, PoolSpec
 from tests.report import examples
 from tests.report.drawing import drawn
 
@@ -85,6 +87,31 @@ def test_neighbours_of_a_plan_that_offloads() -> None:
     changes = {entry.change for entry in neighbours(plan, cluster, examples.model(), ASSUMED)}
     assert {"everything on the devices", "micro-batches half as large"} <= changes
     assert not any("ZeRO" in change or "recomputation" in change for change in changes)
+
+
+def test_neighbours_of_hybrid_sharding() -> None:
+    """More and fewer copies; ZeRO 0 has nothing to shard, and other targets have no groups."""
+    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=16, share=16, steps=8)
+    stage = Stage(first_layer=0, end_layer=32, replicas=(group,))
+    plain = Plan(target="torch", zero=3, stages=(stage,))
+    cluster = examples.cluster().model_copy(
+        update={"pools": tuple(_two_nodes(pool) for pool in examples.cluster().pools)}
+    )
+
+    def changes(plan: Plan) -> dict[str, Plan]:
+        found = neighbours(plan, cluster, examples.model(), ASSUMED)
+        return {entry.change: entry.scored.plan for entry in found}
+
+    grouped = changes(plain)["sharded over groups of 8 replicas"]
+    assert grouped == replace(plain, shard_size=8)
+    assert changes(grouped)["sharded over all replicas"] == plain
+    assert changes(grouped)["ZeRO 2 instead of 3"].shard_size == 8
+    assert changes(grouped)["ZeRO 0 instead of 3"].shard_size is None
+    assert not any("sharded" in change for change in changes(replace(plain, target="deepspeed")))
+
+
+def _two_nodes(pool: PoolSpec) -> PoolSpec:
+    return pool.model_copy(update={"hosts": ("x", "y"), "devices": pool.devices[:1] * 8})
 
 
 def test_neighbours_that_do_not_fit_say_so() -> None:

@@ -196,6 +196,16 @@ def test_offload_is_part_of_the_headline() -> None:
     assert "offload" not in headline(examples.plan())
 
 
+def test_hybrid_sharding_is_part_of_the_headline() -> None:
+    """With the size of the groups; plans without it say nothing."""
+    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, share=4, steps=2)
+    plain = Plan(target="torch", zero=3, stages=(Stage(first_layer=0, end_layer=32, replicas=(group,)),))
+    grouped = replace(plain, shard_size=4)
+    assert "torch, 1 stage, ZeRO 3 in groups of 4, no recomputation" in headline(grouped)
+    assert "groups" not in headline(plain)
+    assert differences(grouped, plain) == ["sharded over groups of 4 instead of all replicas"]
+
+
 def test_host_memory_has_a_column_where_it_holds_something() -> None:
     """And lacks what does not fit into it."""
     estimate = examples.scored().estimate

@@ -133,6 +133,14 @@ def test_rank_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mon
         load(tmp_path / "batches.json")
 
 
+def test_sharding_groups(tmp_path: Path) -> None:
+    """Read where the plan has them."""
+    assert {mine.shard_size for mine in loaded(tmp_path, uneven(3))} == {None}
+    replicas = (group("a", "A100", count=2, share=5, steps=2), group("b", "T4", count=2, share=1))
+    hybrid = plan("torch", 3, [4], [replicas], shard_size=2)
+    assert {mine.shard_size for mine in loaded(tmp_path, hybrid)} == {2}
+
+
 def test_other_format(tmp_path: Path) -> None:
     """A table of another version is refused."""
     (tmp_path / "batches.json").write_text(json.dumps({"format": 99}))

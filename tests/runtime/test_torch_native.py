@@ -63,7 +63,7 @@ def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     return "-".join([kind, f"zero{zero}", *special])
 
 
-def uneven(zero: int, **changes: Any) -> Case:
+def uneven(zero: int, *, shard_size: int | None = None, **changes: Any) -> Case:
     """Shares 5, 5, 2, 1 in 2, 2, 1 and 1 micro-batches."""
     replicas = (
         group("big", "A100", count=2, share=5, steps=2),
@@ -71,8 +71,9 @@ def uneven(zero: int, **changes: Any) -> Case:
         group("small", "T4", share=1),
     )
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
-    name = name_of("uneven", zero, changes)
-    return Case(name, plan("torch", zero, [3], [replicas]), model(13, layers=3, **changes))
+    name = name_of("hybrid" if shard_size else "uneven", zero, changes)
+    chosen = plan("torch", zero, [3], [replicas], shard_size=shard_size)
+    return Case(name, chosen, model(13, layers=3, **changes))
 
 
 def pipeline(zero: int, layers: list[int], steps: int, **changes: Any) -> Case:
@@ -114,6 +115,8 @@ CASES = [
     uneven(2, precision="bf16", optimizer="sgd"),
     uneven(2, precision="fp16"),
     uneven(3, optimizer="sgd", kind="encoder", learned_positions=16, head_transform=True),
+    *(uneven(zero, shard_size=2, optimizer=optimizer) for zero in (1, 2, 3) for optimizer in LR),
+    uneven(3, shard_size=2, precision="bf16"),
     pipeline(0, [3, 1], steps=3, optimizer="sgd"),
     pipeline(3, [1, 3], steps=1, precision="bf16"),
     pipeline(1, [1, 3], steps=3, tied_embeddings=False),
@@ -150,11 +153,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, l
 
 def train_all(root: Path) -> None:
     """Every case in a folder of its own, all trained by one start of four ranks."""
-    for case in CASES:
-        write_folder(emit(case.plan, four_ranks(), case.spec), root / case.name)
-        arguments = ["--steps", str(STEPS), "--lr", str(LR[case.spec.training.optimizer])]
-        (root / case.name / "arguments.json").write_text(json.dumps(arguments))
-    run_all([root / case.name for case in CASES], root / "log")
+    run_all([written(case, four_ranks(), root) for case in CASES], root / "log")
+
+
+def written(case: Case, where: ClusterSpec, root: Path) -> Path:
+    """The folder of a case with the arguments of its training."""
+    write_folder(emit(case.plan, where, case.spec), root / case.name)
+    arguments = ["--steps", str(STEPS), "--lr", str(LR[case.spec.training.optimizer])]
+    (root / case.name / "arguments.json").write_text(json.dumps(arguments))
+    return root / case.name
 
 
 def printed(log: Path) -> str:
@@ -162,9 +169,9 @@ def printed(log: Path) -> str:
     return log.read_text().replace("[default0]:", "")
 
 
-def run_all(folders: list[Path], log: Path) -> None:
-    """One start of four ranks for all folders."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+def run_all(folders: list[Path], log: Path, ranks: int = 4) -> None:
+    """One start of the ranks for all folders."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command += ["--redirects", "3", "--tee", "0:3", "--log-dir", str(log.parent / f"{log.stem}-ranks")]
     command += [str(folder_runs.__file__), *map(str, folders)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -233,6 +240,25 @@ def test_equals_one_process(trained: dict[str, tuple[Path, list[float]]], case: 
         assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
     else:
         assert printed == pytest.approx(wanted, rel=2e-3)
+
+
+@pytest.mark.slow
+def test_groups_in_pipelines_and_of_wide_replicas(tmp_path: Path) -> None:
+    """Eight ranks: two stages of four replicas, or four replicas of two ranks, in groups of two."""
+    where = cluster(pool("big", ("A100",) * 8, 1, (nic("eth", "lo"),)), eth="ethernet")
+    small = {"precision": "fp32", "optimizer": "sgd", **NO_BIAS}
+    cases = []
+    for zero in (1, 2, 3):
+        stage = (group("big", "A100", count=4, share=4, steps=2),)
+        piped = plan("torch", zero, [2, 1], [stage, stage], shard_size=2)
+        cases.append(Case(f"piped-{zero}", piped, model(16, layers=3, **small)))
+        wide = tuple(group("big", "A100", tp=2, count=2, share=share, steps=2) for share in (4, 3))
+        split = plan("torch", zero, [2], [wide], shard_size=2)
+        cases.append(Case(f"wide-{zero}", split, model(14, layers=2, **small)))
+    run_all([written(case, where, tmp_path) for case in cases], tmp_path / "log", ranks=8)
+    for case in cases:
+        network, start, _ = reference(tmp_path / case.name, case.plan.global_batch)
+        assert relative_error(weights(tmp_path / case.name), network.state_dict(), start) < 1e-5, case.name
 
 
 def test_the_loss_scale_follows_overflows() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from planner.calibration import Calibration, Family, LayerPoint, Link, LinkPoint, Stack
-from planner.spec.cluster import ClusterSpec
+from planner.spec.cluster import ClusterSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.spec.model import ModelSpec
-from tests.clusters import small_problem
+from tests.clusters import cluster, small_problem
 
 Problem = tuple[ClusterSpec, ModelSpec, Calibration]
 
@@ -50,6 +50,30 @@ def with_shapes(seed: int) -> Problem:
     shape = {"heads": heads, "kv_heads": heads, "head_dim": draw.choice([64, 108]), "ffn": 500 * heads}
     model = model.model_copy(update={**shape, "training": training})
     return spec.model_copy(update={"gpus": gpus}), model, calibration
+
+
+def with_fast_nodes(seed: int) -> Problem:
+    """Four slow devices on two nodes that are fast inside and slow between, of one kind or of two."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 5)
+    names = sorted(spec.gpus)
+    gpus = {
+        name: gpu.model_copy(
+            update={"memory_gib": draw.choice([3, 4, 6, 8]), "tflops": {"fp16": draw.choice([2, 5, 10])}}
+        )
+        for name, gpu in spec.gpus.items()
+    }
+    pools = tuple(
+        PoolSpec(
+            name=f"pool-{number}",
+            devices=(name,) * 2,
+            hosts=tuple(f"{number}-{node}" for node in range(2 // min(2, len(names)))),
+            intra_node=IntraNodeSpec(bandwidth_gBps=draw.choice([64, 300])),
+            nics=(NicSpec(fabric="eth", bandwidth_gbps=draw.choice([5, 25, 100])),),
+        )
+        for number, name in enumerate(names)
+    )
+    return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), model, calibration
 
 
 def with_measurements(seed: int) -> Problem:

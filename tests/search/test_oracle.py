@@ -15,7 +15,7 @@ from planner.search.explorer import Explorer
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, SearchResult
 from tests.clusters import small_problem
-from tests.search.problems import Problem, with_constants, with_measurements, with_shapes
+from tests.search.problems import Problem, with_constants, with_fast_nodes, with_measurements, with_shapes
 
 SEEDS = st.integers(0, 10**9)
 PARTS = 5
@@ -100,12 +100,19 @@ def test_any_shapes(seed: int, target: str | None) -> None:
     check(with_shapes(seed), limits(seed, target))
 
 
+@given(SEEDS)
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_groups_that_shard_in_nodes(seed: int) -> None:
+    """Nodes that are fast inside, where hybrid sharding is the best of all plans now and then."""
+    check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)))
+
+
 @pytest.mark.slow
 @given(
     SEEDS,
     TARGETS,
     st.sampled_from([None, (2, 3, 4)]),
-    st.sampled_from([plain, with_constants, with_measurements, with_shapes]),
+    st.sampled_from([plain, with_constants, with_measurements, with_shapes, with_fast_nodes]),
 )
 @settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
 def test_thousands(

@@ -29,6 +29,7 @@ def readme(
         starting(launchers, " -- --steps 100"),
         _files(),
         _own_script(plan),
+        _sharding(plan),
         _limits(plan, model, network),
     ]
     return "\n".join(part for part in parts if part)
@@ -63,6 +64,24 @@ def _own_script(plan: Plan) -> str:
         "```\n\n"
         "Without the weight, sequences on GPUs with small batches would count for more than others. It is right when "
         "the loss is a mean over sequences of equal length.\n"
+    )
+
+
+def _sharding(plan: Plan) -> str:
+    """How states are dealt, where that is not over all replicas."""
+    if plan.shard_size is None:
+        return ""
+    held = {
+        1: "optimizer states",
+        2: "optimizer states and gradients",
+        3: "parameters, gradients and optimizer states",
+    }
+    copies = plan.stages[0].dp // plan.shard_size
+    return (
+        "## Hybrid sharding\n\n"
+        f"Each {plan.shard_size} consecutive replicas share one copy of the {held[plan.zero]}, so there are {copies} "
+        "copies in a stage. Between the copies gradients are added up once, in the last micro-batch of a step "
+        "(`shard_size` in `batches.json`; FSDP2 on the meshes `copy` and `shard`).\n"
     )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from planner.emit.interface import emit
+from planner.errors import EmitError
 from planner.plan import Offload, Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 
@@ -60,6 +64,26 @@ def test_configuration() -> None:
     away = Offload(optimizer="cpu", parameters="cpu")
     chosen = plan("torch", 3, [4], [(group("a", "A100", count=4, share=2),)], offload=away)
     assert json.loads(made(chosen, precision="fp16")["torch_config.json"])["on_host"] is True
+
+
+def test_hybrid_sharding() -> None:
+    """In the table that the ranks read, and in words; without it neither says anything."""
+    chosen = plan("torch", 2, [4], [(group("a", "A100", count=8, share=2),)], shard_size=4)
+    files = made(chosen)
+    assert json.loads(files["batches.json"])["shard_size"] == 4
+    assert "ZeRO 2 in groups of 4" in files["README.md"]
+    assert "4 consecutive replicas share one copy of the optimizer states and gradients" in files["README.md"]
+    plain = made(replace(chosen, shard_size=None))
+    assert "shard_size" not in json.loads(plain["batches.json"])
+    assert "copies" not in plain["README.md"]
+
+
+def test_other_targets_refuse_hybrid_sharding() -> None:
+    """Naming the rule."""
+    for target in ("deepspeed", "megatron", "flagscale"):
+        chosen = plan(target, 1, [4], [(group("a", "A100", count=8, share=2),)], shard_size=4)
+        with pytest.raises(EmitError, match=f"{target} shards over all replicas of a stage"):
+            made(chosen)
 
 
 def test_tf32_is_switched_on() -> None:

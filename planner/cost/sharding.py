@@ -1,0 +1,148 @@
+"""The data-parallel rings of every stage: one over all replicas or, with hybrid sharding, two kinds of them.
+
+Hybrid sharding (MiCS, arXiv:2205.00119; FSDP, arXiv:2304.11277, section 3.2.2): groups of consecutive replicas share
+one copy of the states each. A ring in each group shards; rings between the groups add up what counterparts have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from planner.calibration import Calibration
+from planner.cost.communication import NodeLoad, Ring, crossing_rings, data_ring
+from planner.cost.measured_curves import LinkCurves
+from planner.placement import Slot
+from planner.topology import Topology
+
+Node = tuple[str, int]
+"""(pool, node)."""
+
+
+def stage_rings(
+    placement: Sequence[Sequence[Slot]],
+    shard_size: int | None,
+    topology: Topology,
+    calibration: Calibration,
+    stack: str,
+    curves: LinkCurves | None = None,
+) -> tuple[Ring, ...]:
+    """The ring over which each stage shards, [stage]; between several groups it has a ring of copies."""
+
+    def ring(slots: Sequence[Slot], load: NodeLoad, ways: int | None = None) -> Ring:
+        return data_ring(slots, load, topology, calibration, stack, curves, ways=ways)
+
+    if shard_size is None:
+        load = crossing_rings(placement)
+        return tuple(ring(slots, load) for slots in placement)
+    inside = [_groups(slots, shard_size) for slots in placement]
+    between = [_across(groups) for groups in inside]
+    return tuple(
+        replace(shards, copies=copies)
+        for shards, copies in zip(_slowest(inside, ring), _slowest(between, ring), strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """Equal rings through the same nodes."""
+
+    members: tuple[tuple[Slot, Node, int], ...]
+    """Replicas of one ring on each node, in their order."""
+    rings: int
+
+    @property
+    def spans(self) -> bool:
+        """True when its rings leave a node."""
+        return len({node for _, node, _ in self.members}) > 1
+
+    @property
+    def joins_pools(self) -> bool:
+        """True when its rings may use a gateway."""
+        return len({slot.pool for slot, _, _ in self.members}) > 1
+
+    def holder(self, number: int) -> tuple[Slot, Node]:
+        """Where the member of this number stands."""
+        ends = accumulate(count for _, _, count in self.members)
+        return next(
+            (slot, node) for (slot, node, _), end in zip(self.members, ends, strict=True) if number < end
+        )
+
+
+def _groups(slots: Sequence[Slot], size: int) -> list[_Bundle]:
+    """Groups of ``size`` consecutive replicas, each with a ring of its own."""
+    found: list[_Bundle] = []
+    members: list[tuple[Slot, Node, int]] = []
+    room = size
+    for slot in slots:
+        for node in range(slot.first_node, slot.first_node + slot.nodes):
+            left = slot.replicas_per_node
+            while left:
+                taken = min(left, room)
+                members.append((slot, (slot.pool, node), taken))
+                left, room = left - taken, room - taken
+                if not room:
+                    found.append(_Bundle(tuple(members), 1))
+                    members, room = [], size
+    return found
+
+
+def _across(groups: Sequence[_Bundle]) -> list[_Bundle]:
+    """Rings that join the members of one number in all groups, those on the same nodes together."""
+    ends = {end for group in groups for end in accumulate(count for _, _, count in group.members)}
+    return [
+        _Bundle(tuple((*group.holder(first), 1) for group in groups), end - first)
+        for first, end in pairwise((0, *sorted(ends)))
+    ]
+
+
+def _slowest(stages: Sequence[Sequence[_Bundle]], ring: Callable[..., Ring]) -> list[Ring]:
+    """The slowest ring of each stage while all of them run, [stage]."""
+    load = _leaving(bundle for bundles in stages for bundle in bundles)
+    found = []
+    for bundles in stages:
+        # The rings of a replica's devices run side by side.
+        ways = sum(bundle.rings * bundle.members[0][0].tp for bundle in bundles if bundle.joins_pools)
+        distinct = {_likeness(bundle, load): bundle for bundle in bundles}.values()
+        rings = [ring(_as_slots(bundle, load), {}, ways or None) for bundle in distinct]
+        found.append(min(rings, key=lambda item: (item.bytes_per_second, -item.latency_seconds, item.link)))
+    return found
+
+
+def _leaving(bundles: Iterable[_Bundle]) -> Counter[Node]:
+    """Rings that leave each node."""
+    load: Counter[Node] = Counter()
+    for bundle in bundles:
+        if bundle.spans:
+            for node, tp in {node: slot.tp for slot, node, _ in bundle.members}.items():
+                load[node] += bundle.rings * tp
+    return load
+
+
+def _likeness(bundle: _Bundle, load: Counter[Node]) -> tuple[object, ...]:
+    """Equal for bundles whose rings are equally fast."""
+    nodes = len({node for _, node, _ in bundle.members})
+    return nodes, tuple((slot, count, load[node]) for slot, node, count in bundle.members)
+
+
+def _as_slots(bundle: _Bundle, load: Counter[Node]) -> list[Slot]:
+    """One ring as slots as wide as the number of rings that leave their nodes; nodes that are alike make one slot."""
+    on_node: dict[Node, list[tuple[Slot, int]]] = {}
+    for slot, node, count in bundle.members:
+        on_node.setdefault(node, []).append((slot, count))
+    alike: dict[tuple[object, ...], list[Node]] = {}
+    for node, parts in on_node.items():
+        alike.setdefault((load[node], *parts), []).append(node)
+    return [
+        replace(
+            slot,
+            tp=max(1, load[nodes[0]]),
+            first_node=nodes[0][1],
+            nodes=len(nodes),
+            replicas_per_node=count,
+        )
+        for nodes in alike.values()
+        for slot, count in on_node[nodes[0]]
+    ]
