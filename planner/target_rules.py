@@ -22,6 +22,7 @@ class Fault:
 
 
 def groups_of(plan: Plan) -> Iterator[tuple[Path, ReplicaGroup]]:
+    """Every group of replicas with its place in the plan file."""
     for number, stage in enumerate(plan.stages):
         for index, group in enumerate(stage.replicas):
             yield ("stages", number, "replicas", index), group
@@ -157,6 +158,7 @@ def _checkpoints(plan: Plan, row: Target) -> Iterator[Fault]:
 
 
 def in_words(values: tuple[object, ...] | list[int]) -> str:
+    """Values with commas between them."""
     return ", ".join(str(value) for value in values)
 
 
