@@ -22,7 +22,7 @@ from planner.spec.cluster import ClusterSpec
 from planner.spec.model_file import load_model
 from tests.rehearsal.clusters import MODEL, Rehearsed, pipeline, yaml_text
 from tests.rehearsal.emulation import Node, address, command, emulated, environment, throttle
-from tests.rehearsal.running import run
+from tests.rehearsal.running import keep_busy, run
 
 HETPLAN = (sys.executable, "-c", "from planner.cli.app import main; main()")
 PORT = 29600
@@ -47,12 +47,9 @@ def _measured(node: Node, device: str, nodes: Sequence[Node], model: Path, outpu
     """What the program says of a device while all others train: they have a processor's caches in common."""
     words = [*HETPLAN, "calibrate", "device", "--device", "cpu", "--name", device, "--model", str(model)]
     words += ["--largest-micro-batch", "32", "-o", str(output), "--force", "--json"]
-    busy = [sys.executable, "-m", "tests.rehearsal.busy", str(model)]
     with emulated(nodes):
         throttle(nodes)
-        for other in nodes:
-            if other != node:
-                subprocess.Popen(command(other, busy, environment()))
+        keep_busy([other for other in nodes if other != node], model)
         measuring = subprocess.run(
             command(node, words, environment()),
             stdout=subprocess.PIPE,

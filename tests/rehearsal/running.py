@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ def run(folder: Path, nodes: Sequence[Node], steps: int) -> list[float]:
     settings = {**environment(), "MASTER_ADDR": address(by_name[hosts[0]][0])}
     with emulated(nodes):
         throttle(nodes, on=False)
+        keep_busy([node for node in nodes if node.name not in hosts], folder.parent / "model.yaml")
         started = []
         for rank, (host, log) in enumerate(zip(hosts, logs, strict=True)):
             words = ["bash", str(folder / "launch.sh"), str(rank), "--", "--steps", str(steps + WARM_UP)]
@@ -39,6 +41,13 @@ def run(folder: Path, nodes: Sequence[Node], steps: int) -> list[float]:
     if len(found) != steps + WARM_UP:
         raise RuntimeError(f"{folder.name}: {len(found)} steps instead of {steps + WARM_UP}\n{_tails(logs)}")
     return found[WARM_UP:]
+
+
+def keep_busy(nodes: Sequence[Node], model: Path) -> None:
+    """Nodes that are not used train on their own, else their share of the caches would make the others faster."""
+    words = [sys.executable, "-m", "tests.rehearsal.busy", str(model)]
+    for node in nodes:
+        subprocess.Popen(command(node, words, environment()))
 
 
 def spread(seconds: Sequence[float]) -> float:
