@@ -45,7 +45,7 @@ class Priced:
     forward: Durations
     """Seconds of a micro-batch with the sends that follow it, [stage][chunk]."""
     backward: Durations
-    outer_wait: bool = False
+    outer_wait: bool
     """True when the first and the last stage wait for each other after their last backward."""
 
 
