@@ -48,7 +48,7 @@ docs: $(VENV)/base.stamp  ## write docs/cli.md and the outputs in README.md from
 docs-check: $(VENV)/base.stamp  ## docs/cli.md is what the program says
 	@$(BIN)/python -m planner.cli.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)
 
-rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, half an hour
+rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, about an hour
 	$(BIN)/python -m tests.rehearsal
 
 accuracy: $(VENV)/test.stamp  ## write docs/accuracy.md: predictions next to published runs

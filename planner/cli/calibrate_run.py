@@ -13,7 +13,6 @@ from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document
 
 if TYPE_CHECKING:
-    from planner.calibration import Calibration
     from planner.logs.trial import Trial
     from planner.logs.values import Observed
     from planner.plan_file import PlanFile
@@ -45,6 +44,7 @@ def fit_run(
     from planner.calibration_merge import merged
     from planner.cli.inputs import read_calibration
     from planner.logs.trial import host_launches
+    from planner.measure.resume import run_facts, with_facts
     from planner.plan_file import read
 
     saved = read(plan)
@@ -53,7 +53,8 @@ def fit_run(
         saved.plan, saved.cluster, saved.model, read_calibration(calibration), seen.step_seconds
     )
     own = ASSUMED if calibration is None else load_calibration(calibration)
-    save_calibration(merged(own, _constant(saved, found)), output)
+    facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
+    save_calibration(merged(own, with_facts(found.measured(saved.plan.target), facts)), output)
     if as_json:
         show_document(_document(found, saved.plan.target, output))
         return
@@ -73,18 +74,6 @@ def _observed(logs: list[Path], saved: PlanFile) -> Observed:
     found = read_logs(logs, saved.plan)
     require_same_job(found, saved.plan, ranks(saved.plan, saved.cluster))
     return observed(found)
-
-
-def _constant(saved: PlanFile, found: Trial) -> Calibration:
-    from planner.calibration import Calibration, Constant, Stack
-    from planner.measure.resume import run_facts, with_facts
-
-    stack = saved.plan.target
-    constant = Constant(
-        name=f"stacks.{stack}.micro_batch_launches", value=found.launches, provenance="measured"
-    )
-    own = Calibration(stacks={stack: Stack(micro_batch_launches=found.launches)}, constants=(constant,))
-    return with_facts(own, run_facts(" ".join(["hetplan", *sys.argv[1:]])))
 
 
 def _document(found: Trial, stack: str, output: Path) -> Document:

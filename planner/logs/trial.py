@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from scipy.optimize import brentq
 
-from planner.calibration import Calibration
+from planner.calibration import Calibration, Constant, Stack
 from planner.cost.estimate import estimate
 from planner.errors import UsageError
 from planner.plan import Plan
@@ -26,6 +26,14 @@ class Trial:
     before_seconds: float
     """The prediction without any."""
     observed_seconds: float
+
+    def measured(self, stack: str) -> Calibration:
+        """The constant of a stack, to be merged into a calibration."""
+        name = f"stacks.{stack}.micro_batch_launches"
+        return Calibration(
+            stacks={stack: Stack(micro_batch_launches=self.launches)},
+            constants=(Constant(name=name, value=self.launches, provenance="measured"),),
+        )
 
 
 def host_launches(

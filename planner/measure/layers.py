@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -16,7 +17,7 @@ from planner.calibration import LayerPoint
 from planner.errors import UsageError
 from planner.measure.backend import DTYPES, LEAST_SECONDS, MOST_SECONDS, REPEATS, Backend, Mark
 from planner.measure.peak import kept_bytes
-from planner.measure.samples import BUSY, Sample, sample
+from planner.measure.samples import sample
 from planner.runtime.example_model import Layer, Shape
 from planner.spec.model import ModelSpec
 
@@ -26,6 +27,12 @@ MOST_DEPTH = 8
 """Layers in a row where few would keep all that they keep in the caches, which a whole model does not."""
 CACHES = 2.0
 """How many times the last cache the layers in a row should keep."""
+LEAST_READINGS = 3
+STEADY = 0.02
+"""Spread of readings from which drift may favour one micro-batch over another."""
+
+Readings = list[tuple[float, float]]
+"""Seconds of forwards, and of their backwards, of one layer."""
 
 
 class LayerBench:
@@ -39,6 +46,8 @@ class LayerBench:
                 hint="measure with --precision bf16",
             )
         self.backend, self.model, self.tp = backend, model, tp
+        self._readings: dict[int, Readings] = {}
+        """By micro-batch."""
         self._layers: Any = nn.Sequential()
         self._extend(min(LEAST_DEPTH, model.layers))
 
@@ -58,31 +67,48 @@ class LayerBench:
     def measure(self, micro_batch: int) -> LayerPoint:
         """Time one micro-batch (sequences); raises what torch raises when memory runs out."""
         with numerics(self.model):
-            return self._measure(micro_batch)
-
-    def _measure(self, micro_batch: int) -> LayerPoint:
-        training = self.model.training
-        sizes = (micro_batch, training.sequence_length, self.model.hidden)
-        hidden = self.backend.tensor(*sizes, precision=training.precision).requires_grad_()
-        gradient = self.backend.tensor(*sizes, precision=training.precision) * 1e-3
-        kept = self._kept_bytes(hidden, gradient)
-        peak, reserved = self._peaks()
-        layers = self._in_a_row(kept)
-        forward, backward = self._timed(layers, hidden, gradient)
-        return LayerPoint(
+            hidden, gradient = self._ends(micro_batch)
+            kept = self._kept_bytes(hidden, gradient)
+            peak, reserved = self._peaks()
+            self._readings[micro_batch] = self._timed(self._in_a_row(kept), hidden, gradient)
+        point = LayerPoint(
             gpu=self.backend.name,
             model=self.model.name,
             tp=self.tp,
             micro_batch=micro_batch,
-            forward_seconds=forward.seconds / len(layers),
-            backward_seconds=backward.seconds / len(layers),
+            forward_seconds=0.0,
+            backward_seconds=0.0,
             activation_bytes=kept,
             parameters=float(self.parameters),
-            spread=max(forward.spread, backward.spread),
             peak_bytes=peak,
             reserved_bytes=reserved,
             without_collectives=self.tp > 1,
         )
+        return self._read(point)
+
+    def again(self, point: LayerPoint) -> LayerPoint:
+        """The point from more readings, added to those that ``measure`` took of it."""
+        with numerics(self.model):
+            hidden, gradient = self._ends(point.micro_batch)
+            layers = self._in_a_row(point.activation_bytes or 0.0)
+            self._readings[point.micro_batch] += self._timed(layers, hidden, gradient)
+        return self._read(point)
+
+    def _read(self, point: LayerPoint) -> LayerPoint:
+        forward, backward = (sample(each) for each in zip(*self._readings[point.micro_batch], strict=True))
+        return replace(
+            point,
+            forward_seconds=forward.seconds,
+            backward_seconds=backward.seconds,
+            spread=max(forward.spread, backward.spread),
+        )
+
+    def _ends(self, micro_batch: int) -> tuple[Any, Any]:
+        """What goes into the first layer, and the gradient that comes back to the last."""
+        training = self.model.training
+        sizes = (micro_batch, training.sequence_length, self.model.hidden)
+        hidden = self.backend.tensor(*sizes, precision=training.precision).requires_grad_()
+        return hidden, self.backend.tensor(*sizes, precision=training.precision) * 1e-3
 
     def _in_a_row(self, kept: float) -> Any:
         """As many layers as overflow the caches; two when a layer keeps much."""
@@ -91,30 +117,27 @@ class LayerBench:
         self._extend(depth)
         return self._layers[:depth]
 
-    def _timed(self, layers: Any, hidden: Any, gradient: Any) -> tuple[Sample, Sample]:
-        """Forward and backward through all layers; as many readings again, twice, while they differ much."""
-        once = sum(self._reading(layers, hidden, gradient, 1))
+    def _timed(self, layers: Any, hidden: Any, gradient: Any) -> Readings:
+        """Forward and backward of one of the layers, which run in a row; at least three readings."""
+        once = sum(self._reading(layers, hidden, gradient, 1)) * len(layers)
         passes = max(1, ceil(LEAST_SECONDS[self.backend.kind] / max(once, 1e-9)))
-        pairs: list[tuple[float, float]] = []
-        for rounds in (1, 2, 3):
-            begin, least = time.perf_counter(), len(pairs) + 3
-            while len(pairs) < least or (
-                len(pairs) < rounds * REPEATS and time.perf_counter() - begin < MOST_SECONDS
-            ):
-                pairs.append(self._reading(layers, hidden, gradient, passes))
-            forward, backward = (sample(each) for each in zip(*pairs, strict=True))
-            if max(forward.spread, backward.spread) < BUSY:
-                break
-        return forward, backward
+        begin = time.perf_counter()
+        found: Readings = []
+        while len(found) < LEAST_READINGS or (
+            len(found) < REPEATS and time.perf_counter() - begin < MOST_SECONDS
+        ):
+            found.append(self._reading(layers, hidden, gradient, passes))
+        return found
 
     def _reading(self, layers: Any, hidden: Any, gradient: Any, passes: int) -> tuple[float, float]:
-        """Mean seconds of a forward, and of its backward, through all layers."""
+        """Mean seconds of a forward, and of its backward, of one layer."""
         self.backend.synchronize()
         marks = [self._pass(layers, hidden, gradient) for _ in range(passes)]
         self.backend.synchronize()
         forward = sum(begin.until(middle) for begin, middle, _ in marks)
         backward = sum(middle.until(end) for _, middle, end in marks)
-        return forward / passes, backward / passes
+        times = passes * len(layers)
+        return forward / times, backward / times
 
     def _pass(self, layers: Any, hidden: Any, gradient: Any) -> tuple[Mark, Mark, Mark]:
         begin = self.backend.now()

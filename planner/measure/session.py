@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
-from planner.calibration import Calibration, Constant, KernelPoint, Stack
+from planner.calibration import Calibration, Constant, KernelPoint, LayerPoint, Stack
 from planner.calibration_file import shipped
 from planner.calibration_merge import kernel_key, layer_key, merged, name_key
 from planner.errors import UsageError
@@ -18,14 +20,18 @@ from planner.measure.curve_error import with_errors
 from planner.measure.fit_device import STACK, Peaks, fit_family, measured_peaks
 from planner.measure.growth import Limit, grow
 from planner.measure.kernels import Case, cases, measure_kernel, optimizer_case
-from planner.measure.layers import LayerBench
+from planner.measure.layers import STEADY, LayerBench
 from planner.measure.samples import Event
 from planner.spec.model import ModelSpec
 
+ROUNDS = 3
+"""How often all micro-batches are read again, in turns, while their readings differ."""
 LARGEST_ON_CPU = 16
 """Micro-batch at which the growth ends on a CPU, whose memory must not be filled."""
 ZERO_SHARES = (2, 4, 8)
 """Numbers of devices among which ZeRO would divide a layer's states."""
+
+T = TypeVar("T")
 
 
 class OutOfTimeError(Exception):
@@ -116,17 +122,10 @@ class Session:
             return
         self._check_time()
         what = f"{case.kernel} {case.shape} {case.precision}"
-        try:
-            point = measure_kernel(self.backend, case)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            self._report(f"{what}: out of memory")
-            return
-        finally:
-            self.backend.free()
-        self._kernels.add(key)
-        self._add(Calibration(kernel_points=(point,)), what)
+        point = self._tried(lambda: measure_kernel(self.backend, case), what)
+        if point:
+            self._kernels.add(key)
+            self._add(Calibration(kernel_points=(point,)), what)
 
     def _grow(self, tp: int) -> None:
         """Layers at growing micro-batch, to the limit."""
@@ -139,10 +138,25 @@ class Session:
                 raise self._too_large(model, tp) from None
             raise
         usual = LARGEST_ON_CPU if self.backend.kind == "cpu" else model.training.global_batch
-        limit = grow(lambda size: self._layer(bench, size), self.request.largest or usual)
+        fresh: list[LayerPoint] = []
+        limit = grow(lambda size: self._layer(bench, size, fresh), self.request.largest or usual)
         if not limit.fits:
             raise self._too_large(model, tp)
         self.limits[tp] = limit
+        self._settle(bench, fresh)
+
+    def _settle(self, bench: LayerBench, fresh: list[LayerPoint]) -> None:
+        """Read the new micro-batches again in turns while they differ: what drifts then falls on all alike."""
+        for turn in range(ROUNDS):
+            if all((point.spread or 0.0) < STEADY for point in fresh):
+                return
+            for index, point in enumerate(fresh):
+                self._check_time()
+                what = f"{_what(point.model, point.tp, point.micro_batch)}, again ({turn + 1} of {ROUNDS})"
+                found = self._tried(partial(bench.again, point), what)
+                if found:
+                    fresh[index] = found
+                    self._add(Calibration(layers=(found,)), what)
 
     def _too_large(self, model: ModelSpec, tp: int) -> UsageError:
         """Not even one sequence fits."""
@@ -151,26 +165,33 @@ class Session:
             hint="measure with a larger --tp or a shorter --sequence-length, or free the device",
         )
 
-    def _layer(self, bench: LayerBench, size: int) -> bool:
-        """Measure one micro-batch unless it is known; False when memory runs out."""
+    def _layer(self, bench: LayerBench, size: int, fresh: list[LayerPoint]) -> bool:
+        """Measure one micro-batch unless it is known, and add it to the fresh ones; False when memory runs out."""
         key = (name_key(self.backend.name), name_key(bench.model.name), bench.tp, size)
         self._done += size == 1
         if key in self._layers:
             return True
         self._check_time()
-        what = f"layer of {bench.model.name}, tp {bench.tp}, micro-batch {size}"
+        what = _what(bench.model.name, bench.tp, size)
+        point = self._tried(lambda: bench.measure(size), what)
+        if not point:
+            return False
+        self._layers[key] = point
+        fresh.append(point)
+        self._add(Calibration(layers=(point,)), what)
+        return True
+
+    def _tried(self, measure: Callable[[], T], what: str) -> T | None:
+        """What is measured; None when memory runs out, and says so."""
         try:
-            point = bench.measure(size)
+            return measure()
         except Exception as error:
             if not out_of_memory(error):
                 raise
             self._report(f"{what}: out of memory")
-            return False
+            return None
         finally:
             self.backend.free()
-        self._layers[key] = point
-        self._add(Calibration(layers=(point,)), what)
-        return True
 
     def _add(self, found: Calibration, what: str) -> None:
         self.found = merged(self.found, found)
@@ -208,3 +229,7 @@ class Session:
         more = Calibration(families={self.backend.family: fitted.family}, constants=fitted.constants)
         self.found = with_errors(merged(self.found, more), fitted.errors)
         self._keep(self.found)
+
+
+def _what(model: str, tp: int, micro_batch: int) -> str:
+    return f"layer of {model}, tp {tp}, micro-batch {micro_batch}"

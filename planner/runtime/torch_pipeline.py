@@ -34,8 +34,19 @@ class Inside(nn.Module):  # type: ignore[misc]
         return self.module(hidden)
 
 
+class SendsAfter(list[Any]):
+    """Sends that a batch puts after its receives.
+
+    gloo asks for a message on the connection that its own messages take: asked after a long send, both directions
+    between two stages would take turns.
+    """
+
+    def __add__(self, receives: list[Any]) -> list[Any]:
+        return [*receives, *self]
+
+
 class Stage(PipelineStage):  # type: ignore[misc]
-    """A stage that tells its layout of every backward."""
+    """A stage that tells its layout of every backward, and receives while it sends."""
 
     def __init__(
         self, layout: Layout, module: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor
@@ -57,6 +68,14 @@ class Stage(PipelineStage):  # type: ignore[misc]
         """As the schedule asks, after the layout has been told."""
         self.layout.accumulate(self.sharded, last=last_backward)
         return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
+        """Activations, after gradients from the same stage."""
+        return SendsAfter(super().get_fwd_send_ops(fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[Any]:
+        """Gradients, after activations from the same stage."""
+        return SendsAfter(super().get_bwd_send_ops(bwd_chunk_id))
 
 
 class Pipeline:

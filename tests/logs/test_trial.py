@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.calibration import ASSUMED
+from planner.calibration_merge import merged
 from planner.cost.estimate import Estimator, estimate
 from planner.errors import UsageError
-from planner.logs.trial import host_launches, with_launches
+from planner.logs.trial import Trial, host_launches, with_launches
 from tests.logs import jobs
 from tests.report import examples
 
@@ -37,6 +38,17 @@ def test_every_micro_batch_of_a_stage_takes_as_long_more() -> None:
         host = 100 * ASSUMED.family("").launch_seconds
         assert sum(after.forward) - sum(before.forward) == pytest.approx(host / 2)
         assert sum(after.backward) - sum(before.backward) == pytest.approx(host / 2)
+
+
+def test_it_is_a_measured_constant_of_its_stack() -> None:
+    """Beside what the calibration knew."""
+    found = Trial(launches=80.0, before_seconds=1.0, observed_seconds=1.1).measured("torch")
+    together = merged(ASSUMED, found)
+    assert together.stack("torch").micro_batch_launches == 80.0
+    assert together.stack("torch").overlap == ASSUMED.stack("torch").overlap
+    assert [(each.name, each.provenance) for each in together.constants] == [
+        ("stacks.torch.micro_batch_launches", "measured")
+    ]
 
 
 def test_a_fast_run_has_none() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration
+from planner.calibration import ASSUMED, Calibration, LayerPoint
 from planner.errors import UsageError
 from planner.spec.model import ModelSpec
 from tests.emit.builders import model
@@ -114,6 +114,53 @@ def measured_up_to(limit: int, error: Exception) -> Callable[[LayerBench, int], 
         return real(bench, size)
 
     return measure
+
+
+def test_sizes_that_differ_are_read_again_in_turns(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch, small: ModelSpec
+) -> None:
+    """Drift then falls on all of them; steady ones are left alone, and so are those that an earlier session has."""
+    turns: list[int] = []
+    drifting = {"spread": 0.05}
+
+    def again(bench: LayerBench, point: LayerPoint) -> LayerPoint:
+        turns.append(point.micro_batch)
+        return replace(point, spread=drifting["spread"])
+
+    real = LayerBench.measure
+    monkeypatch.setattr(
+        LayerBench, "measure", lambda bench, size: replace(real(bench, size), spread=drifting["spread"])
+    )
+    monkeypatch.setattr(LayerBench, "again", again)
+    first = session(cpu, model=small, largest=2)
+    first.run()
+    assert turns == [1, 2] * 3
+
+    turns.clear()
+    session(cpu, first.found, model=small, largest=4).run()
+    assert turns == [4] * 3
+
+    turns.clear()
+    drifting["spread"] = 0.01
+    session(cpu, model=small, largest=4).run()
+    assert turns == []
+
+
+def test_more_readings_of_a_size_are_added(
+    cpu: Backend, monkeypatch: pytest.MonkeyPatch, small: ModelSpec
+) -> None:
+    """The point is the median of all."""
+    bench = LayerBench(cpu, small, 1)
+    seconds = {"now": 1.0}
+    monkeypatch.setattr(LayerBench, "_reading", lambda *_: (seconds["now"], 2 * seconds["now"]))
+    monkeypatch.setattr("planner.measure.layers.MOST_SECONDS", 0.0)
+    first = bench.measure(2)
+    assert (first.forward_seconds, first.backward_seconds, first.spread) == (1.0, 2.0, 0.0)
+    seconds["now"] = 3.0
+    second = bench.again(bench.again(first))
+    assert (second.forward_seconds, second.backward_seconds) == (3.0, 6.0)
+    assert second.spread == pytest.approx(2.0 / 1.349 / 3.0)
+    assert second.activation_bytes == first.activation_bytes
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """``python -m tests.rehearsal``: predicted against measured step time of plans on emulated clusters.
 
-Measures what hetplan's own commands measure, predicts, then trains for real; takes about half an hour on two cores.
+Measures what hetplan's own commands measure, predicts, then trains for real; takes about an hour on two cores.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from pathlib import Path
 from planner.calibration import Calibration, Stack
 from planner.calibration_file import load_calibration, save_calibration
 from planner.calibration_merge import merged
-from planner.logs.trial import with_launches
 from planner.spec.cluster_file import load_cluster
 from planner.spec.model_file import load_model
 from tests.rehearsal.calibrating import measure_devices, measure_host, measure_networks
 from tests.rehearsal.clusters import CLUSTERS, DEVICES, MODEL, Rehearsed, yaml_text
 from tests.rehearsal.emulation import missing
-from tests.rehearsal.rehearse import Row, rehearse
+from tests.rehearsal.rehearse import Measured, Row, rehearse
 from tests.rehearsal.table import markdown
 
 TARGETS = ("deepspeed", "torch")
@@ -48,7 +47,7 @@ def main() -> int:
             row
             for cluster in chosen
             for target in asked.target or TARGETS
-            for row in _rehearsed(cluster, target, folder, asked.steps)
+            for row in _rehearsed(cluster, target, folder, Measured(steps=asked.steps, rounds=asked.rounds))
         ]
     print(markdown(rows))  # noqa: T201
     return 0
@@ -62,14 +61,15 @@ def _options() -> argparse.Namespace:
         "--devices", action="store_true", help="single devices at several micro-batches instead"
     )
     parser.add_argument("--target", action="append", choices=TARGETS, help="this runtime only")
-    parser.add_argument("--steps", type=int, default=8, help="measured steps of each plan (8)")
+    parser.add_argument("--steps", type=int, default=4, help="measured steps of each run (4)")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each plan, in turns (2)")
     parser.add_argument(
         "--folder", type=Path, help="keep calibrations and launch folders here, and use them again"
     )
     return parser.parse_args()
 
 
-def _rehearsed(cluster: Rehearsed, target: str, folder: Path, steps: int) -> list[Row]:
+def _rehearsed(cluster: Rehearsed, target: str, folder: Path, asked: Measured) -> list[Row]:
     model_file = folder / "model.yaml"
     model_file.write_text(yaml_text(MODEL), encoding="utf-8")
     cluster_file, measured = folder / f"{cluster.name}.yaml", folder / f"{cluster.name}-calibration.yaml"
@@ -80,9 +80,9 @@ def _rehearsed(cluster: Rehearsed, target: str, folder: Path, steps: int) -> lis
     if len(cluster.nodes) > 1 and not found.stack(target).micro_batch_launches:
         trial = measure_host(cluster, target, spec, found, folder)
         _tell(f"{cluster.name}, {target}: {trial.launches:.0f} launches for each micro-batch of a pipeline")
-        found = with_launches(found, target, trial.launches)
+        found = merged(found, trial.measured(target))
         save_calibration(found, measured)
-    return rehearse(cluster, target, spec, model, found, folder, steps, _tell)
+    return rehearse(cluster, target, spec, model, found, folder, asked, _tell)
 
 
 def _calibrate(cluster: Rehearsed, model: Path, cluster_file: Path, output: Path) -> None:

@@ -25,6 +25,15 @@ CHOSEN = "hetplan's plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How often every plan is run."""
+
+    steps: int
+    """Of each run, after the warm-up."""
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One plan, predicted and run."""
 
@@ -32,7 +41,7 @@ class Row:
     plan: str
     predicted_seconds: float
     measured_seconds: float
-    """Median of the steps."""
+    """Median of the steps of all rounds."""
     spread: float
 
     @property
@@ -66,26 +75,30 @@ def rehearse(
     model: ModelSpec,
     calibration: Calibration,
     folder: Path,
-    steps: int,
+    asked: Measured,
     tell: Callable[[str], None],
 ) -> list[Row]:
-    """Run every plan of a cluster."""
-    rows = []
-    for index, (name, plan) in enumerate(plans(cluster, target, spec, model, calibration, folder)):
-        predicted = estimate(plan, spec, model, calibration).step_seconds
-        launched = folder / f"{cluster.name}-{target}-{index}"
-        write_folder(emit(plan, spec, model), launched, force=True)
-        seconds = run(launched, cluster.nodes, steps)
-        row = Row(
+    """Run every plan of a cluster; all of them in each round, so that what drifts meanwhile falls on all alike."""
+    tried = list(plans(cluster, target, spec, model, calibration, folder))
+    launched = [folder / f"{cluster.name}-{target}-{index}" for index in range(len(tried))]
+    for path, (_, plan) in zip(launched, tried, strict=True):
+        write_folder(emit(plan, spec, model), path, force=True)
+    seconds: list[list[float]] = [[] for _ in tried]
+    for turn in range(asked.rounds):
+        for index, (name, _) in enumerate(tried):
+            found = run(launched[index], cluster.nodes, asked.steps)
+            tell(f"{cluster.name}, {target}, round {turn + 1}: {name}: {median(found):.3f} s")
+            seconds[index] += found
+    return [
+        Row(
             cluster=f"{cluster.name}, {target}",
             plan=name,
-            predicted_seconds=predicted,
-            measured_seconds=median(seconds),
-            spread=spread(seconds),
+            predicted_seconds=estimate(plan, spec, model, calibration).step_seconds,
+            measured_seconds=median(taken),
+            spread=spread(taken),
         )
-        tell(f"{row.cluster}: {row.plan}: {predicted:.3f} s predicted, {row.measured_seconds:.3f} s measured")
-        rows.append(row)
-    return rows
+        for (name, plan), taken in zip(tried, seconds, strict=True)
+    ]
 
 
 def rank_correlation(rows: list[Row]) -> float:
