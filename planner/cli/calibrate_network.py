@@ -216,9 +216,9 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
     from planner.cli.progress import measuring
     from planner.measure.network import BrokenError, agreed
     from planner.measure.network import measure_network as measure
-    from planner.measure.resume import facts_of
+    from planner.measure.resume import run_facts
 
-    facts = facts_of(world.backend, None, " ".join(["hetplan", *sys.argv[1:]]))
+    facts = {**world.backend.facts, **run_facts(" ".join(["hetplan", *sys.argv[1:]]))}
     first = world.rank == 0
     kept = ASSUMED
 
