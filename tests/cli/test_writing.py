@@ -142,6 +142,13 @@ def test_emit_compares_the_files_at_hand(hetplan: Command, files: Path) -> None:
     assert not Path("other").exists()
 
 
+def test_a_schema_of_another_file(hetplan: Command) -> None:
+    """The files that have one are named."""
+    done = hetplan("schema", "plan")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "error: schema: expected cluster or model, got 'plan'\n"
+
+
 def test_emit_warns_of_versions_and_of_hosts(
     hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
