@@ -30,9 +30,9 @@ def diagnose(estimator: Estimator, limits: Limits) -> Diagnosis:
     untrained = tuple(_untrained(estimator.model, limits))
     if untrained:
         return Diagnosis(
-            causes=untrained,
+            causes=(*untrained, *_lacking(estimator)),
             nearest_miss="no plan can be formed",
-            hints=tuple(_other_ways(estimator.model, limits)),
+            hints=tuple(_other_ways(estimator, limits)),
         )
     nearest = _nearest_miss(estimator)
     return Diagnosis(
@@ -52,16 +52,17 @@ def _untrained(model: ModelSpec, limits: Limits) -> Iterator[str]:
         yield from found or filter(None, [unwritten(row, model)])
 
 
-def _other_ways(model: ModelSpec, limits: Limits) -> Iterator[str]:
-    """Other targets for the model, and number formats in which these targets train it."""
+def _other_ways(estimator: Estimator, limits: Limits) -> Iterator[str]:
+    """Other targets for the model, and number formats in which these targets train it on these devices."""
+    model, kinds = estimator.model, estimator.topology.kinds
     others = [name for name, row in TARGETS.items() if offers(row, model)]
-    if others:
+    if others and usable_kinds(estimator.topology, model):
         yield f"it can be trained with --target {' or '.join(others)}"
     formats = {
         name: None
         for row in targets_of(limits)
         for name in row.offered_precisions
-        if offers(row, _in(model, name))
+        if offers(row, _in(model, name)) and any(name in kind.peak_flops for kind in kinds)
     }
     if formats:
         yield f"with training.precision {', '.join(formats)} there is something to search"
@@ -72,12 +73,18 @@ def _in(model: ModelSpec, precision: str) -> ModelSpec:
     return model.model_copy(update={"training": training})
 
 
+def _lacking(estimator: Estimator) -> Iterator[str]:
+    """Devices without the model's number format."""
+    usable = {kind.gpu for kind in usable_kinds(estimator.topology, estimator.model)}
+    lacking = sorted({kind.gpu for kind in estimator.topology.kinds} - usable)
+    if lacking:
+        yield f"{', '.join(lacking)} cannot be used: no {estimator.model.training.precision}"
+
+
 def _causes(estimator: Estimator) -> Iterator[str]:
     model, precision = estimator.model, estimator.model.training.precision
     kinds = usable_kinds(estimator.topology, model)
-    lacking = sorted({kind.gpu for kind in estimator.topology.kinds} - {kind.gpu for kind in kinds})
-    if lacking:
-        yield f"{', '.join(lacking)} cannot be used: no {precision}"
+    yield from _lacking(estimator)
     mixed = precision in MIXED
     each = 2 * ELEMENT_BYTES[precision] + OPTIMIZER_BYTES[model.training.optimizer, mixed]
     states = model.parameters * each

@@ -213,8 +213,12 @@ def test_no_target_trains_in_the_number_format() -> None:
     )
     assert unwritten.hints == (
         "it can be trained with --target megatron or flagscale",
-        "with training.precision bf16, fp16, fp32, tf32 there is something to search",
+        "with training.precision bf16, fp16 there is something to search",
     )
+    old = search(cluster(pool("a", per_node=2)), model, limits=Limits(target="torch")).diagnosis
+    assert old is not None
+    assert old.causes == (*unwritten.causes, "A100 cannot be used: no fp8")
+    assert old.hints == ("with training.precision bf16, fp16, fp32 there is something to search",)
 
 
 @pytest.mark.parametrize(
