@@ -18,6 +18,8 @@ LEAST_SPREAD = 0.05
 """Standard deviation of a value at least: two runs on one device differ by more than the repeats of one."""
 MODEL_FACT = "model."
 """Begins the facts that say the shape of a model's measured layers."""
+PRECISION_FACT = "precision"
+"""The fact that says to which number format's kernels the shares of peak FLOP/s were fitted; old files lack it."""
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -48,6 +50,18 @@ def shapes(calibration: Calibration, points: Iterable[LayerPoint] | None = None)
         for name, text in calibration.sources.get(point.source, {}).items():
             if name_key(name) == name_key(MODEL_FACT + point.model):
                 found.setdefault(name_key(point.model), set()).add(text)
+    return found
+
+
+def share_formats(calibration: Calibration) -> dict[str, set[str]]:
+    """By GPU family, the number formats that its shares of peak FLOP/s were fitted to, where that is known."""
+    found: dict[str, set[str]] = {}
+    for constant in calibration.constants:
+        section, _, rest = constant.name.partition(".")
+        family, _, key = rest.rpartition(".")
+        precision = calibration.sources.get(constant.source, {}).get(PRECISION_FACT)
+        if section == "families" and key in ("matmul_efficiency", "attention_efficiency") and precision:
+            found.setdefault(family, set()).add(precision)
     return found
 
 

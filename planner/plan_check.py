@@ -110,6 +110,14 @@ def model_faults(row: Target, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"{row.name} trains {what}")
 
 
+def unwritten(row: Target, model: ModelSpec) -> str | None:
+    """What launch files for the target do not hold of a model that it trains; None where they hold all."""
+    wanted = model.training.precision
+    if wanted in row.offered_precisions:
+        return None
+    return f"training in {wanted} with {row.name} is priced, but hetplan writes no launch files for it"
+
+
 def _tensor_parallel_shape(path: Path, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
     tp = group.tp
     if model.heads % tp:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -17,8 +20,8 @@ from planner.cli.calibrate_device import Minutes, Output, before, budget_seconds
 from planner.cli.exits import BAD_INPUT
 from planner.cli.files import require_writable
 from planner.cli.options import AsJson, choices
-from planner.cli.output import show, show_document, typed, warn
-from planner.errors import HetplanError, UsageError
+from planner.cli.output import fail, show, show_document, typed, warn
+from planner.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.calibration import Calibration, LinkPoint
@@ -80,8 +83,8 @@ def measure_network(
     """Measure the networks inside nodes, within pools and across pools.
 
     Runs on every device under torchrun; the first process reads and writes the files. An output that exists is
-    continued: points that it has are not measured again, unless --force is given. Ctrl-C and --minutes keep
-    what was measured.
+    continued: points that it has are not measured again, unless --force is given. Ctrl-C, --minutes and a process
+    that ends before its time keep what was measured.
     """
     require_writable(output, EXAMPLE)
     if from_nccl_tests is not None:
@@ -94,18 +97,44 @@ def measure_network(
     asked = _Asked(output, cluster, fabric, int(largest_mib * 2**20), budget_seconds(minutes), force)
     from planner.measure.network import FirstStoppedError, close_world, open_world
 
-    world = open_world(device)
     try:
-        _measure(world, asked, as_json)
+        with _parting_told(output):
+            _measure(open_world(device), asked, as_json)
     except FirstStoppedError:
         # The first process has said why.
         raise typer.Exit(BAD_INPUT) from None
-    except RuntimeError as error:
-        what = f"calibrate network: rank {world.rank}: {str(error).splitlines()[0]}"
-        hint = f"the first process has written its points so far to {output}"
-        raise HetplanError(what, hint=hint) from None
     finally:
         close_world()
+
+
+@contextmanager
+def _parting_told(output: Path) -> Iterator[None]:
+    """One error where the processes lose each other, and where torchrun ends the first because another has failed."""
+    from planner.measure.network import BrokenError
+
+    def ended(*_: object) -> None:
+        # What is being told already stays as it is.
+        if sys.exception() is None:
+            raise BrokenError("torchrun ended it, as it does where another process has failed")
+
+    before = signal.getsignal(signal.SIGTERM)
+    if os.environ.get("RANK") == "0":
+        signal.signal(signal.SIGTERM, ended)
+    try:
+        yield
+    except BrokenError as error:
+        fail(_parted(error, output))
+        raise typer.Exit(BAD_INPUT) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _parted(error: Exception, output: Path) -> UsageError:
+    return UsageError(
+        f"calibrate network: rank {os.environ['RANK']}: {error}",
+        hint="see in torchrun's report which process ended first, else whether all hosts reach each other; "
+        f"{output} keeps what was measured, and the same command goes on from there",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +150,7 @@ class _Asked:
 
 
 class _Record:
-    """The output of the first process: written after every curve."""
+    """The output of the first process: written after every point."""
 
     def __init__(self, path: Path, kept: Calibration, facts: dict[str, str]) -> None:
         self.path, self.latest = path, kept
@@ -130,15 +159,13 @@ class _Record:
         self._kept, self._facts = kept, facts
 
     def keep(self, points: tuple[LinkPoint, ...]) -> None:
-        """Write what there is; a curve of one size waits for its second."""
+        """Write what there is, one point or more; a curve of one size waits for its second."""
         from planner.calibration import Calibration
         from planner.calibration_file import save_calibration
         from planner.calibration_merge import merged
         from planner.measure.curve_error import without_lonely
         from planner.measure.resume import with_facts
 
-        if not points:
-            return
         self.new += points
         found = without_lonely(merged(self._kept, Calibration(link_points=tuple(self.new))))
         self.latest = with_facts(found, self._facts)
@@ -148,17 +175,24 @@ class _Record:
         """Remember it for the end."""
         self.missing[what] = None
 
-    def report(self, curves: set[Hashable], as_json: bool) -> None:
-        """Errors of the curves, and what the file has of these links and members; raises UsageError for nothing."""
+    def close(self) -> None:
+        """Write the errors of the curves, and say what is missing."""
         from planner.calibration_file import save_calibration
         from planner.measure.curve_error import with_errors
-        from planner.report.measured_network import network_document, network_sections
 
         if self.new:
             self.latest = with_errors(self.latest)
             save_calibration(self.latest, self.path)
         for what in self.missing:
             warn(f"left out: {what}")
+
+    def report(self, curves: set[Hashable], complete: bool, as_json: bool) -> None:
+        """Close it and tell what the file has of these links and members; raises UsageError for nothing."""
+        from planner.report.measured_network import network_document, network_sections
+
+        if not complete:
+            warn("ended before all was measured: the same command goes on")
+        self.close()
         points = tuple(
             point for point in self.latest.link_points if (link_name_key(point.link), point.members) in curves
         )
@@ -174,14 +208,17 @@ class _Record:
 
 
 def _measure(world: World, asked: _Asked, as_json: bool) -> None:
-    """Measure, write and report on the first process; whatever ends it, the points so far are written."""
+    """Measure, write and report on the first process; whatever ends it, the points so far are written.
+
+    Raises BrokenError, after which there is no report.
+    """
     from planner.calibration import ASSUMED
     from planner.cli.progress import measuring
-    from planner.measure.network import agreed
+    from planner.measure.network import BrokenError, agreed
     from planner.measure.network import measure_network as measure
-    from planner.measure.resume import facts_of
+    from planner.measure.resume import run_facts
 
-    facts = facts_of(world.backend, None, " ".join(["hetplan", *sys.argv[1:]]))
+    facts = {**world.backend.facts, **run_facts(" ".join(["hetplan", *sys.argv[1:]]))}
     first = world.rank == 0
     kept = ASSUMED
 
@@ -192,15 +229,20 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
 
     work = agreed(world, decide)
     record = _Record(asked.output, kept, facts)
-    complete = False
+    curves: set[Hashable] = {(link_name_key(team.link), len(team.ranks)) for team in work.teams}
     try:
         with measuring(first) as tell:
             complete = measure(world, work, record, tell)
-    finally:
+    except BrokenError:
         if first:
-            if not complete:
-                warn("ended before all was measured: the same command goes on")
-            record.report({(link_name_key(team.link), len(team.ranks)) for team in work.teams}, as_json)
+            record.close()
+        raise
+    except KeyboardInterrupt:
+        if first:
+            record.report(curves, False, as_json)
+        raise
+    if first:
+        record.report(curves, complete, as_json)
 
 
 def _kept(asked: _Asked, facts: dict[str, str]) -> Calibration:
@@ -250,7 +292,7 @@ def _import(
     facts = {"nccl-tests": str(text), **run_facts(" ".join(["hetplan", *sys.argv[1:]]))}
     record = _Record(output, before(output, force), facts)
     record.keep(points)
-    record.report({(link_name_key(point.link), point.members) for point in points}, as_json)
+    record.report({(link_name_key(point.link), point.members) for point in points}, True, as_json)
 
 
 def _read(path: Path, link: str | None, operation: str | None, members: int | None) -> tuple[LinkPoint, ...]:

@@ -49,9 +49,8 @@ def emit(
     which looks for faults on the nodes, and a README.
     """
     from planner.emit.cautions import cautions, installed_versions
-    from planner.emit.host_names import placeholders
-    from planner.emit.interface import LAUNCHERS, write_folder
     from planner.emit.interface import emit as files_of
+    from planner.emit.interface import unnamed_hosts, write_folder
     from planner.report.document import emit_document
     from planner.report.emitted import emitted_section
     from planner.report.verdict import misfits
@@ -59,7 +58,7 @@ def emit(
     saved, scored = read_priced(plan, read_calibration(None))
     check_same_inputs(plan, saved, cluster, model)
     files = files_of(saved.plan, saved.cluster, saved.model, launcher)
-    unnamed = placeholders(saved.plan, saved.cluster) if LAUNCHERS[launcher].needs_names else ()
+    unnamed = unnamed_hosts(saved.plan, saved.cluster, launcher)
     write_folder(files, output, force)
     paths = [file.path for file in files]
     warnings = [

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from planner.cli.output import write
+from planner.errors import UsageError
 
+FILES = ("cluster", "model")
+"""Files with a schema."""
 
-class SchemaName(StrEnum):
-    """Files with a schema."""
-
-    cluster = "cluster"
-    model = "model"
-
-
-WhichFile = Annotated[SchemaName, typer.Argument(metavar="FILE", help="Which file: cluster or model.")]
+WhichFile = Annotated[str, typer.Argument(metavar="FILE", help="Which file: cluster or model.")]
 
 
 def schema(name: WhichFile) -> None:
@@ -29,5 +24,7 @@ def schema(name: WhichFile) -> None:
 
     from planner.spec.schema import cluster_schema, model_schema
 
-    found = cluster_schema() if name is SchemaName.cluster else model_schema()
+    if name not in FILES:
+        raise UsageError(f"schema: expected {' or '.join(FILES)}, got {name!r}")
+    found = cluster_schema() if name == "cluster" else model_schema()
     write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")

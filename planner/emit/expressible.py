@@ -9,7 +9,7 @@ import re
 
 from planner.errors import EmitError
 from planner.plan import Plan
-from planner.plan_check import listed, node_faults, target_faults
+from planner.plan_check import listed, node_faults, target_faults, unwritten
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import target
@@ -28,10 +28,11 @@ def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
 
 
 def _check_number_format(plan: Plan, model: ModelSpec) -> None:
-    row, wanted = target(plan.target), model.training.precision
-    if wanted not in row.offered_precisions:
+    row = target(plan.target)
+    fault = unwritten(row, model)
+    if fault is not None:
         raise EmitError(
-            f"training in {wanted} with {row.name} is priced, but hetplan writes no launch files for it",
+            f"target: {fault}",
             hint=f"{row.name} can be launched in {', '.join(row.offered_precisions)}",
         )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from planner.emit.files import EmittedFile
+from planner.placement import Agent
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec, PoolSpec
 from planner.spec.runs import compress_hosts, numbered_hosts
@@ -24,6 +25,18 @@ def placeholders(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
     used = {group.pool for stage in plan.stages for group in stage.replicas}
     unnamed = (pool for pool in cluster.pools if pool.name in used and is_unnamed(pool))
     return tuple(name for pool in unnamed for name in compress_hosts(pool.hosts))
+
+
+def is_any_node(launchers: Sequence[Agent], cluster: ClusterSpec) -> bool:
+    """True for a job on one node of an unnamed pool: it runs where it is started."""
+    first = launchers[0]
+    pool = next(pool for pool in cluster.pools if pool.name == first.pool)
+    return on_one_node(launchers) and is_unnamed(pool)
+
+
+def on_one_node(launchers: Sequence[Agent]) -> bool:
+    """True for a job whose processes meet without a network."""
+    return len({agent.host for agent in launchers}) == 1
 
 
 def holders(hosts: Sequence[str], files: Sequence[EmittedFile]) -> tuple[str, ...]:

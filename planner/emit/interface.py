@@ -10,7 +10,7 @@ from planner.emit.expressible import check_inputs
 from planner.emit.files import EmittedFile
 from planner.emit.flagscale import files as flagscale
 from planner.emit.folder import write_folder
-from planner.emit.host_names import holders, placeholders, readme
+from planner.emit.host_names import holders, is_any_node, placeholders, readme
 from planner.emit.launchers.interface import LAUNCHERS, check_launcher, launcher_files
 from planner.emit.launchers.job import Job
 from planner.emit.megatron import files as megatron
@@ -23,7 +23,7 @@ from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.spec.runs import expand_hosts
 
-__all__ = ["LAUNCHERS", "EmittedFile", "emit", "write_folder"]
+__all__ = ["LAUNCHERS", "EmittedFile", "emit", "unnamed_hosts", "write_folder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,23 @@ def emit(
             f"launcher {launcher}: {plan.target} starts the nodes by its own runner",
             hint="leave out --launcher",
         )
-    if LAUNCHERS[launcher].needs_names:
-        files = _naming_hosts(files, plan, cluster)
+    names = unnamed_hosts(plan, cluster, launcher)
+    if names:
+        files = _naming_hosts(files, names)
     return tuple(sorted(files, key=lambda file: file.path))
 
 
-def _naming_hosts(
-    files: tuple[EmittedFile, ...], plan: Plan, cluster: ClusterSpec
-) -> tuple[EmittedFile, ...]:
+def unnamed_hosts(plan: Plan, cluster: ClusterSpec, launcher: str) -> tuple[str, ...]:
+    """Placeholders, in short form, that stand in the way of a start by this launcher."""
+    emitter, chosen = EMITTERS[plan.target], LAUNCHERS[launcher]
+    here = chosen.runs_here and not emitter.starts_itself
+    if not chosen.needs_names or (here and is_any_node(agents(ranks(plan, cluster)), cluster)):
+        return ()
+    return placeholders(plan, cluster)
+
+
+def _naming_hosts(files: tuple[EmittedFile, ...], names: tuple[str, ...]) -> tuple[EmittedFile, ...]:
     """The README says which names are placeholders, ahead of how to start."""
-    names = placeholders(plan, cluster)
-    if not names:
-        return files
     text = readme(names, holders(expand_hosts(names), files))
     return tuple(before_start(file, text) if file.path == "README.md" else file for file in files)
 

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.emit.files import EmittedFile
+from planner.emit.host_names import is_any_node, on_one_node
 from planner.emit.network import JobNetwork, job_network, pool_environment
 from planner.placement import Agent
 from planner.spec.cluster import ClusterSpec
 
 MASTER_PORT = 29500
+LOOPBACK = "127.0.0.1"
+"""Where the processes of a job on one node meet, whatever the node is called."""
+FIRST_HOST = "$(awk '$1 == 0 { print $2 }' nodes.txt)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,7 @@ def launch_files(
     network = job_network(cluster, launchers)
     sockets = on_sockets(network) and not program.network_per_group
     return (
-        EmittedFile("launch.sh", _script(launchers, program), executable=True),
+        EmittedFile("launch.sh", _script(launchers, cluster, program), executable=True),
         EmittedFile("nodes.txt", nodes_table(launchers)),
         *(
             EmittedFile(f"env/{pool.name}.sh", pool_environment(cluster, pool, network, sockets))
@@ -66,9 +70,11 @@ def nodes_table(launchers: Sequence[Agent]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _script(launchers: Sequence[Agent], program: Program) -> str:
+def _script(launchers: Sequence[Agent], cluster: ClusterSpec, program: Program) -> str:
     return SCRIPT.format(
         nodes=len(launchers),
+        address=LOOPBACK if on_one_node(launchers) else FIRST_HOST,
+        this_host=FIRST_HOST if is_any_node(launchers, cluster) else "$(hostname)",
         port=MASTER_PORT,
         prologue=program.prologue,
         command=program.command,
@@ -83,12 +89,12 @@ set -euo pipefail
 cd "$(dirname "${{BASH_SOURCE[0]}}")"
 
 NODES={nodes}
-MASTER_ADDR="${{MASTER_ADDR:-$(awk '$1 == 0 {{ print $2 }}' nodes.txt)}}"
+MASTER_ADDR="${{MASTER_ADDR:-{address}}}"
 export MASTER_ADDR
 export MASTER_PORT="${{MASTER_PORT:-{port}}}"
 TORCHRUN="${{TORCHRUN:-torchrun}}"
 
-HOST_NAME="${{HETPLAN_AS:-$(hostname)}}"
+HOST_NAME="${{HETPLAN_AS:-{this_host}}}"
 
 lines_of_this_host() {{
   awk -v name="$HOST_NAME" '

@@ -10,11 +10,13 @@ from planner.emit.readme_common import PREFLIGHT
 from planner.emit.versions import tried_versions
 
 
-def preflight_files(job: Job) -> tuple[EmittedFile, ...]:
-    """The script, and the devices that each pool's nodes must have."""
+def preflight_files(job: Job, here: bool) -> tuple[EmittedFile, ...]:
+    """The script, and the devices that each pool's nodes must have; ``here`` means one node, that of the caller."""
     tried = " ".join(f"{name}={version}" for name, version in tried_versions(job.target).items())
     unnamed = " ".join(pool.name for pool in job.pools if is_unnamed(pool))
-    script = SCRIPT.replace("@TRIED@", tried).replace("@UNNAMED@", unnamed)
+    script = (
+        SCRIPT.replace("@TRIED@", tried).replace("@UNNAMED@", unnamed).replace("@HERE@", "1" if here else "")
+    )
     return (
         EmittedFile("preflight.sh", script, executable=True),
         EmittedFile("devices.txt", devices_table(job)),
@@ -30,29 +32,27 @@ def devices_table(job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
-def readme() -> str:
-    """How to use it."""
-    return (
-        f"{PREFLIGHT}\n"
-        "```sh\n./preflight.sh            # all nodes, over ssh from here\n"
-        "./preflight.sh --local    # this node only\n```\n\n"
-        "prints one line for each fault and exits with 1 when there is one: hosts that do not answer, GPUs that are "
-        "missing or of another kind, interfaces and RDMA devices of `env/` that are absent, versions of Python, "
-        "PyTorch, CUDA, NCCL or the runtime that differ between nodes, this folder missing or other elsewhere, a "
-        "node that does not know the first one's name, the rendezvous port in use. It warns of versions that were "
-        "not tried, and of pools with different drivers.\n"
-    )
+README = f"""{PREFLIGHT}
+```sh
+./preflight.sh            # all nodes, over ssh from here
+./preflight.sh --local    # this node only
+```
 
+prints one line for each fault and exits with 1 when there is one: hosts that do not answer, GPUs that are missing or \
+of another kind, interfaces and RDMA devices of `env/` that are absent, versions of Python, PyTorch, CUDA, NCCL or the \
+runtime that differ between nodes, this folder missing or other elsewhere, a node that does not know the first one's \
+name, the rendezvous port in use. It warns of versions that were not tried, and of pools with different drivers.
+"""
 
 SCRIPT = r"""#!/usr/bin/env bash
 # Looks for faults on the nodes before a launch: ./preflight.sh [--local [NODE_RANK]]
-# Prints a line for each fault and exits with 1 when there is one. With --local it looks at this node only,
-# else at every host of nodes.txt over ssh. SSH_OPTIONS: options of ssh. REMOTE_DIR: this folder on the nodes.
-# PYTHON: the Python of the nodes.
+# Prints a line for each fault and exits with 1 when there is one. With --local it looks at this node only, else at
+# every host of nodes.txt over ssh. SSH_OPTIONS: of ssh. REMOTE_DIR: this folder on the nodes. PYTHON: their Python.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 2
 TRIED="@TRIED@"
 UNNAMED="@UNNAMED@"
+HERE="@HERE@" # Not empty for a job on one node that has no name: this one.
 PORT="${MASTER_PORT:-29500}"
 SYSFS="${SYSFS:-/sys}"
 
@@ -198,10 +198,10 @@ with socket.socket() as s:
   fi
 }
 
-# All ranks meet at the first node, whose name every node has to know.
+# All ranks meet at the first node, whose name every node has to know where there are several.
 look_at_rendezvous() {
-  local master=${MASTER_ADDR:-}
-  if [[ -z $master ]]; then master=$(awk '$1 == 0 { print $2 }' nodes.txt); fi
+  local master=${MASTER_ADDR:-$(awk '$1 == 0 { print $2 }' nodes.txt)}
+  if [[ $(awk '$1 !~ /^#/ { print $2 }' nodes.txt | sort -u | wc -l) -eq 1 ]]; then master=${MASTER_ADDR:-localhost}; fi
   if command -v getent >/dev/null && ! getent ahosts "$master" >/dev/null; then
     fault "the first node's name $master is not known here$(why "$master"), or set MASTER_ADDR"
   fi
@@ -241,6 +241,7 @@ look_here() {
 }
 
 node_of_this_host() {
+  if [[ $HERE ]]; then echo 0 && return; fi
   awk -v name="${HETPLAN_AS:-$(hostname)}" '
     function short(host) { return host ~ /^[0-9.]+$/ ? host : substr(host, 1, index(host ".", ".") - 1) }
     $1 !~ /^#/ && ($2 == name || short($2) == short(name)) { print $1; exit }' nodes.txt
@@ -275,7 +276,9 @@ ask() {
   local answer code command
   command="if cd $folder 2>/dev/null && [ -x preflight.sh ]; then
     env $(printf '%q ' "${settings[@]}")./preflight.sh --local $1; else echo 'fault: no preflight.sh in '$folder; fi"
-  answer=$(ssh -o BatchMode=yes -o ConnectTimeout=10 "${options[@]}" "$2" "$command" </dev/null 2>&1)
+  local reach=(ssh -o BatchMode=yes -o ConnectTimeout=10 "${options[@]}" "$2")
+  if [[ $HERE ]]; then reach=(bash -c); fi
+  answer=$("${reach[@]}" "$command" </dev/null 2>&1)
   code=$?
   if [[ $code -eq 255 ]]; then
     fault "cannot be reached$(why "$2"): $(tail -n 1 <<<"$answer")"

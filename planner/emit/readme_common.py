@@ -83,26 +83,37 @@ def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def starting(launchers: Sequence[Agent], example_arguments: str) -> str:
     """How to start the job on every node."""
-    last = len(launchers) - 1
-    twice = len({agent.host for agent in launchers}) < len(launchers)
-    text = (
-        f"{START}\n"
-        "Copy the folder to the same path on every node, or put it on a shared file system. Then run on "
-        "each node\n\n"
-        f"```sh\n./launch.sh{example_arguments}\n```\n\n"
-        "The script finds the node by its host name in `nodes.txt`. Where host names differ from the "
-        "cluster file, "
-        f"give the node rank instead: `./launch.sh 0` to `./launch.sh {last}`. The first node is the "
-        "rendezvous: "
-        f"`MASTER_ADDR` (default `{launchers[0].host}`) and `MASTER_PORT` in the environment override it.\n"
+    hosts = len({agent.host for agent in launchers})
+    where = (
+        "Copy the folder to the same path on every node, or put it on a shared file system. Then run on each node"
+        if hosts > 1
+        else "Copy the folder to the node, and run there"
     )
-    if twice:
+    text = f"{START}\n{where}\n\n```sh\n./launch.sh{example_arguments}\n```\n\n"
+    text += _meeting(launchers) if hosts > 1 else ALONE
+    if hosts < len(launchers):
         text += (
-            "\nSome hosts stand in `nodes.txt` more than once, because their devices belong to separate "
-            "runs of "
+            "\nSome hosts stand in `nodes.txt` more than once, because their devices belong to separate runs of "
             "ranks. Without a node rank the script starts all of them.\n"
         )
     return text
+
+
+ALONE = (
+    "The processes meet at the loopback address, port 29500 or `MASTER_PORT` of the environment. Where the node has "
+    "another name than in `nodes.txt`, give its node rank: `./launch.sh 0`.\n"
+)
+"""Of a job on one node."""
+
+
+def _meeting(launchers: Sequence[Agent]) -> str:
+    """How nodes find their ranks and each other."""
+    return (
+        "The script finds the node by its host name in `nodes.txt`. Where host names differ from the cluster file, "
+        f"give the node rank instead: `./launch.sh 0` to `./launch.sh {len(launchers) - 1}`. The first node is the "
+        f"rendezvous: `MASTER_ADDR` (default `{launchers[0].host}`) and `MASTER_PORT` in the environment override "
+        "it.\n"
+    )
 
 
 def before_start(readme: EmittedFile, section: str) -> EmittedFile:

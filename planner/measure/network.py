@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar, cast
@@ -20,7 +21,7 @@ import torch.distributed as distributed
 from planner.calibration import LinkPoint, Operation
 from planner.calibration_merge import link_key
 from planner.errors import UsageError
-from planner.measure.backend import Backend, open_backend
+from planner.measure.backend import Backend, open_backend, out_of_memory
 from planner.measure.samples import Event, Sample, sample
 from planner.measure.teams import Team
 
@@ -72,18 +73,31 @@ class Recorder(Protocol):
     """Hears of what was measured; on the first process only."""
 
     def keep(self, points: tuple[LinkPoint, ...]) -> None:
-        """Points of a curve that is over, perhaps none."""
+        """A point, at once."""
 
     def left_out(self, what: str) -> None:
-        """An operation that the backend does not have."""
+        """An operation that the backend does not have, or a size that memory has no room for."""
 
 
 class FirstStoppedError(Exception):
     """The first process found that there is nothing to measure, and says why."""
 
 
+class BrokenError(Exception):
+    """The processes are no longer together: a connection broke, one of them ended, or one waited too long."""
+
+
+@contextmanager
+def _together(what: str) -> Iterator[None]:
+    """Whatever torch raises here, but for a refusal, has parted the processes; raises BrokenError."""
+    try:
+        yield
+    except (RuntimeError, BrokenError) as error:
+        raise BrokenError(f"{what}: {_first_line(error)}") from error
+
+
 def open_world(asked: str | None) -> World:
-    """Meet the other processes; raises UsageError outside torchrun and for a single process."""
+    """Meet the other processes; raises UsageError outside torchrun and for one process, and BrokenError."""
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise UsageError(
             "calibrate network: expected two processes at least, started by torchrun",
@@ -92,9 +106,10 @@ def open_world(asked: str | None) -> World:
     if asked != "cpu" and torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     backend = open_backend(asked)
-    distributed.init_process_group("nccl" if backend.kind == "cuda" else "gloo", timeout=PATIENCE)
-    everyone: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(everyone, (socket.gethostname(), backend.name))
+    with _together("meeting the other processes"):
+        distributed.init_process_group("nccl" if backend.kind == "cuda" else "gloo", timeout=PATIENCE)
+        everyone: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(everyone, (socket.gethostname(), backend.name))
     hosts, gpus = zip(*everyone, strict=True)
     return World(rank=distributed.get_rank(), backend=backend, hosts=hosts, gpus=gpus)
 
@@ -112,7 +127,8 @@ def agreed(world: World, decide: Callable[[], T]) -> T:
     """
     told: list[Any] = [None]
     if world.rank > 0:
-        distributed.broadcast_object_list(told)
+        with _together("waiting for the first process"):
+            distributed.broadcast_object_list(told)
         if told[0] is None:
             raise FirstStoppedError
         return cast(T, told[0][0])
@@ -124,43 +140,40 @@ def agreed(world: World, decide: Callable[[], T]) -> T:
 
 
 def measure_network(world: World, work: Work, recorder: Recorder, tell: Callable[[Event], None]) -> bool:
-    """Measure every curve that is not known; False when the time budget ended it."""
+    """Measure every curve that is not known; False when the time budget ended it. Raises BrokenError."""
     begin, done = time.monotonic(), 0
     for team in work.teams:
-        group = distributed.new_group(list(team.ranks))
+        with _together(f"a group of {len(team.ranks)} over {team.link}"):
+            group = distributed.new_group(list(team.ranks))
         for operation in team.operations:
-            if _slowest(world, time.monotonic() - begin, None) > work.seconds:
-                return False
-            what = f"{operation} of {len(team.ranks)} over {team.link}"
+            curve = _Curve(world, work, team, operation, group)
             done += 1
-            tell(Event(what=what, done=done, total=work.curves))
-            curve = _Curve(world, work, team, operation, group, begin)
-            found = curve.measured() if world.rank in team.ranks else _Found()
-            if not _collected(world, found, recorder):
-                return False
+            tell(Event(what=curve.what, done=done, total=work.curves))
+            for point in curve.missing():
+                with _together(f"{curve.what}, {point.size_bytes:g} bytes"):
+                    if _slowest(world, time.monotonic() - begin, None) > work.seconds:
+                        return False
+                    found = curve.measured(point) if world.rank in team.ranks else None
+                    if not _collected(world, found, recorder):
+                        break
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """What one process has of a curve."""
-
-    points: tuple[LinkPoint, ...] = ()
-    left_out: str = ""
-    """Why the backend has none."""
-    complete: bool = True
-    """False when the time budget ended it."""
+Found = LinkPoint | str | None
+"""What one process has of a point: its time, why there is none, or nothing of its own to tell."""
 
 
-def _collected(world: World, found: _Found, recorder: Recorder) -> bool:
-    """Tell the first process what the members have, each the same; whether the curve is complete, on all."""
+def _collected(world: World, found: Found, recorder: Recorder) -> bool:
+    """Tell the first process what the members have, each the same; False on all where there was no point."""
     everyone: list[Any] = [None] * len(world.hosts)
     distributed.all_gather_object(everyone, found)
+    reasons = dict.fromkeys(own for own in everyone if isinstance(own, str))
     if world.rank == 0:
-        for what in dict.fromkeys(own.left_out for own in everyone if own.left_out):
+        for what in reasons:
             recorder.left_out(what)
-        recorder.keep(tuple(dict.fromkeys(point for own in everyone for point in own.points)))
-    return all(own.complete for own in everyone)
+        if not reasons:
+            recorder.keep(tuple(dict.fromkeys(own for own in everyone if own is not None)))
+    return not reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,27 +185,42 @@ class _Curve:
     team: Team
     operation: Operation
     group: Any
-    begin: float
 
-    def measured(self) -> _Found:
-        """Points that are not known yet."""
-        points: list[LinkPoint] = []
-        for size in _sizes(self.work.largest_bytes):
-            point = self._point(size)
-            if link_key(point) in self.work.known:
-                continue
-            if _slowest(self.world, time.monotonic() - self.begin, self.group) > self.work.seconds:
-                return _Found(points=tuple(points), complete=False)
-            try:
-                call = _call(self.world, self.team, self.operation, self.group, int(point.size_bytes) // 4)
-                call()
-            except (RuntimeError, NotImplementedError) as error:
-                # A backend that lacks an operation refuses it on every member.
-                why = f"{self.operation}: {str(error).splitlines()[0]}"
-                return _Found(points=tuple(points), left_out=why)
-            found = _time(self.world, call, self.group)
-            points.append(replace(point, seconds=found.seconds, spread=found.spread))
-        return _Found(points=tuple(points))
+    @property
+    def what(self) -> str:
+        """For readers."""
+        return f"{self.operation} of {len(self.team.ranks)} over {self.team.link}"
+
+    def missing(self) -> Iterator[LinkPoint]:
+        """Points that are not known yet, without their times."""
+        points = map(self._point, _sizes(self.work.largest_bytes))
+        return (point for point in points if link_key(point) not in self.work.known)
+
+    def measured(self, point: LinkPoint) -> Found:
+        """The point with its time, or why this member cannot have one; a member of others that cannot has nothing."""
+        call, refused = self._call(int(point.size_bytes) // 4)
+        # Memory may be short on one member alone, and the others must not wait for it.
+        if _slowest(self.world, float(call is None), self.group):
+            return refused or None
+        assert call is not None
+        try:
+            call()
+        except (RuntimeError, NotImplementedError) as error:
+            # A backend that lacks an operation refuses it on every member; all else parts them.
+            if not _refusal(error):
+                raise
+            return f"{self.operation}: {_first_line(error)}"
+        found = _time(self.world, call, self.group)
+        return replace(point, seconds=found.seconds, spread=found.spread)
+
+    def _call(self, elements: int) -> tuple[Callable[[], object] | None, str]:
+        """The operation, or why memory has no room for its tensors."""
+        try:
+            return _call(self.world, self.team, self.operation, self.group, elements), ""
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            return None, f"{self.what}, {4 * elements} bytes: {_first_line(error)}"
 
     def _point(self, size: int) -> LinkPoint:
         """The point of a size, which is rounded up to whole shares; its time is yet to come."""
@@ -205,6 +233,17 @@ class _Curve:
             size_bytes=4.0 * elements,
             seconds=0.0,
         )
+
+
+def _refusal(error: Exception) -> bool:
+    """True for what a backend says of an operation that it does not have, or has no memory for."""
+    said = ("not support", "unsupported", "not implemented")
+    lacks = isinstance(error, NotImplementedError) or any(words in str(error).lower() for words in said)
+    return lacks or out_of_memory(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _sizes(largest: int) -> Iterator[int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from planner.calibration import Calibration, KernelPoint, LayerPoint
 from planner.calibration_merge import name_key
-from planner.calibration_sources import MODEL_FACT, shapes, sourced
+from planner.calibration_sources import MODEL_FACT, PRECISION_FACT, shapes, sourced
 from planner.spec.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -22,9 +22,10 @@ def run_facts(command: str) -> dict[str, str]:
 
 
 def facts_of(backend: Backend, model: ModelSpec | None, command: str) -> dict[str, str]:
-    """What a calibration says of how it was measured."""
+    """What a calibration says of how a device was measured."""
     shape = {} if model is None else {MODEL_FACT + model.name: shape_text(model)}
-    return {**backend.facts, **shape, **run_facts(command)}
+    precision = backend.precision if model is None else model.training.precision
+    return {**backend.facts, **shape, PRECISION_FACT: precision, **run_facts(command)}
 
 
 def with_facts(calibration: Calibration, facts: dict[str, str]) -> Calibration:

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 from planner.calibration import Calibration
 from planner.calibration_merge import name_key
-from planner.calibration_sources import shapes
+from planner.calibration_sources import shapes, share_formats
 from planner.measure.resume import shape_text
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 
 
 def doubts(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
-    """A line for each: another model, another shape, several versions of torch, unknown devices and fabrics."""
+    """A line for each: another model, shape or number format, several versions of torch, unknown devices, fabrics."""
     yield from _model(calibration, model)
+    yield from _formats(calibration, cluster, model)
     keys = {point.source for point in calibration.layers}
     keys |= {point.source for point in calibration.kernel_points}
     keys |= {point.source for point in calibration.link_points}
@@ -36,6 +37,17 @@ def _model(calibration: Calibration, model: ModelSpec) -> Iterator[str]:
         unlike = [pair for pair in parts if pair[0] != pair[1]]
         was, is_now = (", ".join(pair[side] for pair in unlike) for side in (0, 1))
         yield f"its layers of {model.name} were measured with {was}, asked is {is_now}: used all the same"
+
+
+def _formats(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
+    """Shares of peak FLOP/s that are those of another number format than the model's."""
+    families, wanted = {gpu.family for gpu in cluster.gpus.values()}, model.training.precision
+    for family, formats in sorted(share_formats(calibration).items()):
+        if family in families and formats != {wanted}:
+            yield (
+                f"its shares of the peak of {family} were fitted to kernels in {', '.join(sorted(formats))}, asked is "
+                f"{wanted}: used all the same, hetplan calibrate device --model fits them anew"
+            )
 
 
 def _strangers(calibration: Calibration, cluster: ClusterSpec) -> Iterator[str]:

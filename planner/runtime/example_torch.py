@@ -74,6 +74,8 @@ def run(options: argparse.Namespace) -> None:
         norm = layout.clip(model.parameters(), config["clip"], scale.value)
         if working_type != torch.float16 or scale.accepts(norm):
             optimizer.step()
+        else:
+            log.left_out(step, scale.value)
         optimizer.zero_grad()
         log.step(step, plan.mean_loss([plain(loss) for loss in losses]))
     log.peak()

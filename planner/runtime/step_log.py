@@ -27,6 +27,11 @@ class StepLog:
             print(f"step {index} loss {value:.9f} seconds {now - self.since:.6f}", flush=True)  # noqa: T201
         self.since = now
 
+    def left_out(self, index: int, scale: float) -> None:
+        """Print that a step changes no weights, from the first rank, and what losses are multiplied by from now on."""
+        if self.rank == 0:
+            print(f"left out step {index}: fp16 gradients overflow, loss scale {scale:g}", flush=True)  # noqa: T201
+
     def peak(self) -> None:
         """Print the most memory that this rank's tensors took, where there is a device to ask."""
         if torch.cuda.is_available():

@@ -9,16 +9,16 @@ from planner.calibration import ASSUMED_STACK
 from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.estimate import Estimator
 from planner.cost.memory import OPTIMIZER_BYTES
-from planner.plan_check import model_faults
+from planner.plan_check import model_faults, unwritten
 from planner.search.baselines.building import best_of, missing_bytes
 from planner.search.baselines.even import equal_batches, even_pipelines
 from planner.search.explorer import Explorer
 from planner.search.limit_costs import OPTIONS, given, option_text, used, values, without
-from planner.search.space import usable_kinds
+from planner.search.space import offers, targets_of, usable_kinds
 from planner.search.values import Diagnosis, Limits, Scored, Silent
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
-from planner.targets import target
+from planner.targets import TARGETS
 from planner.units import format_count, gib_from_bytes
 
 MAX_FACTOR = 64
@@ -27,26 +27,64 @@ MAX_FACTOR = 64
 
 def diagnose(estimator: Estimator, limits: Limits) -> Diagnosis:
     """The causes, the nearest miss and the hints for a problem without a plan."""
+    untrained = tuple(_untrained(estimator.model, limits))
+    if untrained:
+        return Diagnosis(
+            causes=(*untrained, *_lacking(estimator)),
+            nearest_miss="no plan can be formed",
+            hints=tuple(_other_ways(estimator, limits)),
+        )
     nearest = _nearest_miss(estimator)
     return Diagnosis(
-        causes=(*_untrained(estimator.model, limits), *_causes(estimator)),
+        causes=tuple(_causes(estimator)),
         nearest_miss=_describe(nearest) if nearest else "no plan can be formed",
         hints=tuple(_hints(estimator, limits)),
     )
 
 
 def _untrained(model: ModelSpec, limits: Limits) -> Iterator[str]:
-    """What of the model the target asked for does not train."""
-    if limits.target is not None:
-        yield from (fault.what for fault in model_faults(target(limits.target), model))
+    """What of the model no target of the search trains, or has launch files for."""
+    rows = targets_of(limits)
+    if any(offers(row, model) for row in rows):
+        return
+    for row in rows:
+        found = [fault.what for fault in model_faults(row, model)]
+        yield from found or filter(None, [unwritten(row, model)])
+
+
+def _other_ways(estimator: Estimator, limits: Limits) -> Iterator[str]:
+    """Other targets for the model, and number formats in which these targets train it on these devices."""
+    model, kinds = estimator.model, estimator.topology.kinds
+    others = [name for name, row in TARGETS.items() if offers(row, model)]
+    if others and usable_kinds(estimator.topology, model):
+        yield f"it can be trained with --target {' or '.join(others)}"
+    formats = {
+        name: None
+        for row in targets_of(limits)
+        for name in row.offered_precisions
+        if offers(row, _in(model, name)) and any(name in kind.peak_flops for kind in kinds)
+    }
+    if formats:
+        yield f"with training.precision {', '.join(formats)} there is something to search"
+
+
+def _in(model: ModelSpec, precision: str) -> ModelSpec:
+    training = model.training.model_copy(update={"precision": precision})
+    return model.model_copy(update={"training": training})
+
+
+def _lacking(estimator: Estimator) -> Iterator[str]:
+    """Devices without the model's number format."""
+    usable = {kind.gpu for kind in usable_kinds(estimator.topology, estimator.model)}
+    lacking = sorted({kind.gpu for kind in estimator.topology.kinds} - usable)
+    if lacking:
+        yield f"{', '.join(lacking)} cannot be used: no {estimator.model.training.precision}"
 
 
 def _causes(estimator: Estimator) -> Iterator[str]:
     model, precision = estimator.model, estimator.model.training.precision
     kinds = usable_kinds(estimator.topology, model)
-    lacking = sorted({kind.gpu for kind in estimator.topology.kinds} - {kind.gpu for kind in kinds})
-    if lacking:
-        yield f"{', '.join(lacking)} cannot be used: no {precision}"
+    yield from _lacking(estimator)
     mixed = precision in MIXED
     each = 2 * ELEMENT_BYTES[precision] + OPTIMIZER_BYTES[model.training.optimizer, mixed]
     states = model.parameters * each

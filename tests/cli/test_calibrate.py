@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, Family, LayerPoint, LinkPoint
+from planner.calibration import ASSUMED, Calibration, Constant, Family, LayerPoint, LinkPoint
 from planner.calibration_file import load_calibration, save_calibration
 from planner.calibration_merge import merged
 from planner.cli.inputs import read_calibration
@@ -222,12 +222,19 @@ def test_a_calibration_of_something_else_is_used_with_a_warning(hetplan: Command
         LinkPoint(link="roce", operation="send", members=2, size_bytes=size, seconds=size)
         for size in (1.0, 2.0)
     )
+    shares = tuple(
+        Constant(name=f"families.{family}.matmul_efficiency", value=0.5, provenance="measured", source=source)
+        for family, source in (("A100", "one"), ("T4", "one"))
+    )
     own = Calibration(
+        families={"A100": Family(matmul_efficiency=0.5), "T4": Family(matmul_efficiency=0.5)},
+        constants=shares,
         layers=(point("A100-SXM-40GB", "small", "one"), point("T4", "small", "two")),
         link_points=links,
         sources={
             "one": {
                 "torch": "2.5.0",
+                "precision": "bf16",
                 "model.small": shape.replace("sequence 512, fp16", "sequence 2048, bf16"),
             },
             "two": {"torch": "2.7.0", "model.small": shape},
@@ -236,6 +243,8 @@ def test_a_calibration_of_something_else_is_used_with_a_warning(hetplan: Command
     save_calibration(own, tables / "c.yaml")
     expected = [
         "its layers of small were measured with sequence 2048, bf16, asked is sequence 512, fp16: used all the same",
+        "its shares of the peak of A100 were fitted to kernels in bf16, asked is fp16: used all the same, "
+        "hetplan calibrate device --model fits them anew",
         "was measured with torch 2.5.0 and 2.7.0: its parts are used together all the same",
         "was measured on T4, which tiny does not have",
         "was measured over roce, which tiny does not have",

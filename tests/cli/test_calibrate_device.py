@@ -11,6 +11,7 @@ import yaml
 
 from planner.calibration import Calibration, KernelPoint
 from planner.calibration_file import load_calibration, save_calibration
+from planner.calibration_sources import share_formats
 from tests.cli.running import Command
 from tests.measure.conftest import quick as quick
 
@@ -46,6 +47,7 @@ def test_what_was_measured_prices_plans_at_once(hetplan: Command, model: Path) -
     assert document["limits"] == [{"tp": 1, "micro_batch": 4, "out_of_memory": None}]
     found = load_calibration(model / "c.yaml")
     assert found.provenance["torch"] == torch.__version__
+    assert [*share_formats(found).values()] == [{"fp32"}]
     assert found.provenance["model.tiny-gpt"].startswith("hidden 64, heads 4/4, ffn 256, sequence 32, fp32")
 
     declared = yaml.safe_load("\n".join(document["declaration"]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from planner.calibration import LinkPoint, Operation
 from planner.calibration_file import load_calibration
 from tests.cli.running import ROOT, Command
 from tests.measure.test_nccl_tests import TEXT
@@ -90,10 +93,12 @@ from planner.cli.app import main; main()
 """Each process believes to stand on the host that NODES names at its rank."""
 
 
-def under_torchrun(processes: int, *options: object, nodes: str) -> subprocess.CompletedProcess[str]:
+def under_torchrun(
+    processes: int, *options: object, nodes: str, program: str = AS_NODES
+) -> subprocess.CompletedProcess[str]:
     """``calibrate network`` over gloo, the processes on the nodes of these digits."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    command = [sys.executable, "-c", AS_NODES, "calibrate", "network", "--device", "cpu", *map(str, options)]
+    command = [sys.executable, "-c", program, "calibrate", "network", "--device", "cpu", *map(str, options)]
     return subprocess.run(
         [*torchrun, "--no-python", *command],
         cwd=ROOT,
@@ -197,31 +202,115 @@ def test_what_stops_all_processes(
     assert (files / "half.yaml").read_text() == HALF
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("connection closed by peer")])
+@pytest.mark.parametrize("interrupted", [True, False])
+@pytest.mark.parametrize("curves", [(("send", 1e3), ("send", 1e6), ("all-reduce", 1e3)), ()])
 def test_what_was_measured_before_the_end_is_written(
-    hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    hetplan: Command,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: bool,
+    curves: tuple[tuple[Operation, float], ...],
 ) -> None:
     """After Ctrl-C, and when another process is gone; a curve of one size is left out."""
     pytest.importorskip("torch")
-    from planner.calibration import LinkPoint, Operation
     from planner.measure import network
     from planner.measure.backend import open_backend
 
-    curves: tuple[tuple[Operation, float], ...] = (("send", 1e3), ("send", 1e6), ("all-reduce", 1e3))
-
     def measure(*arguments: Any) -> bool:
-        recorder = arguments[2]
         for operation, size in curves:
             point = LinkPoint(link="ib", operation=operation, members=2, size_bytes=size, seconds=size / 1e9)
-            recorder.keep((point,))
-        raise error
+            arguments[2].keep((point,))
+        raise KeyboardInterrupt if interrupted else network.BrokenError("send of 2 over ib: gone")
 
     world = network.World(rank=0, backend=open_backend("cpu"), hosts=("a", "b"), gpus=("x", "x"))
+    monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(network, "open_world", lambda asked: world)
     monkeypatch.setattr(network, "measure_network", measure)
     monkeypatch.setattr(network, "agreed", lambda world, decide: decide())
+    before = signal.getsignal(signal.SIGTERM)
     done = hetplan("calibrate", "network", "--fabric", "ib", "-o", "c.yaml")
-    assert done.code == (130 if isinstance(error, KeyboardInterrupt) else 1)
-    assert "warning: ended before all was measured" in done.err
-    assert ("connection closed by peer" in done.err) == isinstance(error, RuntimeError)
-    assert [point.operation for point in load_calibration(files / "c.yaml").link_points] == ["send", "send"]
+    assert signal.getsignal(signal.SIGTERM) == before
+    if interrupted:
+        assert done.code == (130 if curves else 2)
+        assert "warning: ended before all was measured" in done.err
+    else:
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(
+            "error: calibrate network: rank 0: send of 2 over ib: gone\n  hint: see in"
+        )
+        assert done.err.endswith(
+            "; c.yaml keeps what was measured, and the same command goes on from there\n"
+        )
+    if curves:
+        points = load_calibration(files / "c.yaml").link_points
+        assert [point.operation for point in points] == ["send", "send"]
+
+
+KILLED = """\
+import os, pathlib, signal, sys
+from planner.measure import network
+real = network._time
+
+def killed(world, call, group):
+    killed.count += 1
+    if world.rank == 1 and killed.count == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(world, call, group)
+
+killed.count = 0
+if "KILL" in os.environ:
+    network._time = killed
+from planner.cli.app import run
+code = run()
+pathlib.Path(os.environ["CODES"], os.environ["RANK"]).write_text(str(code))
+sys.exit(code)
+"""
+"""The second process is killed where it would measure the third size of the second operation."""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_the_others_with_one_error(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operation, group and size are named; what was measured is kept, and the same command goes on."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("CODES", str(files))
+    monkeypatch.setenv("KILL", "1")
+    options = ("--largest-mib", 0.1, "-o", files / "c.yaml")
+    done = under_torchrun(2, *options, nodes="00", program=KILLED)
+    assert done.returncode != 0
+    assert (files / "0").read_text() == "2", done.stderr
+    assert not (files / "1").exists()
+    told = [line for line in done.stderr.splitlines() if line.startswith(("error:", "warning:", "  hint:"))]
+    assert len(told) == 2
+    assert re.match(
+        r"error: calibrate network: rank 0: all-gather of 2 over node:\S+, 16384 bytes: \S", told[0]
+    )
+    assert told[1].endswith("c.yaml keeps what was measured, and the same command goes on from there")
+    found = load_calibration(files / "c.yaml")
+    sizes = {(point.operation, point.size_bytes) for point in found.link_points}
+    assert sizes == {("all-reduce", 4.0**power) for power in range(5, 9)} | {
+        ("all-gather", 4.0**power) for power in (5, 6)
+    }
+    monkeypatch.delenv("KILL")
+    done = under_torchrun(2, *options, nodes="00", program=KILLED)
+    assert done.returncode == 0, done.stderr
+    assert ", 6 were there, wrote" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Backend gloo does not support alltoall", True),
+        ("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes", True),
+        ("[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:4711", False),
+        ("Timed out waiting 600000ms for recv operation to complete", False),
+        ("NCCL error: remote process exited or there was a network error", False),
+    ],
+)
+def test_what_is_left_out_and_what_ends_a_measurement(said: str, expected: bool) -> None:
+    """A backend and a memory have limits; a broken connection is the end."""
+    pytest.importorskip("torch")
+    from planner.measure.network import _refusal
+
+    assert _refusal(RuntimeError(said)) is expected

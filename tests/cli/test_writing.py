@@ -142,6 +142,13 @@ def test_emit_compares_the_files_at_hand(hetplan: Command, files: Path) -> None:
     assert not Path("other").exists()
 
 
+def test_a_schema_of_another_file(hetplan: Command) -> None:
+    """The files that have one are named."""
+    done = hetplan("schema", "plan")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "error: schema: expected cluster or model, got 'plan'\n"
+
+
 def test_emit_warns_of_versions_and_of_hosts(
     hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,14 +157,16 @@ def test_emit_warns_of_versions_and_of_hosts(
     assert (
         hetplan("search", "cluster.yaml", "model.yaml", "--target", "megatron", "-o", "plan.yaml").code == 0
     )
-    done = hetplan("emit", "plan.yaml", "-o", "run")
+    done = hetplan("emit", "plan.yaml", "-o", "run", "--launcher", "ssh")
     assert done.code == 0
     assert "torch 1.0 is installed here" in done.err
     assert "fast-0" not in done.err
     assert "  ! name the nodes before you start: fast-0 is a placeholder\n" in done.out
-    found = json.loads(hetplan("emit", "plan.yaml", "-o", "run", "--force", "--json").out)
+    again = ("emit", "plan.yaml", "-o", "run", "--force", "--json")
+    found = json.loads(hetplan(*again, "--launcher", "ssh").out)
     assert any("torch 1.0" in line for line in found["warnings"])
     assert found["placeholder_hosts"] == ["fast-0"]
+    assert json.loads(hetplan(*again).out)["placeholder_hosts"] == []
 
 
 def test_help_names_every_launcher(hetplan: Command) -> None:

@@ -108,5 +108,6 @@ def test_fp8_with_torch_is_priced_and_not_written() -> None:
     """Published runs have it, the example of the folder has not."""
     chosen = plan("torch", 3, [4], [(group(*A, count=8, share=1),)])
     assert not target_faults(chosen, model(8, precision="fp8"))
-    with pytest.raises(EmitError, match="training in fp8 with torch is priced"):
+    with pytest.raises(EmitError, match=r"^target: training in fp8 with torch is priced") as refusal:
         check_inputs(chosen, CLUSTER, model(8, precision="fp8"))
+    assert refusal.value.hint == "torch can be launched in bf16, fp16, fp32, tf32"

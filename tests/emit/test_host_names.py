@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.emit.host_names import placeholders
-from planner.emit.interface import emit
+from planner.emit.interface import emit, unnamed_hosts
+from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
 from tests.emit.builders import cluster, group, model, plan, pool
 
@@ -23,9 +26,9 @@ def named(*names: str) -> ClusterSpec:
     return UNNAMED.model_copy(update={"pools": pools})
 
 
-def text(where: ClusterSpec, launcher: str, path: str) -> str:
+def text(where: ClusterSpec, launcher: str, path: str, chosen: Plan = PLAN) -> str:
     """A file of the folder."""
-    files = emit(PLAN, where, model(PLAN.global_batch), launcher)
+    files = emit(chosen, where, model(chosen.global_batch, layers=chosen.layers), launcher)
     return next(file.text for file in files if file.path == path)
 
 
@@ -53,3 +56,24 @@ def test_slurm_is_asked_for_them_too() -> None:
 def test_kubernetes_needs_no_names() -> None:
     """Each pod has its place."""
     assert "placeholder" not in text(UNNAMED, "kubernetes", "README.md")
+
+
+ALONE = plan("deepspeed", 0, [4], [(group("b", "T4"),)])
+
+
+def test_one_node_needs_a_name_only_where_something_reaches_it_by_that() -> None:
+    """Its processes meet at the loopback address, whatever it is called."""
+    assert "placeholder" not in text(UNNAMED, "torchrun", "README.md", ALONE)
+    assert "Copy the folder to the node" in text(UNNAMED, "torchrun", "README.md", ALONE)
+    for launcher in ("ssh", "slurm", "deepspeed"):
+        assert "`b-0`: placeholder" in text(UNNAMED, launcher, "README.md", ALONE)
+    for launcher in ("torchrun", "ssh", "slurm", "kubernetes"):
+        assert 'MASTER_ADDR="${MASTER_ADDR:-127.0.0.1}"' in text(UNNAMED, launcher, "launch.sh", ALONE)
+    assert unnamed_hosts(ALONE, UNNAMED, "torchrun") == ()
+    assert unnamed_hosts(ALONE, UNNAMED, "ssh") == ("b-0",)
+
+
+def test_flagscale_reaches_one_node_by_its_name() -> None:
+    """Its runner goes by ssh to the hosts of its own hostfile."""
+    flagscale = replace(ALONE, target="flagscale")
+    assert unnamed_hosts(flagscale, UNNAMED, "torchrun") == ("b-0",)

@@ -290,3 +290,23 @@ def test_the_cuda_of_pytorch_is_told(tmp_path: Path) -> None:
         )
         assert ("fact: cuda 13.0\n" in done.stdout) == told
         assert "fact: folder " in done.stdout
+
+
+def one_node_folder(tmp_path: Path, launcher: str) -> None:
+    """All devices of a node that the cluster file does not name."""
+    chosen = plan("deepspeed", 1, [4], [(group("big", "A100-SXM-80GB", count=4),)])
+    where = cluster(pool("big", ("A100-SXM-80GB",) * 4, 1, ()))
+    folder_of(tmp_path, launcher, chosen, where)
+
+
+def test_one_node_without_a_name_is_this_one(tmp_path: Path) -> None:
+    """Nothing is asked over ssh, and no name has to be known; other launchers go by the placeholder."""
+    one_node_folder(tmp_path / "here", "torchrun")
+    for words in ((), ("--local",)):
+        done = look(tmp_path / "here", *words, DEAD="big-0", UNKNOWN="big-0")
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    done = look(tmp_path / "here", DEAD="big-0", MISSING="big-0:2")
+    assert (done.returncode, done.stdout) == (1, "big-0: GPU 2 is missing, the plan has A100-SXM-80GB\n")
+    one_node_folder(tmp_path / "ssh", "ssh")
+    done = look(tmp_path / "ssh", DEAD="big-0")
+    assert f"big-0: cannot be reached: {PLACEHOLDER}" in done.stdout

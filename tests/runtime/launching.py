@@ -28,14 +28,16 @@ def launch(folder: Path, nodes: int, *arguments: str, limit_seconds: float = 500
     return run_together(commands, folder.parent, limit_seconds)
 
 
-def run_together(commands: Sequence[Sequence[str]], logs: Path, limit_seconds: float = 500.0) -> str:
+def run_together(
+    commands: Sequence[Sequence[str]], logs: Path, limit_seconds: float = 500.0, address: str = "127.0.0.1"
+) -> str:
     """Run the launchers of one job side by side; returns what the first one printed.
 
-    They find each other at MASTER_ADDR and MASTER_PORT of their environment.
+    They find each other at MASTER_ADDR and MASTER_PORT of their environment; an empty address is none.
     """
     files = [logs / f"node-{node}.log" for node in range(len(commands))]
     port = free_port()
-    started = [_start(command, log, port) for command, log in zip(commands, files, strict=True)]
+    started = [_start(command, log, address, port) for command, log in zip(commands, files, strict=True)]
     try:
         ends = [process.wait(timeout=limit_seconds) for process in started]
     except subprocess.TimeoutExpired:
@@ -48,7 +50,7 @@ def run_together(commands: Sequence[Sequence[str]], logs: Path, limit_seconds: f
     return files[0].read_text()
 
 
-def _start(command: Sequence[str], log: Path, port: int) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], log: Path, address: str, port: int) -> subprocess.Popen[bytes]:
     """One node's launcher, writing to a file: a pipe would wait for ranks that outlive it."""
     environment = {
         **os.environ,
@@ -56,7 +58,7 @@ def _start(command: Sequence[str], log: Path, port: int) -> subprocess.Popen[byt
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": "1",
         "PYTHONWARNINGS": "ignore",
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
     }
     with log.open("wb") as output:

@@ -273,6 +273,26 @@ def test_the_loss_scale_follows_overflows() -> None:
     assert scale.value == 2.0
 
 
+@pytest.mark.slow
+def test_an_overflow_in_one_group_is_no_step_in_any(tmp_path: Path) -> None:
+    """fp16, ZeRO 2 in groups of two: gradients of the last rank overflow, no weight changes, and the log says so."""
+    case = uneven(2, shard_size=2, precision="fp16")
+    folder = written(case, four_ranks(), tmp_path)
+    (folder / "arguments.json").write_text(json.dumps(["--steps", "1", "--lr", "0.5"]))
+    script = (folder / "train.py").read_text()
+    scaled = "(loss * (scale.value / plan.steps)).backward()"
+    assert script.count(scaled) == 1
+    overflowing = scaled.replace("scale.value", "(1e9 if plan.rank == 3 else 1.0) * scale.value")
+    (folder / "train.py").write_text(script.replace(scaled, overflowing))
+    run_all([folder], tmp_path / "log")
+    said = [line for line in printed(tmp_path / "log").splitlines() if "left out" in line]
+    assert said == ["left out step 0: fp16 gradients overflow, loss scale 32768"]
+    before = whole_model(folder, load_shape(folder / "model.json")).state_dict()
+    after = weights(folder)
+    assert set(after) == set(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
 def test_a_folder_as_its_users_start_it(tmp_path: Path) -> None:
     """``launch.sh`` on both of two nodes with one and two ranks: ZeRO 3, uneven batches, padding."""
     where = cluster(

@@ -199,10 +199,62 @@ def test_no_target_trains_in_the_number_format() -> None:
     )
     spec = cluster(pool("h", "H100", per_node=2), gpus={"H100": fast})
     model = gpt(4, 1024, 8, global_batch=8, precision="fp8")
-    assert search(spec, model, limits=Limits(target="deepspeed"), explain=False).status == "infeasible"
+    refused = search(spec, model, limits=Limits(target="deepspeed"))
+    assert refused.status == "infeasible"
+    assert refused.diagnosis is not None
+    assert refused.diagnosis.causes == ("deepspeed does not train in fp8, it can: bf16, fp16, fp32, tf32",)
     found = search(spec, model, explain=False)
     assert found.best is not None
     assert found.best.plan.target == "megatron"
+    unwritten = search(spec, model, limits=Limits(target="torch")).diagnosis
+    assert unwritten is not None
+    assert unwritten.causes == (
+        "training in fp8 with torch is priced, but hetplan writes no launch files for it",
+    )
+    assert unwritten.hints == (
+        "it can be trained with --target megatron or flagscale",
+        "with training.precision bf16, fp16 there is something to search",
+    )
+    old = search(cluster(pool("a", per_node=2)), model, limits=Limits(target="torch")).diagnosis
+    assert old is not None
+    assert old.causes == (*unwritten.causes, "A100 cannot be used: no fp8")
+    assert old.hints == ("with training.precision bf16, fp16, fp32 there is something to search",)
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "cause", "others"),
+    [
+        (
+            "flagscale",
+            {},
+            "flagscale trains no encoders, expected a decoder",
+            "deepspeed or megatron or torch",
+        ),
+        (
+            "megatron",
+            {"learned_positions": 0},
+            "megatron trains encoders with learned positions and without grouped-query attention only",
+            "deepspeed or torch",
+        ),
+        (
+            "megatron",
+            {"kv_heads": 4},
+            "megatron trains encoders with learned positions and without grouped-query attention only",
+            "deepspeed or torch",
+        ),
+    ],
+)
+def test_an_encoder_that_the_target_does_not_train(
+    target: str, changes: dict[str, int], cause: str, others: str
+) -> None:
+    """That is the whole cause, and the targets that train it are named; no device would help."""
+    model = gpt(4, 1024, 8, global_batch=8).model_copy(
+        update={"kind": "encoder", "learned_positions": 2048, **changes}
+    )
+    found = search(cluster(pool("a", per_node=2)), model, limits=Limits(target=target)).diagnosis
+    assert found is not None
+    assert (found.causes, found.nearest_miss) == ((cause,), "no plan can be formed")
+    assert found.hints == (f"it can be trained with --target {others}",)
 
 
 def test_a_time_limit_keeps_the_best_plan() -> None:

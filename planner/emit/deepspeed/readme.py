@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from planner.emit.deepspeed.hostfile import hostfile, include, keeps_kinds
 from planner.emit.files import EmittedFile
+from planner.emit.host_names import on_one_node
+from planner.emit.launch import LOOPBACK
 from planner.emit.network import JobNetwork
 from planner.emit.readme_common import heading, starting, to_edit
 from planner.placement import Agent, Rank
@@ -128,10 +130,12 @@ def _own_launcher(launchers: Sequence[Agent], everyone: Sequence[Rank]) -> str:
             "ranks a GPU of another kind than the plan does. Use `launch.sh`.\n"
         )
     chosen = include(launchers, SHOWN_HOSTS)
-    option = f" --include {chosen}" if chosen else ""
+    start = f"deepspeed --hostfile hostfile{f' --include {chosen}' if chosen else ''}"
+    if on_one_node(launchers):
+        return f"{title}`{start} --no_ssh --node_rank 0 --master_addr {LOOPBACK} train.py --steps 100`.\n"
     return (
-        f"{title}`deepspeed --hostfile hostfile{option} train.py --steps 100` on one node, with ssh and pdsh; without "
-        f"them, on every node, `deepspeed --hostfile hostfile{option} --no_ssh --node_rank K --master_addr "
+        f"{title}`{start} train.py --steps 100` on one node, with ssh and pdsh; without "
+        f"them, on every node, `{start} --no_ssh --node_rank K --master_addr "
         f"{launchers[0].host} train.py`. It gives every node one and the same environment, so `env/` is not applied, "
         "and `--num_gpus` would overwrite uneven slots. `launch.sh` has neither problem, nor has what `hetplan emit "
         "--launcher deepspeed` writes.\n"

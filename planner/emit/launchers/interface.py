@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from planner.emit import preflight
 from planner.emit.files import EmittedFile
+from planner.emit.host_names import is_any_node
 from planner.emit.launchers import deepspeed, kubernetes, slurm, ssh
 from planner.emit.launchers.job import Job
 from planner.emit.readme_common import with_launcher
@@ -22,10 +23,12 @@ class Launcher:
     readme: Callable[[Job], str]
     needs_names: bool = True
     """False when it gives each node its place, whatever the hosts of nodes.txt are called."""
+    runs_here: bool = False
+    """True when a job on one node starts where it is called, and needs no name."""
 
 
 LAUNCHERS: dict[str, Launcher] = {
-    "torchrun": Launcher(lambda _: (), lambda _: ""),
+    "torchrun": Launcher(lambda _: (), lambda _: "", runs_here=True),
     "deepspeed": Launcher(deepspeed.files, deepspeed.readme),
     "slurm": Launcher(slurm.files, slurm.readme),
     "kubernetes": Launcher(kubernetes.files, kubernetes.readme, needs_names=False),
@@ -43,11 +46,12 @@ def check_launcher(name: str) -> None:
 def launcher_files(name: str, job: Job, files: Sequence[EmittedFile]) -> tuple[EmittedFile, ...]:
     """A target's files with those of the launcher and of preflight, the README telling of both."""
     launcher = LAUNCHERS[name]
-    added = (*launcher.files(job), *preflight.preflight_files(job))
+    here = launcher.runs_here and is_any_node(job.agents, job.cluster)
+    added = (*launcher.files(job), *preflight.preflight_files(job, here))
     return (*(_explained(file, launcher, job) for file in files), *added)
 
 
 def _explained(file: EmittedFile, launcher: Launcher, job: Job) -> EmittedFile:
     if file.path != "README.md":
         return file
-    return replace(file, text=with_launcher(file.text, preflight.readme(), launcher.readme(job)))
+    return replace(file, text=with_launcher(file.text, preflight.README, launcher.readme(job)))
