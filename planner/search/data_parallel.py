@@ -9,7 +9,7 @@ threshold is exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -162,7 +162,7 @@ class Shares:
         ways = [self._splits(kind, limit, ring) for (kind, _), limit in zip(used, most, strict=True)]
         counts = [count for _, count in used]
         dealt = dealt_in_step([way for way, _ in ways], [common for _, common in ways], counts, self.batch)
-        return dealt and self._deal(used, dealt.shares, dealt.steps)
+        return self._deal(used, dealt.shares, dealt.steps) if dealt else None
 
     def _splits(self, kind: Kind, limit: int, ring: Ring) -> tuple[Splits, list[float]]:
         """Splits of all shares of a device, and the seconds that each takes in step with the others, [way]."""

@@ -38,7 +38,12 @@ def parts(plan: Plan, calibration: Calibration = ASSUMED) -> tuple[float, float,
     """Waiting seconds, and work of the fast and of the slow device with what each reduces, and the last backward."""
     price = Estimator(CLUSTER, MODEL, calibration).price(plan).stages[0]
     fast, slow = price.micro_batches
-    return price.waiting_seconds, 3 * fast.seconds, slow.seconds, slow.backward_seconds - fast.backward_seconds
+    return (
+        price.waiting_seconds,
+        3 * fast.seconds,
+        slow.seconds,
+        slow.backward_seconds - fast.backward_seconds,
+    )
 
 
 def layer_by_layer(starts: list[float], layers: int, seconds: list[float]) -> float:

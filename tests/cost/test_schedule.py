@@ -52,14 +52,14 @@ def test_the_ends_are_those_of_the_simulation(pipeline: Pipeline) -> None:
 
 @given(pipelines() | pipelines(UNEQUAL), st.lists(SECONDS | UNEQUAL, min_size=7, max_size=7))
 @settings(max_examples=400, deadline=None)
-def test_gradients_that_are_held_back_delay_the_stages_above(pipeline: Pipeline, seconds: list[float]) -> None:
+def test_gradients_that_are_held_back_delay_the_stages_above(
+    pipeline: Pipeline, seconds: list[float]
+) -> None:
     """The same ends as in the simulation, none sooner than without, and that of the last stage as without."""
     forward, backward, batches = pipeline
     held = seconds[: len(forward)]
     found = stage_ends(forward, backward, batches, held)
-    assert found == pytest.approx(
-        simulate(forward, backward, batches, held).stage_ends(), rel=1e-9, abs=0.0
-    )
+    assert found == pytest.approx(simulate(forward, backward, batches, held).stage_ends(), rel=1e-9, abs=0.0)
     free = stage_ends(forward, backward, batches)
     assert all(late >= soon * (1 - 1e-12) for late, soon in zip(found, free, strict=True))
     assert found[-1] == pytest.approx(free[-1], rel=1e-12)

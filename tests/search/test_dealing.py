@@ -13,7 +13,9 @@ from planner.plan import ReplicaGroup
 from planner.search.dealing import dealt_in_step, splits
 
 
-def step(whole: list[float], common: list[float], last: list[float], share: int, steps: int) -> tuple[float, float]:
+def step(
+    whole: list[float], common: list[float], last: list[float], share: int, steps: int
+) -> tuple[float, float]:
     """Seconds on its own and in step of a share: the first micro-batch's common part, and that of the last."""
     sizes = ReplicaGroup(pool="a", gpu="A100", tp=1, count=1, share=share, steps=steps).micro_batch_sizes
     together = common[sizes[0] - 1] + last[sizes[-1] - 1]
@@ -40,7 +42,13 @@ def test_the_shares_are_the_best_of_all(seed: int) -> None:
     for forward, backward in tables:
         whole = [a + b for a, b in zip(forward, backward, strict=True)]
         gathers = forward if seed % 2 else [0.0] * len(forward)
-        found = splits(whole, lambda a, b, f=gathers, r=backward: f[a - 1] + r[b - 1], batch)
+
+        def common(
+            first: int, last: int, gathers: list[float] = gathers, own: list[float] = backward
+        ) -> float:
+            return gathers[first - 1] + own[last - 1]
+
+        found = splits(whole, common, batch)
         found_splits.append(found)
         in_step.append([gathers[a - 1] + backward[b - 1] + exchange for a, b in found.sizes])
         ways.append(
@@ -66,7 +74,13 @@ def test_the_shares_are_the_best_of_all(seed: int) -> None:
     assert dealt is not None
     assert sum(share * count for share, count in zip(dealt.shares, counts, strict=True)) >= batch
     chosen_parts = [
-        step([a + b for a, b in zip(*table, strict=True)], table[0] if seed % 2 else [0.0] * batch, table[1], share, own[share - 1])
+        step(
+            [a + b for a, b in zip(*table, strict=True)],
+            table[0] if seed % 2 else [0.0] * batch,
+            table[1],
+            share,
+            own[share - 1],
+        )
         for table, share, own in zip(tables, dealt.shares, dealt.steps, strict=True)
     ]
     alone, together = (max(part) for part in zip(*chosen_parts, strict=True))
