@@ -82,6 +82,9 @@ class Target:
     """True when pipeline neighbours pass gradients up and only then activations down; else both at the same time."""
     reduces_tied_first: bool = False
     """True when the first and the last stage add up a tied embedding's gradients before they reduce any others."""
+    reduces_in_backward: bool = False
+    """True when the last backward waits for the reductions of its layers: replicas keep step in it, layer by layer, and
+    a stage passes its last gradient up only once its own gradients are reduced."""
     copies_kv_heads: bool = True
     """True when devices of one replica may hold the same key/value head; else tp must divide their number."""
     encoders: Encoders = "any"
@@ -185,6 +188,7 @@ TARGETS: dict[str, Target] = {
             overlaps_reduction_always=True,
             network_per_group=False,
             sharding_optimizers=("adamw", "sgd"),
+            reduces_in_backward=True,
             copies_kv_heads=False,
             offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
         ),

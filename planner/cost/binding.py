@@ -114,14 +114,17 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
         (max(0.0, price.sync_seconds - seconds), (ring.copies or ring).crosses)
         for price, ring, (seconds, _) in zip(priced.stages, priced.rings, tied, strict=True)
     ]
-    ends: tuple[tuple[Traffic, list[tuple[float, str]]], ...] = (
-        ("gradients", reduced),
-        ("tied embedding", tied),
+    held = [(seconds, where) for seconds, (_, where) in zip(priced.held, reduced, strict=True)]
+    ends: tuple[tuple[Traffic, list[tuple[float, str]], list[tuple[float, str]]], ...] = (
+        ("gradients", reduced, held),
+        ("tied embedding", tied, []),
     )
-    for traffic, times in ends:
+    for traffic, times, waited in ends:
         for path in dict.fromkeys(where for _, where in times):
             spared = [seconds * (where == path) for seconds, where in times]
-            yield from link(traffic, path, spared.__getitem__, step - _step(plan, priced, spared))
+            freed = tuple(seconds * (where != path) for seconds, where in waited) or priced.held
+            free = _step(plan, replace(priced, held=freed), spared)
+            yield from link(traffic, path, spared.__getitem__, step - free)
     for path in dict.fromkeys(sent.link for sent in priced.sends):
         sends = [sent.seconds * (sent.link == path) for sent in priced.sends]
         kept = [sent.seconds - free for sent, free in zip(priced.sends, sends, strict=True)]

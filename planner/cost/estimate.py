@@ -45,6 +45,8 @@ class Priced:
     forward: Durations
     """Seconds of a micro-batch with the sends that follow it, [stage][chunk]."""
     backward: Durations
+    held: tuple[float, ...]
+    """Seconds for which a stage holds back its last gradient, [stage]; part of its synchronisation."""
     outer_wait: bool
     """True when the first and the last stage wait for each other after their last backward."""
 
@@ -134,7 +136,7 @@ class Estimator:
     def timeline(self, plan: Plan) -> Timeline:
         """Every operation of the pipeline, for traces and for the cuts of the search."""
         priced = self.price(plan)
-        return simulate(priced.forward, priced.backward, plan.micro_batches)
+        return simulate(priced.forward, priced.backward, plan.micro_batches, priced.held)
 
     def price(self, plan: Plan) -> Priced:
         """Prices of all stages on their devices; raises PlanError when members of a group cannot talk."""
@@ -162,6 +164,7 @@ class Estimator:
             stages=stages,
             forward=forward,
             backward=backward,
+            held=tuple(stage.held_seconds for stage in stages),
             outer_wait=outer_stages_wait(self.model, target(plan.target), plan.pp),
         )
 
@@ -247,8 +250,8 @@ def with_sends(
 def pipeline_ends(plan: Plan, priced: Priced) -> tuple[float, ...]:
     """When each stage begins what follows its last backward, [stage]."""
     if plan.pp == 1:
-        return (priced.stages[0].work_seconds,)
-    ends = stage_ends(priced.forward, priced.backward, plan.micro_batches)
+        return (priced.stages[0].work_seconds + priced.stages[0].waiting_seconds,)
+    ends = stage_ends(priced.forward, priced.backward, plan.micro_batches, priced.held)
     return together(ends) if priced.outer_wait else ends
 
 

@@ -5,7 +5,8 @@ stage s warms up with w(s) = p - 1 - s forwards. A path through its graph has th
 the first forward of some stage t that a backward follows, after f_0 + .. + f_t + w(t) max(f_0 .. f_t). The
 middle visits one stage per micro-batch, for a forward and a backward, and ends with the backward that follows
 the last forward of some stage u. The cool-down to the end of stage s <= u adds b_s + .. + b_(u-1) and
-w(u) max(b_s .. b_u).
+w(u) max(b_s .. b_u). Where a stage y holds its last gradient back for r_y, it adds r_(s+1) + .. + r_y too, and the
+w(u) visits are to a stage from y to u: past y only the last micro-batch is left.
 
 Let H(s) = b_s + .. + b_(p-1) and z(s) = end of a backward of stage s - H(s). A visit of the middle is then
 z(s) <- c_s + max(z(t) for t >= s - 1): up by at most one stage, down by any number. Coming down to u is part of
@@ -33,10 +34,16 @@ _ROUNDING = 1e-13
 Rows = Sequence[Sequence[float]]
 
 
-def plain_ends(forward: Sequence[float], backward: Sequence[float], micro_batches: int) -> tuple[float, ...]:
+def plain_ends(
+    forward: Sequence[float],
+    backward: Sequence[float],
+    micro_batches: int,
+    held: Sequence[float] = (),
+) -> tuple[float, ...]:
     """Seconds after which each stage of 1F1B ends, [stage]: the longest path of the module's text, in O(p^2).
 
-    ``forward`` and ``backward`` are seconds of one micro-batch, [stage].
+    ``forward`` and ``backward`` are seconds of one micro-batch, [stage]; ``held`` those for which a stage holds back
+    the gradient of the last one, [stage], nothing where it is empty.
     """
     depth, active = len(forward), min(len(forward), micro_batches)
     idle = depth - active
@@ -45,6 +52,8 @@ def plain_ends(forward: Sequence[float], backward: Sequence[float], micro_batche
     warm_up = [*map(mul, [*accumulate(forward, max)][idle:], range(active - 1, -1, -1))]
     cycle = [*map(add, forward, backward)][idle:]
     middle = [-inf] * idle + _middle(level, warm_up, cycle, micro_batches - active)
+    if any(held):
+        return tuple(map(add, below, _held_cool_downs(middle, backward, held)))
     return tuple(below[stage] + _cool_down(middle[stage:], backward[stage:]) for stage in range(depth))
 
 
@@ -100,6 +109,22 @@ def _cool_down(middle: Sequence[float], backward: Sequence[float]) -> float:
         if end + waits * slowest > best:
             best = end + waits * slowest
     return best
+
+
+def _held_cool_downs(
+    middle: Sequence[float], backward: Sequence[float], held: Sequence[float]
+) -> list[float]:
+    """As ``_cool_down``, of every stage, where stages hold back the last gradient, [stage]."""
+    depth = len(backward)
+    ends = [-inf] * depth
+    for turn, end in enumerate(middle):
+        waits, slowest, longest = depth - 1 - turn, 0.0, -inf
+        for stage in range(turn, -1, -1):
+            slowest = max(slowest, backward[stage])
+            longest = max(longest, waits * slowest)
+            ends[stage] = max(ends[stage], end + longest)
+            longest += held[stage]
+    return ends
 
 
 def interleaved_ends(forward: Rows, backward: Rows, micro_batches: int) -> tuple[float, ...]:

@@ -35,6 +35,8 @@ class Path:
     forward: tuple[tuple[int, ...], ...]
     """[stage][chunk]"""
     backward: tuple[tuple[int, ...], ...]
+    held: tuple[int, ...]
+    """1 for a stage whose last gradient is waited for, [stage]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +78,13 @@ def _virtual(stage: int, index: int, depth: int, chunks: int, *, backward: bool)
     return Operation(stage, chunks - 1 - chunk if backward else chunk, group * depth + offset, backward)
 
 
-def simulate(forward: Durations, backward: Durations, micro_batches: int) -> Timeline:
+def simulate(
+    forward: Durations, backward: Durations, micro_batches: int, held: Sequence[float] = ()
+) -> Timeline:
     """Run a pipeline; sends are part of the durations of the sender.
 
     ``forward`` and ``backward`` are [stage][chunk]; interleaving needs a multiple of the depth of micro-batches.
+    ``held`` are seconds for which a stage holds back the gradient of its last operation, [stage]; empty for nothing.
     """
     depth, chunks = len(forward), len(forward[0])
     orders = [device_order(stage, depth, micro_batches, chunks) for stage in range(depth)]
@@ -101,8 +106,9 @@ def simulate(forward: Durations, backward: Durations, micro_batches: int) -> Tim
                 starts[stage].append(start)
                 ends[stage].append(start + seconds)
                 key = (stage, operation.chunk, operation.micro_batch, operation.backward)
-                ended[key] = start + seconds
                 done += 1
+                last = done == len(order)
+                ended[key] = start + seconds + (held[stage] if held and last else 0.0)
                 progressed = True
             if done == len(order):
                 waiting.remove(stage)
@@ -144,6 +150,7 @@ def critical_path(timeline: Timeline, stage: int) -> Path:
         for position, op in enumerate(operations)
     }
     counts = {flag: [[0] * chunks for _ in range(depth)] for flag in (False, True)}
+    held = [0] * depth
     position = len(timeline.operations[stage]) - 1
     while True:
         operation = timeline.operations[stage][position]
@@ -154,23 +161,28 @@ def critical_path(timeline: Timeline, stage: int) -> Path:
             position -= 1
         elif source is not None:
             stage, position = source[0], where[source]
+            held[stage] += position == len(timeline.operations[stage]) - 1
         else:
-            return Path(forward=_frozen(counts[False]), backward=_frozen(counts[True]))
+            return Path(forward=_frozen(counts[False]), backward=_frozen(counts[True]), held=tuple(held))
 
 
 def _frozen(counts: list[list[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, counts))
 
 
-def stage_ends(forward: Durations, backward: Durations, micro_batches: int) -> tuple[float, ...]:
+def stage_ends(
+    forward: Durations, backward: Durations, micro_batches: int, held: Sequence[float] = ()
+) -> tuple[float, ...]:
     """Seconds after which each stage ends, [stage]: those of ``simulate``, without its timeline.
 
     1F1B takes O(depth^2) operations for any number of micro-batches (see ``pipeline_end``); an interleaved
     pipeline takes the slots until it repeats itself.
     """
-    if len(forward[0]) > 1:
-        return interleaved_ends(forward, backward, micro_batches)
-    return plain_ends([row[0] for row in forward], [row[0] for row in backward], micro_batches)
+    if len(forward[0]) == 1:
+        return plain_ends([row[0] for row in forward], [row[0] for row in backward], micro_batches, held)
+    if any(held):
+        return simulate(forward, backward, micro_batches, held).stage_ends()
+    return interleaved_ends(forward, backward, micro_batches)
 
 
 def uniform_seconds(

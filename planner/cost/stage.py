@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from planner.calibration import Calibration
 from planner.cost.communication import Ring, fabric_share, tensor_ring
 from planner.cost.compute import (
-    ELEMENT_BYTES,
     EndPass,
     embedding_pass,
     head_pass,
@@ -19,7 +18,8 @@ from planner.cost.measured_curves import LayerCurves, LinkCurves, OptimizerCurve
 from planner.cost.memory import Load, layers_in_flight, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
 from planner.cost.shape import Shape
-from planner.cost.stage_price import MicroBatch, StagePrice, padded_seconds
+from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
+from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.plan import ReplicaGroup
 from planner.spec.model import ModelSpec
@@ -43,6 +43,7 @@ class Pricer:
         self.calibration = calibration
         self.target = target
         self.stack = calibration.stack(target.name)
+        self.traffic = Traffic(model, target, self.stack)
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration) if calibration.layers else None
         plain = target.name == "torch" and model.training.optimizer == "adamw"
@@ -53,26 +54,26 @@ class Pricer:
     def price(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> StagePrice:
         """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
-        work = [self._work(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)]
-        # What reduces gradients at the end hides under a replica's own backward.
-        ends = [
-            seconds + self.sync_seconds(shape, group, ring, item)
-            for seconds, group, item in zip(work, groups, micro, strict=True)
+        replicas = [
+            self._replica(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
-        slowest = max(range(len(groups)), key=lambda index: ends[index])
+        slowest = max(range(len(groups)), key=lambda index: replicas[index].seconds)
+        chosen = replicas[slowest]
+        work = chosen.work_seconds
         if shape.zero >= 2 and len({group.steps for group in groups}) > 1:
             one = [self.micro_batch(shape, group, 1, ring) for group in groups]
-            work[slowest] = padded_seconds([group.steps for group in groups], micro, one)
+            work = padded_seconds([group.steps for group in groups], micro, one)
         per_chunk = [
             self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
-        sync, hidden = self._sync(shape, groups[slowest], ring, micro[slowest])
         return StagePrice(
             forward=tuple(max(values) for values in zip(*(item[0] for item in per_chunk), strict=True)),
             backward=tuple(max(values) for values in zip(*(item[1] for item in per_chunk), strict=True)),
-            work_seconds=work[slowest],
-            sync_seconds=sync,
-            hidden_sync_seconds=hidden,
+            work_seconds=work,
+            waiting_seconds=common_seconds(replicas) - chosen.seconds,
+            sync_seconds=chosen.sync_seconds,
+            held_seconds=chosen.end.reduction_seconds if self.traffic.holds_gradients(shape) else 0.0,
+            hidden_sync_seconds=chosen.end.hidden_seconds,
             optimizer_seconds=max(self._optimizer(shape, group, ring) for group in groups),
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
@@ -91,7 +92,36 @@ class Pricer:
 
     def sync_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
         """Exposed synchronisation at the end of the step on one group whose last micro-batch is ``micro``."""
-        return self._sync(shape, group, ring, micro)[0]
+        end = self._at_end(shape, group, ring, micro, micro)
+        return end.seconds + self.tied_seconds(shape, group)
+
+    def in_step_seconds(
+        self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch, last: MicroBatch
+    ) -> float:
+        """What a replica with these micro-batches does in step with all others while it reduces and gathers."""
+        end = self._at_end(shape, group, ring, first, last)
+        gathers = shape.zero == 1 and ring.copies is None
+        return end.seconds + last.backward_seconds + (first.forward_seconds if gathers else 0.0)
+
+    def _at_end(
+        self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch, last: MicroBatch
+    ) -> EndTraffic:
+        count = self._parameters(shape, group.tp)
+        return self.traffic.at_end(shape, ring, count, first.forward_seconds, last.backward_seconds)
+
+    def _replica(self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch) -> Replica:
+        """One replica on its own; what reduces gradients at the end hides under its own backward."""
+        work, tied = self._work(shape, group, ring, first), self.tied_seconds(shape, group)
+        if not self.traffic.keeps_step(shape, ring):
+            end = self._at_end(shape, group, ring, first, first)
+            return Replica(work_seconds=work, end=end, tied_seconds=tied, in_step_seconds=0.0)
+        last = self.micro_batch(shape, group, group.micro_batch_sizes[-1], ring)
+        return Replica(
+            work_seconds=work,
+            end=self._at_end(shape, group, ring, first, last),
+            tied_seconds=tied,
+            in_step_seconds=self.in_step_seconds(shape, group, ring, first, last),
+        )
 
     def micro_batch(self, shape: Shape, group: ReplicaGroup, sequences: int, ring: Ring) -> MicroBatch:
         """Seconds of one micro-batch of ``sequences`` on one replica of ``group``."""
@@ -126,9 +156,9 @@ class Pricer:
         forward, backward = forward + host / 2, backward + host / 2
         again = layers * one.recompute_seconds
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
-        gather, scatter = self._zero_traffic(shape, ring, layers, first, last, tp)
-        exposed_forward, hidden_forward = self._overlap(gather, forward)
-        exposed_backward, hidden_backward = self._overlap(gather + scatter, backward + again)
+        gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
+        exposed_forward, hidden_forward = self.traffic.exposed(gather, forward)
+        exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)
         on_forward = forward + tensor_forward + exposed_forward
         on_backward = backward + again + tensor_backward + exposed_backward
         moved = NO_COPIES
@@ -246,51 +276,6 @@ class Pricer:
             return group.steps * largest.seconds
         small = self.micro_batch(shape, group, group.micro_batch - 1, ring)
         return (group.steps - smaller) * largest.seconds + smaller * small.seconds
-
-    def _zero_traffic(
-        self, shape: Shape, ring: Ring, layers: int, first: bool, last: bool, tp: int
-    ) -> tuple[float, float]:
-        """Seconds of gathering the parameters once, and of scattering the gradients, in each micro-batch.
-
-        ZeRO-3 gathers in the forward and again in the backward (arXiv:1910.02054, section 7.2.2); with gradient
-        accumulation ZeRO-2 scatters in every micro-batch too.
-        """
-        if shape.zero < 2 or ring.size == 1:
-            return 0.0, 0.0
-        count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
-        scatter = self._reduction_seconds(shape, ring, count)
-        gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision])
-        return (gather if shape.zero == 3 else 0.0), scatter
-
-    def _reduction_seconds(self, shape: Shape, ring: Ring, parameters: float) -> float:
-        """Seconds until every member has its part of the summed gradients; without ZeRO, all of them."""
-        size = parameters * self._gradient_bytes()
-        scatters = shape.zero in self.target.scatters_gradients
-        return ring.scatter_seconds(size) if scatters else ring.reduce_seconds(size)
-
-    def _overlap(self, traffic: float, compute: float) -> tuple[float, float]:
-        """(exposed, hidden) seconds of traffic under a computation; they slow each other while both run."""
-        hidden = self.stack.overlap * min(traffic, compute)
-        return traffic - hidden, hidden
-
-    def _sync(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> tuple[float, float]:
-        """(exposed, hidden) seconds of the traffic at the end of the step.
-
-        All-reduce of the gradients, with ZeRO-1 a scatter where the runtime has one and a gather of the new
-        parameters; ZeRO-2 has reduced already and ZeRO-3 has nothing left to do. Copies are added up last.
-        """
-        if ring.size == 1:
-            return self.tied_seconds(shape, group), 0.0
-        count = self._parameters(shape, group.tp)
-        element = ELEMENT_BYTES[self.model.training.precision]
-        gather = ring.gather_seconds(count * element) if shape.zero in (1, 2) else 0.0
-        reduction = self._reduction_seconds(shape, ring, count) if shape.zero < 2 else 0.0
-        reduction += ring.copies_seconds(count * self._gradient_bytes())
-        overlapping = self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
-        exposed, hidden = self._overlap(reduction, micro.backward_seconds if overlapping else 0.0)
-        under = micro.forward_seconds if self.target.overlaps_parameter_gather else 0.0
-        exposed_gather, hidden_gather = self._overlap(gather, under)
-        return exposed + exposed_gather + self.tied_seconds(shape, group), hidden + hidden_gather
 
     def tied_seconds(self, shape: Shape, group: ReplicaGroup) -> float:
         """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""

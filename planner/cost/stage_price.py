@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.cost.traffic import EndTraffic
 from planner.cost.values import Memory
 
 
@@ -48,6 +49,37 @@ def padded_seconds(steps: Sequence[int], largest: Sequence[MicroBatch], one: Seq
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One replica of a stage, as if it were alone."""
+
+    work_seconds: float
+    """All its micro-batches."""
+    end: EndTraffic
+    tied_seconds: float
+    """Adding up the gradients of a tied embedding."""
+    in_step_seconds: float
+    """The part of ``seconds`` in which it waits for the others again and again; 0 where they meet at the end only."""
+
+    @property
+    def sync_seconds(self) -> float:
+        """Exposed synchronisation at the end of the step."""
+        return self.end.seconds + self.tied_seconds
+
+    @property
+    def seconds(self) -> float:
+        """Work and synchronisation."""
+        return self.work_seconds + self.sync_seconds
+
+
+def common_seconds(replicas: Sequence[Replica]) -> float:
+    """Seconds until all replicas have worked and synchronised: what they do in step takes as long as the slowest's."""
+    alone = max(each.seconds - each.in_step_seconds for each in replicas)
+    together = alone + max(each.in_step_seconds for each in replicas)
+    # Rounding must not make it shorter than one of them.
+    return max(together, *(each.seconds for each in replicas))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StagePrice:
     """One stage on given replicas."""
 
@@ -55,9 +87,13 @@ class StagePrice:
     """Seconds of the slowest replica, [chunk]."""
     backward: tuple[float, ...]
     work_seconds: float
-    """Seconds of all micro-batches of the slowest replica, without waiting for other stages."""
+    """Seconds of all micro-batches of the slowest replica, without waiting for other stages or replicas."""
+    waiting_seconds: float
+    """What it waits for other replicas with which it keeps step in some of its work."""
     sync_seconds: float
     """Exposed gradient reduction and parameter gather at the end of the step."""
+    held_seconds: float
+    """The part of ``sync_seconds`` that the last gradient for the stage above waits for."""
     hidden_sync_seconds: float
     optimizer_seconds: float
     copy_seconds: float

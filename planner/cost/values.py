@@ -63,7 +63,7 @@ class Breakdown:
     zero_seconds: float
     """Exposed parameter gathers and gradient scatters of ZeRO 2 and 3 inside the micro-batches."""
     bubble_seconds: float
-    """Waiting for other stages, with the sends between them."""
+    """Waiting for other stages, with the sends between them, and for replicas that work in step."""
     gradient_sync_seconds: float
     """Exposed gradient reduction and parameter gather at the end of the step."""
     optimizer_seconds: float

@@ -23,7 +23,7 @@ MEANINGS: dict[str, str] = {
     "recompute_seconds": "forward run again to save activations",
     "tensor_parallel_seconds": "collectives inside replicas",
     "zero_seconds": "exposed gathers and scatters of ZeRO 2 and 3",
-    "bubble_seconds": "waiting for other stages, and sends",
+    "bubble_seconds": "waiting for others, and sends",
     "gradient_sync_seconds": "exposed reduction at the end of the step",
     "optimizer_seconds": "update of the weights",
     "offload_seconds": "exposed copies to and from host memory or NVMe",

@@ -9,10 +9,9 @@ threshold is exact.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 
 from planner.cost.communication import Ring
@@ -21,6 +20,7 @@ from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import MicroBatch
 from planner.plan import Plan, ReplicaGroup, Stage
+from planner.search.dealing import Splits, best_split, dealt_in_step, splits, threshold
 from planner.search.device_counts import device_counts
 from planner.search.options import ring_alone
 from planner.search.space import allowed, recomputes_of, shard_sizes, usable_kinds
@@ -29,8 +29,6 @@ from planner.targets import Recompute, Target
 from planner.topology import Kind
 
 MAX_MICRO_BATCH = 512
-MORE_STEPS = 8
-"""Micro-batches beyond the fewest that a device working alone may split its share into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +69,8 @@ class Shares:
         self.kinds = usable_kinds(estimator.topology, estimator.model)
         self._rates: dict[tuple[str, str], list[float]] = {}
         self._alone_work: dict[tuple[object, ...], tuple[list[float], list[int]]] = {}
+        self._stepping: dict[tuple[object, ...], tuple[Splits, list[float]]] = {}
+        self._splits_of: dict[tuple[object, ...], Splits] = {}
         self._in_groups: dict[tuple[object, ...], list[MicroBatch]] = {}
         self._most: dict[tuple[tuple[str, str], int], int] = {}
 
@@ -149,9 +149,39 @@ class Shares:
         self, used: list[tuple[Kind, int]], most: list[int], ring: Ring
     ) -> tuple[ReplicaGroup, ...] | None:
         """ZeRO 0 and 1: shares by threshold; each device splits its share over the micro-batches that suit it."""
+        if self.pricer.traffic.keeps_step(self._shape(1), ring):
+            return self._in_step(used, most, ring)
         work = [self._work(kind, limit, ring) for (kind, _), limit in zip(used, most, strict=True)]
-        shares = _threshold([seconds for seconds, _ in work], [count for _, count in used], self.batch)
+        shares = threshold([seconds for seconds, _ in work], [count for _, count in used], self.batch)
         return self._deal(used, shares, [steps for _, steps in work])
+
+    def _in_step(
+        self, used: list[tuple[Kind, int]], most: list[int], ring: Ring
+    ) -> tuple[ReplicaGroup, ...] | None:
+        """The same where replicas keep step while they reduce gradients."""
+        ways = [self._splits(kind, limit, ring) for (kind, _), limit in zip(used, most, strict=True)]
+        counts = [count for _, count in used]
+        dealt = dealt_in_step([way for way, _ in ways], [common for _, common in ways], counts, self.batch)
+        return self._deal(used, dealt.shares, dealt.steps) if dealt else None
+
+    def _splits(self, kind: Kind, limit: int, ring: Ring) -> tuple[Splits, list[float]]:
+        """Splits of all shares of a device, and the seconds that each takes in step with the others, [way]."""
+        key = (kind.key, limit, ring)
+        if key not in self._stepping:
+            shape, group = self._shape(1), self._group(kind, 1, 1, 1)
+            micro = _alone(self.pricer, *kind.key, self.choice.recompute, self._longest())[:limit]
+            whole = [item.seconds for item in micro]
+
+            def common(ring: Ring, first: int, last: int) -> float:
+                return self.pricer.in_step_seconds(shape, group, ring, micro[first - 1], micro[last - 1])
+
+            bare = partial(common, replace(ring, size=1))
+            same = (kind.key, limit, ring.copies is None)
+            if same not in self._splits_of:
+                self._splits_of[same] = splits(whole, bare, self.batch)
+            found = self._splits_of[same]
+            self._stepping[key] = found, [common(ring, *sizes) for sizes in found.sizes]
+        return self._stepping[key]
 
     def _work(self, kind: Kind, limit: int, ring: Ring) -> tuple[list[float], list[int]]:
         """Least seconds of 1, 2, ... sequences alone on a device, and the micro-batches they take, [share - 1].
@@ -161,7 +191,7 @@ class Shares:
         key = (kind.key, limit, ring)
         if key not in self._alone_work:
             one, left = self._micro_seconds(kind, ring, limit)
-            found = [_best_split(one, left, share, limit) for share in range(1, self.batch + 1)]
+            found = [best_split(one, left, share, limit) for share in range(1, self.batch + 1)]
             never_less = list(accumulate((seconds for seconds, _ in found), max))
             self._alone_work[key] = never_less, [steps for _, steps in found]
         return self._alone_work[key]
@@ -176,7 +206,7 @@ class Shares:
         micro = [self._micro_seconds(kind, ring, limit) for (kind, _), limit in zip(used, most, strict=True)]
         for steps in range(fewest, min(self.batch // max(1, sum(counts)), max(2 * fewest, fewest + 16)) + 1):
             work = [_spread(seconds, left, steps) for seconds, left in micro]
-            shares = _threshold(work, counts, self.batch, steps)
+            shares = threshold(work, counts, self.batch, steps)
             if not shares or min(shares) < steps:
                 continue
             seconds = steps * max(
@@ -275,23 +305,6 @@ class Shares:
         )
 
 
-def _best_split(one: Sequence[float], left: Sequence[float], share: int, limit: int) -> tuple[float, int]:
-    """Least seconds of a share, and in how many micro-batches of at most ``limit`` sequences, as even as possible.
-
-    ``left`` follows the last micro-batch, whose largest is of this size; empty for nothing.
-    """
-    fewest = -(-share // limit)
-    return min(
-        (_split_seconds(one, share, steps) + (left[-(-share // steps) - 1] if left else 0.0), steps)
-        for steps in range(fewest, min(share, fewest + MORE_STEPS) + 1)
-    )
-
-
-def _split_seconds(one: Sequence[float], share: int, steps: int) -> float:
-    small, larger = divmod(share, steps)
-    return (steps - larger) * one[small - 1] + (larger * one[small] if larger else 0.0)
-
-
 @lru_cache(maxsize=256)
 def _alone(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, limit: int) -> list[MicroBatch]:
     """Micro-batches of 1, 2, ... ``limit`` sequences through the whole model without any traffic."""
@@ -317,30 +330,3 @@ def _micro_batches(pricer: Pricer, kind: Kind, shape: Shape, ring: Ring, limit: 
 def _spread(seconds: list[float], left: list[float], steps: int) -> list[float]:
     """Seconds of one of ``steps`` equal micro-batches with its part of what is left after the last."""
     return [one + rest / steps for one, rest in zip(seconds, left, strict=True)] if left else seconds
-
-
-def _threshold(
-    work: Sequence[Sequence[float]], counts: Sequence[int], batch: int, steps: int = 1
-) -> list[int]:
-    """Largest shares within the least common time, [kind]; empty when the devices cannot do the batch.
-
-    ``work`` is seconds, never falling, of one of ``steps`` equal parts of a share: [kind][sequences - 1].
-    """
-
-    def shares(limit: float) -> list[int]:
-        return [steps * bisect_right(values, limit) for values in work]
-
-    def enough(found: list[int]) -> bool:
-        return all(found) and sum(share * count for share, count in zip(found, counts, strict=True)) >= batch
-
-    low, high = 0.0, max(values[-1] for values in work)
-    if not enough(shares(high)):
-        return []
-    while True:
-        middle = (low + high) / 2
-        if not low < middle < high:
-            return shares(high)
-        if enough(shares(middle)):
-            high = middle
-        else:
-            low = middle

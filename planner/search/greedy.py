@@ -182,6 +182,7 @@ class _Layers:
             [seconds + send for seconds in option.backward]
             for option, send in zip(options, self.backward_sends, strict=True)
         ]
-        ends = stage_ends(forward, backward, self.stages.choice.family.micro_batches)
+        held = [option.held_seconds for option in options]
+        ends = stage_ends(forward, backward, self.stages.choice.family.micro_batches, held)
         ends = together(ends) if self.stages.outer_wait else ends
         return max(end + option.tail_seconds for end, option in zip(ends, options, strict=True)), options

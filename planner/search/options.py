@@ -46,6 +46,8 @@ class Option:
     """Seconds of a micro-batch without sends, [chunk]."""
     backward: tuple[float, ...]
     tail_seconds: float
+    held_seconds: float
+    """The part of the tail for which it holds back its last gradient."""
 
     @property
     def busy_seconds(self) -> float:
@@ -163,6 +165,7 @@ class StageOptions:
                 forward=price.forward,
                 backward=price.backward,
                 tail_seconds=price.tail_seconds,
+                held_seconds=price.held_seconds,
             )
         return self._prices[key]
 

@@ -222,7 +222,7 @@ class OpenChoice:
         if plan.pp * plan.micro_batches * plan.interleave > MAX_CUT_OPERATIONS:
             return
         priced = self.estimator.price(plan)
-        timeline = simulate(priced.forward, priced.backward, plan.micro_batches)
+        timeline = simulate(priced.forward, priced.backward, plan.micro_batches, priced.held)
         ends = timeline.stage_ends()
         begins = together(ends) if priced.outer_wait else ends
         finish = [end + price.tail_seconds for end, price in zip(begins, priced.stages, strict=True)]

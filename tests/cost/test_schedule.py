@@ -50,6 +50,30 @@ def test_the_ends_are_those_of_the_simulation(pipeline: Pipeline) -> None:
     )
 
 
+@given(pipelines() | pipelines(UNEQUAL), st.lists(SECONDS | UNEQUAL, min_size=7, max_size=7))
+@settings(max_examples=400, deadline=None)
+def test_gradients_that_are_held_back_delay_the_stages_above(
+    pipeline: Pipeline, seconds: list[float]
+) -> None:
+    """The same ends as in the simulation, none sooner than without, and that of the last stage as without."""
+    forward, backward, batches = pipeline
+    held = seconds[: len(forward)]
+    found = stage_ends(forward, backward, batches, held)
+    assert found == pytest.approx(simulate(forward, backward, batches, held).stage_ends(), rel=1e-9, abs=0.0)
+    free = stage_ends(forward, backward, batches)
+    assert all(late >= soon * (1 - 1e-12) for late, soon in zip(found, free, strict=True))
+    assert found[-1] == pytest.approx(free[-1], rel=1e-12)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5, 8])
+def test_the_ends_of_small_pipelines_that_hold_gradients_back_are_exact(batches: int) -> None:
+    """Three stages; what is held back is nothing, less than a backward, or more than all of them."""
+    for forward, backward in product(permutations([0.0, 1.0, 3.0]), permutations([1.0, 3.0, 4.0])):
+        for held in product([0.0, 2.0, 50.0], repeat=3):
+            durations = [[f] for f in forward], [[b] for b in backward]
+            assert stage_ends(*durations, batches, held) == simulate(*durations, batches, held).stage_ends()
+
+
 @pytest.mark.parametrize("batches", [1, 2, 3, 4, 5, 6, 7, 8, 9, 40])
 def test_the_ends_of_small_pipelines_are_exact(batches: int) -> None:
     """Four stages, forwards of 0, 1 or 3 seconds and backwards of 0, 1, 3 and 4 in any order."""
@@ -82,15 +106,15 @@ def test_deep_pipelines_take_little_time(depth: int, batches: int, chunks: int) 
     assert min(seconds) < 0.05
 
 
-@given(pipelines(), st.integers(0, 5))
+@given(pipelines(), st.integers(0, 5), st.lists(SECONDS, min_size=7, max_size=7))
 @settings(max_examples=100, deadline=None)
-def test_the_critical_path_adds_up_to_the_end(pipeline: Pipeline, which: int) -> None:
-    """The counted durations of a longest path sum to the end of the stage."""
+def test_the_critical_path_adds_up_to_the_end(pipeline: Pipeline, which: int, seconds: list[float]) -> None:
+    """The counted durations of a longest path sum to the end of the stage, with what is held back on the way."""
     forward, backward, batches = pipeline
-    stage = which % len(forward)
-    timeline = simulate(forward, backward, batches)
+    stage, held = which % len(forward), seconds[: len(forward)]
+    timeline = simulate(forward, backward, batches, held)
     path = critical_path(timeline, stage)
-    total = sum(
+    total = sum(count * each for count, each in zip(path.held, held, strict=True)) + sum(
         count * seconds
         for counts, durations in ((path.forward, forward), (path.backward, backward))
         for row, values in zip(counts, durations, strict=True)

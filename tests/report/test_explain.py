@@ -24,7 +24,7 @@ def test_time_by_cause_with_what_it_is() -> None:
         "  compute           19.0   70 %  forward and backward of layers, embedding and\n"
         "                                 head\n"
         "  tensor parallel    2.7   10 %  collectives inside replicas\n"
-        "  bubble and sends   5.2   19 %  waiting for other stages, and sends\n"
+        "  bubble and sends   5.2   19 %  waiting for others, and sends\n"
         "  optimizer          0.3  1.0 %  update of the weights\n"
         "  193 ms of communication runs hidden under computation\n"
         "\n"

@@ -49,7 +49,7 @@ def best_of_ways(shares: Shares) -> float:
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_each_choice_is_solved_exactly(seed: int) -> None:
     """The least step of every ZeRO stage, recomputation and size of groups, against all its plans."""
-    zero = 1 + seed % 3
+    zero = seed % 4
     limits = Limits(gap=0.0, target="torch", pp=(1,), tp=(1,), zero=(zero,))
     estimator = Estimator(*with_fast_nodes(seed))
     wanted: dict[tuple[int | None, str], float] = {}

@@ -195,6 +195,14 @@ class PipelineModel:
                 ("before", self._busy),
             )
         )
+        self._chain = self._held_back()
+
+    def _held_back(self) -> list[Linear]:
+        """Seconds for which a stage and those above it hold back the last gradient on its way to the first, [stage]."""
+        above = [self._held(stage) for stage in range(1, self.depth)]
+        if not self.stages.pricer.target.reduces_in_backward:
+            return [pulp.LpAffineExpression()] * self.depth
+        return self._sums("held", above)
 
     def _equal(self, name: str, value: Linear) -> pulp.LpVariable:
         variable = self.problem.add_variable(name, lowBound=0.0)
@@ -226,7 +234,7 @@ class PipelineModel:
             work = self._up[stage] + steps * self._busy[stage]
             self.problem += self.end >= work + self._tail(stage)
             if stage:
-                self.problem += self.end >= work + self._down[stage] + head
+                self.problem += self.end >= work + self._chain[stage] + self._down[stage] + head
         if self.chunks == 1:
             self._round_trips(steps, head)
 
@@ -240,11 +248,12 @@ class PipelineModel:
         for stage in range(self.depth):
             later = max(0, steps - (self.depth - stage))
             rest = later * self._forward[stage][0] + (steps - 1) * self._backward[stage][0]
-            self.problem += self.end >= once + rest + head
+            self.problem += self.end >= once + rest + self._chain[stage] + head
             if steps >= self.depth:
                 behind = once - self._before[stage + 1]
                 visits = steps - self.depth + stage
-                self.problem += self.end >= once + behind + visits * self._busy[stage] + head
+                visited = visits * self._busy[stage]
+                self.problem += self.end >= once + behind + visited + self._chain[-1] + head
 
     def _head(self) -> Linear:
         """What follows the last backward of the first stage, and of the last one where this waits for it."""
@@ -257,6 +266,9 @@ class PipelineModel:
 
     def _tail(self, stage: int) -> Linear:
         return self._stage_sum(stage, lambda option: option.tail_seconds)
+
+    def _held(self, stage: int) -> Linear:
+        return self._stage_sum(stage, lambda option: option.held_seconds)
 
     def _stage_sum(self, stage: int, value: Callable[[Option], float]) -> Linear:
         pairs = zip(self.options[stage], self.take[stage], strict=True)
@@ -306,6 +318,7 @@ class PipelineModel:
             for chunk, count in enumerate(row)
             if count
         ]
+        terms += [self._held(index) for index, count in enumerate(path.held) if count]
         self.problem += self.end >= pulp.lpSum(terms) + self._tail(stage)
 
     def cut_places(self, slots: Sequence[int]) -> None:

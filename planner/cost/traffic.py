@@ -1,0 +1,103 @@
+"""Traffic of gradients and parameters between replicas, and what of it the computation does not hide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.calibration import Stack
+from planner.cost.communication import Ring
+from planner.cost.compute import ELEMENT_BYTES
+from planner.cost.memory import parameters_of
+from planner.cost.shape import Shape
+from planner.spec.model import ModelSpec
+from planner.targets import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTraffic:
+    """What one replica exchanges with others at the end of the step."""
+
+    reduction_seconds: float = 0.0
+    """Exposed reduction of gradients."""
+    gather_seconds: float = 0.0
+    """Exposed gather of the new parameters."""
+    hidden_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Exposed."""
+        return self.reduction_seconds + self.gather_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Prices what replicas of one model exchange under one target."""
+
+    model: ModelSpec
+    target: Target
+    stack: Stack
+
+    def exposed(self, traffic: float, compute: float) -> tuple[float, float]:
+        """(exposed, hidden) seconds of traffic under a computation; they slow each other while both run."""
+        hidden = self.stack.overlap * min(traffic, compute)
+        return traffic - hidden, hidden
+
+    def in_micro_batch(
+        self, shape: Shape, ring: Ring, layers: int, first: bool, last: bool, tp: int
+    ) -> tuple[float, float]:
+        """Seconds of gathering the parameters once, and of scattering the gradients, in each micro-batch.
+
+        ZeRO-3 gathers in the forward and again in the backward (arXiv:1910.02054, section 7.2.2); with gradient
+        accumulation ZeRO-2 scatters in every micro-batch too.
+        """
+        if shape.zero < 2 or ring.size == 1:
+            return 0.0, 0.0
+        count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
+        scatter = self._reduction_seconds(shape, ring, count)
+        gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision])
+        return (gather if shape.zero == 3 else 0.0), scatter
+
+    def at_end(
+        self, shape: Shape, ring: Ring, parameters: float, forward_seconds: float, backward_seconds: float
+    ) -> EndTraffic:
+        """All-reduce of the gradients, with ZeRO-1 a scatter where the runtime has one and a gather of new parameters.
+
+        ZeRO-2 has reduced already and ZeRO-3 has nothing left to do; copies are added up last. The seconds are those
+        of the last backward and of the next step's first forward, which may hide both.
+        """
+        if ring.size == 1:
+            return EndTraffic()
+        element = ELEMENT_BYTES[self.model.training.precision]
+        gather = ring.gather_seconds(parameters * element) if shape.zero in (1, 2) else 0.0
+        reduction = self._reduction_seconds(shape, ring, parameters) if shape.zero < 2 else 0.0
+        reduction += ring.copies_seconds(parameters * self._gradient_bytes())
+        overlapping = self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
+        reduced, hidden = self.exposed(reduction, backward_seconds if overlapping else 0.0)
+        under = forward_seconds if self.target.overlaps_parameter_gather else 0.0
+        gathered, hidden_gather = self.exposed(gather, under)
+        return EndTraffic(
+            reduction_seconds=reduced, gather_seconds=gathered, hidden_seconds=hidden + hidden_gather
+        )
+
+    def keeps_step(self, shape: Shape, ring: Ring) -> bool:
+        """True when replicas with batches of their own wait for each other inside the last backward, layer by layer.
+
+        A scatter holds the next layer back; adding up whole gradients or copies does so where nothing hides it, as the
+        caller then waits in each collective. With ZeRO 2 and 3 replicas keep step in every micro-batch anyway.
+        """
+        if not self.target.reduces_in_backward or shape.depth > 1 or shape.zero >= 2 or ring.size == 1:
+            return False
+        return self.stack.overlap == 0 or (shape.zero == 1 and ring.copies is None)
+
+    def holds_gradients(self, shape: Shape) -> bool:
+        """True when a stage passes its last gradient up the pipeline only after its own reduction."""
+        return self.target.reduces_in_backward and shape.depth > 1
+
+    def _reduction_seconds(self, shape: Shape, ring: Ring, parameters: float) -> float:
+        """Seconds until every member has its part of the summed gradients; without ZeRO, all of them."""
+        size = parameters * self._gradient_bytes()
+        scatters = shape.zero in self.target.scatters_gradients
+        return ring.scatter_seconds(size) if scatters else ring.reduce_seconds(size)
+
+    def _gradient_bytes(self) -> int:
+        return self.target.gradient_size(self.model.training.precision)
