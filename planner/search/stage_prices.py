@@ -21,19 +21,19 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-_DEVICE_PRICES = np.linspace(0.0, 3.0, 61)[:, None]
+_DEVICE_PRICES = np.linspace(0.0, 2.0, 25)[:, None]
 """Prices of a device, as a part of the layers that it holds at best."""
 
-_LAYER_PRICES = np.geomspace(1.0, 64.0, 13)[:, None, None]
+_LAYER_PRICES = np.geomspace(1.0, 48.0, 9)[:, None, None]
 """Prices of a layer, as a multiple of the seconds that it takes at least."""
 
-_SHARES = np.linspace(0.0, 1.5, 16)[None, :, None]
+_SHARES = np.linspace(0.0, 1.4, 8)[None, :, None]
 """Prices of a device, as a part of those of the layers that it holds at best."""
 
-_ROUNDS = 3
+_ROUNDS = 2
 """How often ``once`` and the layers of a stage sharpen each other."""
 
-_HALVINGS = 6
+_HALVINGS = 3
 """Steps of the bisection for the largest T that no pipeline keeps."""
 
 _ROUNDING = 1e-9

@@ -24,6 +24,9 @@ Assigned = tuple[tuple[int, Keys], ...]
 
 _WHOLE = 1 - 1e-6
 
+FEW_OPTIONS = 200
+"""The solver does without help with so few options of stages that have their own degrees."""
+
 
 class Branching:
     """The options' variables of each stage by what is decided of it first."""
@@ -32,10 +35,12 @@ class Branching:
         self, stages: StageOptions, options: list[list[Option]], take: list[list[pulp.LpVariable]]
     ) -> None:
         self._by_stage: list[dict[Key, list[pulp.LpVariable]]] = []
+        few = sum(map(len, options)) < FEW_OPTIONS and not stages.islands
         for row, variables in zip(options, take, strict=True):
             found: dict[Key, list[pulp.LpVariable]] = {}
             for option, variable in zip(row, variables, strict=True):
-                found.setdefault(_key(stages, option.composition), []).append(variable)
+                key = () if few else _key(stages, option.composition)
+                found.setdefault(key, []).append(variable)
             self._by_stage.append(found)
 
     def assign(self, assigned: Assigned) -> None:
@@ -58,7 +63,9 @@ class Branching:
                 best, stage = max(row.values()), number
         if stage >= 0:
             row = shares[stage]
-            mean = sum(place * share for place, share in enumerate(row.values())) / sum(row.values())
+            # A relaxation that could not be solved has no shares.
+            whole = sum(row.values()) or 1.0
+            mean = sum(place * share for place, share in enumerate(row.values())) / whole
             for keys in (list(row)[: floor(mean) + 1], list(row)[floor(mean) + 1 :]):
                 yield stage, frozenset(keys)
 
