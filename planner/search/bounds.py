@@ -48,6 +48,7 @@ class Bounds:
         self.kinds = usable_kinds(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._prices: dict[Family, StagePrices] = {}
+        self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
@@ -238,6 +239,12 @@ class Bounds:
 
     def _free_speeds(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
         """Stages of one kind with all degrees that hold a layer, each with its speed."""
+        key = family, kind.key
+        if key not in self._free:
+            self._free[key] = self._price_freely(family, kind)
+        return self._free[key]
+
+    def _price_freely(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
         groups = [
             self._group(family, kind, tp, dp)
             for tp in tp_degrees(TARGETS[family.target], Limits(), self.estimator.model, (kind,))
