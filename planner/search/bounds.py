@@ -7,16 +7,16 @@ first this gives V >= L / sum_k w_k / m * (1 - 1/(m v))^k. Whole layers give a s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from math import floor
 
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.plan import ReplicaGroup
-from planner.search.counted import Counted, Crossing, Hops, Room, Speed
+from planner.search.counted import Counted, Crossing, Room, Speed, fastest_slots, parts
 from planner.search.options import StageOptions, fastest_ring
 from planner.search.own_degrees import OwnDegrees
+from planner.search.sends import Hops
 from planner.search.space import (
     MAX_INTERLEAVE,
     Choice,
@@ -27,9 +27,16 @@ from planner.search.space import (
     tp_degrees,
     usable_kinds,
 )
+from planner.search.stage_prices import StagePart, StagePrices
 from planner.search.values import Limits
 from planner.targets import TARGETS, Recompute
 from planner.topology import Kind
+
+_Sends = tuple[dict[tuple[str, str], Hops], float | None, dict[tuple[str, str, int, int], Hops]]
+"""Least sends by kind, least send between islands, and least sends by kind, tp and dp."""
+
+_FREE = Room(free_bytes=float("inf"), layer_bytes=1.0, activation_bytes=0.0)
+"""Memory that is not looked at."""
 
 
 class Bounds:
@@ -40,9 +47,9 @@ class Bounds:
         self.islands = islands
         self.kinds = usable_kinds(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
-        self._hops: dict[
-            tuple[str, int | None, int | None, int], tuple[dict[tuple[str, str], Hops], float | None]
-        ] = {}
+        self._prices: dict[Family, StagePrices] = {}
+        self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
+        self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
         """Speeds of all kinds, fastest first."""
@@ -71,7 +78,8 @@ class Bounds:
         """
         speeds = self.speeds(family)
         if family.dp is None:
-            return self._own_degrees(family).bound(depth)
+            least = self._own_degrees(family).bound(depth)
+            return least if depth == 1 else self._stage_prices(family).bound(depth, least, cutoff)
         if not self._holds(speeds, depth):
             return float("inf")
         free = [Hops(inner_seconds=0.0, outer_seconds=0.0)] * len(speeds)
@@ -82,6 +90,12 @@ class Bounds:
         counted = Counted(speeds, hops, self.estimator.model.layers, family.micro_batches, interleave)
         whole = counted.bound(depth, self._crossing(family) if depth > 1 else None, cutoff)
         return max(plain, whole, self._ramp_bound(family, depth, interleave, hops))
+
+    def once(self, choice: Choice, cutoff: float) -> float:
+        """Seconds of one micro-batch through all stages of plans faster than this, at least, where that is known."""
+        if choice.family.dp is not None or choice.depth == 1 or cutoff == float("inf"):
+            return 0.0
+        return self._stage_prices(choice.family).once(choice.depth, cutoff)
 
     def _holds(self, speeds: tuple[Speed, ...], depth: int) -> bool:
         """True when the memory of the roomiest slots holds all layers."""
@@ -101,13 +115,18 @@ class Bounds:
         """Least sends of a stage with devices of each kind, by kind."""
         return self._sends(family)[0]
 
-    def _sends(self, family: Family) -> tuple[dict[tuple[str, str], Hops], float | None]:
+    def _sends(self, family: Family) -> _Sends:
         key = (family.target, family.tp, family.dp, family.batch)
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=1)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
             hops = {kind.key: self._hops_of(stages, kind) for kind in self.kinds}
-            self._hops[key] = hops, self._least_crossing(stages)
+            alone = {
+                (groups[0].pool, groups[0].gpu, groups[0].tp, groups[0].count): least
+                for groups, least in zip(stages.compositions, stages.hops, strict=True)
+                if len(groups) == 1
+            }
+            self._hops[key] = hops, self._least_crossing(stages), alone
         return self._hops[key]
 
     def _least_crossing(self, stages: StageOptions) -> float | None:
@@ -119,27 +138,47 @@ class Bounds:
         return min((min(item.near_seconds, item.far_seconds) for item in sends), default=float("inf"))
 
     def _hops_of(self, stages: StageOptions, kind: Kind) -> Hops:
-        """Up to one neighbour of a stage shares its node where two fit, both where three do; its host works too."""
-        both, one = [], []
-        everyone = range(len(stages.compositions))
-        for composition in everyone:
-            groups = stages.compositions[composition]
-            if kind.key not in {(group.pool, group.gpu) for group in groups}:
-                continue
-            found = [
-                stages.sends(*pair)
-                for other in everyone
-                for pair in ((composition, other), (other, composition))
-            ]
-            far = min((sends.far_seconds for sends in found), default=float("inf"))
-            near = min(far, min((sends.near_seconds for sends in found), default=float("inf")))
-            fitting = kind.per_node // sum(group.devices for group in groups) if kind.nodes > 1 else 3
-            again = (near if fitting >= 2 else far) * stages.pricer.target.exchanges_in_turn
-            one.append(near)
-            both.append((2 * near if fitting >= 3 else near + far if fitting == 2 else 2 * far) + again)
-        least = min(both, default=float("inf")), min(one, default=float("inf"))
+        """The least of all compositions with devices of a kind; its host works too."""
+        found = [
+            hops
+            for hops, groups in zip(stages.hops, stages.compositions, strict=True)
+            if kind.key in {(group.pool, group.gpu) for group in groups}
+        ]
+        inner = min((hops.inner_seconds for hops in found), default=float("inf"))
+        outer = min((hops.outer_seconds for hops in found), default=float("inf"))
         host = stages.pricer.host_seconds(kind)
-        return Hops(*(host + (value if value < float("inf") else 0.0) for value in least))
+        return Hops(*(host + (value if value < float("inf") else 0.0) for value in (inner, outer)))
+
+    def _stage_prices(self, family: Family) -> StagePrices:
+        if family not in self._prices:
+            built = [part for kind in self.kinds for part in self._parts_of(family, kind)]
+            devices = [kind.devices for kind in self.kinds]
+            self._prices[family] = StagePrices(
+                built, devices, self.estimator.model.layers, family.micro_batches
+            )
+        return self._prices[family]
+
+    def _parts_of(self, family: Family, kind: Kind) -> Iterator[StagePart]:
+        """Stages with devices of one kind; those whose sends are not known cannot be built, or not talk."""
+        least, host = self._sends(family)[2], self.estimator.pricer(family.target).host_seconds(kind)
+        for group, speed in self._free_speeds(family, kind):
+            hops = least.get((group.pool, group.gpu, group.tp, group.count))
+            if hops is None or hops.outer_seconds == float("inf"):
+                continue
+            outer = host + hops.outer_seconds
+            yield StagePart(
+                kind=self.kinds.index(kind),
+                devices=group.devices,
+                layer_seconds=speed.layer_seconds,
+                backward_seconds=speed.backward_seconds,
+                more_seconds=(
+                    host + hops.inner_seconds,
+                    outer + speed.first_seconds,
+                    outer + speed.last_seconds,
+                ),
+                tail_seconds=speed.tail_seconds,
+                most_layers=min(self.estimator.model.layers, self._room(family, group).layers(1)),
+            )
 
     def _own_degrees(self, family: Family) -> OwnDegrees:
         return OwnDegrees(self.speeds(family), self.estimator.model.layers, family.micro_batches)
@@ -155,7 +194,7 @@ class Bounds:
         ratio = 1.0 - 1.0 / (steps * interleave)
         reach, done, weight = 0.0, 0.0, 0.0
         for count, speed in fastest_slots(speeds, depth):
-            reach += _parts(done, count, lambda slot: ratio**slot) / (speed.layer_seconds * steps)
+            reach += parts(done, count, lambda slot: ratio**slot) / (speed.layer_seconds * steps)
             weight += count / speed.layer_seconds
             done += count
         if not reach:
@@ -180,18 +219,7 @@ class Bounds:
 
     def _free_speed(self, family: Family, kind: Kind) -> Speed | None:
         """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
-        model, row = self.estimator.model, TARGETS[family.target]
-        groups = [
-            self._group(family, kind, tp, dp)
-            for tp in tp_degrees(row, Limits(), model, (kind,))
-            for dp in divisors(family.batch)
-            if tp * dp <= kind.devices
-        ]
-        free = Room(free_bytes=float("inf"), layer_bytes=1.0, activation_bytes=0.0)
-        slots = float(kind.devices)
-        held = [group for group in groups if self._room(family, group).layers(1)]
-        priced = [(group, self._of_group(family, kind, group, slots, free)) for group in held]
-        found = [(group.devices, speed) for group, speed in priced if speed is not None]
+        found = [(group.devices, speed) for group, speed in self._free_speeds(family, kind)]
         best = min((devices * speed.layer_seconds for devices, speed in found), default=None)
         if best is None:
             return None
@@ -203,11 +231,30 @@ class Bounds:
             forward_seconds=min(devices * speed.forward_seconds for devices, speed in found),
             backward_seconds=min(devices * speed.backward_seconds for devices, speed in found),
             tail_seconds=0.0,
-            most_layers=model.layers,
-            room=free,
+            most_layers=self.estimator.model.layers,
+            room=_FREE,
             first_seconds=ends * best,
             last_seconds=0.0,
         )
+
+    def _free_speeds(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
+        """Stages of one kind with all degrees that hold a layer, each with its speed."""
+        key = family, kind.key
+        if key not in self._free:
+            self._free[key] = self._price_freely(family, kind)
+        return self._free[key]
+
+    def _price_freely(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
+        groups = [
+            self._group(family, kind, tp, dp)
+            for tp in tp_degrees(TARGETS[family.target], Limits(), self.estimator.model, (kind,))
+            for dp in divisors(family.batch)
+            if tp * dp <= kind.devices
+        ]
+        held = [group for group in groups if self._room(family, group).layers(1)]
+        slots = float(kind.devices)
+        priced = [(group, self._of_group(family, kind, group, slots, _FREE)) for group in held]
+        return [(group, speed) for group, speed in priced if speed is not None]
 
     def _group(self, family: Family, kind: Kind, tp: int, dp: int) -> ReplicaGroup:
         share = family.micro_batches * (family.batch // dp)
@@ -290,26 +337,3 @@ class Bounds:
             recompute=recompute or family.recompute or "none",
             sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
         )
-
-
-def fastest_slots(speeds: tuple[Speed, ...], depth: int) -> list[tuple[float, Speed]]:
-    """The first ``depth`` slots of sorted speeds as (number, speed); parts of several kinds may share a stage."""
-    found, left = [], float(depth)
-    for speed in speeds:
-        count = min(speed.slots, left)
-        if count > 0:
-            found.append((count, speed))
-        left -= count
-    return found
-
-
-def _parts(start: float, count: float, weight: Callable[[int], float]) -> float:
-    """Sum of the weights of ``count`` slots from ``start`` on; a part of a slot weighs in proportion."""
-    total, position, left = 0.0, start, count
-    while left > 1e-12:
-        slot = floor(position + 1e-12)
-        part = min(left, slot + 1 - position)
-        total += part * weight(slot)
-        position += part
-        left -= part
-    return total

@@ -13,11 +13,12 @@ over all steps is the bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, inf
 
 from planner.cost.memory import layers_in_flight
+from planner.search.sends import Hops
 
 _ROUNDING = 1e-9
 
@@ -61,16 +62,6 @@ class Speed:
     """The part of ``layer_seconds`` before the backward, at least."""
     backward_seconds: float = 0.0
     """The rest, at least."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hops:
-    """What a stage must do for one micro-batch beside its layers, at least: sends, and work of its host."""
-
-    inner_seconds: float
-    """A stage with a neighbour on both sides."""
-    outer_seconds: float
-    """The first or the last stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,4 +272,27 @@ def _best_slots(slots: list[tuple[int, float]], depth: float) -> float:
         used = min(number, left)
         total += used * count
         left -= used
+    return total
+
+
+def fastest_slots(speeds: tuple[Speed, ...], depth: int) -> list[tuple[float, Speed]]:
+    """The first ``depth`` slots of sorted speeds as (number, speed); parts of several kinds may share a stage."""
+    found, left = [], float(depth)
+    for speed in speeds:
+        count = min(speed.slots, left)
+        if count > 0:
+            found.append((count, speed))
+        left -= count
+    return found
+
+
+def parts(start: float, count: float, weight: Callable[[int], float]) -> float:
+    """Sum of the weights of ``count`` slots from ``start`` on; a part of a slot weighs in proportion."""
+    total, position, left = 0.0, start, count
+    while left > 1e-12:
+        slot = floor(position + 1e-12)
+        part = min(left, slot + 1 - position)
+        total += part * weight(slot)
+        position += part
+        left -= part
     return total

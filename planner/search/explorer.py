@@ -12,6 +12,7 @@ from planner.cost.estimate import Estimator
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.greedy import ALL_ORDERS, greedy
+from planner.search.local import best_near
 from planner.search.milp.solver import TOLERANCE
 from planner.search.pipeline import OpenChoice
 from planner.search.space import (
@@ -23,12 +24,11 @@ from planner.search.space import (
     targets_of,
     uniform,
 )
-from planner.search.values import Limits, Reporter, Scored, Status
+from planner.search.values import Limits, Reporter, Scored, Silent, Status
 from planner.search.views import View, views
 from planner.targets import Target
 
 Item = Family | Choice | OpenChoice | DataParallel
-
 
 QUICK_TRIES = 6
 """Families of one (tp, dp) that are tried until a quick plan fits."""
@@ -36,9 +36,11 @@ QUICK_TRIES = 6
 REFINED = 8
 """Choices that get more quick plans."""
 
+ONE_DEGREE_SHARE = 0.25
+"""Part of the time, at most, for plans of one degree where stages may have their own, and as much for plans near."""
+
 POLISH_ROUNDS = 10
 """Rounds of the ILP for the first incumbent."""
-
 
 POLISHED_STAGES = 64
 """Largest number of stages times compositions whose first incumbent gets the ILP."""
@@ -58,8 +60,12 @@ class Explorer:
         *,
         solver: str | None = None,
         cutoff_seconds: float = float("inf"),
+        one_degree: bool = False,
     ) -> None:
+        """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not."""
+        self.one_degree = one_degree
         self.estimator = estimator
+        self._devices = sum(kind.devices for kind in estimator.topology.kinds)
         self.limits = limits
         self.reporter = reporter
         self.solver = solver
@@ -114,8 +120,7 @@ class Explorer:
             if isinstance(item, DataParallel):
                 self._data_parallel(item)
         self._first_plans()
-        devices = sum(kind.devices for kind in self.estimator.topology.kinds)
-        if devices <= POLISHED_DEVICES:
+        if self._devices <= POLISHED_DEVICES:
             self._polish()
         return self.best
 
@@ -127,6 +132,7 @@ class Explorer:
         try:
             self._open()
             self._taken_bound = float("inf")
+            self._one_degree(rounds)
             self._first_plans()
             self._polish()
             while self._heap and not self.out_of_time and (rounds is None or self._rounds < rounds):
@@ -144,12 +150,37 @@ class Explorer:
         except KeyboardInterrupt:
             self.interrupted = True
 
+    def _one_degree(self, rounds: int | None) -> None:
+        """Begin with the best plan of one degree, whose bounds are tight, and with what is better near it."""
+        if self.one_degree or not any(row.dp_per_stage for row in targets_of(self.limits)):
+            return
+        left = None if self._deadline is None else ONE_DEGREE_SHARE * max(0.0, self._deadline - monotonic())
+        limits = replace(self.limits, time_limit_seconds=left)
+        narrow = Explorer(
+            self.estimator,
+            limits,
+            Silent(),
+            solver=self.solver,
+            cutoff_seconds=self.incumbent,
+            one_degree=True,
+        )
+        narrow.run(rounds=rounds)
+        self.offer(narrow.best)
+        if narrow.interrupted:
+            raise KeyboardInterrupt
+        if narrow.best is not None and rounds is None and self._devices <= POLISHED_DEVICES:
+            until = None if left is None else monotonic() + left
+            seen = [view for (target, _), view in self._views.items() if target == narrow.best.plan.target]
+            self.offer(best_near(narrow.best, seen, self.estimator, self.limits, deadline=until))
+
     def view(self, item: Family | DataParallel) -> View:
         """The part of the cluster that a choice is about."""
         return self._views[item.target, item.network]
 
     def _open(self) -> None:
         for row in targets_of(self.limits):
+            if self.one_degree and not row.dp_per_stage:
+                continue
             for name, view in views(self.estimator, row).items():
                 self._views[row.name, name] = view
                 self._open_view(row, name, view)
@@ -158,12 +189,19 @@ class Explorer:
         for choice in data_parallel_choices(row, self.limits, view.estimator) if view.whole else ():
             self._push(0.0, replace(choice, network=name))
             self.candidates += 1
-        for family in families(row, self.limits, view.estimator.model, view.kinds):
+        for family in self._families(row, view):
             named = replace(family, network=name)
             found = depths(named, self.limits, view.estimator.model, view.kinds)
             if found:
                 self.candidates += 1
                 self._push(view.bounds.family_bound(named, max(found)), named)
+
+    def _families(self, row: Target, view: View) -> Iterator[Family]:
+        for family in families(row, self.limits, view.estimator.model, view.kinds):
+            if self.one_degree:
+                yield from uniform(family, self.limits, self.estimator.model, view.kinds)
+            else:
+                yield family
 
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
@@ -270,6 +308,7 @@ class Explorer:
             scorer=self.estimator,
             cutoff_seconds=self.incumbent,
             bound_seconds=bound,
+            once_seconds=view.bounds.once(choice, self.incumbent),
             solver=self.solver,
         )
 

@@ -10,14 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from planner.cost.communication import Ring, carried_rates, inside_rate, send
+from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.errors import PlanError
-from planner.placement import Slot, place_stages
+from planner.placement import place_stages
 from planner.plan import Plan, ReplicaGroup, Stage
+from planner.search.sends import Hops, Sends, least_sends, send_alone
 from planner.search.space import (
     Choice,
     Composition,
@@ -55,23 +56,22 @@ class Option:
         return sum(self.forward) + sum(self.backward)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sends:
-    """Seconds of a send between two compositions, at least."""
-
-    near_seconds: float
-    """When both stand on one node; infinite when they cannot."""
-    far_seconds: float
-    """When they stand on different nodes; infinite when they cannot talk or there is one node only."""
-
-
 class StageOptions:
     """Options of every stage of one outer choice."""
 
-    def __init__(self, choice: Choice, estimator: Estimator, limits: Limits, islands: Islands = ()) -> None:
+    def __init__(
+        self,
+        choice: Choice,
+        estimator: Estimator,
+        limits: Limits,
+        islands: Islands = (),
+        once_seconds: float = 0.0,
+    ) -> None:
         self.choice = choice
         self.islands = islands
         """The plan must use at least two of them, if there are any."""
+        self.once_seconds = once_seconds
+        """One micro-batch alone takes at least so long in the plans that are looked for."""
         self.estimator = estimator
         self.pricer: Pricer = estimator.pricer(choice.family.target)
         self.topology: Topology = estimator.topology
@@ -185,13 +185,28 @@ class StageOptions:
         not do meanwhile (the round trip of the ILP).
         """
         steps, depth = self.choice.family.micro_batches, self.choice.depth
-        own = steps * option.busy_seconds + option.tail_seconds
-        if self.choice.interleave > 1:
+        sent = self._sent(stage, option.composition)
+        own = steps * (option.busy_seconds + sent) + option.tail_seconds
+        if self.choice.interleave > 1 or sent == float("inf"):
             return own
         rest = (self.estimator.model.layers - option.layers) * self.least_layer_seconds
         later = max(0, steps - (depth - stage))
-        trip = option.busy_seconds + rest + later * sum(option.forward) + (steps - 1) * sum(option.backward)
-        return max(own, trip)
+        work = later * (sum(option.forward) + sent) + (steps - 1) * sum(option.backward)
+        return max(own, max(self.once_seconds, option.busy_seconds + sent + rest) + work)
+
+    def _sent(self, stage: int, composition: int) -> float:
+        """Least seconds of the sends of a stage for one micro-batch."""
+        if self.choice.depth == 1:
+            return 0.0
+        hops = self.hops[composition]
+        outer = stage in (0, self.choice.depth - 1)
+        return self.choice.interleave * (hops.outer_seconds if outer else hops.inner_seconds)
+
+    @cached_property
+    def hops(self) -> tuple[Hops, ...]:
+        """Least sends of a stage of each composition."""
+        in_turn = self.pricer.target.exchanges_in_turn
+        return least_sends(self.compositions, self.sends, self.topology, in_turn=in_turn)
 
     @cached_property
     def least_layer_seconds(self) -> float:
@@ -311,25 +326,3 @@ def fastest_ring(estimator: Estimator, stack: str, kinds: Sequence[Kind], group:
     if estimator.curves is not None:
         rate = float("inf")
     return Ring(size=group.count, bytes_per_second=rate, latency_seconds=0.0, crosses="node")
-
-
-def send_alone(first: Composition, last: Composition, replica_bytes: float, estimator: Estimator) -> Sends:
-    """Seconds between two stages on one node and on different nodes, each infinite where it cannot be."""
-    never = float("inf")
-    try:
-        placed = place_stages([first, last], estimator.cluster)
-    except PlanError:
-        return Sends(near_seconds=never, far_seconds=never)
-
-    def seconds(following: tuple[Slot, ...]) -> float:
-        found = send(
-            placed[0], following, replica_bytes, estimator.topology, estimator.calibration, estimator.curves
-        )
-        return found.seconds if found.link else never
-
-    nodes = {(slot.pool, slot.first_node, slot.nodes) for slots in placed for slot in slots}
-    if len(nodes) > 1 or any(count > 1 for _, _, count in nodes):
-        return Sends(near_seconds=never, far_seconds=seconds(placed[1]))
-    several = estimator.topology.kind(first[0].pool, first[0].gpu).nodes > 1
-    apart = tuple(replace(slot, first_node=slot.first_node + 1) for slot in placed[1])
-    return Sends(near_seconds=seconds(placed[1]), far_seconds=seconds(apart) if several else never)

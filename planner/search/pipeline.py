@@ -9,7 +9,7 @@ from planner.cost.estimate import Estimator, together
 from planner.cost.schedule import critical_path, simulate
 from planner.errors import PlanError
 from planner.plan import Plan
-from planner.search.milp.islands import Assigned
+from planner.search.milp.branching import Assigned
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import TOLERANCE
 from planner.search.options import Option, StageOptions
@@ -29,7 +29,7 @@ EFFORTS = (1, 20, 400)
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class _Node:
-    """A part of a choice: some stages know their island."""
+    """A part of a choice: some stages know their island, or something of their devices."""
 
     bound: float
     number: int = 0
@@ -63,16 +63,20 @@ class OpenChoice:
         *,
         cutoff_seconds: float,
         bound_seconds: float,
+        once_seconds: float = 0.0,
         islands: Islands = (),
         scorer: Estimator | None = None,
         solver: str | None = None,
     ) -> None:
-        """``scorer`` knows the whole cluster where ``estimator`` sees a part: only its prices are offered."""
+        """``scorer`` knows the whole cluster where ``estimator`` sees a part: only its prices are offered.
+
+        Plans faster than ``cutoff_seconds`` take no less than ``once_seconds`` for one micro-batch alone.
+        """
         self.choice = choice
         self.estimator = estimator
         self.scorer = scorer or estimator
         self.gap = max(limits.gap, 2 * TOLERANCE)
-        self.stages = StageOptions(choice, estimator, limits, islands)
+        self.stages = StageOptions(choice, estimator, limits, islands, once_seconds)
         self.incumbent = cutoff_seconds
         self.bound = bound_seconds
         """No plan of the choice is faster than the smaller of this and the incumbent."""
@@ -111,7 +115,7 @@ class OpenChoice:
             return
         node = heappop(self._nodes)
         self.rounds += 1
-        model.islands.assign(node.assigned)
+        model.branching.assign(node.assigned)
         if node.relaxed:
             self._solve(model, node, seconds)
         else:
@@ -127,13 +131,13 @@ class OpenChoice:
             self._model = None
 
     def _relax(self, model: PipelineModel, node: _Node) -> None:
-        """The linear relaxation: it decides a stage that it divides among islands, or leaves the node to the ILP."""
+        """The linear relaxation: a stage that it divides is decided, else the node is left to the ILP."""
         bound = model.relaxed_bound()
         if bound == float("inf"):
             self._dropped = min(self._dropped, self._wanted())
             return
         bound = max(bound, node.bound)
-        branches = list(model.islands.branches()) if self.stages.islands else []
+        branches = list(model.branching.branches())
         for branch in branches:
             self._push(replace(node, bound=bound, assigned=(*node.assigned, branch)))
         if not branches:

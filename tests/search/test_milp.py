@@ -136,11 +136,30 @@ def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
     stages = StageOptions(choice, estimator, Limits(), (("a",), ("b",)))
     model = PipelineModel(stages, 100.0)
     whole = model.relaxed_bound()
-    branches = list(model.islands.branches())
-    assert {where for _, where in branches} == {frozenset((0,)), frozenset((1,))}
+    branches = list(model.branching.branches())
+    assert {keys for _, keys in branches} == {frozenset(((0,),)), frozenset(((1,),))}
     assert len({stage for stage, _ in branches}) == 1
     for branch in branches:
-        model.islands.assign((branch,))
+        model.branching.assign((branch,))
         assert model.relaxed_bound() >= whole * (1 - 1e-6)
-    model.islands.assign(tuple((stage, frozenset((0,))) for stage in range(4)))
+    model.branching.assign(tuple((stage, frozenset(((0,),))) for stage in range(4)))
+    assert model.relaxed_bound() == float("inf")
+
+
+def test_stages_with_their_own_degrees_are_told_their_devices_first() -> None:
+    """The two sides of a branch share nothing, leave nothing out, and neither promises more than the whole."""
+    estimator = Estimator(cluster(pool("a", nodes=2, per_node=4), pool("b", "V100", per_node=4)), gpt())
+    family = Family(target="flagscale", zero=1, recompute="none", tp=None, dp=None, batch=8, micro_batches=8)
+    stages = StageOptions(Choice(family=family, depth=3, interleave=1), estimator, Limits())
+    model = PipelineModel(stages, 100.0)
+    whole = model.relaxed_bound()
+    (stage, low), (other, high) = model.branching.branches()
+    assert stage == other
+    assert not low & high
+    assert {key[1] for key in low | high} == {option.composition for option in model.options[stage]}
+    assert max(low) < min(high)
+    for keys in (low, high):
+        model.branching.assign(((stage, keys),))
+        assert model.relaxed_bound() >= whole * (1 - 1e-6)
+    model.branching.assign(((stage, low), (stage, high)))
     assert model.relaxed_bound() == float("inf")

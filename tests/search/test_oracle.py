@@ -28,7 +28,10 @@ def check(problem: Problem, asked: Limits) -> None:
     """The same cost as the oracle, with the quick first plans and with the ILP alone."""
     best = exhaustive(*problem, asked)
     compare(search(*problem, asked, explain=False), best)
-    with patch.object(Explorer, "_first_plans", lambda explorer: None):
+    with (
+        patch.object(Explorer, "_first_plans", lambda explorer: None),
+        patch.object(Explorer, "_one_degree", lambda explorer, rounds: None),
+    ):
         compare(search(*problem, asked, explain=False), best)
 
 

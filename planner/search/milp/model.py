@@ -19,7 +19,7 @@ from typing import Any
 import pulp
 
 from planner.cost.schedule import Path
-from planner.search.milp.islands import IslandVariables
+from planner.search.milp.branching import Branching
 from planner.search.milp.places import Places, State
 from planner.search.milp.rows import Entries, device_rows, node_rows, placed_alike, tied_rows, total
 from planner.search.milp.solver import TOLERANCE, Solved, relaxation, solve
@@ -63,7 +63,7 @@ class PipelineModel:
             [self.problem.add_variable(f"x_{stage}_{index}", cat="Binary") for index in range(len(options))]
             for stage, options in enumerate(self.options)
         ]
-        self.islands = IslandVariables(self.stages, self.options, self.take)
+        self.branching = Branching(self.stages, self.options, self.take)
         self._one_option_per_stage()
         self._every_layer_once()
         taken = self._all()
@@ -73,6 +73,8 @@ class PipelineModel:
         self._add(node_rows(self.stages, taken, self._fresh))
         self._add(chain(tied_rows(self.stages, taken), self.entries.rows()))
         self._durations()
+        if self.stages.once_seconds:
+            self.problem += self._before[-1] >= self.stages.once_seconds * (1 - TOLERANCE) / self.scale
         self._paths_of_one_stage()
 
     def _add(self, rows: Iterable[pulp.LpConstraint]) -> None:
@@ -137,13 +139,24 @@ class PipelineModel:
             self.problem += pulp.lpSum(leaving) == pulp.lpSum(variables)
         for place, variables in following.items():
             self.problem += pulp.lpSum(incoming.get(place, [])) == pulp.lpSum(variables)
-        self.send[stage] = self._sum(cost)
+        self.send[stage] = self._sum(cost) + self._always_sent(stage, stage + 1)
         return found
+
+    def _always_sent(self, stage: int, following: int) -> Linear:
+        """What a send takes whatever the places of the other end."""
+        leaving, arriving = self.places.leaving, self.places.arriving
+        sent = self._stage_sum(stage, lambda option: leaving[option.composition])
+        return sent + self._stage_sum(following, lambda option: arriving[option.composition])
 
     def _crosses_a_slow_link(self) -> None:
         """Plans on one island are another view's, so the pipeline leaves one somewhere, or a stage stands on two."""
         if self.stages.islands:
-            self.problem += total((1, variable) for variable in self._crossing + self.islands.wide()) >= 1
+            wide = [
+                variable
+                for _, option, variable in self._all()
+                if len(self.stages.used_islands(self.stages.compositions[option.composition])) > 1
+            ]
+            self.problem += total((1, variable) for variable in self._crossing + wide) >= 1
 
     def _round_trip(self) -> None:
         """Interleaving sends from the last stage to the first."""
@@ -161,7 +174,7 @@ class PipelineModel:
                 self.problem += pulp.lpSum(found) == pulp.lpSum(variables)
         self.send[-1] = self._sum(
             (self.places.around(*ends) / self.scale, edge) for ends, edge in edges.items()
-        )
+        ) + self._always_sent(self.depth - 1, 0)
 
     def _count_fresh(self, state: State, variables: list[pulp.LpVariable]) -> None:
         """Remember who takes an untouched node."""

@@ -7,14 +7,18 @@ the current node.
 
 from __future__ import annotations
 
-from planner.search.options import Sends, StageOptions
+from planner.search.options import StageOptions
+from planner.search.sends import Sends
 
 State = tuple[int, int]
 """(place, devices taken on the current node; 0 where it does not matter)."""
 
 
 class Places:
-    """Places of the compositions in use, and the seconds from one to another."""
+    """Places of the compositions in use, and the seconds from one to another.
+
+    Those of a send are in three parts: ``leaving`` and ``arriving`` of the two compositions, and what their places add.
+    """
 
     def __init__(self, stages: StageOptions, used: list[int]) -> None:
         self.stages = stages
@@ -30,13 +34,19 @@ class Places:
                 self.members.append([])
             self.members[place].append(composition)
         self._sends: dict[tuple[int, int], Sends] = {}
+        self.leaving = {own: _finite(min(self._least(own, other) for other in used)) for own in used}
+        """Seconds of a send that every stage with a composition takes part in, whatever stage follows."""
+        self.arriving = {
+            own: _finite(min(self._least(other, own) - self.leaving[other] for other in used)) for own in used
+        }
+        """What is more than that in every send to a composition."""
 
     def entered(self, place: int) -> State:
         """The state after a stage on an untouched node."""
         return place, self._devices(place) if self._small(place) else 0
 
     def step(self, state: State, place: int) -> tuple[State, float]:
-        """The state after one more stage on ``place``, and the seconds of the send to it."""
+        """The state after one more stage on ``place``, and what that adds to the send to it."""
         before, taken = state
         sends = self.sends(before, place)
         if not (self._small(before) and self._small(place)):
@@ -49,7 +59,7 @@ class Places:
         return self.entered(place), sends.far_seconds
 
     def around(self, last: int, first: int) -> float:
-        """Seconds from the last stage to the first: on one node only where a node holds the whole pipeline."""
+        """What places add to the send from last to first: on one node only where it holds the whole pipeline."""
         sends = self.sends(last, first)
         depth = self.stages.choice.depth
         if self._small(last) and self._small(first) and depth * self._devices(first) > self._room(first):
@@ -78,15 +88,23 @@ class Places:
         return frozenset(group.pool for group in groups if group.pool in lone)
 
     def sends(self, first: int, last: int) -> Sends:
-        """The cheapest sends between compositions of two places."""
+        """The cheapest sends between compositions of two places, less what these always take."""
         key = (first, last)
         if key not in self._sends:
-            found = [self.stages.sends(a, b) for a in self.members[first] for b in self.members[last]]
+            found = [
+                (self.stages.sends(a, b), self.leaving[a] + self.arriving[b])
+                for a in self.members[first]
+                for b in self.members[last]
+            ]
             self._sends[key] = Sends(
-                near_seconds=min(item.near_seconds for item in found),
-                far_seconds=min(item.far_seconds for item in found),
+                near_seconds=min(max(0.0, item.near_seconds - always) for item, always in found),
+                far_seconds=min(max(0.0, item.far_seconds - always) for item, always in found),
             )
         return self._sends[key]
+
+    def _least(self, first: int, last: int) -> float:
+        sends = self.stages.sends(first, last)
+        return min(sends.near_seconds, sends.far_seconds)
 
     def _key(self, composition: int) -> tuple[object, ...]:
         groups = self.stages.compositions[composition]
@@ -111,3 +129,7 @@ class Places:
 
     def _room(self, place: int) -> int:
         return self.stages.topology.kind(*self._kind(place)).per_node
+
+
+def _finite(seconds: float) -> float:
+    return seconds if seconds < float("inf") else 0.0

@@ -1,0 +1,163 @@
+"""A second bound of pipelines whose stages choose their own degrees: in whole layers, with sends, tails and depths.
+
+Can p stages end within T? With the number of micro-batches m, a stage holds no more layers than it finishes with its
+sends and its tail, ``m busy + tail <= T``, and than it finishes after the first micro-batch has been through all stages
+(planner.cost.pipeline_end):
+
+    once + (m - p) busy + (p - 1) backward <= T
+
+Devices and stages then get prices, the multipliers of a Lagrangian relaxation. For any prices the p dearest stages and
+all devices together bound the layers that are held from above; with a price for layers too, the p cheapest bound
+``once`` from below. What ``once`` leaves of T shrinks the stages again. Where they do not hold all layers, nothing ends
+within T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+_DEVICE_PRICES = np.linspace(0.0, 2.0, 25)[:, None]
+"""Prices of a device, as a part of the layers that it holds at best."""
+
+_LAYER_PRICES = np.geomspace(1.0, 48.0, 9)[:, None, None]
+"""Prices of a layer, as a multiple of the seconds that it takes at least."""
+
+_SHARES = np.linspace(0.0, 1.4, 8)[None, :, None]
+"""Prices of a device, as a part of those of the layers that it holds at best."""
+
+_ROUNDS = 2
+"""How often ``once`` and the layers of a stage sharpen each other."""
+
+_HALVINGS = 3
+"""Steps of the bisection for the largest T that no pipeline keeps."""
+
+_ROUNDING = 1e-9
+
+_NEVER = 1e30
+"""Seconds of what cannot be, in arithmetic that knows no infinity."""
+
+_INNER, _FIRST, _LAST = range(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePart:
+    """What a stage on certain devices does, at best."""
+
+    kind: int
+    devices: int
+    layer_seconds: float
+    """Forward and backward of one layer for one micro-batch."""
+    backward_seconds: float
+    """The backward of one layer, at least."""
+    more_seconds: tuple[float, float, float]
+    """Besides its layers, for one micro-batch: in the middle, as the first and as the last stage."""
+    tail_seconds: float
+    """Least end of the step per layer held."""
+    most_layers: int
+
+
+class StagePrices:
+    """The bound of one family for any depth of at least two stages."""
+
+    def __init__(
+        self, parts: Sequence[StagePart], devices: Sequence[int], layers: int, micro_batches: int
+    ) -> None:
+        self.layers, self.micro_batches = layers, micro_batches
+        self._kind = np.array([part.kind for part in parts], dtype=np.intp)
+        self._devices = np.array([float(part.devices) for part in parts])
+        self._seconds = np.array([part.layer_seconds for part in parts])
+        self._backward = np.array([part.backward_seconds for part in parts])
+        self._more = np.minimum(np.array([part.more_seconds for part in parts]).T, _NEVER)
+        self._tail = np.array([part.tail_seconds for part in parts])
+        self._most = np.array([float(part.most_layers) for part in parts])
+        self._room = np.array(devices, dtype=float)
+
+    def bound(self, depth: int, least: float, cutoff: float = inf) -> float:
+        """No pipeline of ``depth`` stages ends sooner, where none ends before ``least``.
+
+        From ``cutoff`` on it need not be the best such number.
+        """
+        if not len(self._kind):
+            return inf
+        low, high = least, cutoff
+        if high == inf:
+            low, high = self._doubled(depth, least)
+        elif low >= high or self.later(depth, high):
+            return max(low, high)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.later(depth, middle) else (low, middle)
+        return low
+
+    def _doubled(self, depth: int, least: float) -> tuple[float, float]:
+        low = least
+        for _ in range(60):
+            if not self.later(depth, 2 * low):
+                return low, 2 * low
+            low *= 2
+        return inf, inf
+
+    def later(self, depth: int, seconds: float) -> bool:
+        """True when no pipeline of ``depth`` stages ends within ``seconds``."""
+        return self.once(depth, seconds) == inf
+
+    def once(self, depth: int, seconds: float) -> float:
+        """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
+        steps, once = self.micro_batches, 0.0
+        caps = self._whole((seconds - steps * self._more) / (steps * self._seconds + self._tail))
+        spare = max(0, steps - depth)
+        each = spare * self._seconds + (steps - 1 - spare) * self._backward
+        # The busiest stage takes its part of a micro-batch at least.
+        times = 2.0 + (steps - depth - 1) / depth if steps > depth else 1.0
+        for _ in range(_ROUNDS):
+            if self._held(caps, depth) < self.layers - _ROUNDING:
+                return inf
+            once = max(once, self._once(caps, depth))
+            if times * once > seconds:
+                return inf
+            if steps > 1:
+                fewer = self._whole((seconds - once - spare * self._more) / each)
+                caps = np.minimum(caps, fewer)
+        return once if self._held(caps, depth) >= self.layers - _ROUNDING else inf
+
+    def _whole(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Whole layers that memory holds, [role][part]; none where not one is held."""
+        caps: NDArray[np.float64] = np.minimum(np.floor(layers + _ROUNDING), self._most)
+        return np.where(caps >= 1, caps, -inf)
+
+    def _rates(self, caps: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Layers that a device of each kind holds at best, [kind]."""
+        rates = np.zeros(len(self._room))
+        np.maximum.at(rates, self._kind, np.maximum(caps.max(axis=0), 0.0) / self._devices)
+        return rates
+
+    def _held(self, caps: NDArray[np.float64], depth: int) -> float:
+        """Layers that ``depth`` stages hold together, at most."""
+        rates = self._rates(caps)
+        paid = _DEVICE_PRICES * (rates[self._kind] * self._devices)
+        best = [(cap - paid).max(axis=1) for cap in caps]
+        inner = (depth - 2) * best[_INNER] if depth > 2 else 0.0
+        total = inner + best[_FIRST] + best[_LAST] + _DEVICE_PRICES[:, 0] * float(rates @ self._room)
+        return float(total.min())
+
+    def _once(self, caps: NDArray[np.float64], depth: int) -> float:
+        """Seconds of one micro-batch through all stages, at least."""
+        rates = self._rates(caps)
+        layer = _LAYER_PRICES * float(self._seconds.min())
+        device = layer * _SHARES
+        paid = device * (rates[self._kind] * self._devices)
+        found = []
+        for cap, more in zip(caps, self._more, strict=True):
+            # Linear in layers, so cheapest with one or with all.
+            line = self._seconds - layer
+            cheapest = more + paid + np.minimum(line, line * np.where(cap > 0, cap, 0.0))
+            found.append(np.where(cap > 0, cheapest, inf).min(axis=2))
+        inner = (depth - 2) * found[_INNER] if depth > 2 else 0.0
+        total = inner + found[_FIRST] + found[_LAST]
+        total = total + layer[:, :, 0] * self.layers - device[:, :, 0] * float(rates @ self._room)
+        return max(0.0, float(total.max()))

@@ -1,0 +1,64 @@
+"""Steps from plan to plan: never slower, never outside what the target runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.cost.estimate import Estimator
+from planner.plan_check import faults
+from planner.search.explorer import Explorer
+from planner.search.local import best_near
+from planner.search.solve import search
+from planner.search.values import Limits, Scored, Silent
+from planner.search.views import views
+from planner.targets import TARGETS
+from tests.clusters import cluster, gpt, pool, small_problem
+
+LIMITS = Limits(gap=0.0, target="flagscale")
+
+
+def alike(estimator: Estimator) -> Scored | None:
+    """The best plan whose stages all have the same degrees."""
+    explorer = Explorer(estimator, LIMITS, Silent(), one_degree=True)
+    explorer.run()
+    return explorer.best
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_ends_between_the_start_and_the_best(seed: int) -> None:
+    """What it proposes is a plan of the space that is no slower than where it began."""
+    estimator = Estimator(*small_problem(seed))
+    start = alike(estimator)
+    best = search(estimator.cluster, estimator.model, limits=LIMITS, explain=False).best
+    assert (start is None) == (best is None)
+    if start is None or best is None:
+        return
+    near = best_near(start, list(views(estimator, TARGETS["flagscale"]).values()), estimator, LIMITS)
+    assert near.estimate.fits
+    assert not faults(near.plan, estimator.cluster, estimator.model)
+    assert best.estimate.step_seconds * (1 - 1e-5) <= near.estimate.step_seconds
+    assert near.estimate.step_seconds <= start.estimate.step_seconds
+
+
+def test_it_finds_degrees_that_fit_unequal_pools() -> None:
+    """A node of two fast devices and one of four slow ones want different degrees."""
+    estimator = Estimator(
+        cluster(pool("a", per_node=2), pool("b", "V100", per_node=4)), gpt(12, 1024, 8, global_batch=16)
+    )
+    start = alike(estimator)
+    assert start is not None
+    near = best_near(start, list(views(estimator, TARGETS["flagscale"]).values()), estimator, LIMITS)
+    assert near.estimate.step_seconds < start.estimate.step_seconds
+    assert len({group.devices for stage in near.plan.stages for group in stage.replicas}) > 1
+
+
+def test_the_search_begins_with_one_degree() -> None:
+    """However little time is left for the rest, the answer is no slower than the best plan of one degree."""
+    estimator = Estimator(
+        cluster(pool("a", nodes=2, per_node=4), pool("b", "V100", per_node=4)), gpt(global_batch=32)
+    )
+    start = alike(estimator)
+    explorer = Explorer(estimator, LIMITS, Silent())
+    explorer._one_degree(None)
+    assert start is not None
+    assert explorer.incumbent <= start.estimate.step_seconds
