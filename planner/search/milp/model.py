@@ -212,10 +212,9 @@ class PipelineModel:
 
     def _held_back(self) -> list[Linear]:
         """Seconds for which a stage and those above it hold back the last gradient on its way to the first, [stage]."""
-        above = [self._held(stage) for stage in range(1, self.depth)]
         if not self.stages.pricer.target.reduces_in_backward:
             return [pulp.LpAffineExpression()] * self.depth
-        return self._sums("held", above)
+        return self._sums("held", [self._held(stage) for stage in range(1, self.depth)])
 
     def _equal(self, name: str, value: Linear) -> pulp.LpVariable:
         variable = self.problem.add_variable(name, lowBound=0.0)
@@ -264,8 +263,7 @@ class PipelineModel:
             self.problem += self.end >= once + rest + self._chain[stage] + head
             if steps >= self.depth:
                 behind = once - self._before[stage + 1]
-                visits = steps - self.depth + stage
-                visited = visits * self._busy[stage]
+                visited = (steps - self.depth + stage) * self._busy[stage]
                 self.problem += self.end >= once + behind + visited + self._chain[-1] + head
 
     def _head(self) -> Linear:
