@@ -31,7 +31,7 @@ class Ring:
     crosses: str
     """``device`` for one member, ``node``, or the fabric of the narrowest hop; empty when unreachable."""
     curves: LinkCurves | None = None
-    """Measured collectives; they win where they know this link and number of members."""
+    """Measured collectives; they win where they know this link and number of members, or those around it."""
     link: str = ""
     """What the curves call the link: ``node:<gpu>``, or the fabric."""
     sharing: int = 1
@@ -60,14 +60,16 @@ class Ring:
         if measured is not None:
             return measured
         passes = (self.size - 1) / self.size
-        return passes * size_bytes / self.bytes_per_second + self.latency_seconds
+        formula = passes * size_bytes / self.bytes_per_second + self.latency_seconds
+        return max(formula, self._least(operation, size_bytes) or self._least(like, size_bytes))
 
     def reduce_seconds(self, size_bytes: float) -> float:
         """An all-reduce of ``size_bytes``: a reduce-scatter and an all-gather."""
         measured = self._measured("all-reduce", size_bytes)
         if measured is not None:
             return measured
-        return self.scatter_seconds(size_bytes) + self.gather_seconds(size_bytes)
+        parts = self.scatter_seconds(size_bytes) + self.gather_seconds(size_bytes)
+        return max(parts, self._least("all-reduce", size_bytes))
 
     def copies_seconds(self, size_bytes: float) -> float:
         """Adding up over the copies what each member has of ``size_bytes``."""
@@ -79,6 +81,12 @@ class Ring:
             return None
         found = self.curves.seconds(self.link, operation, self.size, size_bytes * self.sharing)
         return found[0] if found else None
+
+    def _least(self, operation: str, size_bytes: float) -> float:
+        """What fewer members took by measurement: more must not look cheaper because nobody measured them."""
+        if self.curves is None or not size_bytes or self.size == 1:
+            return 0.0
+        return self.curves.least(self.link, operation, self.size, size_bytes * self.sharing)
 
 
 def inside_rate(kind: Kind, calibration: Calibration) -> float:

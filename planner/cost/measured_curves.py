@@ -6,7 +6,7 @@ Between two measured points a monotone cubic; outside them, or with one point on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from planner.calibration import Calibration, LayerPoint, LinkPoint
@@ -90,13 +90,18 @@ class LinkCurves:
         self._curves: dict[tuple[str, str, int], Curve] = {}
         self._found: dict[tuple[str, str, int, float], tuple[float, bool] | None] = {}
         self._beyond: dict[tuple[str, str, int], float] = {}
+        self._more: dict[tuple[str, str, int], int] = {}
+        self._members = _measured_members(self._points)
 
     def forget_guesses(self) -> None:
         """Begin a new list of ``guesses``."""
         self._beyond.clear()
+        self._more.clear()
 
     def guesses(self) -> Iterator[str]:
-        """A line for each curve that was asked beyond its points: the largest such size, and its range."""
+        """A line for each curve that was asked beyond its points, with the largest such size, or beyond its members."""
+        for (link, operation, members), most in sorted(self._more.items()):
+            yield f"{operation} among {members} over {link}: measured among {most} at most"
         for link, operation, members in sorted(self._beyond):
             size = self._beyond[link, operation, members]
             low, high = self._range(link, operation, members)
@@ -116,16 +121,52 @@ class LinkCurves:
     ) -> tuple[float, bool] | None:
         """(seconds, extrapolated) of one operation on a tensor of ``size_bytes``; None without a curve.
 
-        An all-reduce that nobody measured is a reduce-scatter and an all-gather, when both were.
+        An all-reduce that nobody measured is a reduce-scatter and an all-gather, when both were. A number of members
+        between two that were measured lies between their curves.
         """
-        asked = (link, operation, members, size_bytes)
-        if asked not in self._found:
-            self._found[asked] = self._own(*asked) or self._composed(*asked)
-        found = self._found[asked]
-        if found and found[1]:
+        found = self._known(link, operation, members, size_bytes)
+        if found is None:
+            low, high = self._around(link, operation, members)
+            return self._between(link, operation, (low, members, high), size_bytes) if low and high else None
+        if found[1]:
             curve = (link, operation, members)
             self._beyond[curve] = max(size_bytes, self._beyond.get(curve, 0.0))
         return found
+
+    def least(self, link: str, operation: str, members: int, size_bytes: float) -> float:
+        """Seconds below which no formula should go: what the largest smaller group took, for more members' bytes.
+
+        Zero where no smaller group was measured.
+        """
+        low, _ = self._around(link, operation, members)
+        found = self.seconds(link, operation, low, size_bytes) if low else None
+        if found is None:
+            return 0.0
+        self._more[link, operation, members] = low
+        return found[0] * _share_moved(members) / _share_moved(low)
+
+    def _around(self, link: str, operation: str, members: int) -> tuple[int, int]:
+        """Measured numbers of members next to this one, below and above; 0 where there is none."""
+        known = self._members.get((link_name_key(link), operation), ())
+        below = max((number for number in known if number < members), default=0)
+        return below, min((number for number in known if number > members), default=0)
+
+    def _between(
+        self, link: str, operation: str, members: tuple[int, int, int], size_bytes: float
+    ) -> tuple[float, bool] | None:
+        """On the line between two groups over the share of the bytes that a ring moves."""
+        ends = [self.seconds(link, operation, number, size_bytes) for number in (members[0], members[2])]
+        if ends[0] is None or ends[1] is None:
+            return None
+        low, own, high = map(_share_moved, members)
+        part = (own - low) / (high - low)
+        return ends[0][0] + part * (ends[1][0] - ends[0][0]), ends[0][1] or ends[1][1]
+
+    def _known(self, link: str, operation: str, members: int, size_bytes: float) -> tuple[float, bool] | None:
+        asked = (link, operation, members, size_bytes)
+        if asked not in self._found:
+            self._found[asked] = self._own(*asked) or self._composed(*asked)
+        return self._found[asked]
 
     def _own(self, link: str, operation: str, members: int, size_bytes: float) -> tuple[float, bool] | None:
         key = (link_name_key(link), operation, members)
@@ -168,6 +209,23 @@ class _LayerCurve:
             extrapolated=forward[1] or backward[1] or kept[1],
             without_collectives=self._alone,
         )
+
+
+def _share_moved(members: int) -> float:
+    """Share of the bytes that each member of a ring sends in one pass."""
+    return (members - 1) / members
+
+
+def _measured_members(points: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], frozenset[int]]:
+    """Numbers of members with a curve, by link and operation; an all-reduce may have its two halves."""
+    found: dict[tuple[str, str], frozenset[int]] = {}
+    for link, operation, members in points:
+        found[link, operation] = found.get((link, operation), frozenset()) | {members}
+    for link in {link for link, _ in found}:
+        halves = [found.get((link, half), frozenset()) for half in ("reduce-scatter", "all-gather")]
+        whole = found.get((link, "all-reduce"), frozenset()) | (halves[0] & halves[1])
+        found[link, "all-reduce"] = whole
+    return found
 
 
 def _mebibytes(size: float) -> str:

@@ -294,6 +294,16 @@ def test_measured_collectives_win() -> None:
         assert tensor_ring(kind, ASSUMED, tp=4, curves=other).reduce_seconds(1e9) == plain.reduce_seconds(1e9)
 
 
+def test_groups_that_nobody_measured_are_no_faster_than_smaller_ones() -> None:
+    """A search would choose them: between two measured groups a line, above them the formula or what they took."""
+    kind = Topology(cluster(pool("p"))).kinds[0]
+    plain = tensor_ring(kind, ASSUMED, tp=4).reduce_seconds(1e9)
+    for operation, times in (("all-reduce", 1), ("all-gather", 2), ("reduce-scatter", 2)):
+        slow, fast = (curve("node:A100", operation, 2, seconds) for seconds in (5.0, plain / 100))
+        assert tensor_ring(kind, ASSUMED, tp=4, curves=slow).reduce_seconds(1e9) == pytest.approx(7.5 * times)
+        assert tensor_ring(kind, ASSUMED, tp=4, curves=fast).reduce_seconds(1e9) == plain
+
+
 def test_measured_halves_make_an_all_reduce() -> None:
     """A gather that was measured counts for the scatter too, and twice for the all-reduce."""
     kind = Topology(cluster(pool("p"))).kinds[0]

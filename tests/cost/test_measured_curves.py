@@ -211,6 +211,46 @@ def test_an_all_reduce_is_its_two_halves() -> None:
     assert whole.seconds("ib", "all-reduce", 4, 1e3) == (9.0, False)
 
 
+@given(SECONDS, SECONDS, st.lists(st.integers(2, 64), min_size=3, max_size=3, unique=True))
+def test_a_number_of_members_between_two_measured_ones(
+    first: float, second: float, members: list[int]
+) -> None:
+    """Lies between them, by the share of the bytes that a ring moves; nothing is a guess."""
+    low, own, high = sorted(members)
+    curves = links(link(1e6, first, members=low), link(1e6, second, members=high))
+    answer = curves.seconds("ib", "all-reduce", own, 1e6)
+    assert answer is not None
+    part = (1 / low - 1 / own) / (1 / low - 1 / high)
+    assert answer == (pytest.approx(first + part * (second - first)), False)
+    assert list(curves.guesses()) == []
+
+
+def test_an_all_reduce_among_members_between_two_measured_ones() -> None:
+    """May be its two halves there too; its size may be a guess."""
+    halves = [
+        link(1e6, float(members), operation, members)
+        for operation in ("reduce-scatter", "all-gather")
+        for members in (2, 4)
+    ]
+    answer = links(*halves).seconds("ib", "all-reduce", 3, 1e6)
+    assert answer == (pytest.approx(4 + 4 * (2 / 3 - 1 / 2) / (3 / 4 - 1 / 2)), False)
+    beyond = links(*halves).seconds("ib", "all-reduce", 3, 1e7)
+    assert beyond is not None
+    assert beyond[1]
+
+
+def test_more_members_take_at_least_what_fewer_took() -> None:
+    """For the bytes that more of them move; which is said."""
+    curves = links(link(1e6, 3.0, members=2), link(1e6, 6.0, members=4))
+    assert curves.seconds("ib", "all-reduce", 8, 1e6) is None
+    assert curves.least("ib", "all-reduce", 8, 1e6) == pytest.approx(6.0 * (7 / 8) / (3 / 4))
+    assert list(curves.guesses()) == ["all-reduce among 8 over ib: measured among 4 at most"]
+    curves.forget_guesses()
+    assert list(curves.guesses()) == []
+    assert curves.least("ib", "all-gather", 8, 1e6) == 0.0
+    assert curves.least("ib", "all-reduce", 2, 1e6) == 0.0
+
+
 def test_guesses_are_listed_once_a_curve() -> None:
     """With the largest size asked and the range that every curve behind the answer knows; then forgotten."""
     mib = 2.0**20
