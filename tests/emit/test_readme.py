@@ -67,7 +67,7 @@ def test_devices_that_are_not_the_first() -> None:
     """DeepSpeed's launcher is told which devices to use."""
     where = cluster(pool("a", ("T4", "A100"), 1))
     text = readme(plan("deepspeed", 0, [4], [(group("a", "A100"),)]), where)
-    assert "--include a-0:1 train.py" in text
+    assert "--include a-0:1 --no_ssh" in text
 
 
 @pytest.mark.parametrize(("sizes", "text"), [((4, 4, 3), "4 x 2, 3"), ((1,), "1"), ((), "")])
