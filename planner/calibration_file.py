@@ -43,8 +43,9 @@ from planner.calibration_records import (
 )
 from planner.errors import Problem
 from planner.spec.base import Frozen
+from planner.spec.file_kinds import read_as
 from planner.spec.loose import mappings
-from planner.spec.yaml_file import Document, fail_on, read_document
+from planner.spec.yaml_file import Document, fail_on
 from planner.whole_file import write_whole
 from planner.yaml_text import dump
 
@@ -68,7 +69,7 @@ _KEYS = {
 
 def load_calibration(path: Path) -> Calibration:
     """The calibration of a file; raises SpecError with every problem of the file."""
-    document = read_document(path)
+    document = read_as(path, "calibration")
     fail_on(_version(document))
     fail_on([*document.problems(CalibrationRecord), *_conflicts(document)])
     return _calibration(document.to(CalibrationRecord))

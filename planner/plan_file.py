@@ -26,8 +26,9 @@ from planner.plan_document import (
 )
 from planner.plan_short import short_plan
 from planner.spec.cluster import ClusterSpec
+from planner.spec.file_kinds import read_as
 from planner.spec.model import ModelSpec
-from planner.spec.yaml_file import Document, read_document
+from planner.spec.yaml_file import Document
 from planner.target_rules import Fault
 from planner.whole_file import write_whole
 from planner.yaml_text import dump
@@ -111,7 +112,7 @@ def read(path: Path) -> PlanFile:
     Raises SpecError for what is not a plan file, PlanError for another version or an inconsistent plan. The
     summary is dropped when the stages were edited by hand.
     """
-    document = read_document(path)
+    document = read_as(path, "plan")
     _check_version(document)
     record = document.to(PlanRecord)
     plan = _plan(document, record)
@@ -132,7 +133,7 @@ def read(path: Path) -> PlanFile:
 
 def load_plan(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     """The plan of a file for these inputs; the file may be a full plan file or a short hand-written plan."""
-    document = read_document(path)
+    document = read_as(path, "plan")
     if "format" not in document.data:
         return short_plan(document, cluster, model)
     _check_version(document)
@@ -143,7 +144,7 @@ def load_plan(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
 
 def read_short(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     """The plan of a short hand-written file, all that it leaves out filled in."""
-    return short_plan(read_document(path), cluster, model)
+    return short_plan(read_as(path, "plan"), cluster, model)
 
 
 def _check_version(document: Document) -> None:

@@ -23,8 +23,9 @@ from planner.spec.cluster import (
     PoolSpec,
 )
 from planner.spec.cluster_checks import MOST_POOLS, check_cluster
+from planner.spec.file_kinds import read_as
 from planner.spec.runs import expand_hosts, numbered_hosts, split_times
-from planner.spec.yaml_file import Document, fail_on, read_document
+from planner.spec.yaml_file import Document, fail_on
 
 FABRIC_LATENCY_US = {"infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
 """Latency that a fabric has when the file gives none, microseconds (assumed)."""
@@ -150,7 +151,7 @@ class ClusterFile(Frozen):
 
 def load_cluster(path: Path) -> ClusterSpec:
     """The cluster of a file; raises SpecError with every problem of the file."""
-    document = read_document(path)
+    document = read_as(path, "cluster")
     fail_on(problems_of(document))
     return _cluster(document.to(ClusterFile))
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from planner.errors import Problem, SpecError
 from planner.spec.base import Frozen, Name, NonNegativeInt, PositiveInt
+from planner.spec.file_kinds import read_as
 from planner.spec.huggingface import DEFAULT_BATCH, is_config, shape_of
 from planner.spec.model import Attention, ModelSpec, Optimizer, Precision, TrainingSpec
 from planner.spec.yaml_file import Document, fail_on, read_document
@@ -118,7 +119,7 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
     ``training`` replaces what the file says. A ``config.json`` alone is trained on its longest sequences, 512
     of them a step. Raises SpecError with every problem of the file.
     """
-    document = read_document(path)
+    document = read_as(path, "model")
     if is_config(document.data):
         model = _imported(document, ImportedModelFile(huggingface=str(path)), document)
     elif "huggingface" in document.data:
