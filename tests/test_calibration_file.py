@@ -174,7 +174,6 @@ def test_nothing_measured_is_a_short_file(tmp_path: Path) -> None:
             1,
             "format: the file is hetplan-calibration/2, this hetplan reads",
         ),
-        (("calibration/1", "plan/1"), 1, "format: expected hetplan-calibration/1"),
         (("hetplan-calibration/1", "1"), 1, "format: expected hetplan-calibration/1, got 1"),
         (("format: hetplan-calibration/1\n", ""), 1, "format: missing, expected hetplan-calibration/1"),
     ],

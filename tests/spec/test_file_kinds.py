@@ -55,6 +55,7 @@ def test_every_shipped_file_is_of_its_kind() -> None:
     assert {kind_of(read_document(path).data) for path in CLUSTERS.glob("*.yaml")} == {"cluster"}
     assert {kind_of(read_document(path).data) for path in MODELS.glob("*.yaml")} == {"model"}
     assert kind_of({"model_type": "gpt2"}) == "model"
+    assert kind_of({"format": "hetplan-plan/7", "layers": 2, "hidden": 4}) == "plan"
 
 
 def test_files_that_tell_nothing_are_read_as_asked() -> None:
