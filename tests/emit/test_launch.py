@@ -16,7 +16,7 @@ from planner.spec.model import ModelSpec
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 
 TORCHRUN = """#!/bin/sh
-for word in "$@"; do echo "word:$word"; done
+printf 'word:%s\\n' "$@"
 env | grep -E '^(CUDA|NCCL|GLOO|HETPLAN|MASTER|TORCH_)' | sort
 exit "${STUB_EXIT:-0}"
 """
