@@ -19,7 +19,7 @@ from planner.cost.memory import Load, layers_in_flight, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
 from planner.cost.shape import Shape
 from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
-from planner.cost.traffic import EndTraffic, Traffic
+from planner.cost.traffic import EndTraffic, Seconds, Traffic
 from planner.cost.values import Memory
 from planner.plan import ReplicaGroup
 from planner.spec.model import ModelSpec
@@ -74,7 +74,7 @@ class Pricer:
             sync_seconds=chosen.sync_seconds,
             held_seconds=chosen.end.reduction_seconds if self.traffic.holds_gradients(shape) else 0.0,
             hidden_sync_seconds=chosen.end.hidden_seconds,
-            optimizer_seconds=max(self._optimizer(shape, group, ring) for group in groups),
+            optimizer_seconds=max(self.update_seconds(shape, group, ring) for group in groups),
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
@@ -86,7 +86,7 @@ class Pricer:
         micro = self.micro_batch(shape, group, group.micro_batch, ring)
         return (
             self.sync_seconds(shape, group, ring, micro)
-            + self._optimizer(shape, group, ring)
+            + self.update_seconds(shape, group, ring)
             + micro.step_copy_seconds
         )
 
@@ -103,6 +103,20 @@ class Pricer:
         gathers = shape.zero == 1 and ring.copies is None
         return end.seconds + last.backward_seconds + (first.forward_seconds if gathers else 0.0)
 
+    def each_sync_seconds(self, shape: Shape, ring: Ring, forward: Seconds, backward: Seconds) -> Seconds:
+        """``sync_seconds`` of single devices for each of many pairs of a first forward and a last backward."""
+        return self.traffic.at_each_end(shape, ring, self._parameters(shape, 1), forward, backward)
+
+    def each_micro_batch(
+        self, shape: Shape, ring: Ring, forward: Seconds, backward: Seconds
+    ) -> tuple[Seconds, Seconds]:
+        """Forward and backward of each of many micro-batches on single devices that take so long without traffic."""
+        gather, scatter = self.traffic.in_micro_batch(shape, ring, shape.layers, shape.first, shape.last, 1)
+        return (
+            forward + self.traffic.exposed_each(gather, forward),
+            backward + self.traffic.exposed_each(gather + scatter, backward),
+        )
+
     def _at_end(
         self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch, last: MicroBatch
     ) -> EndTraffic:
@@ -115,7 +129,7 @@ class Pricer:
         if not self.traffic.keeps_step(shape, ring):
             end = self._at_end(shape, group, ring, first, first)
             return Replica(work_seconds=work, end=end, tied_seconds=tied, in_step_seconds=0.0)
-        last = self.micro_batch(shape, group, group.micro_batch_sizes[-1], ring)
+        last = self.micro_batch(shape, group, group.share // group.steps, ring)
         return Replica(
             work_seconds=work,
             end=self._at_end(shape, group, ring, first, last),
@@ -291,7 +305,8 @@ class Pricer:
         kind = self.topology.cluster.fabrics[fabric].kind
         return fabric_share(kind, self.topology.cards(pool, fabric), self.calibration)
 
-    def _optimizer(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
+    def update_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
+        """The optimizer's step on one device of a group."""
         count = self._parameters(shape, group.tp)
         kind = self.topology.kind(group.pool, group.gpu)
         if shape.offload.optimizer != "none":

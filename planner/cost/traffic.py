@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from planner.calibration import Stack
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
@@ -11,6 +14,8 @@ from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.spec.model import ModelSpec
 from planner.targets import Target
+
+Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,10 @@ class Traffic:
         hidden = self.stack.overlap * min(traffic, compute)
         return traffic - hidden, hidden
 
+    def exposed_each(self, traffic: float, compute: Seconds) -> Seconds:
+        """The exposed seconds of traffic under each of many computations."""
+        return traffic - self.stack.overlap * np.minimum(traffic, compute)
+
     def in_micro_batch(
         self, shape: Shape, ring: Ring, layers: int, first: bool, last: bool, tp: int
     ) -> tuple[float, float]:
@@ -65,19 +74,35 @@ class Traffic:
         ZeRO-2 has reduced already and ZeRO-3 has nothing left to do; copies are added up last. The seconds are those
         of the last backward and of the next step's first forward, which may hide both.
         """
-        if ring.size == 1:
-            return EndTraffic()
-        element = ELEMENT_BYTES[self.model.training.precision]
-        gather = ring.gather_seconds(parameters * element) if shape.zero in (1, 2) else 0.0
-        reduction = self._reduction_seconds(shape, ring, parameters) if shape.zero < 2 else 0.0
-        reduction += ring.copies_seconds(parameters * self._gradient_bytes())
-        overlapping = self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
-        reduced, hidden = self.exposed(reduction, backward_seconds if overlapping else 0.0)
-        under = forward_seconds if self.target.overlaps_parameter_gather else 0.0
-        gathered, hidden_gather = self.exposed(gather, under)
+        reduction, gather = self._end_passes(shape, ring, parameters)
+        reduced, hidden = self.exposed(reduction, backward_seconds * self._overlaps_reduction(shape))
+        gathered, hidden_gather = self.exposed(
+            gather, forward_seconds * self.target.overlaps_parameter_gather
+        )
         return EndTraffic(
             reduction_seconds=reduced, gather_seconds=gathered, hidden_seconds=hidden + hidden_gather
         )
+
+    def at_each_end(
+        self, shape: Shape, ring: Ring, parameters: float, forward: Seconds, backward: Seconds
+    ) -> Seconds:
+        """The exposed seconds of ``at_end`` for each of many pairs of a first forward and a last backward."""
+        reduction, gather = self._end_passes(shape, ring, parameters)
+        return self.exposed_each(reduction, backward * self._overlaps_reduction(shape)) + self.exposed_each(
+            gather, forward * self.target.overlaps_parameter_gather
+        )
+
+    def _end_passes(self, shape: Shape, ring: Ring, parameters: float) -> tuple[float, float]:
+        """Seconds of the reduction and of the gather at the end of the step, hidden or not."""
+        if ring.size == 1:
+            return 0.0, 0.0
+        element = ELEMENT_BYTES[self.model.training.precision]
+        gather = ring.gather_seconds(parameters * element) if shape.zero in (1, 2) else 0.0
+        reduction = self._reduction_seconds(shape, ring, parameters) if shape.zero < 2 else 0.0
+        return reduction + ring.copies_seconds(parameters * self._gradient_bytes()), gather
+
+    def _overlaps_reduction(self, shape: Shape) -> bool:
+        return self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
 
     def keeps_step(self, shape: Shape, ring: Ring) -> bool:
         """True when replicas with batches of their own wait for each other inside the last backward, layer by layer.

@@ -3,25 +3,36 @@
 Between two synchronisations of ZeRO 0 and 1 every device works on its own, so it gets as many sequences as it
 finishes in the common time; ZeRO 2 and 3 communicate in every micro-batch, so all take the same number of
 micro-batches (Poplar, arXiv:2408.12596, algorithm 2). Both are threshold problems: the least time T for which
-the devices together finish the global batch. Work of a share never falls when the share grows, so the
-threshold is exact.
+the devices together finish the global batch.
+
+All sets of devices are searched, as boxes that are halved where something better may be in them. No set of a box is
+faster than all devices of its upper corner with the traffic of its lower one: more devices finish no fewer sequences,
+and no ring gets faster by further members.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from itertools import accumulate
+from functools import lru_cache
+from heapq import heappop, heappush
+
+import numpy as np
 
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
-from planner.cost.stage_price import MicroBatch
 from planner.plan import Plan, ReplicaGroup, Stage
-from planner.search.dealing import Splits, best_split, dealt_in_step, splits, threshold
-from planner.search.device_counts import device_counts
+from planner.search.dealing import (
+    Added,
+    Dealt,
+    Seconds,
+    Team,
+    least_in_lock_step,
+    least_in_step,
+)
+from planner.search.device_sets import Box, Counts, all_sets
 from planner.search.options import ring_alone
 from planner.search.space import allowed, recomputes_of, shard_sizes, usable_kinds
 from planner.search.values import Limits
@@ -29,6 +40,10 @@ from planner.targets import Recompute, Target
 from planner.topology import Kind
 
 MAX_MICRO_BATCH = 512
+"""Largest micro-batch of a device that is offered, in sequences."""
+
+BOX_EXACT = 1e-7
+"""Relative width at which the bisection of a box ends; its bound is below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,62 +82,89 @@ class Shares:
         self.limits = limits
         self.batch = estimator.model.training.global_batch
         self.kinds = usable_kinds(estimator.topology, estimator.model)
-        self._rates: dict[tuple[str, str], list[float]] = {}
-        self._alone_work: dict[tuple[object, ...], tuple[list[float], list[int]]] = {}
-        self._stepping: dict[tuple[object, ...], tuple[Splits, list[float]]] = {}
-        self._splits_of: dict[tuple[object, ...], Splits] = {}
-        self._in_groups: dict[tuple[object, ...], list[MicroBatch]] = {}
+        self.unit = choice.shard_size or 1
+        """Devices of a kind come in multiples of it."""
+        self._shape = Shape(
+            chunks=(estimator.model.layers,),
+            stage=0,
+            depth=1,
+            micro_batches=1,
+            zero=choice.zero,
+            recompute=choice.recompute,
+            sequence_parallel=False,
+        )
+        self._rings: dict[Counts, Ring] = {}
         self._most: dict[tuple[tuple[str, str], int], int] = {}
 
-    def ways(self) -> list[tuple[int, ...]]:
-        """Device counts to try, [way][kind]."""
-        return device_counts(self.kinds, self.batch, self.choice.shard_size)
+    @property
+    def sets(self) -> Box:
+        """All sets of devices."""
+        return all_sets(self.kinds, self.batch, self.choice.shard_size)
 
-    def bound(self, way: tuple[int, ...]) -> float:
-        """No shares of these devices are faster than all of them computing at their best rate."""
-        rates = [
-            self._best_rate(kind, self._sharing(way)) * count
-            for kind, count in zip(self.kinds, way, strict=True)
-            if count
-        ]
-        return self.batch / sum(rates) if all(rates) else float("inf")
+    def halves(self, box: Box) -> Iterator[Box]:
+        """Parts of a box in which there is a plan of this choice at all."""
+        weights = [self._rate(kind, self._sharing(box.high)) for kind in self.kinds]
+        for part in box.halves(weights, self.unit):
+            enough = self.choice.shard_size is None or sum(part.high) > self.choice.shard_size
+            if enough and 0 < sum(part.high) and sum(part.low) <= self.batch:
+                yield part
 
-    def plan(self, way: tuple[int, ...], cutoff_seconds: float = float("inf")) -> Plan | None:
+    def bound(self, box: Box) -> float:
+        """No shares of devices in the box are faster; infinite where there are none."""
+        if sum(box.low) > self.batch or not sum(box.high):
+            return float("inf")
+        used = self._used(box)
+        if used is None or not self._connected(box):
+            return float("inf")
+        ring = self._fastest_ring(box)
+        dealt = self._lock_step(used, ring, box) if self.choice.zero >= 2 else self._alone(used, ring, box)
+        return dealt.seconds + self._least_update(used, box)
+
+    def bound_of(self, counts: Counts) -> float:
+        """No shares of these devices are faster."""
+        return self.bound(Box(counts, counts))
+
+    def plan(self, counts: Counts, cutoff_seconds: float = float("inf")) -> Plan | None:
         """The fastest shares of these devices; None when some device cannot hold its part or none beats the cutoff."""
-        used = [(kind, count) for kind, count in zip(self.kinds, way, strict=True) if count]
-        most = [self.most_sequences(kind, self._sharing(way)) for kind, _ in used]
-        if not all(most):
-            return None
-        groups = tuple(self._group(kind, count, 1, 1) for kind, count in used)
-        ring = ring_alone(groups, self.estimator, self.choice.target, self.choice.shard_size)
-        if not ring.connected or self.bound(way) + self._least_tail(used, most, ring) >= cutoff_seconds:
-            return None
-        dealt = self._lock_step(used, most, ring) if self.choice.zero >= 2 else self._alone(used, most, ring)
-        if dealt is None:
-            return None
+        return self.best(counts, cutoff_seconds)[1]
+
+    def best(self, counts: Counts, cutoff_seconds: float = float("inf")) -> tuple[float, Plan | None]:
+        """A bound of all shares of these devices, and the fastest; None when there are none, or none is faster."""
+        if not 0 < sum(counts) <= self.batch:
+            return float("inf"), None
+        if self.choice.shard_size is not None and sum(counts) <= self.choice.shard_size:
+            return float("inf"), None
+        box = Box(counts, counts)
+        used = self._used(box)
+        if used is None or not self._connected(box):
+            return float("inf"), None
+        ring = self._fastest_ring(box)
+        update = self._least_update(used, box)
+        if self.choice.zero >= 2:
+            dealt = self._lock_step(used, ring, box)
+        elif self.pricer.traffic.keeps_step(self._shape, ring):
+            dealt = self._in_step(used, ring, cutoff_seconds - update)
+        else:
+            dealt = self._alone(used, ring, box)
+        bound = dealt.seconds + update
+        if not dealt.shares or bound >= cutoff_seconds:
+            return bound, None
         stage = Stage(
             first_layer=0,
             end_layer=self.estimator.model.layers,
-            replicas=dealt,
+            replicas=self._deal(used, dealt),
             recompute=self.choice.recompute,
         )
-        return Plan(
+        return bound, Plan(
             target=self.choice.target,
             zero=self.choice.zero,
             shard_size=self.choice.shard_size,
             stages=(stage,),
         )
 
-    def _least_tail(self, used: list[tuple[Kind, int]], most: list[int], ring: Ring) -> float:
-        """Seconds that follow the last backward at least: the largest micro-batch hides most of them."""
-        return min(
-            self.pricer.tail_seconds(self._shape(1), self._group(kind, 1, limit, 1), ring)
-            for (kind, _), limit in zip(used, most, strict=True)
-        )
-
-    def _sharing(self, way: tuple[int, ...]) -> int:
+    def _sharing(self, counts: Counts) -> int:
         """Devices that share a copy of the states."""
-        return self.choice.shard_size or sum(way)
+        return self.choice.shard_size or sum(counts)
 
     def most_sequences(self, kind: Kind, devices: int) -> int:
         """Largest micro-batch that fits on a device of this kind when ``devices`` share the states; 0 for none."""
@@ -133,8 +175,7 @@ class Shares:
                 high = min(high, max(self.limits.micro_batch))
             while low < high:
                 middle = (low + high + 1) // 2
-                group = self._group(kind, 1, middle, 1)
-                fits = self.pricer.memory(self._shape(1), group, devices).fits
+                fits = self.pricer.memory(self._shape, self._group(kind, 1, middle, 1), devices).fits
                 low, high = (middle, high) if fits else (low, middle - 1)
             self._most[key] = low
         return self._most[key]
@@ -142,191 +183,245 @@ class Shares:
     def missing_bytes(self, kind: Kind) -> float:
         """What a device lacks for one sequence when all devices share the states; not positive when it fits."""
         devices = sum(item.devices for item in self.kinds)
-        memory = self.pricer.memory(self._shape(1), self._group(kind, 1, 1, 1), devices)
+        memory = self.pricer.memory(self._shape, self._group(kind, 1, 1, 1), devices)
         return -memory.headroom_bytes
 
-    def _alone(
-        self, used: list[tuple[Kind, int]], most: list[int], ring: Ring
-    ) -> tuple[ReplicaGroup, ...] | None:
-        """ZeRO 0 and 1: shares by threshold; each device splits its share over the micro-batches that suit it."""
-        if self.pricer.traffic.keeps_step(self._shape(1), ring):
-            return self._in_step(used, most, ring)
-        work = [self._work(kind, limit, ring) for (kind, _), limit in zip(used, most, strict=True)]
-        shares = threshold([seconds for seconds, _ in work], [count for _, count in used], self.batch)
-        return self._deal(used, shares, [steps for _, steps in work])
+    def _most_in(self, kind: Kind, box: Box) -> int:
+        """Largest micro-batch in any set of the box: with most devices, or with one, which needs no buffers."""
+        most = self.most_sequences(kind, self._sharing(box.high))
+        alone = self.choice.shard_size is None and sum(box.low) <= 1 < sum(box.high)
+        return max(most, self.most_sequences(kind, 1)) if alone else most
 
-    def _in_step(
-        self, used: list[tuple[Kind, int]], most: list[int], ring: Ring
-    ) -> tuple[ReplicaGroup, ...] | None:
-        """The same where replicas keep step while they reduce gradients."""
-        ways = [self._splits(kind, limit, ring) for (kind, _), limit in zip(used, most, strict=True)]
-        counts = [count for _, count in used]
-        dealt = dealt_in_step([way for way, _ in ways], [common for _, common in ways], counts, self.batch)
-        return self._deal(used, dealt.shares, dealt.steps) if dealt else None
+    def _used(self, box: Box) -> _Used | None:
+        """Kinds that may take part, with what they do; None where one that must cannot, or none can."""
+        kinds, counts, must, micro = [], [], [], []
+        for kind, low, high in zip(self.kinds, box.low, box.high, strict=True):
+            most = self._most_in(kind, box) if high else 0
+            if low and not most:
+                return None
+            if most:
+                kinds.append(kind)
+                counts.append(high)
+                must.append(low > 0)
+                micro.append(_passes(self.pricer, *kind.key, self.choice.recompute).first(most))
+        return _Used(tuple(kinds), tuple(counts), tuple(must), tuple(micro)) if kinds else None
 
-    def _splits(self, kind: Kind, limit: int, ring: Ring) -> tuple[Splits, list[float]]:
-        """Splits of all shares of a device, and the seconds that each takes in step with the others, [way]."""
-        key = (kind.key, limit, ring)
-        if key not in self._stepping:
-            shape, group = self._shape(1), self._group(kind, 1, 1, 1)
-            micro = _alone(self.pricer, *kind.key, self.choice.recompute, self._longest())[:limit]
-            whole = [item.seconds for item in micro]
-
-            def common(ring: Ring, first: int, last: int) -> float:
-                return self.pricer.in_step_seconds(shape, group, ring, micro[first - 1], micro[last - 1])
-
-            bare = partial(common, replace(ring, size=1))
-            same = (kind.key, limit, ring.copies is None)
-            if same not in self._splits_of:
-                self._splits_of[same] = splits(whole, bare, self.batch)
-            found = self._splits_of[same]
-            self._stepping[key] = found, [common(ring, *sizes) for sizes in found.sizes]
-        return self._stepping[key]
-
-    def _work(self, kind: Kind, limit: int, ring: Ring) -> tuple[list[float], list[int]]:
-        """Least seconds of 1, 2, ... sequences alone on a device, and the micro-batches they take, [share - 1].
-
-        Few micro-batches are best but for the tiles of matrix products, so some more are tried.
-        """
-        key = (kind.key, limit, ring)
-        if key not in self._alone_work:
-            one, left = self._micro_seconds(kind, ring, limit)
-            found = [best_split(one, left, share, limit) for share in range(1, self.batch + 1)]
-            never_less = list(accumulate((seconds for seconds, _ in found), max))
-            self._alone_work[key] = never_less, [steps for _, steps in found]
-        return self._alone_work[key]
-
-    def _lock_step(
-        self, used: list[tuple[Kind, int]], most: list[int], ring: Ring
-    ) -> tuple[ReplicaGroup, ...] | None:
-        """ZeRO 2 and 3: for each number of micro-batches the least common micro-batch time; the best of all."""
-        counts = [count for _, count in used]
-        fewest = -(-self.batch // sum(count * limit for count, limit in zip(counts, most, strict=True)))
-        best: tuple[float, int, list[int]] | None = None
-        micro = [self._micro_seconds(kind, ring, limit) for (kind, _), limit in zip(used, most, strict=True)]
-        for steps in range(fewest, min(self.batch // max(1, sum(counts)), max(2 * fewest, fewest + 16)) + 1):
-            work = [_spread(seconds, left, steps) for seconds, left in micro]
-            shares = threshold(work, counts, self.batch, steps)
-            if not shares or min(shares) < steps:
-                continue
-            seconds = steps * max(
-                values[-(-share // steps) - 1] for values, share in zip(work, shares, strict=True)
+    def _ring(self, counts: Counts) -> Ring:
+        """The data-parallel ring of these devices."""
+        if counts not in self._rings:
+            groups = tuple(
+                self._group(kind, count, count, 1)
+                for kind, count in zip(self.kinds, counts, strict=True)
+                if count
             )
-            if best is None or seconds < best[0]:
-                best = seconds, steps, shares
-        return None if best is None else self._deal(used, best[2], [[best[1]]] * len(used))
+            self._rings[counts] = ring_alone(
+                groups, self.estimator, self.choice.target, self.choice.shard_size
+            )
+        return self._rings[counts]
 
-    def _micro_seconds(self, kind: Kind, ring: Ring, limit: int) -> tuple[list[float], list[float]]:
-        """Seconds of a micro-batch of 1, 2, ... ``limit`` sequences, and of the reduction that it would not hide.
+    def _connected(self, box: Box) -> bool:
+        """True when the devices that take part in all sets can talk."""
+        return sum(box.low) <= 1 or self._ring(box.low).connected
 
-        The latter is empty where all gradients are reduced by then: what ends the step is the same for all shares.
+    def _fastest_ring(self, box: Box) -> Ring:
+        """A ring that no ring of devices in the box beats.
+
+        Further members bring hops and bytes and take away none, so that of the lower corner is no slower. Its latency
+        counts only where a node cannot have more members, nor fewer as devices of a kind with unequal shares may stand
+        on other nodes: a tree over fuller nodes is lower, a chain over emptier ones shorter.
         """
-        if self.choice.zero >= 2 and ring.copies is None:
-            return [
-                item.seconds for item in _micro_batches(self.pricer, kind, self._shape(1), ring, limit)
-            ], []
-        if self.choice.zero >= 2:
-            micro = self._of_groups(kind, ring, limit)
-        else:  # nothing travels before the end of the step
-            micro = _alone(self.pricer, *kind.key, self.choice.recompute, self._longest())[:limit]
-        shape, group = self._shape(1), self._group(kind, 1, 1, 1)
-        left = [self.pricer.sync_seconds(shape, group, ring, item) for item in micro]
-        return [item.seconds for item in micro], left
+        nothing = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+        if box.single and self.estimator.curves is not None:
+            # Measured collectives follow the link of the narrowest hop, which is known for one set only.
+            return self._ring(box.low)
+        if sum(box.low) <= 1 or self.estimator.curves is not None:
+            return nothing
+        ring = self._ring(box.low)
+        if (self.choice.shard_size is None or box.single) and self._settled(box):
+            return ring
+        copies = ring.copies and replace(ring.copies, latency_seconds=0.0)
+        return replace(ring, latency_seconds=0.0, copies=copies)
 
-    def _of_groups(self, kind: Kind, ring: Ring, limit: int) -> list[MicroBatch]:
-        """Micro-batches of 1, 2, ... sequences: whatever adds up the copies does not change them."""
-        inside = replace(ring, copies=None)
-        key = (kind.key, limit, inside)
-        if key not in self._in_groups:
-            self._in_groups[key] = _micro_batches(self.pricer, kind, self._shape(1), inside, limit)
-        return self._in_groups[key]
+    def _settled(self, box: Box) -> bool:
+        """True when the most devices on a node are the same for all sets, however they stand."""
+        return self._on_a_node(box.low) == self._on_a_node(box.high) and all(
+            high <= kind.per_node or low >= 2 * kind.per_node
+            for kind, low, high in zip(self.kinds, box.low, box.high, strict=True)
+        )
 
-    def _longest(self) -> int:
-        """The largest micro-batch that may be asked for."""
-        return min(self.batch, MAX_MICRO_BATCH)
+    def _on_a_node(self, counts: Counts) -> int:
+        """Most devices of one node that take part."""
+        found: dict[str, int] = {}
+        for kind, count in zip(self.kinds, counts, strict=True):
+            found[kind.pool] = found.get(kind.pool, 0) + min(count, kind.per_node)
+        return max(found.values())
 
-    def _best_rate(self, kind: Kind, devices: int) -> float:
+    def _least_update(self, used: _Used, box: Box) -> float:
+        """Seconds of the optimizer on the slowest device that takes part, at least."""
+        ring = Ring(
+            size=max(1, self._sharing(box.high)), bytes_per_second=1.0, latency_seconds=0.0, crosses=""
+        )
+        seconds = [
+            self.pricer.update_seconds(self._shape, self._group(kind, 1, 1, 1), ring) for kind in used.kinds
+        ]
+        required = [value for value, must in zip(seconds, used.must, strict=True) if must]
+        return max(required) if required else min(seconds)
+
+    def _alone(self, used: _Used, ring: Ring, box: Box) -> Dealt:
+        """ZeRO 0 and 1: each device splits its share as suits it; what it exchanges at the end follows."""
+        ends = [self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back) for one in used.micro]
+        added = Added(np.concatenate(ends), np.concatenate([_next(end) for end in ends]))
+        return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
+
+    def _in_step(self, used: _Used, ring: Ring, cutoff_seconds: float) -> Dealt:
+        """The same where replicas keep step while they reduce gradients."""
+        gathers = self.choice.zero == 1 and ring.copies is None
+        alone: list[list[Seconds]] = [[], []]
+        in_step: list[list[Seconds]] = [[], []]
+        for one in used.micro:
+            for way, first in enumerate((one.forward, np.append(one.forward[1:], one.forward[-1]))):
+                own = one.back + (first if gathers else 0.0)
+                alone[way].append(-own)
+                end = self.pricer.each_sync_seconds(self._shape, ring, first, one.back)
+                in_step[way].append(end + own)
+            in_step[1][-1][-1] = np.inf
+        return least_in_step(
+            self._team(used),
+            Added(*map(np.concatenate, alone)),
+            Added(*map(np.concatenate, in_step)),
+            used.must,
+            cutoff_seconds,
+        )
+
+    def _lock_step(self, used: _Used, ring: Ring, box: Box) -> Dealt:
+        """ZeRO 2 and 3: the same number of micro-batches everywhere, each as long as the longest."""
+        micro = [
+            _Passes(*self.pricer.each_micro_batch(self._shape, ring, one.forward, one.back))
+            for one in used.micro
+        ]
+        left = [self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back) for one in micro]
+        seconds = [one.seconds for one in micro]
+        return least_in_lock_step(seconds, left, used.counts, self.batch, used.must, sum(box.low))
+
+    def _team(self, used: _Used) -> Team:
+        return Team([one.seconds for one in used.micro], used.counts, self.batch)
+
+    def _rate(self, kind: Kind, devices: int) -> float:
         """Sequences per second of a device that computes all the time; 0 when nothing fits."""
         most = self.most_sequences(kind, devices)
         if not most:
             return 0.0
-        if kind.key not in self._rates:
-            alone = _alone(self.pricer, *kind.key, self.choice.recompute, self._longest())
-            rates = ((index + 1) / micro.seconds for index, micro in enumerate(alone))
-            self._rates[kind.key] = list(accumulate(rates, max))
-        return self._rates[kind.key][most - 1]
+        one = _passes(self.pricer, *kind.key, self.choice.recompute).first(most).seconds
+        return float((np.arange(1, most + 1) / one).max())
 
-    def _deal(
-        self, used: list[tuple[Kind, int]], shares: list[int], steps: list[list[int]]
-    ) -> tuple[ReplicaGroup, ...] | None:
-        """Groups whose shares add up to the batch: what is too much is taken back one sequence a device.
-
-        ``steps`` are micro-batches, [kind][share - 1], or the one number that all shares of a kind take.
-        """
-        if not shares:
-            return None
-        excess = sum(share * count for share, (_, count) in zip(shares, used, strict=True)) - self.batch
-        found = []
-        for (kind, count), share, fixed in zip(used, shares, steps, strict=True):
-            floor = fixed[0] if self.choice.zero >= 2 else 1
-            whole, extra = divmod(excess, count)
-            whole = min(whole, share - floor)
-            extra = min(extra, count) if share - whole > floor else 0
+    def _deal(self, used: _Used, dealt: Dealt) -> tuple[ReplicaGroup, ...]:
+        """Groups whose shares add up to the batch: what is too much is taken back one sequence a device."""
+        team = self._team(used)
+        least = max(1, dealt.steps)
+        excess = sum(share * count for share, count in zip(dealt.shares, used.counts, strict=True))
+        excess -= self.batch
+        found: list[ReplicaGroup] = []
+        for index, (kind, count, share) in enumerate(zip(used.kinds, used.counts, dealt.shares, strict=True)):
+            whole = min(excess // count, share - least)
+            extra = min(excess - whole * count, count) if share - whole > least else 0
             excess -= whole * count + extra
-            found += self._split(kind, count, extra, share - whole, fixed)
-        return None if excess else tuple(found)
+            for number, part in self._parts(kind, count, extra, share - whole):
+                steps = dealt.steps or team.steps(index, part, dealt.added)
+                found.append(self._group(kind, number, part, steps))
+        assert not excess, "shares within the least time are at least one sequence a device"
+        return tuple(found)
 
-    def _split(self, kind: Kind, count: int, extra: int, share: int, steps: list[int]) -> list[ReplicaGroup]:
-        """``extra`` of ``count`` devices get one sequence less."""
+    def _parts(self, kind: Kind, count: int, extra: int, share: int) -> Iterator[tuple[int, int]]:
+        """(devices, share): ``extra`` of ``count`` devices get one sequence less."""
         parts = [(count - extra, share), (extra, share - 1)]
         if self.choice.shard_size is not None:
             # The first of them fill the node that the others leave, so that replicas stay in the order of the nodes.
             fill = min(extra, (extra - count) % kind.per_node)
             parts[1:] = [(fill, share - 1), (extra - fill, share - 1)]
-        lock = self.choice.zero >= 2
-        return [
-            self._group(kind, number, part, steps[0] if lock else steps[part - 1])
-            for number, part in parts
-            if number
-        ]
+        return ((number, part) for number, part in parts if number)
 
     def _group(self, kind: Kind, count: int, share: int, steps: int) -> ReplicaGroup:
         return ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=count, share=share, steps=steps)
 
-    def _shape(self, steps: int) -> Shape:
-        return Shape(
-            chunks=(self.estimator.model.layers,),
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Micro-batches of 1, 2, ... sequences through the whole model without any traffic, [sequences - 1]."""
+
+    forward: Seconds
+    back: Seconds
+
+    @property
+    def seconds(self) -> Seconds:
+        """Forward and backward."""
+        return self.forward + self.back
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """Kinds of devices that may take part, each [kind]."""
+
+    kinds: tuple[Kind, ...]
+    counts: tuple[int, ...]
+    """Devices, at most."""
+    must: tuple[bool, ...]
+    """True where some do."""
+    micro: tuple[_Passes, ...]
+
+
+class _Growing:
+    """Passes of one kind of device, priced as far as they are asked for."""
+
+    def __init__(self, pricer: Pricer, kind: Kind, recompute: Recompute) -> None:
+        self.pricer = pricer
+        self.group = ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=1, share=1, steps=1)
+        self.ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+        self.shape = Shape(
+            chunks=(pricer.model.layers,),
             stage=0,
             depth=1,
-            micro_batches=steps,
-            zero=self.choice.zero,
-            recompute=self.choice.recompute,
+            micro_batches=1,
+            zero=0,
+            recompute=recompute,
             sequence_parallel=False,
         )
+        self._forward: list[float] = []
+        self._backward: list[float] = []
+
+    def first(self, most: int) -> _Passes:
+        """Micro-batches of up to ``most`` sequences."""
+        for sequences in range(len(self._forward) + 1, most + 1):
+            found = self.pricer.micro_batch(self.shape, self.group, sequences, self.ring)
+            self._forward.append(found.forward_seconds)
+            self._backward.append(found.backward_seconds)
+        return _Passes(np.array(self._forward[:most]), np.array(self._backward[:most]))
 
 
 @lru_cache(maxsize=256)
-def _alone(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, limit: int) -> list[MicroBatch]:
-    """Micro-batches of 1, 2, ... ``limit`` sequences through the whole model without any traffic."""
-    shape = Shape(
-        chunks=(pricer.model.layers,),
-        stage=0,
-        depth=1,
-        micro_batches=1,
-        zero=0,
-        recompute=recompute,
-        sequence_parallel=False,
-    )
-    alone = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
-    kind = pricer.topology.kind(pool, gpu)
-    return _micro_batches(pricer, kind, shape, alone, limit)
+def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute) -> _Growing:
+    return _Growing(pricer, pricer.topology.kind(pool, gpu), recompute)
 
 
-def _micro_batches(pricer: Pricer, kind: Kind, shape: Shape, ring: Ring, limit: int) -> list[MicroBatch]:
-    group = ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=1, share=1, steps=1)
-    return [pricer.micro_batch(shape, group, sequences, ring) for sequences in range(1, limit + 1)]
+def _next(values: Seconds) -> Seconds:
+    """The value of one sequence more, which the largest micro-batch cannot take."""
+    return np.append(values[1:], np.inf)
 
 
-def _spread(seconds: list[float], left: list[float], steps: int) -> list[float]:
-    """Seconds of one of ``steps`` equal micro-batches with its part of what is left after the last."""
-    return [one + rest / steps for one, rest in zip(seconds, left, strict=True)] if left else seconds
+def best_of(shares: Shares, box: Box, rounds: int, cutoff_seconds: float = float("inf")) -> Iterator[Plan]:
+    """Plans of sets in the box, each thought faster than those before, after at most so many sets were tried."""
+    heap = [(shares.bound(box), box.low, box.high)]
+    tried: set[Counts] = set()
+    while heap and len(tried) < rounds:
+        bound, low, high = heappop(heap)
+        if bound >= cutoff_seconds:
+            return
+        now = Box(low, high)
+        counts = now.fullest(shares.batch, shares.unit)
+        if counts not in tried:
+            tried.add(counts)
+            seconds, plan = shares.best(counts, cutoff_seconds)
+            if plan is not None:
+                cutoff_seconds = min(cutoff_seconds, seconds)
+                yield plan
+        for part in shares.halves(now) if not now.single else ():
+            heappush(heap, (max(bound, shares.bound(part)), part.low, part.high))

@@ -1,164 +1,236 @@
-"""How many sequences each kind of device gets: least common times, also where part of the work is done in step.
+"""How many sequences each kind of device gets: least common times, and the shares that end within them.
 
-Replicas that keep step in some of their work end after the longest of what they do on their own, and the longest of
-what they do in step: with a limit on the latter given, the former is a threshold problem over the splits that obey it.
-Sizes of the first and the last micro-batch decide what is done in step; between two numbers of micro-batches with
-the same sizes the work is linear, so the fewest and the most are tried. Least times fall as the limit grows: limits
-between two that are known are left out where the smaller limit and the lesser time are no better than the best sum.
+A share is split into micro-batches as even as possible, so they have one size or two neighbouring ones. The largest
+share that ends within a time is known in closed form for every pair of sizes, whatever the batch; nothing here is as
+long as the batch. The least time in which all devices together finish the batch is then found by bisection.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
+Whole = NDArray[np.int64]
 
-MORE_STEPS = 8
-"""Micro-batches beyond the fewest that a device working alone may split its share into."""
+EXACT = 1e-13
+"""Relative width at which the bisection ends where the shares themselves are wanted."""
 
 _CLOSE = 1e-9
 """Sums that differ by less than this part are equal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Splits:
-    """All ways worth trying to split shares of one kind of device into micro-batches, as even as possible."""
+class Added:
+    """What each way to split a share takes beside its micro-batches; infinite forbids the way.
 
-    sizes: list[tuple[int, int]]
-    """Sequences of the first micro-batch and of the last, [way]."""
-    alone: Seconds
-    """Seconds on its own of a share, [way][share - 1]; infinite where it cannot be split so."""
-    steps: NDArray[np.int64]
-    """Micro-batches, [way][share - 1]."""
+    Both are [way] with a way for each size of each kind: of ``equal`` ways all micro-batches have the size, of ``mixed``
+    ways some have one sequence more.
+    """
+
+    equal: Seconds
+    mixed: Seconds
+
+    def within(self, limit: float, values: Added) -> Added:
+        """Only ways of which ``values`` are within the limit."""
+        return Added(
+            np.where(values.equal <= limit, self.equal, np.inf),
+            np.where(values.mixed <= limit, self.mixed, np.inf),
+        )
+
+
+NO_WAYS = Added(np.empty(0), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """Shares of all kinds of device."""
+    """What ends first: no shares take less than ``seconds``."""
 
-    shares: list[int]
-    """Sequences of a device, [kind]."""
-    steps: list[list[int]]
-    """Micro-batches of each smaller share too, [kind][share - 1]."""
+    seconds: float
+    shares: tuple[int, ...] = ()
+    """Largest shares within it, [kind]; together they may be more than the batch. None where nothing is possible."""
+    steps: int = 0
+    """Micro-batches of every share; 0 where each share has its own number."""
+    added: Added = NO_WAYS
+    """What the ways that were allowed add, where each share has its own number of micro-batches."""
 
 
-def splits(whole: Sequence[float], common: Callable[[int, int], float], batch: int) -> Splits:
-    """Splits of 1 to ``batch`` sequences: ``whole`` are seconds of a micro-batch, [sequences - 1].
+NOTHING = Dealt(float("inf"))
 
-    ``common`` says how much of that a device does in step, by the sizes of its first and last micro-batch.
+
+class Team:
+    """Devices of several kinds that finish a batch together, each on its own."""
+
+    def __init__(self, micro: Sequence[Seconds], counts: Sequence[int], batch: int) -> None:
+        """``micro`` are seconds of micro-batches of 1, 2, ... sequences, [kind]; ``counts`` are devices, [kind]."""
+        self.counts = np.array(counts, dtype=np.float64)
+        self.batch = batch
+        self.kinds = len(micro)
+        self.ends = list(accumulate(map(len, micro)))
+        self.starts = [0, *self.ends[:-1]]
+        self.size = np.concatenate([np.arange(1.0, len(one) + 1) for one in micro])
+        self.small = np.concatenate(micro)
+        larger = [np.append(one[1:], np.inf) for one in micro]
+        self.large = np.concatenate(larger)
+        self._last = np.isinf(self.large)
+        self._finite_large = np.where(self._last, 1.0, self.large)
+        more = self._finite_large - self.small
+        self._rising = more > 0
+        self._more = np.where(self._rising, more, 1.0)
+
+    def within(self, seconds: float, added: Added) -> Seconds:
+        """The largest share of a device of each kind that ends within ``seconds``, [kind]; 0 for none."""
+        left = np.maximum(seconds - added.equal, 0.0)
+        equal = self.size * np.minimum(np.floor(left / self.small), self.batch)
+        left = np.where(self._last, 0.0, np.maximum(seconds - added.mixed, 0.0))
+        mixed = np.maximum(self._all_but_one(left), np.maximum(*self._some(left)))
+        best = np.maximum.reduceat(np.maximum(equal, mixed), self.starts)
+        return np.minimum(best, float(self.batch))
+
+    def _all_but_one(self, left: Seconds) -> Seconds:
+        """Sequences of micro-batches of which all but one have the larger size."""
+        count = np.floor(np.maximum(left - self.small, 0.0) / self._finite_large)
+        count = np.minimum(count, self.batch)
+        return np.where((count >= 1) & (left >= self.small), count * (self.size + 1) + self.size, 0.0)
+
+    def _some(self, left: Seconds) -> tuple[Seconds, Seconds]:
+        """Sequences where few micro-batches are larger, if small ones are quicker by the sequence, or as many as can be.
+
+        m micro-batches, r of them larger, take m small + r (large - small). As a function of m alone the most sequences
+        rise or fall throughout, so the fewest and the most m for which some but not all are larger are best.
+        """
+        fewest = np.floor(left / self._finite_large) + 1
+        most = np.floor((left - self._more) / self.small)
+        found = []
+        for count in (np.minimum(fewest, self.batch), np.minimum(most, self.batch)):
+            larger = np.floor((left - count * self.small) / self._more)
+            larger = np.minimum(larger, count - 1)
+            found.append(np.where(self._rising & (larger >= 1), count * self.size + larger, 0.0))
+        return found[0], found[1]
+
+    def least(self, added: Added, must: Sequence[bool], exact: float = EXACT) -> Dealt:
+        """The least time within which the devices finish the batch, each kind that ``must`` with at least a sequence.
+
+        The time given is one within which they do not, by less than the part ``exact``; the shares end just above.
+        """
+        required = np.array(must, dtype=bool)
+
+        def enough(shares: Seconds) -> bool:
+            return bool((shares @ self.counts) >= self.batch and (shares[required] >= 1).all())
+
+        finite = np.minimum(added.equal, np.where(self._last, np.inf, added.mixed))
+        if not self._can(finite, required):
+            return NOTHING
+        rates = np.maximum.reduceat(self.size / self.small, self.starts)
+        high = float(self.batch / (rates @ self.counts)) + float(np.abs(finite[np.isfinite(finite)]).max())
+        while not enough(shares := self.within(high, added)):
+            high *= 2
+        low = 0.0
+        while high - low > exact * high:
+            middle = (low + high) / 2
+            if not low < middle < high:
+                break
+            found = self.within(middle, added)
+            if enough(found):
+                high, shares = middle, found
+            else:
+                low = middle
+        return Dealt(low, tuple(int(share) for share in shares), added=added)
+
+    def _can(self, finite: Seconds, required: NDArray[np.bool_]) -> bool:
+        """True when kinds that must take part have a way to, and any kind has."""
+        possible = np.logical_or.reduceat(np.isfinite(finite), self.starts)
+        return bool(possible[required].all() and (possible & (self.counts > 0)).any())
+
+    def steps(self, kind: int, share: int, added: Added) -> int:
+        """Micro-batches in which a share of a device takes least."""
+        part = slice(self.starts[kind], self.ends[kind])
+        size, small, large = self.size[part], self.small[part], self.large[part]
+        count = share / size
+        equal = np.where(share % size == 0, count * small + added.equal[part], np.inf)
+        best, steps = float(equal.min()), int(count[equal.argmin()])
+        # In between the seconds are linear in the number of micro-batches.
+        for count in (np.floor(share / (size + 1)) + 1, np.floor((share - 1) / size)):
+            larger = share - count * size
+            possible = (larger >= 1) & (larger < count) & np.isfinite(large)
+            with np.errstate(invalid="ignore"):
+                seconds = (count - larger) * small + larger * large + added.mixed[part]
+            seconds = np.where(possible, seconds, np.inf)
+            if float(seconds.min()) < best:
+                best, steps = float(seconds.min()), int(count[seconds.argmin()])
+        return steps if best < np.inf else -(-share // int(size[-1]))
+
+
+def least_in_step(
+    team: Team, alone: Added, in_step: Added, must: Sequence[bool], cutoff: float = float("inf")
+) -> Dealt:
+    """Least sum of the longest that a device does on its own and the longest that it does in step with the others.
+
+    ``alone`` is what a way takes on its own beside its micro-batches (what these do in step is taken off), ``in_step``
+    what it does in step. A limit on the latter leaves a threshold problem. Its time falls as the limit grows: between
+    two limits nothing is better than the next limit above the smaller with the time of the larger. Nothing is looked
+    for that is no better than ``cutoff``.
     """
-    shares = np.arange(1, batch + 1)
-    sizes: list[tuple[int, int]] = []
-    alone: list[Seconds] = []
-    steps: list[NDArray[np.int64]] = []
+    values = np.concatenate([in_step.equal, in_step.mixed])
+    limits = np.unique(values[np.isfinite(values)])
+    if not len(limits):
+        return NOTHING
+    found: dict[int, Dealt] = {}
 
-    def add(first: int, last: int, count: NDArray[np.int64], possible: NDArray[np.bool_]) -> None:
-        larger = shares - count * last
-        seconds = (count - larger) * whole[last - 1] + larger * whole[first - 1] - common(first, last)
-        sizes.append((first, last))
-        alone.append(np.where(possible, seconds, np.inf))
-        steps.append(count)
-
-    for size in range(1, min(len(whole), batch) + 1):
-        add(size, size, shares // size, shares % size == 0)
-        if size < len(whole):
-            fewest, most = shares // (size + 1) + 1, (shares - 1) // size
-            add(size + 1, size, fewest, fewest <= most)
-            add(size + 1, size, most, fewest < most)
-    return Splits(sizes, np.array(alone), np.array(steps))
-
-
-def dealt_in_step(
-    kinds: Sequence[Splits], in_step: Sequence[Sequence[float]], counts: Sequence[int], batch: int
-) -> Dealt | None:
-    """Shares that end first; None when the devices cannot do the batch.
-
-    ``in_step`` are seconds that a device spends in step with the others, [kind][way]; ``counts`` devices, [kind].
-    """
-    common = [np.array(row) for row in in_step]
-    limits = np.unique(np.concatenate(common))
-    limits = limits[limits >= max(row.min() for row in common)]
-
-    def at(index: int) -> tuple[float, Dealt | None]:
-        return _within(kinds, [row <= limits[index] for row in common], counts, batch)
+    def total(index: int) -> float:
+        if index not in found:
+            found[index] = team.least(alone.within(limits[index], in_step), must)
+        return float(limits[index]) + found[index].seconds
 
     last = len(limits) - 1
-    times = {index: at(index) for index in (0, last)}
-    sums = {index: limits[index] + found[0] for index, found in times.items()}
-    open_ranges = [(0, last)]
-    while open_ranges:
-        low, high = open_ranges.pop()
-        if high - low < 2 or limits[low + 1] + times[high][0] >= min(sums.values()) * (1 - _CLOSE):
+    best = min((0, last), key=total)
+    least = min(total(best), cutoff)
+    skipped = float("inf")
+    ranges = [(0, last)]
+    while ranges:
+        low, high = ranges.pop()
+        reach = float(limits[min(low + 1, high)]) + found[high].seconds
+        if high - low < 2 or reach >= least * (1 - _CLOSE):
+            skipped = min(skipped, reach if high - low >= 2 else float("inf"))
             continue
         middle = (low + high) // 2
-        times[middle] = at(middle)
-        sums[middle] = limits[middle] + times[middle][0]
-        open_ranges += [(low, middle), (middle, high)]
-    return times[min(sums, key=lambda index: sums[index])][1]
+        if total(middle) < total(best):
+            best = middle
+        least = min(least, total(best))
+        ranges += [(low, middle), (middle, high)]
+    return Dealt(min(total(best), skipped), found[best].shares, added=found[best].added)
 
 
-def _within(
-    kinds: Sequence[Splits], allowed: Sequence[NDArray[np.bool_]], counts: Sequence[int], batch: int
-) -> tuple[float, Dealt | None]:
-    """Least seconds outside of what is done in step, with the splits that are allowed, [kind][way]."""
-    work, steps = [], []
-    for ways, mine in zip(kinds, allowed, strict=True):
-        rows = ways.alone[mine]
-        best = rows.argmin(axis=0)
-        seconds = np.maximum.accumulate(rows.min(axis=0))
-        work.append(seconds[np.isfinite(seconds)].tolist())
-        steps.append(ways.steps[mine][best, np.arange(len(best))].tolist())
-    shares = threshold(work, counts, batch) if all(work) else []
-    if not shares:
-        return float("inf"), None
-    seconds_of_all = max(values[share - 1] for values, share in zip(work, shares, strict=True))
-    return seconds_of_all, Dealt(shares, steps)
+def least_in_lock_step(
+    micro: Sequence[Seconds],
+    left: Sequence[Seconds],
+    counts: Sequence[int],
+    batch: int,
+    must: Sequence[bool],
+    fewest: int,
+) -> Dealt:
+    """Least step in which all devices do the same number of micro-batches, each as long as the longest.
 
-
-def best_split(one: Sequence[float], left: Sequence[float], share: int, limit: int) -> tuple[float, int]:
-    """Least seconds of a share, and in how many micro-batches of at most ``limit`` sequences, as even as possible.
-
-    ``left`` follows the last micro-batch, whose largest is of this size; empty for nothing.
+    ``micro`` are seconds of micro-batches of 1, 2, ... sequences, ``left`` what follows the last of them on a device
+    whose largest has the size, both [kind][sequences - 1]. At least ``fewest`` devices take part. The longest
+    micro-batch is that of one of the sizes of one of the kinds: all are tried at once.
     """
-    fewest = -(-share // limit)
-    return min(
-        (_split_seconds(one, share, steps) + (left[-(-share // steps) - 1] if left else 0.0), steps)
-        for steps in range(fewest, min(share, fewest + MORE_STEPS) + 1)
-    )
-
-
-def _split_seconds(one: Sequence[float], share: int, steps: int) -> float:
-    small, larger = divmod(share, steps)
-    return (steps - larger) * one[small - 1] + (larger * one[small] if larger else 0.0)
-
-
-def threshold(
-    work: Sequence[Sequence[float]], counts: Sequence[int], batch: int, steps: int = 1
-) -> list[int]:
-    """Largest shares within the least common time, [kind]; empty when the devices cannot do the batch.
-
-    ``work`` is seconds, never falling, of one of ``steps`` equal parts of a share: [kind][sequences - 1].
-    """
-
-    def shares(limit: float) -> list[int]:
-        return [steps * bisect_right(values, limit) for values in work]
-
-    def enough(found: list[int]) -> bool:
-        return all(found) and sum(share * count for share, count in zip(found, counts, strict=True)) >= batch
-
-    low, high = 0.0, max(values[-1] for values in work)
-    if not enough(shares(high)):
-        return []
-    while True:
-        middle = (low + high) / 2
-        if not low < middle < high:
-            return shares(high)
-        if enough(shares(middle)):
-            high = middle
-        else:
-            low = middle
+    longest = np.concatenate(micro)
+    follows = np.concatenate(left)
+    # A larger micro-batch that takes no longer counts for the smaller one.
+    sorted_micro = [np.minimum.accumulate(one[::-1])[::-1] for one in micro]
+    sizes = np.array([np.searchsorted(one, longest, side="right") for one in sorted_micro])
+    together = np.array(counts) @ sizes
+    with np.errstate(divide="ignore"):
+        steps = np.ceil(batch / together)
+    able = (steps * max(1, fewest) <= batch) & (sizes[np.array(must, dtype=bool)] >= 1).all(axis=0)
+    seconds = np.where(able, steps * longest + follows, np.inf)
+    best = int(seconds.argmin())
+    if not np.isfinite(seconds[best]):
+        return NOTHING
+    count = int(steps[best])
+    return Dealt(float(seconds[best]), tuple(min(batch, int(size) * count) for size in sizes[:, best]), count)

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
-from planner.search.data_parallel import Shares
+from planner.search.data_parallel import Shares, best_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.greedy import layered
 from planner.search.options import StageOptions
@@ -23,8 +23,8 @@ from planner.search.views import View, views
 TRIES = 16
 """Choices with a pipeline or tensor parallelism that are tried, most promising first."""
 
-WAYS = 3
-"""Numbers of devices that are tried for each choice of data parallelism."""
+SETS = 6
+"""Sets of devices that are tried for each choice of data parallelism."""
 
 DeviceKind = tuple[str, str]
 """(pool, gpu)."""
@@ -96,19 +96,14 @@ class _QuickSearch:
             self.best = scored if self.wanted.met_by(devices_of(scored.plan)) else self.best
 
     def _share(self, shares: Shares) -> None:
-        """A batch per device: on most of the devices, and on all but those of one kind."""
-        ways = [
-            way
-            for way in shares.ways()
-            if self.wanted.met_by({kind.key: count for kind, count in zip(shares.kinds, way, strict=True)})
-        ]
-        ways.sort(key=lambda way: (-sum(way), way))
-        without = (next((way for way in ways if not way[index]), None) for index in range(len(shares.kinds)))
-        tried = {*ways[:WAYS], *(way for way in without if way is not None)}
-        for bound, way in sorted((shares.bound(way), way) for way in tried):
-            plan = shares.plan(way, self.seconds) if bound < self.seconds else None
-            if plan is not None:
-                self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
+        """A batch per device: the most promising sets of the wanted devices."""
+        box = shares.sets.within(
+            tuple(self.wanted.least.get(kind.key, 0) for kind in shares.kinds),
+            tuple(kind.devices if kind.pool in self.wanted.pools else 0 for kind in shares.kinds),
+            shares.unit,
+        )
+        for plan in best_of(shares, box, SETS, self.seconds) if box else ():
+            self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
 
     def _stage(self, ranked: list[_Ranked]) -> None:
         """The most promising choices until one fits for each target and degrees."""

@@ -21,6 +21,7 @@ from planner.search.space import (
     Family,
     compositions,
     divisors,
+    holds_groups,
     interleavings,
     offers,
     shard_sizes,
@@ -180,7 +181,8 @@ def _in_groups(plan: Plan, row: Target, estimator: Estimator) -> Iterator[Plan]:
     kinds = usable_kinds(estimator.topology, estimator.model)
     used = Counter((group.pool, group.gpu) for group in stage.replicas)
     for size in shard_sizes(row, plan.zero, kinds):
-        if size < stage.dp and all(count % size == 0 for count in used.values()):
+        held = all(holds_groups(kind, size) for kind in kinds if kind.key in used)
+        if held and size < stage.dp and all(count % size == 0 for count in used.values()):
             yield replace(plan, shard_size=size)
 
 

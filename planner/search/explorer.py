@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import accumulate
 from time import monotonic
 
 from planner.cost.estimate import Estimator
-from planner.search.data_parallel import DataParallel, Shares
+from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.greedy import ALL_ORDERS, greedy
 from planner.search.local import best_near
+from planner.search.device_sets import Box, Counts
 from planner.search.milp.solver import TOLERANCE
 from planner.search.pipeline import OpenChoice
 from planner.search.space import (
@@ -28,7 +29,16 @@ from planner.search.values import Limits, Reporter, Scored, Silent, Status
 from planner.search.views import View, views
 from planner.targets import Target
 
-Item = Family | Choice | OpenChoice | DataParallel
+
+@dataclass(frozen=True, slots=True)
+class DeviceSets:
+    """Sets of devices that one choice of data parallelism may use."""
+
+    shares: Shares
+    box: Box
+
+
+Item = Family | Choice | OpenChoice | DeviceSets
 
 QUICK_TRIES = 6
 """Families of one (tp, dp) that are tried until a quick plan fits."""
@@ -82,6 +92,7 @@ class Explorer:
         self._rounds = 0
         self.interrupted = False
         self._heap: list[tuple[float, int, Item]] = []
+        self._tried: dict[tuple[Shares, Counts], float] = {}
         self._count = 0
         self._deadline = (
             None if limits.time_limit_seconds is None else monotonic() + limits.time_limit_seconds
@@ -117,8 +128,8 @@ class Explorer:
         """The best of a few plans per family, without proof; small clusters get some rounds of the ILP too."""
         self._open()
         for item in [entry[2] for entry in self._heap]:
-            if isinstance(item, DataParallel):
-                self._data_parallel(item)
+            if isinstance(item, DeviceSets):
+                self._fullest(item)
         self._first_plans()
         if self._devices <= POLISHED_DEVICES:
             self._polish()
@@ -173,7 +184,7 @@ class Explorer:
             seen = [view for (target, _), view in self._views.items() if target == narrow.best.plan.target]
             self.offer(best_near(narrow.best, seen, self.estimator, self.limits, deadline=until))
 
-    def view(self, item: Family | DataParallel) -> View:
+    def view(self, item: Family) -> View:
         """The part of the cluster that a choice is about."""
         return self._views[item.target, item.network]
 
@@ -187,8 +198,9 @@ class Explorer:
 
     def _open_view(self, row: Target, name: str, view: View) -> None:
         for choice in data_parallel_choices(row, self.limits, view.estimator) if view.whole else ():
-            self._push(0.0, replace(choice, network=name))
+            shares = Shares(replace(choice, network=name), view.estimator, self.limits)
             self.candidates += 1
+            self._push(shares.bound(shares.sets), DeviceSets(shares, shares.sets))
         for family in self._families(row, view):
             named = replace(family, network=name)
             found = depths(named, self.limits, view.estimator.model, view.kinds)
@@ -284,7 +296,7 @@ class Explorer:
         elif isinstance(item, OpenChoice):
             self._continue(item)
         else:
-            self._data_parallel(item)
+            self._data_parallel(bound, item)
 
     def _expand_family(self, bound: float, family: Family) -> None:
         view = self.view(family)
@@ -325,20 +337,27 @@ class Explorer:
         else:
             self._push(opened.bound, opened)
 
-    def _data_parallel(self, choice: DataParallel) -> None:
-        """All ways to choose devices, most promising first; every way is exact, so the least is the bound."""
+    def _data_parallel(self, bound: float, sets: DeviceSets) -> None:
+        """The set with most devices, then both halves; a single set is closed with its own bound."""
         self.solved += 1
         self._rounds += 1
-        estimator = self.view(choice).estimator
-        shares = Shares(choice, estimator, self.limits)
-        ways = sorted((shares.bound(way), way) for way in shares.ways())
-        for _index, (bound, way) in enumerate(ways):
-            if bound >= self.incumbent * (1 - self.limits.gap) or self.out_of_time:
-                self.closed_bound = min(self.closed_bound, bound)
-                break
-            plan = shares.plan(way, self.incumbent)
+        own = self._fullest(sets)
+        if sets.box.single:
+            self.closed_bound = min(self.closed_bound, max(bound, own))
+            return
+        for part in sets.shares.halves(sets.box):
+            self.candidates += 1
+            self._push(max(bound, sets.shares.bound(part)), DeviceSets(sets.shares, part))
+
+    def _fullest(self, sets: DeviceSets) -> float:
+        """Offer the best plan of the set with most devices; a bound of that set."""
+        counts = sets.box.fullest(sets.shares.batch, sets.shares.unit)
+        key = sets.shares, counts
+        if key not in self._tried:
+            self._tried[key], plan = sets.shares.best(counts, self.incumbent)
             if plan is not None:
                 self.offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
+        return self._tried[key]
 
     @property
     def status(self) -> Status:

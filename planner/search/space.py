@@ -218,12 +218,21 @@ def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, 
 def shard_sizes(row: Target, zero: int, kinds: Sequence[Kind]) -> tuple[int, ...]:
     """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of a node or of a pool.
 
-    Each group is of one kind, so that at least two must be found in the kinds.
+    Each group is of one kind whose nodes it fills, or fill it, so that at least two must be found in such kinds.
     """
     if zero not in row.hybrid_zero:
         return ()
     natural = {kind.per_node for kind in kinds} | {kind.devices for kind in kinds}
-    return tuple(size for size in sorted(natural - {1}) if sum(kind.devices // size for kind in kinds) > 1)
+    return tuple(
+        size
+        for size in sorted(natural - {1})
+        if sum(kind.devices // size for kind in kinds if holds_groups(kind, size)) > 1
+    )
+
+
+def holds_groups(kind: Kind, size: int) -> bool:
+    """True when groups of ``size`` replicas fill nodes, or nodes such groups: none lies across two that others use."""
+    return kind.per_node % size == 0 or size % kind.per_node == 0
 
 
 def zeros_at(row: Target, depth: int) -> tuple[int, ...]:

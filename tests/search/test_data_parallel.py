@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -13,11 +14,13 @@ from planner.cost.estimate import Estimator
 from planner.placement import place
 from planner.plan import Plan
 from planner.search.data_parallel import DataParallel, Shares, choices
-from planner.search.device_counts import device_counts
+from planner.search.device_sets import Box, Counts
 from planner.search.exhaustive import plans
 from planner.search.solve import search
 from planner.search.space import shard_sizes
 from planner.search.values import Limits
+from planner.search.views import views
+from planner.spec.cluster import ClusterSpec, FabricLinkSpec
 from planner.targets import TARGETS
 from planner.topology import Topology
 from tests.clusters import cluster, gpt, pool
@@ -33,14 +36,26 @@ def shares_of(estimator: Estimator, limits: Limits) -> Iterator[Shares]:
         yield Shares(choice, estimator, limits)
 
 
-def best_of_ways(shares: Shares) -> float:
-    """Least step of all ways that fit; their bounds hold."""
+def all_counts(shares: Shares) -> Iterator[Counts]:
+    """Every set of devices, by halving until nothing is left to halve."""
+    waiting = [shares.sets]
+    while waiting:
+        box = waiting.pop()
+        if box.single:
+            yield box.low
+        else:
+            waiting += shares.halves(box)
+
+
+def best_of_sets(shares: Shares) -> float:
+    """Least step of all sets of devices that fit; their bounds hold."""
     best = float("inf")
-    for way in shares.ways():
-        plan = shares.plan(way)
+    for counts in all_counts(shares):
+        bound, plan = shares.best(counts)
+        assert shares.bound_of(counts) <= bound * (1 + 1e-9)
         if plan is not None:
             estimate = shares.estimator.estimate(plan)
-            assert shares.bound(way) <= estimate.step_seconds
+            assert bound <= estimate.step_seconds * (1 + 1e-12)
             best = min(best, estimate.step_seconds if estimate.fits else best)
     return best
 
@@ -59,7 +74,7 @@ def test_each_choice_is_solved_exactly(seed: int) -> None:
         wanted[key] = min(wanted.get(key, float("inf")), estimate.step_seconds if estimate.fits else 1e99)
     for shares in shares_of(estimator, limits):
         best = wanted[shares.choice.shard_size, shares.choice.recompute]
-        assert best_of_ways(shares) == pytest.approx(best if best < 1e99 else float("inf"), rel=1e-6)
+        assert best_of_sets(shares) == pytest.approx(best if best < 1e99 else float("inf"), rel=1e-6)
 
 
 def test_sizes_of_groups() -> None:
@@ -72,19 +87,89 @@ def test_sizes_of_groups() -> None:
     assert shard_sizes(TARGETS["deepspeed"], 3, Topology(two).kinds) == ()
 
 
+def shares_of_groups(spec: ClusterSpec, batch: int, size: int | None) -> Shares:
+    """ZeRO 2 of torch in groups."""
+    choice = DataParallel(target="torch", zero=2, recompute="none", shard_size=size)
+    return Shares(choice, Estimator(spec, gpt(4, 512, 8, global_batch=batch)), ONE_STAGE)
+
+
 def test_devices_come_in_groups() -> None:
-    """Whole groups of one kind, at least two of them in all."""
-    kinds = Topology(cluster(pool("a", nodes=2), pool("b", "V100", nodes=2, per_node=4))).kinds
-    assert device_counts(kinds, 64, 8) == [(8, 8), (16, 0), (16, 8)]
-    assert device_counts(kinds, 20, 4) == [
-        (a, b) for a in (0, 4, 8, 12, 16) for b in (0, 4, 8) if 4 < a + b <= 20
+    """Whole groups of one kind, at least two of them in all, and a sequence for each device."""
+    spec = cluster(pool("a", nodes=2), pool("b", "V100", nodes=2, per_node=4))
+    assert sorted(all_counts(shares_of_groups(spec, 64, 8))) == [(8, 8), (16, 0), (16, 8)]
+    wanted = [(a, b) for a in (0, 4, 8, 12, 16) for b in (0, 4, 8) if 4 < a + b <= 20]
+    assert sorted(all_counts(shares_of_groups(spec, 20, 4))) == wanted
+
+
+def test_all_sets_of_devices_are_in_the_space() -> None:
+    """No number is left out, however many devices of a kind there are."""
+    spec = cluster(pool("a", nodes=2), pool("b", "V100", nodes=3, per_node=5))
+    wanted = [(a, b) for a in range(17) for b in range(16) if a + b]
+    assert sorted(all_counts(shares_of_groups(spec, 64, None))) == wanted
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=25, deadline=None)
+def test_no_set_of_a_box_is_faster_than_its_bound(seed: int) -> None:
+    """Random boxes of clusters with odd nodes, several fabrics and gateways; random sets in them."""
+    draw = random.Random(seed)
+    spec, model = odd_cluster(draw), gpt(4, 512, 8, global_batch=draw.choice([1, 7, 64, 1000, 99991]))
+    for row in (TARGETS["deepspeed"], ROW):
+        found = [
+            Shares(choice, view.estimator, Limits())
+            for view in views(Estimator(spec, model), row).values()
+            for choice in choices(row, Limits(), view.estimator)
+        ]
+        for shares in draw.sample(found, min(len(found), 4)):
+            box = shares.sets
+            while not box.single and (parts := list(shares.halves(box))):
+                smaller = draw.choice(parts)
+                assert shares.bound(smaller) >= shares.bound(box) * (1 - 1e-6)
+                box = smaller
+                for counts in (box.fullest(shares.batch, shares.unit), random_set(box, shares.unit, draw)):
+                    plan = shares.plan(counts)
+                    if plan is not None:
+                        step = shares.estimator.estimate(plan).step_seconds
+                        assert shares.bound(box) <= step * (1 + 1e-9)
+
+
+def odd_cluster(draw: random.Random) -> ClusterSpec:
+    """Nodes of 1 to 7 devices on two fabrics that a slow link joins."""
+    pools = [
+        pool(
+            name,
+            draw.choice(["A100", "V100"]),
+            nodes=draw.choice([1, 2, 3]),
+            per_node=draw.choice([1, 2, 3, 5, 6, 7]),
+            fabric=draw.choice(["ib", "eth"]),
+            gbps=draw.choice([10, 100, 400]),
+        )
+        for name in "abc"[: draw.randint(1, 3)]
     ]
+    spec = cluster(*pools)
+    if {"ib", "eth"} <= set(spec.fabrics):
+        link = FabricLinkSpec(between=("ib", "eth"), bandwidth_gbps=draw.choice([1, 10]), latency_us=100)
+        spec = spec.model_copy(update={"links": (link,)})
+    return spec
 
 
-def test_large_clusters_are_offered_round_numbers_of_groups() -> None:
-    """Halves of all of them down to one."""
-    kinds = Topology(cluster(pool("a", nodes=512))).kinds
-    assert device_counts(kinds, 10**6, 8) == [(8 << shift,) for shift in range(2, 10)]
+def random_set(box: Box, unit: int, draw: random.Random) -> Counts:
+    """Any set of a box."""
+    return tuple(draw.randrange(low, high + 1, unit) for low, high in zip(box.low, box.high, strict=True))
+
+
+@pytest.mark.parametrize("batch", [1, 1009, 65536, 10**6])
+def test_large_batches_are_dealt_whole(batch: int) -> None:
+    """One sequence to a million: all of them, and the bound is that of the plan."""
+    spec = cluster(pool("a", per_node=3), pool("b", "V100", nodes=2, per_node=2))
+    estimator = Estimator(spec, gpt(4, 512, 8, global_batch=batch))
+    for choice in choices(ROW, Limits(), estimator):
+        shares = Shares(choice, estimator, Limits())
+        counts = shares.sets.fullest(batch, shares.unit)
+        bound, plan = shares.best(counts)
+        if plan is not None:
+            assert plan.global_batch == batch
+            assert estimator.estimate(plan).step_seconds == pytest.approx(bound, rel=1e-3)
 
 
 @pytest.mark.parametrize("batch", range(16, 40))

@@ -1,87 +1,193 @@
-"""Shares of replicas that keep step in part of their work, against all of them."""
+"""Shares of devices and the least time in which they finish a batch, against all of them."""
 
 from __future__ import annotations
 
 import random
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.plan import ReplicaGroup
-from planner.search.dealing import dealt_in_step, splits
+from planner.search.dealing import Added, Seconds, Team, least_in_lock_step, least_in_step
+
+INFINITE = float("inf")
 
 
-def step(
-    whole: list[float], common: list[float], last: list[float], share: int, steps: int
-) -> tuple[float, float]:
-    """Seconds on its own and in step of a share: the first micro-batch's common part, and that of the last."""
-    sizes = ReplicaGroup(pool="a", gpu="A100", tp=1, count=1, share=share, steps=steps).micro_batch_sizes
-    together = common[sizes[0] - 1] + last[sizes[-1] - 1]
-    return sum(whole[size - 1] for size in sizes) - together, together
+def sizes(share: int, steps: int) -> tuple[int, ...]:
+    """Sequences of each micro-batch."""
+    return ReplicaGroup(pool="a", gpu="A100", tp=1, count=1, share=share, steps=steps).micro_batch_sizes
+
+
+def rising(draw: random.Random, length: int) -> Seconds:
+    """Seconds that grow with the micro-batch, now and then in steps, as tiles of matrix products do."""
+    base, rate, tile = draw.choice([0.0, 1.0, 3.0]), draw.uniform(0.5, 4.0), draw.choice([1, 1, 2, 4])
+    values = [base + rate * -(-size // tile) * tile + 0.01 * size for size in range(1, length + 1)]
+    return np.array(values)
+
+
+def work(one: Seconds, added: Added, share: int, steps: int) -> float:
+    """Seconds of a share in so many micro-batches, with what its way adds."""
+    each = sizes(share, steps)
+    table = added.equal if each[0] == each[-1] else added.mixed
+    return sum(float(one[size - 1]) for size in each) + float(table[each[-1] - 1])
+
+
+def possible(share: int, most: int) -> range:
+    """Numbers of micro-batches of at most ``most`` sequences."""
+    return range(-(-share // most), share + 1)
+
+
+def falling(draw: random.Random, one: Seconds) -> Added:
+    """What follows the last micro-batch: the less the longer that is, as it hides half of what it takes."""
+    left = np.maximum(draw.uniform(0, 6) - one / 2, 0.0)
+    return Added(left, np.append(left[1:], INFINITE))
 
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=150, deadline=None)
-def test_the_shares_are_the_best_of_all(seed: int) -> None:
+def test_the_largest_share_within_a_time(seed: int) -> None:
+    """Closed forms against every share in every number of micro-batches."""
+    draw = random.Random(seed)
+    most, batch = draw.randint(1, 6), draw.randint(1, 40)
+    one = rising(draw, most)
+    added = falling(draw, one)
+    team = Team([one], [1], batch)
+    for seconds in (draw.uniform(0, 12), draw.uniform(0, 150)):
+        wanted = max(
+            (
+                share
+                for share in range(1, batch + 1)
+                if any(work(one, added, share, steps) <= seconds for steps in possible(share, most))
+            ),
+            default=0,
+        )
+        assert int(team.within(seconds, added)[0]) == wanted
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=100, deadline=None)
+def test_the_number_of_micro_batches_is_the_best(seed: int) -> None:
+    """For one share."""
+    draw = random.Random(seed)
+    most, share = draw.randint(1, 6), draw.randint(1, 60)
+    one = rising(draw, most)
+    added = falling(draw, one)
+    steps = Team([np.ones(2), one], [1, 1], 60).steps(1, share, joined(Added(np.ones(2), np.ones(2)), added))
+    assert work(one, added, share, steps) == pytest.approx(
+        min(work(one, added, share, other) for other in possible(share, most))
+    )
+
+
+def joined(*kinds: Added) -> Added:
+    """The ways of several kinds."""
+    return Added(
+        np.concatenate([kind.equal for kind in kinds]), np.concatenate([kind.mixed for kind in kinds])
+    )
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=100, deadline=None)
+def test_the_least_time_is_the_least_of_all_shares(seed: int) -> None:
+    """Two kinds of device; the shares that come back end just above it and are enough."""
+    draw = random.Random(seed)
+    counts = [draw.randint(1, 2), draw.randint(1, 2)]
+    batch = draw.randint(sum(counts), 12)
+    micro = [rising(draw, draw.randint(1, 4)) for _ in counts]
+    added = [falling(draw, one) for one in micro]
+    best = INFINITE
+    for shares in product(range(1, batch + 1), repeat=2):
+        if sum(share * count for share, count in zip(shares, counts, strict=True)) >= batch:
+            each = (
+                min(work(one, own, share, steps) for steps in possible(share, len(one)))
+                for one, own, share in zip(micro, added, shares, strict=True)
+            )
+            best = min(best, max(each))
+    dealt = Team(micro, counts, batch).least(joined(*added), [True, True])
+    assert dealt.seconds == pytest.approx(best, rel=1e-9)
+    assert dealt.seconds <= best
+    assert np.dot(dealt.shares, counts) >= batch
+
+
+def test_a_batch_of_any_size_takes_no_memory() -> None:
+    """A million million sequences, and a kind that need not take part."""
+    dealt = Team([np.array([1.0, 1.5]), np.array([9.0])], [3, 1], 10**12).least(
+        Added(np.zeros(3), np.zeros(3)), [True, False]
+    )
+    assert dealt.seconds == pytest.approx(10**12 / (3 * 2 / 1.5 + 1 / 9.0), rel=1e-9)
+
+
+def test_a_kind_that_must_take_part_gets_a_sequence() -> None:
+    """However slow it is; where it has no way at all nothing is possible."""
+    micro = [np.array([1.0]), np.array([50.0])]
+    free = Added(np.zeros(2), np.zeros(2))
+    assert Team(micro, [1, 1], 4).least(free, [True, False]).seconds == pytest.approx(4.0)
+    assert Team(micro, [1, 1], 4).least(free, [True, True]).seconds == pytest.approx(50.0)
+    never = Added(np.array([0.0, INFINITE]), np.zeros(2))
+    assert Team(micro, [1, 1], 4).least(never, [True, True]).seconds == INFINITE
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=150, deadline=None)
+def test_shares_in_step_are_the_best_of_all(seed: int) -> None:
     """One or two kinds of device, any times that grow with the micro-batch, any limit on it."""
     draw = random.Random(seed)
     batch, kinds = draw.randint(2, 7), draw.randint(1, 2)
     counts = [draw.randint(1, 3 - kinds) for _ in range(kinds)]
-    tables = []
-    for _ in counts:
-        limit, rate = draw.randint(1, batch), draw.uniform(0.5, 4.0)
-        base = draw.choice([0.0, 1.0, 3.0])
-        forward = [base + rate * size for size in range(1, limit + 1)]
-        backward = [draw.uniform(0, base) + 2 * rate * size for size in range(1, limit + 1)]
-        backward.sort()
-        tables.append((forward, backward))
     exchange = draw.choice([0.0, 5.0])
-    found_splits, in_step, ways = [], [], []
-    for forward, backward in tables:
-        whole = [a + b for a, b in zip(forward, backward, strict=True)]
-        gathers = forward if seed % 2 else [0.0] * len(forward)
+    forward, backward = [], []
+    for _ in counts:
+        most = draw.randint(1, batch)
+        forward.append(rising(draw, most))
+        backward.append(np.sort(2 * rising(draw, most)))
+    gathers = [one * (seed % 2) for one in forward]
+    in_step, alone = [], []
+    for first, back in zip(gathers, backward, strict=True):
+        own = Added(first + back, np.append(first[1:], INFINITE) + back)
+        alone.append(Added(-own.equal, -np.where(np.isinf(own.mixed), -INFINITE, own.mixed)))
+        in_step.append(Added(own.equal + exchange, own.mixed + exchange))
+    team = Team([a + b for a, b in zip(forward, backward, strict=True)], counts, batch)
+    found = least_in_step(team, joined(*alone), joined(*in_step), [True] * kinds)
 
-        def common(
-            first: int, last: int, gathers: list[float] = gathers, own: list[float] = backward
-        ) -> float:
-            return gathers[first - 1] + own[last - 1]
+    def parts(kind: int, share: int, steps: int) -> tuple[float, float]:
+        each = sizes(share, steps)
+        together = float(gathers[kind][each[0] - 1] + backward[kind][each[-1] - 1])
+        return sum(float(forward[kind][s - 1] + backward[kind][s - 1]) for s in each) - together, together
 
-        found = splits(whole, common, batch)
-        found_splits.append(found)
-        in_step.append([gathers[a - 1] + backward[b - 1] + exchange for a, b in found.sizes])
-        ways.append(
-            {
-                share: [
-                    step(whole, gathers, backward, share, steps)
-                    for steps in range(-(-share // len(whole)), share + 1)
-                ]
-                for share in range(1, batch + 1)
-            }
-        )
-    dealt = dealt_in_step(found_splits, in_step, counts, batch)
     devices = [kind for kind, count in enumerate(counts) for _ in range(count)]
-    best = float("inf")
+    best = INFINITE
     for shares in product(range(1, batch + 1), repeat=len(devices)):
-        if sum(shares) == batch:
-            for chosen in product(*(ways[kind][share] for kind, share in zip(devices, shares, strict=True))):
-                alone, together = (max(part) for part in zip(*chosen, strict=True))
-                best = min(best, alone + together + exchange)
-    if best == float("inf"):
-        assert dealt is None or sum(a * b for a, b in zip(dealt.shares, counts, strict=True)) >= batch
-        return
-    assert dealt is not None
-    assert sum(share * count for share, count in zip(dealt.shares, counts, strict=True)) >= batch
-    chosen_parts = [
-        step(
-            [a + b for a, b in zip(*table, strict=True)],
-            table[0] if seed % 2 else [0.0] * batch,
-            table[1],
-            share,
-            own[share - 1],
-        )
-        for table, share, own in zip(tables, dealt.shares, dealt.steps, strict=True)
+        if sum(shares) >= batch:
+            ways = [possible(share, len(forward[kind])) for kind, share in zip(devices, shares, strict=True)]
+            for steps in product(*ways):
+                each = [parts(*item) for item in zip(devices, shares, steps, strict=True)]
+                alone_seconds, together = (max(part) for part in zip(*each, strict=True))
+                best = min(best, alone_seconds + together + exchange)
+    assert found.seconds == pytest.approx(best, rel=1e-8)
+    assert np.dot(found.shares, counts) >= batch
+    chosen = [
+        parts(kind, share, team.steps(kind, share, found.added)) for kind, share in enumerate(found.shares)
     ]
-    alone, together = (max(part) for part in zip(*chosen_parts, strict=True))
-    assert alone + together + exchange == pytest.approx(best, rel=1e-9)
+    alone_seconds, together = (max(part) for part in zip(*chosen, strict=True))
+    assert alone_seconds + together + exchange == pytest.approx(best, rel=1e-8)
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=100, deadline=None)
+def test_lock_step_is_the_best_of_all(seed: int) -> None:
+    """The same number of micro-batches everywhere, each as long as the longest, at least a sequence a device."""
+    draw = random.Random(seed)
+    counts = [draw.randint(1, 3), draw.randint(1, 3)]
+    batch = draw.randint(1, 40)
+    micro = [rising(draw, draw.randint(1, 6)) for _ in counts]
+    best = INFINITE
+    for steps in range(1, batch // sum(counts) + 1):
+        for own in product(*(range(1, len(one) + 1) for one in micro)):
+            if steps * np.dot(own, counts) >= batch:
+                longest = max(float(one[size - 1]) for one, size in zip(micro, own, strict=True))
+                best = min(best, steps * longest)
+    found = least_in_lock_step(micro, [0 * one for one in micro], counts, batch, [True, True], sum(counts))
+    assert found.seconds == pytest.approx(best)
+    assert best == INFINITE or np.dot(found.shares, counts) >= batch
