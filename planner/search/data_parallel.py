@@ -106,7 +106,7 @@ class Shares:
         weights = [self._rate(kind, self._sharing(box.high)) for kind in self.kinds]
         for part in box.halves(weights, self.unit):
             enough = self.choice.shard_size is None or sum(part.high) > self.choice.shard_size
-            if enough and 0 < sum(part.high) and sum(part.low) <= self.batch:
+            if enough and sum(part.high) > 0 and sum(part.low) <= self.batch:
                 yield part
 
     def bound(self, box: Box) -> float:

@@ -28,8 +28,8 @@ _CLOSE = 1e-9
 class Added:
     """What each way to split a share takes beside its micro-batches; infinite forbids the way.
 
-    Both are [way] with a way for each size of each kind: of ``equal`` ways all micro-batches have the size, of ``mixed``
-    ways some have one sequence more.
+    Both are [way] with a way for each size of each kind: of ``equal`` ways all micro-batches have the size, of
+    ``mixed`` ways some have one sequence more.
     """
 
     equal: Seconds
@@ -98,10 +98,10 @@ class Team:
         return np.where((count >= 1) & (left >= self.small), count * (self.size + 1) + self.size, 0.0)
 
     def _some(self, left: Seconds) -> tuple[Seconds, Seconds]:
-        """Sequences where few micro-batches are larger, if small ones are quicker by the sequence, or as many as can be.
+        """Sequences with the fewest and with the most micro-batches of which some, but not all, are larger.
 
-        m micro-batches, r of them larger, take m small + r (large - small). As a function of m alone the most sequences
-        rise or fall throughout, so the fewest and the most m for which some but not all are larger are best.
+        m micro-batches, r of them larger, take m small + r (large - small). With as many larger ones as the time
+        allows the sequences rise with m, or fall with it, throughout: one of the two ends is best.
         """
         fewest = np.floor(left / self._finite_large) + 1
         most = np.floor((left - self._more) / self.small)

@@ -59,7 +59,7 @@ class Box:
 
 
 def all_sets(kinds: Sequence[Kind], most: int, shard_size: int | None = None) -> Box:
-    """Every set of devices of which each does something: at most ``most`` of a kind, in groups that share the states."""
+    """Every set of at most ``most`` devices of a kind, or in groups of ``shard_size`` that share the states."""
     unit = shard_size or 1
     usable = (0 if shard_size and not holds_groups(kind, unit) else kind.devices for kind in kinds)
     return Box(

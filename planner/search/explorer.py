@@ -11,9 +11,9 @@ from time import monotonic
 from planner.cost.estimate import Estimator
 from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
+from planner.search.device_sets import Box, Counts
 from planner.search.greedy import ALL_ORDERS, greedy
 from planner.search.local import best_near
-from planner.search.device_sets import Box, Counts
 from planner.search.milp.solver import TOLERANCE
 from planner.search.pipeline import OpenChoice
 from planner.search.space import (
