@@ -121,6 +121,10 @@ SCRIPT = r"""#!/usr/bin/env bash
 #   ./launch.sh [action=run|dryrun|stop|query] [OTHER SETTINGS]
 set -euo pipefail
 folder="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+if [[ -e "$folder/.hetplan-work/journal" ]]; then
+  echo "launch.sh: hetplan emit was stopped half-way in this folder, run it again" >&2
+  exit 2
+fi
 : "${FLAGSCALE_PATH:?set FLAGSCALE_PATH to a checkout of FlagScale}"
 if [[ "$folder" == *[[:space:]]* ]]; then
   echo "launch.sh: FlagScale's scripts do not take a path with spaces: $folder" >&2
