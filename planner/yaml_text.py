@@ -26,10 +26,10 @@ def _sentences(dumper: yaml.SafeDumper, lines: Lines) -> yaml.Node:
 
 
 _Dumper.add_representer(Lines, _sentences)
-# Our reader follows YAML 1.2, the dumper 1.1: text such as 1e9 or 08 that reads as a number is quoted.
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(f"^(?:{FLOAT.pattern})$"), list("-+.0123456789")
-)
+# The dumper follows YAML 1.1, our reader 1.2 and OmegaConf neither: text such as 1e9, 08 or 1_0e3 that one of them
+# reads as a number is quoted.
+_NUMBER = re.compile(rf"^(?:{FLOAT.pattern}|[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?)$")
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
 
 
 def dump(data: dict[str, Any]) -> str:

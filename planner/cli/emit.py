@@ -14,7 +14,11 @@ from planner.cli.saved import check_same_inputs, read_priced
 
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; new or empty.")]
 Force = Annotated[
-    bool, typer.Option("--force", help="Write into a folder in use; replaces only hetplan's files.")
+    bool,
+    typer.Option(
+        "--force",
+        help="Write into a folder in use; replaces only hetplan's files, and keeps edited ones as NAME.edited.",
+    ),
 ]
 Launcher = Annotated[
     str,
@@ -59,9 +63,10 @@ def emit(
     check_same_inputs(plan, saved, cluster, model)
     files = files_of(saved.plan, saved.cluster, saved.model, launcher)
     unnamed = unnamed_hosts(saved.plan, saved.cluster, launcher)
-    write_folder(files, output, force)
+    kept = write_folder(files, output, force)
     paths = [file.path for file in files]
     warnings = [
+        *(f"{path} was edited: it is now {name}, and {path} is as this plan wants it" for path, name in kept),
         *(f"does not fit: {line}" for line in misfits(scored.estimate)),
         *cautions(saved.plan.target, installed_versions(saved.plan.target)),
     ]

@@ -9,7 +9,7 @@ from planner.emit.deepspeed import files as deepspeed
 from planner.emit.expressible import check_inputs
 from planner.emit.files import EmittedFile
 from planner.emit.flagscale import files as flagscale
-from planner.emit.folder import write_folder
+from planner.emit.folder.write import write_folder
 from planner.emit.host_names import holders, is_any_node, placeholders, readme
 from planner.emit.launchers.interface import LAUNCHERS, check_launcher, launcher_files
 from planner.emit.launchers.job import Job

@@ -87,6 +87,10 @@ SCRIPT = r"""#!/usr/bin/env bash
 # --check looks at this node with preflight.sh first, and starts nothing when it finds a fault.
 set -euo pipefail
 cd "$(dirname "${{BASH_SOURCE[0]}}")"
+if [[ -e .hetplan-work/journal ]]; then
+  echo "launch.sh: hetplan emit was stopped half-way in this folder, run it again" >&2
+  exit 2
+fi
 
 NODES={nodes}
 MASTER_ADDR="${{MASTER_ADDR:-{address}}}"

@@ -73,53 +73,61 @@ def _socket_nic(cluster: ClusterSpec, pool: PoolSpec, pools: list[PoolSpec]) -> 
     return max(pool.nics, key=preference, default=None)
 
 
+Line = str | tuple[str, str]
+"""A comment, or a variable and its value."""
+
+
 def pool_environment(
     cluster: ClusterSpec, pool: PoolSpec, network: JobNetwork, everything_on_sockets: bool
 ) -> str:
     """The shell file that a node of the pool sources before it starts: exports, and what to fill in."""
-    lines = [f"# Network of the nodes of pool {pool.name}."]
+    lines = pool_lines(cluster, pool, network, everything_on_sockets)
+    texts = (line if isinstance(line, str) else f"export {line[0]}={shlex.quote(line[1])}" for line in lines)
+    return "".join(f"{text}\n" for text in texts)
+
+
+def pool_lines(
+    cluster: ClusterSpec, pool: PoolSpec, network: JobNetwork, everything_on_sockets: bool
+) -> list[Line]:
+    """What the nodes of a pool need to know of the network, line by line."""
+    lines: list[Line] = [f"# Network of the nodes of pool {pool.name}."]
     if network.nodes == 1:
-        return "\n".join([*lines, "# The job stays on one node: NCCL needs no network.", ""])
+        return [*lines, "# The job stays on one node: NCCL needs no network."]
     nic = network.sockets[pool.name]
     lines += _socket_lines(pool, nic) if nic else ["# The cluster file gives this pool no network cards."]
     fabric = network.rdma[pool.name]
     if everything_on_sockets:
         if network.has_rdma:
             lines += ["# The nodes of this job share no RDMA fabric, so every connection uses sockets."]
-        lines += _export("NCCL_NET", "Socket")
+        lines.append(("NCCL_NET", "Socket"))
     elif fabric:
         lines += _rdma_lines(cluster, pool, fabric)
-    return "\n".join([*lines, ""])
+    return lines
 
 
-def _export(name: str, value: str) -> list[str]:
-    return [f"export {name}={shlex.quote(value)}"]
-
-
-def _fill_in(pool: PoolSpec, fabric: str, key: str, lines: list[str]) -> list[str]:
+def _fill_in(pool: PoolSpec, fabric: str, key: str, lines: list[str]) -> list[Line]:
     where = f"{key} for fabric {fabric} in pool {pool.name}"
     why = f"# EDIT: the cluster file has no {where}; fill in and uncomment."
     return [why, *(f"# {line}" for line in lines)]
 
 
-def _socket_lines(pool: PoolSpec, nic: NicSpec) -> list[str]:
-    lines = [f"# Sockets: fabric {nic.fabric}."]
+def _socket_lines(pool: PoolSpec, nic: NicSpec) -> list[Line]:
+    lines: list[Line] = [f"# Sockets: fabric {nic.fabric}."]
     if nic.interface is None:
         exports = ["export NCCL_SOCKET_IFNAME==INTERFACE", "export GLOO_SOCKET_IFNAME=INTERFACE"]
         return lines + _fill_in(pool, nic.fabric, "interface", exports)
     first = nic.interface.split(",")[0].strip()
-    return lines + _export("NCCL_SOCKET_IFNAME", f"={nic.interface}") + _export("GLOO_SOCKET_IFNAME", first)
+    return [*lines, ("NCCL_SOCKET_IFNAME", f"={nic.interface}"), ("GLOO_SOCKET_IFNAME", first)]
 
 
-def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[str]:
+def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[Line]:
     kind = cluster.fabrics[fabric].kind
-    lines = [f"# RDMA: fabric {fabric} ({kind})."]
+    lines: list[Line] = [f"# RDMA: fabric {fabric} ({kind})."]
     names = [nic.hca for nic in pool.nics if nic.fabric == fabric and nic.hca]
     if names:
-        lines += _export("NCCL_IB_HCA", f"={','.join(names)}")
+        lines.append(("NCCL_IB_HCA", f"={','.join(names)}"))
     else:
         lines += _fill_in(pool, fabric, "hca", ["export NCCL_IB_HCA==DEVICE,DEVICE"])
     if kind == "roce":
-        lines += ["# RoCE v2 is usually GID 3; `show_gids` lists them."]
-        lines += _export("NCCL_IB_GID_INDEX", "3")
+        lines += ["# RoCE v2 is usually GID 3; `show_gids` lists them.", ("NCCL_IB_GID_INDEX", "3")]
     return lines

@@ -218,10 +218,9 @@ why() {
 
 look_at_folder() {
   local file
-  while read -r file; do
-    if [[ ! -e $file ]]; then fault "$file is missing in $PWD"; fi
-  done <.hetplan-files
-  fact "folder $(while read -r file; do cksum "$file"; done <.hetplan-files 2>/dev/null | cksum | tr -d ' ')"
+  if [[ -e .hetplan-work/journal ]]; then fault "hetplan emit was stopped half-way in $PWD, run it again"; fi
+  while read -r _ file; do [[ -e $file ]] || fault "$file is missing in $PWD"; done <.hetplan-files
+  fact "folder $(while read -r _ file; do cksum "$file"; done <.hetplan-files 2>/dev/null | cksum | tr -d ' ')"
 }
 
 # Everything about this node, for the ranks of one line of nodes.txt.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.emit.files import EmittedFile
+from planner.emit.flagscale.literal import check_shell, literal
 from planner.emit.flagscale.meshes import host_types, meshes
 from planner.emit.flagscale.readme import readme
 from planner.emit.flagscale.rules import check_settings
 from planner.emit.flagscale.settings import Sections, settings
 from planner.emit.launch import MASTER_PORT, on_sockets
-from planner.emit.network import JobNetwork, job_network, pool_environment
+from planner.emit.network import Line, job_network, pool_lines
+from planner.emit.readme_common import FILL_IN
 from planner.placement import Agent, agents, ranks
 from planner.plan import Plan
 from planner.spec.cluster import ClusterSpec
@@ -31,15 +32,15 @@ def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFi
     found = meshes(plan)
     sections = settings(plan, model, found)
     check_settings({key: value for part in sections.values() for key, value in part.items()}, plan.devices)
-    network = job_network(cluster, launchers)
+    network = _network(cluster, launchers)
     types = host_types(found, launchers, everyone)
-    experiment = _experiment(model, launchers, cluster, network)
+    experiment = _experiment(model, launchers, network)
     return (
-        EmittedFile("conf/experiment.yaml", experiment),
+        EmittedFile("conf/experiment.yaml", _to_edit(network) + experiment),
         EmittedFile("conf/train/plan.yaml", dump(_nested(sections))),
         EmittedFile("hostfile", _hostfile(launchers, types)),
         EmittedFile("launch.sh", SCRIPT, executable=True),
-        EmittedFile("README.md", readme(plan, model, found, launchers, experiment)),
+        EmittedFile("README.md", readme(plan, model, found, launchers, bool(_to_edit(network)))),
     )
 
 
@@ -59,19 +60,19 @@ def _hostfile(launchers: Sequence[Agent], types: Mapping[str, str]) -> str:
     )
 
 
-def _experiment(
-    model: ModelSpec, launchers: Sequence[Agent], cluster: ClusterSpec, network: JobNetwork
-) -> str:
-    """The experiment, with one environment for each node; EDIT lines of the network stand ahead."""
-    texts = {
-        pool.name: pool_environment(cluster, pool, network, on_sockets(network))
-        for pool in cluster.pools
-        if pool.name in network.rdma
-    }
+def _network(cluster: ClusterSpec, launchers: Sequence[Agent]) -> dict[str, list[Line]]:
+    """What the nodes of each used pool need to know of the network."""
+    network = job_network(cluster, launchers)
+    pools = [pool for pool in cluster.pools if pool.name in network.rdma]
+    return {pool.name: pool_lines(cluster, pool, network, on_sockets(network)) for pool in pools}
+
+
+def _experiment(model: ModelSpec, launchers: Sequence[Agent], network: Mapping[str, Sequence[Line]]) -> str:
+    """The experiment, with one environment for each node."""
     nodes = {
         agent.host: {
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, agent.devices)),
-            **_exports(texts[agent.pool]),
+            **_variables(network[agent.pool]),
         }
         for agent in launchers
     }
@@ -96,22 +97,24 @@ def _experiment(
         "action": "run",
         "hydra": {"run": {"dir": "${experiment.exp_dir}/hydra"}},
     }
-    return _to_edit(texts) + dump(document)
+    return dump(document)
 
 
-def _exports(text: str) -> dict[str, str]:
-    """Variables that a node's shell file exports."""
-    lines = [line for line in text.splitlines() if line.startswith("export ")]
-    return dict(shlex.split(line)[1].split("=", 1) for line in lines)
+def _variables(lines: Sequence[Line]) -> dict[str, str]:
+    """Variables of the network as OmegaConf reads them."""
+    found = dict(line for line in lines if not isinstance(line, str))
+    for name, value in found.items():
+        check_shell(name, value)
+    return {name: literal(value) for name, value in found.items()}
 
 
-def _to_edit(texts: Mapping[str, str]) -> str:
+def _to_edit(network: Mapping[str, Sequence[Line]]) -> str:
     """What the cluster file does not say of the network, as comments."""
-    found = []
-    for text in texts.values():
-        lines = text.splitlines()
-        for line, following in zip(lines, [*lines[1:], ""], strict=True):
-            if line.startswith("# EDIT:"):
+    found: list[str] = []
+    for lines in network.values():
+        comments = [line for line in lines if isinstance(line, str)]
+        for line, following in zip(comments, [*comments[1:], ""], strict=True):
+            if line.startswith(FILL_IN):
                 found += [line.replace("fill in and uncomment", "add to node_specific"), following]
     return "".join(f"{line}\n" for line in found)
 
@@ -121,6 +124,10 @@ SCRIPT = r"""#!/usr/bin/env bash
 #   ./launch.sh [action=run|dryrun|stop|query] [OTHER SETTINGS]
 set -euo pipefail
 folder="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+if [[ -e "$folder/.hetplan-work/journal" ]]; then
+  echo "launch.sh: hetplan emit was stopped half-way in this folder, run it again" >&2
+  exit 2
+fi
 : "${FLAGSCALE_PATH:?set FLAGSCALE_PATH to a checkout of FlagScale}"
 if [[ "$folder" == *[[:space:]]* ]]; then
   echo "launch.sh: FlagScale's scripts do not take a path with spaces: $folder" >&2

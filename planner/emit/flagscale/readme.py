@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planner.emit.flagscale.meshes import Mesh
 from planner.emit.megatron.model import differences
-from planner.emit.readme_common import FILL_IN, heading, markdown_table
+from planner.emit.readme_common import heading, markdown_table
 from planner.placement import Agent
 from planner.plan import Plan
 from planner.spec.model import ModelSpec
@@ -14,10 +14,17 @@ from planner.targets import target
 
 
 def readme(
-    plan: Plan, model: ModelSpec, found: Sequence[Mesh], launchers: Sequence[Agent], experiment: str
+    plan: Plan, model: ModelSpec, found: Sequence[Mesh], launchers: Sequence[Agent], is_open: bool
 ) -> str:
-    """The whole text."""
-    parts = [heading(plan, model, launchers), _meshes(found), _edit(experiment), START, FILES, _limits(model)]
+    """The whole text; ``is_open`` where the experiment has lines to complete."""
+    parts = [
+        heading(plan, model, launchers),
+        _meshes(found),
+        EDIT if is_open else "",
+        START,
+        FILES,
+        _limits(model),
+    ]
     return "\n".join(part for part in parts if part)
 
 
@@ -27,14 +34,10 @@ def _meshes(found: Sequence[Mesh]) -> str:
     return f"Process meshes, in pipeline order:\n\n{table}"
 
 
-def _edit(experiment: str) -> str:
-    if FILL_IN not in experiment:
-        return ""
-    return (
-        "## Edit first\n\nThe cluster file does not name all network interfaces: `conf/experiment.yaml` lists at its "
-        "top the variables to add for each node.\n"
-    )
-
+EDIT = (
+    "## Edit first\n\nThe cluster file does not name all network interfaces: `conf/experiment.yaml` lists at its "
+    "top the variables to add for each node.\n"
+)
 
 START = """## Start
 

@@ -1,0 +1,1 @@
+"""Launch folders on disk, changed as one transaction."""

@@ -1,0 +1,271 @@
+"""Wherever a writer ends, the folder is the old one or the new one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from planner.emit.files import EmittedFile
+from planner.emit.folder import twin, write
+from planner.emit.folder.change import JOURNAL
+from planner.emit.folder.lock import WORK
+from planner.emit.folder.manifest import MANIFEST
+from planner.emit.folder.write import write_folder
+from planner.emit.interface import emit
+from planner.errors import OutputError
+from tests.emit.builders import cluster, group, model, plan, pool
+from tests.emit.folder.breaking import broken_at, content, interrupted_at, killed_at
+
+OLD = (
+    EmittedFile("env/a.sh", "export A=1\n"),
+    EmittedFile("env/gone/b.sh", "export B=1\n"),
+    EmittedFile("hosts", "a\n"),
+    EmittedFile("launch.sh", "#!/bin/sh\necho old\n", executable=True),
+    EmittedFile("same", "same\n"),
+)
+NEW = (
+    EmittedFile("conf/train/plan.yaml", "plan: new\n"),
+    EmittedFile("env/a.sh", "export A=2\n"),
+    EmittedFile("hosts", "b\n"),
+    EmittedFile("launch.sh", "#!/bin/sh\necho new\n", executable=True),
+    EmittedFile("same", "same\n"),
+)
+Ending = Callable[[int, pytest.MonkeyPatch, Callable[[], object]], bool]
+ENDINGS: list[Ending] = [killed_at, interrupted_at, broken_at]
+MOST = 1000
+"""Calls after which a writer must have ended."""
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of a test need not be waited for."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory where the system has one: the tests make and delete a thousand folders."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        yield Path(folder)
+
+
+def used(folder: Path) -> None:
+    """An old folder with the user's own files, one edited file and links."""
+    write_folder(OLD, folder)
+    (folder / "hosts").write_text("edited\n")
+    (folder / "outputs" / "step-1").mkdir(parents=True)
+    (folder / "outputs" / "step-1" / "weights").write_text("precious")
+    (folder / "env" / "mine.sh").write_text("mine")
+    (folder / "latest").symlink_to("outputs/step-1")
+    (folder / "elsewhere").symlink_to("../victim")
+    (folder / "outputs").chmod(0o555)
+
+
+def no_exchange(*_: object) -> None:
+    """As on NFS."""
+    raise OSError(errno.EINVAL, "Invalid argument")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_old_or_new_at_every_call(ending: Ending, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at right after its end, and whole after another write, with nothing left beside or inside."""
+    pristine = memory / "pristine"
+    used(pristine)
+    old = content(pristine)
+    shutil.copytree(pristine, memory / "changed", symlinks=True)
+    write_folder(NEW, memory / "changed", force=True)
+    new = content(memory / "changed")
+    for call in range(1, MOST):
+        parent = memory / f"at-{call}"
+        folder = parent / "run"
+        shutil.copytree(pristine, folder, symlinks=True)
+        ended = ending(call, monkeypatch, lambda folder=folder: write_folder(NEW, folder, force=True))  # type: ignore[misc]
+        assert content(folder) in (old, new), f"at call {call}"
+        if ending is interrupted_at:
+            assert os.listdir(parent) == ["run"], f"at call {call}"
+        write_folder(NEW, folder, force=True)
+        assert content(folder) == new, f"after call {call}"
+        assert os.listdir(parent) == ["run"], f"after call {call}"
+        assert WORK not in os.listdir(folder)
+        if not ended:
+            break
+    assert 50 < call < MOST - 1
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_absent_or_new_at_every_call(ending: Ending, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new folder is there whole or not at all."""
+    write_folder(NEW, memory / "whole")
+    new = content(memory / "whole")
+    for call in range(1, MOST):
+        parent = memory / f"at-{call}"
+        parent.mkdir()
+        folder = parent / "run"
+        ended = ending(call, monkeypatch, lambda folder=folder: write_folder(NEW, folder))  # type: ignore[misc]
+        assert content(folder) in (None, new), f"at call {call}"
+        write_folder(NEW, folder, force=True)
+        assert content(folder) == new, f"after call {call}"
+        assert os.listdir(parent) == ["run"], f"after call {call}"
+        assert WORK not in os.listdir(folder)
+        if not ended:
+            break
+    assert 20 < call < MOST - 1
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_without_exchange_a_journal_tells_and_undoes(
+    ending: Ending, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File by file, as on NFS: what is neither old nor new has a journal, by which the next write goes back."""
+    monkeypatch.setattr(twin, "exchange", no_exchange)
+    monkeypatch.setattr(write, "exchange", no_exchange)
+    pristine = memory / "pristine"
+    used(pristine)
+    old = content(pristine)
+    mixed = 0
+    for call in range(1, MOST):
+        parent = memory / f"at-{call}"
+        folder = parent / "run"
+        shutil.copytree(pristine, folder, symlinks=True)
+        ended = ending(call, monkeypatch, lambda folder=folder: write_folder(NEW, folder, force=True))  # type: ignore[misc]
+        is_unfinished = (folder / JOURNAL).exists()
+        before = content(folder)
+        mixed += is_unfinished
+        assert is_unfinished <= (ending is killed_at), f"at call {call}"
+        with pytest.raises(OutputError, match="not empty"):
+            write_folder(NEW, folder)
+        assert content(folder) == (old if is_unfinished else before), f"at call {call}"
+        if not is_unfinished:
+            assert before == old or ("hosts.edited" in before and "conf/train/plan.yaml" in before)  # type: ignore[operator]
+        write_folder(NEW, folder, force=True)
+        assert os.listdir(parent) == ["run"], f"after call {call}"
+        assert WORK not in os.listdir(folder)
+        if not ended:
+            break
+    assert 50 < call < MOST - 1
+    assert (mixed > 0) == (ending is killed_at)
+
+
+def test_without_exchange_nothing_launches_half_way(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start script of a folder that was left half-way says so and starts nothing."""
+    plain = [file for file in emitted_example() if file.path != "README.md"]
+    folder = memory / "run"
+    write_folder(plain, folder)
+    (folder / WORK).mkdir()
+    (folder / JOURNAL).write_text("{}")
+    done = subprocess.run([folder / "launch.sh", "0"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "stopped half-way" in done.stderr
+
+
+def emitted_example() -> tuple[EmittedFile, ...]:
+    """A launch folder."""
+    replicas = [(group("a", "A100", count=2, share=2),)]
+    return emit(plan("torch", 0, [4], replicas), cluster(pool("a", ("A100",) * 2, 1)), model(4))
+
+
+def test_what_comes_meanwhile_is_kept(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that runs in the folder loses nothing, be it by path or by its current folder."""
+    folder = memory / "run"
+    used(folder)
+    (folder / "outputs").chmod(0o755)
+    inode = folder.stat().st_ino
+    inside = os.open(folder, os.O_RDONLY)
+
+    def exchange_and_write(at: int, name: str, other: str) -> None:
+        twin.exchange(at, name, other)
+        if not (folder / "by-path").exists():
+            (folder / "outputs" / "step-2").mkdir()
+            (folder / "outputs" / "step-2" / "weights").write_text("by path")
+            (folder / "by-path").write_text("by path")
+            (folder / "replaced.part").write_text("later")
+            (folder / "replaced.part").rename(folder / "env" / "mine.sh")
+            with open(os.open("by-folder", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=inside), "w") as file:
+                file.write("by folder")
+
+    monkeypatch.setattr(write, "exchange", exchange_and_write)
+    write_folder(NEW, folder, force=True)
+    os.close(inside)
+    found = content(folder)
+    assert found is not None
+    assert folder.stat().st_ino == inode
+    assert found["outputs/step-2/weights"] == ("by path", False)
+    assert found["by-path"] == ("by path", False)
+    assert found["by-folder"] == ("by folder", False)
+    assert found["env/mine.sh"] == ("later", False)
+    assert found["hosts.edited"] == ("edited\n", False)
+    assert os.listdir(memory) == ["run"]
+
+
+def test_two_at_once_exclude_each_other(memory: Path) -> None:
+    """The second is told; killing the first leaves nothing in the way."""
+    folder = memory / "run"
+    used(folder)
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLDING, str(folder)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == b"holding\n"
+    before = content(folder)
+    for force in (False, True):
+        with pytest.raises(OutputError, match="another hetplan is writing there"):
+            write_folder(NEW, folder, force)
+    assert content(folder) == before
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    write_folder(NEW, folder, force=True)
+    assert content(folder) != before
+    assert os.listdir(memory) == ["run"]
+
+
+HOLDING = """
+import sys
+from pathlib import Path
+from planner.emit.folder import write
+from planner.emit.files import EmittedFile
+def waiting(*_):
+    print("holding", flush=True)
+    sys.stdin.read()
+write.exchange = waiting
+write.write_folder((EmittedFile("launch.sh", "third"),), Path(sys.argv[1]), force=True)
+"""
+
+
+def test_many_at_once_leave_one_whole_folder(memory: Path) -> None:
+    """Writers of a new folder and of one in use: every one succeeds or is told, and the folder is one of theirs."""
+    for attempt in range(2):
+        folder = memory / f"{attempt}" / "run"
+        writers = [
+            subprocess.Popen([sys.executable, "-c", RACING, str(folder), str(number)], stderr=subprocess.PIPE)
+            for number in range(4)
+        ]
+        ends = [(each.communicate()[1], each.returncode) for each in writers]
+        assert all(code == 0 or b"OutputError" in error for error, code in ends), ends
+        assert any(code == 0 for _, code in ends)
+        found = content(folder)
+        assert found is not None
+        del found[MANIFEST]
+        assert len(set(found.values())) == 1
+        assert sorted(found) == [f"file-{index}" for index in range(8)]
+        assert os.listdir(folder.parent) == ["run"]
+
+
+RACING = """
+import sys
+from pathlib import Path
+from planner.emit.folder.manifest import MANIFEST
+from planner.emit.folder.write import write_folder
+from planner.emit.interface import emit
+from planner.emit.files import EmittedFile
+for _ in range(5):
+    write_folder([EmittedFile(f"file-{i}", sys.argv[2]) for i in range(8)], Path(sys.argv[1]), force=True)
+"""
