@@ -8,13 +8,15 @@ MODEL ?= model_specs/gpt2_345m.yaml
 TESTS ?= tests
 DEVICE ?= cuda
 MINUTES ?= 10
+CASES ?= 100
+SEED ?= 1
 JOBS ?= auto
 
 # Pinned to what the launch files were checked against; torch comes first, so that deepspeed does not choose it.
 TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
-.PHONY: help demo test test-slow check lint format docs docs-check accuracy rehearse bench-search measure-device clean
+.PHONY: help demo test test-slow fuzz check lint format docs docs-check accuracy rehearse bench-search measure-device clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +30,11 @@ test: $(VENV)/test.stamp  ## all tests but the slow ones
 
 test-slow: $(VENV)/test.stamp  ## the slow tests: real training runs, large searches
 	$(BIN)/python -m pytest -m slow $(TESTS)
+
+fuzz: $(VENV)/test.stamp  ## random clusters and damaged inputs: CASES=100 SEED=1
+	@status=0; for kind in inputs semantics; do \
+		$(BIN)/python -m tests.fuzz.$$kind --cases $(CASES) --seed $(SEED) || status=1; \
+	done; exit $$status
 
 check: lint test  ## everything that must hold before a change goes in
 
