@@ -9,6 +9,8 @@ TESTS ?= tests
 DEVICE ?= cuda
 MINUTES ?= 10
 CASES ?= 100
+MUTANTS ?= 300
+PACKAGES ?= cost,plan,emit,search
 SEED ?= 1
 JOBS ?= auto
 
@@ -16,7 +18,7 @@ JOBS ?= auto
 TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
-.PHONY: help demo test test-slow fuzz check lint format docs docs-check accuracy rehearse bench-search measure-device clean
+.PHONY: help demo test test-slow fuzz mutation check lint format docs docs-check accuracy rehearse bench-search measure-device clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +37,9 @@ fuzz: $(VENV)/test.stamp  ## random clusters and damaged inputs: CASES=100 SEED=
 	@status=0; for kind in inputs semantics; do \
 		$(BIN)/python -m tests.fuzz.$$kind --cases $(CASES) --seed $(SEED) || status=1; \
 	done; exit $$status
+
+mutation: $(VENV)/mutation.stamp  ## small changes of the code that no test sees, a sample: MUTANTS=300 SEED=1
+	$(BIN)/python -m tests.mutation --mutants $(MUTANTS) --seed $(SEED) --packages $(PACKAGES)
 
 check: lint test  ## everything that must hold before a change goes in
 
@@ -87,4 +92,8 @@ $(VENV)/torch.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(VENV)/base.stamp $(VENV)/torch.stamp
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/mutation.stamp: $(VENV)/test.stamp
+	$(PIP) --editable '.[dev,mutation]'
 	@touch $@
