@@ -96,15 +96,16 @@ def _silent_lines(tree: ast.Module) -> set[int]:
     """Lines of types, decorators and docstrings: changing them changes nothing that runs, or what tools check."""
     found: set[int] = set()
     for node in ast.walk(tree):
-        silent: Sequence[ast.expr | ast.stmt | None] = []
+        silent: list[ast.expr | ast.stmt | None] = []
         if isinstance(node, ast.arg):
             silent = [node.annotation]
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             silent = [*node.decorator_list, getattr(node, "returns", None)]
         elif _says_nothing(node):
             silent = [node]
-        for part in filter(None, silent):
-            found |= set(range(part.lineno, (part.end_lineno or part.lineno) + 1))
+        for part in silent:
+            if part is not None:
+                found |= set(range(part.lineno, (part.end_lineno or part.lineno) + 1))
     return found
 
 
