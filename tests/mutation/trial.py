@@ -22,7 +22,6 @@ Outcome = Literal["killed", "survived", "timeout", "uncovered"]
 LIBRARIES = (
     *(
         "highspy",
-        "hypothesis",
         "jsonschema",
         "networkx",
         "numpy",
