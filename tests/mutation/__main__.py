@@ -73,7 +73,7 @@ def main() -> int:
             if asked.report:
                 line = {
                     "place": mutant.place,
-                    "outcome": outcome,
+                    "outcome": found,
                     "seconds": round(time.monotonic() - start, 1),
                 }
                 with asked.report.open("a", encoding="utf-8") as file:
