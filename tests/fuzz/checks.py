@@ -19,7 +19,7 @@ from tests.fuzz.worlds import World
 
 SLACK = 1 + 1e-6
 """Steps and bounds are compared with the tolerance of the solver (docs/search.md)."""
-DRAWS, STEPS = 150, 350
+DRAWS, STEPS = 400, 1200
 """Plans drawn, and steps downhill, to beat a proof."""
 
 

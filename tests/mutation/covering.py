@@ -41,22 +41,24 @@ class Covering:
     seconds: dict[str, float]
     """Of each test, under coverage, all its parameters together."""
 
-    def tests_of(self, path: str, line: int, budget: float) -> list[str]:
-        """The quickest tests that run the line, as many as the seconds allow, one at least.
+    def tests_of(self, path: str, line: int, budget: float) -> tuple[list[str], list[str]]:
+        """The tests that run the line: the quickest, as many as the seconds allow, then more up to ten times that.
 
         What runs when the module is imported has no test of its own: then those that run anything of the module.
         """
         own = self.lines.get(path, {})
         found = own.get(line, ()) or {test for tests in own.values() for test in tests}
         order = sorted(set(found), key=lambda test: (self.seconds[test], test))
-        taken: list[str] = []
+        quick: list[str] = []
+        slow: list[str] = []
         total = 0.0
         for test in order:
             total += self.seconds[test]
-            if taken and total > budget:
-                break
-            taken.append(test)
-        return taken
+            if not quick or total <= budget:
+                quick.append(test)
+            elif total <= 10 * budget:
+                slow.append(test)
+        return quick, slow
 
 
 def recorded(root: Path, folder: Path, packages: list[str]) -> Covering:

@@ -41,15 +41,18 @@ def warm() -> None:
         importlib.import_module(name)
 
 
-def tried(root: Path, mutant: Mutant, tests: list[str], cpu_seconds: float) -> Outcome:
-    """Do the tests see the mutant?"""
-    if not tests:
+def tried(root: Path, mutant: Mutant, tests: tuple[list[str], list[str]], budget: float) -> Outcome:
+    """Do the tests see the mutant? The second ones are asked where the first, which the budget is for, do not."""
+    if not tests[0]:
         return "uncovered"
     path = root / mutant.path
     source, times = path.read_text(encoding="utf-8"), path.stat()
     try:
         path.write_text(mutant.code, encoding="utf-8")
-        return outcome(root, tests, cpu_seconds)
+        found = outcome(root, tests[0], 3 * budget + 20)
+        if found == "survived" and tests[1]:
+            found = outcome(root, tests[1], 30 * budget + 20)
+        return found
     finally:
         path.write_text(source, encoding="utf-8")
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
