@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import shutil
 import sys
 import tempfile
@@ -96,17 +97,19 @@ def _copy(root: Path) -> None:
 
 
 def _mutants(root: Path, packages: list[str], number: int, seed: int) -> list[Mutant]:
-    """The sample, shared between the packages by their lines."""
+    """The sample, shared between the packages by their lines, in an order that mixes them."""
     lines = {
         package: sum(path.read_text(encoding="utf-8").count("\n") for path in modules(root, package))
         for package in packages
     }
     total = sum(lines.values())
-    return [
+    found = [
         mutant
         for package in packages
         for mutant in sample(root, package, round(number * lines[package] / total), seed)
     ]
+    random.Random(seed).shuffle(found)
+    return found
 
 
 def _table(rows: Counter[tuple[str, str]], packages: list[str]) -> str:
