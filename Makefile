@@ -8,13 +8,17 @@ MODEL ?= model_specs/gpt2_345m.yaml
 TESTS ?= tests
 DEVICE ?= cuda
 MINUTES ?= 10
+CASES ?= 100
+MUTANTS ?= 300
+PACKAGES ?= cost,plan,emit,search
+SEED ?= 1
 JOBS ?= auto
 
 # Pinned to what the launch files were checked against; torch comes first, so that deepspeed does not choose it.
 TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
-.PHONY: help demo test test-slow check lint format docs docs-check accuracy rehearse bench-search measure-device clean
+.PHONY: help demo test test-slow fuzz mutation check lint format docs docs-check accuracy rehearse bench-search measure-device clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +32,14 @@ test: $(VENV)/test.stamp  ## all tests but the slow ones
 
 test-slow: $(VENV)/test.stamp  ## the slow tests: real training runs, large searches
 	$(BIN)/python -m pytest -m slow $(TESTS)
+
+fuzz: $(VENV)/test.stamp  ## random clusters and damaged inputs: CASES=100 SEED=1
+	@status=0; for kind in inputs semantics; do \
+		$(BIN)/python -m tests.fuzz.$$kind --cases $(CASES) --seed $(SEED) || status=1; \
+	done; exit $$status
+
+mutation: $(VENV)/mutation.stamp  ## small changes of the code that no test sees, a sample: MUTANTS=300 SEED=1
+	$(BIN)/python -m tests.mutation --mutants $(MUTANTS) --seed $(SEED) --packages $(PACKAGES)
 
 check: lint test  ## everything that must hold before a change goes in
 
@@ -80,4 +92,8 @@ $(VENV)/torch.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(VENV)/base.stamp $(VENV)/torch.stamp
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/mutation.stamp: $(VENV)/test.stamp
+	$(PIP) --editable '.[dev,mutation]'
 	@touch $@

@@ -277,6 +277,14 @@ def test_key_value_heads_and_tensor_parallelism() -> None:
     wide = MODEL.model_copy(update={"heads": 12, "kv_heads": 3})
     assert paths(plan(stage(0, 8, group(tp=2))), wide) == ["stages.0.replicas.0.tp"]
     assert paths(plan(stage(0, 8, group(tp=4, count=1, share=32)))) == []
+    four = MODEL.model_copy(update={"kv_heads": 4})
+    assert paths(plan(stage(0, 8, group(tp=2))), four) == []
+    assert paths(plan(stage(0, 8, group(tp=4, count=1, share=32))), four) == []
+    one = MODEL.model_copy(update={"kv_heads": 1})
+    assert paths(plan(stage(0, 8, group(tp=4, count=1, share=32))), one) == []
+    assert paths(plan(stage(0, 8, group(tp=4, count=1, share=32)), target="torch"), one) == [
+        "stages.0.replicas.0.tp"
+    ]
 
 
 def test_a_precision_that_a_device_lacks() -> None:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from planner.spec.cluster import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec
-from planner.topology import Topology
+from planner.spec.cluster import (
+    ClusterSpec,
+    FabricLinkSpec,
+    FabricSpec,
+    HostSpec,
+    IntraNodeSpec,
+    NicSpec,
+)
+from planner.topology import Topology, sockets_only
 from tests.clusters import cluster, pool
 
 
@@ -110,3 +117,87 @@ def test_of_equal_networks_the_one_that_loses_less(names: tuple[str, str]) -> No
         update={"pools": (pool("p", nodes=2).model_copy(update={"nics": nics}),), "fabrics": kinds}
     )
     assert Topology(spec).path("p", "p").fabric == fast
+
+
+def test_cards_add_up() -> None:
+    """The widest fabric is that whose cards carry most together, less what its switches lose."""
+    nics = (
+        NicSpec(fabric="ib", bandwidth_gbps=100, count=4),
+        NicSpec(fabric="roce", bandwidth_gbps=200, count=1),
+        NicSpec(fabric="roce", bandwidth_gbps=100, count=1),
+    )
+    spec = cluster(pool("p", nodes=2).model_copy(update={"nics": nics}))
+    found = Topology(spec)
+    path = found.path("p", "p")
+    assert (path.fabric, path.bytes_per_second, path.first_cards, path.last_cards) == ("ib", 50e9, 4, 4)
+    assert found.widest_fabric("p") == "ib"
+    assert found.node_bytes_per_second("p") == 50e9
+    assert (found.cards("p", "roce"), found.cards("p", "eth")) == (2, 0)
+    slow = FabricSpec(kind="infiniband", latency_us=5, oversubscription=2)
+    crowded = Topology(spec.model_copy(update={"fabrics": {**spec.fabrics, "ib": slow}}))
+    assert crowded.widest_fabric("p") == "roce"
+    assert crowded.node_bytes_per_second("p") == 37.5e9
+    assert crowded.path("p", "p").fabric == "roce"
+
+
+def test_each_end_has_its_own_cards() -> None:
+    """Eight cards of 200 Gbit/s here, one of 100 there: the narrower end decides."""
+    ends = cluster(pool("a"), pool("b", gbps=100, nics=1))
+    path = Topology(ends).path("a", "b")
+    assert (path.first_bytes_per_second, path.last_bytes_per_second) == (200e9, 12.5e9)
+    assert (path.first_cards, path.last_cards) == (8, 1)
+    assert path.bytes_per_second == 12.5e9
+    assert path.shared_bytes_per_second == float("inf")
+    assert path.latency_seconds == pytest.approx(5e-6)
+
+
+def test_of_two_links_the_wider() -> None:
+    """In either order of the file, with its own latency."""
+    links = (
+        FabricLinkSpec(between=("ib", "roce"), bandwidth_gbps=400, latency_us=500),
+        FabricLinkSpec(between=("roce", "ib"), bandwidth_gbps=100, latency_us=1),
+    )
+    for order in (links, links[::-1]):
+        path = Topology(two_fabrics(*order)).path("a", "b")
+        assert (path.bytes_per_second, path.latency_seconds) == (50e9, pytest.approx(510e-6))
+
+
+def test_rdma_and_sockets() -> None:
+    """Pools on one RDMA fabric need no sockets; a pool of Ethernet, or a link over it, does."""
+    on_ib, too, lan = pool("a", nodes=2), pool("b"), pool("c", fabric="eth", nodes=2)
+    found = Topology(cluster(on_ib, too, lan))
+    assert not found.needs_sockets(["a", "b"])
+    assert not found.needs_sockets(["b"])
+    assert found.needs_sockets(["c"])
+    assert found.needs_sockets(["a", "c"])
+    assert found.islands() == (("a", "b"),)
+    only = sockets_only(two_fabrics(FabricLinkSpec(between=("ib", "roce"), bandwidth_gbps=400, latency_us=5)))
+    assert set(only.fabrics) == {"eth"}
+    assert [[nic.fabric for nic in item.nics] for item in only.pools] == [["eth"], ["eth"]]
+    assert only.links == ()
+
+
+def test_slow_links_cut_the_cluster() -> None:
+    """A link below half of the widest network inside a pool; at half it is not slow."""
+    inside = {"nodes": 2, "gbps": 100, "nics": 1}
+    for gbps, parts in ((49, (("a", "b"), ("c",))), (50, ())):
+        link = FabricLinkSpec(between=("ib", "roce"), bandwidth_gbps=gbps, latency_us=5)
+        pools = (pool("a", **inside), pool("b", **inside), pool("c", fabric="roce", **inside))  # type: ignore[arg-type]
+        found = Topology(cluster(*pools, links=(link,)))
+        assert found.joined_slowly(("a", "b", "c")) == parts
+
+
+def test_what_a_kind_says() -> None:
+    """Numbers of the file in SI units, of the pool and of the device."""
+    spec = pool("m", nodes=3).model_copy(
+        update={
+            "intra_node": IntraNodeSpec(bandwidth_gBps=31.5, latency_us=5.7, shared=True),
+            "reserve_gib": 3,
+        }
+    )
+    (kind,) = Topology(cluster(spec)).kinds
+    assert (kind.nodes, kind.per_node, kind.devices, kind.replicas(3)) == (3, 8, 24, 6)
+    assert (kind.memory_bytes, kind.reserve_bytes) == (80 * 2**30, 3 * 2**30)
+    assert (kind.memory_bytes_per_second, kind.peak_flops["fp16"]) == (2039e9, 312e12)
+    assert (kind.intra_bytes_per_second, kind.intra_latency_seconds) == (31.5e9, pytest.approx(5.7e-6))
+    assert kind.intra_shared

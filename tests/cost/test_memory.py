@@ -215,3 +215,120 @@ def test_a_larger_micro_batch_needs_more(size: int, recompute: Recompute, zero: 
     assert large.activations_bytes > small.activations_bytes
     assert large.logits_bytes > small.logits_bytes
     assert large.optimizer_bytes == small.optimizer_bytes
+
+
+def test_bytes_of_the_logits() -> None:
+    """In the working format and in fp32, one for each token and word of the vocabulary; only where the head is."""
+    tokens, words = 3 * 1024, 51200
+    for precision, size in (("fp16", 2), ("bf16", 2), ("fp32", 4)):
+        model = gpt(precision=precision, vocab=words)
+        load = replace(LOAD, micro_batch=3)
+        assert memory(model, KIND, ASSUMED_STACK, load).logits_bytes == (size + 4) * tokens * words
+        split = memory(model, KIND, ASSUMED_STACK, replace(load, tp=4)).logits_bytes
+        assert split == (size + 4) * tokens * words / 4
+        assert memory(model, KIND, ASSUMED_STACK, replace(load, last=False)).logits_bytes == 0
+
+
+def test_grouped_queries_keep_fewer_keys_and_values() -> None:
+    """Two bytes for each element of queries, output, keys and values: 2 d (2 a + 2 k) a token, d wide heads."""
+    many, few = gpt(), gpt().model_copy(update={"kv_heads": 2})
+    saved = kept() - activation_bytes_per_layer(
+        few, tp=1, micro_batch=1, recompute="none", sequence_parallel=False
+    )
+    assert many.kv_heads == 16
+    assert saved == pytest.approx(1024 * 2 * 128 * 2 * (16 - 2))
+
+
+def test_a_gated_mlp_keeps_a_third_matrix() -> None:
+    """SwiGLU: gate, up and their product in place of one input of the activation and one output; no dropout."""
+    plain = gpt(dropout=False)
+    gated = plain.model_copy(update={"gated_mlp": True})
+    found = [
+        activation_bytes_per_layer(model, tp=tp, micro_batch=2, recompute="none", sequence_parallel=False)
+        for model in (plain, gated)
+        for tp in (1, 4)
+    ]
+    assert found[2] - found[0] == 2 * 1024 * 2 * 8192
+    assert found[3] - found[1] == 2 * 1024 * 2 * 8192 / 4
+
+
+def test_tensor_parallelism_divides_the_parameters() -> None:
+    """Layers and embeddings alike, ends included."""
+    model = gpt()
+    for first, last in ((True, True), (True, False), (False, True), (False, False)):
+        whole = parameters_of(model, layers=12, first=first, last=last, tp=1)
+        assert parameters_of(model, layers=12, first=first, last=last, tp=4) == whole / 4
+    inner = parameters_of(model, layers=12, first=False, last=False, tp=1)
+    assert inner == 12 * model.layer_parameters
+    untied = model.model_copy(update={"tied_embeddings": False})
+    ends = parameters_of(untied, layers=12, first=False, last=True, tp=1) - inner
+    assert ends == untied.head_parameters
+
+
+def test_embeddings_are_alive_with_the_micro_batches() -> None:
+    """Only on the first stage: one output of the embedding for each micro-batch in flight."""
+    model = gpt()
+    load = replace(LOAD, layers=6, layers_in_flight=18.0, micro_batch=2)
+    output = 2 * (2 * 1024) * 2048
+    for tp, split in ((1, False), (4, False), (4, True)):
+        one = replace(load, tp=tp, sequence_parallel=split)
+        first = memory(model, KIND, ASSUMED_STACK, one).activations_bytes
+        inner = memory(model, KIND, ASSUMED_STACK, replace(one, first=False)).activations_bytes
+        assert first - inner == pytest.approx(3 * output / (tp if split else 1))
+
+
+def test_recomputation_works_on_one_layer_at_a_time() -> None:
+    """Checkpoints of all layers in flight, and everything of the layer that is computed again."""
+    model = gpt(attention="unfused")
+    load = replace(LOAD, first=False, recompute="full")
+    found = memory(model, KIND, ASSUMED_STACK, load).activations_bytes
+    assert found == pytest.approx(24 * kept("full", attention="unfused") + kept(attention="unfused"))
+
+
+BUCKET = 2e8
+"""Elements of a DeepSpeed bucket."""
+
+
+@pytest.mark.parametrize(
+    ("zero", "expected"), [(0, 2 * BUCKET), (1, 4 * BUCKET), (2, 4 * BUCKET), (3, 2 * BUCKET)]
+)
+def test_buckets(zero: int, expected: float) -> None:
+    """One where gradients are reduced, two where one fills while the other travels; none on one device."""
+    model = gpt(layers=96, hidden=4096, heads=32)
+    load = replace(LOAD, layers=96, zero=zero, gradient_bytes=4, first=False, last=False)
+    layers_ahead = 2 * 2 * 2 * model.layer_parameters if zero == 3 else 0
+    found = memory(model, KIND, ASSUMED_STACK, load).buffers_bytes
+    assert found == pytest.approx(expected + layers_ahead)
+    assert memory(model, KIND, ASSUMED_STACK, replace(load, dp=1)).buffers_bytes == 0
+    small = gpt(layers=1, hidden=64, heads=1)
+    few = replace(load, layers=1, zero=0)
+    assert memory(small, KIND, ASSUMED_STACK, few).buffers_bytes == 2 * small.layer_parameters
+
+
+def test_zero_3_gathers_the_embedding_where_it_is_largest() -> None:
+    """Two layers ahead, or the embedding on an end of the pipeline."""
+    model = gpt(layers=4, hidden=512, heads=8, vocab=500_000)
+    load = replace(LOAD, layers=4, zero=3, gradient_bytes=4, tp=2)
+    ends = (
+        memory(model, KIND, ASSUMED_STACK, replace(load, first=first, last=last))
+        for first, last in ((True, False), (False, True), (False, False))
+    )
+    first, last, inner = (found.buffers_bytes for found in ends)
+    layers = 2.0 * 2 * 2 * model.layer_parameters / 2
+    table = 2.0 * 2 * model.embedding_parameters / 2
+    bucket = 2 * 4 * model.layer_parameters / 2
+    assert inner == pytest.approx(bucket + layers)
+    assert first == pytest.approx(2 * parameters_of(model, layers=4, first=True, last=False, tp=2) + table)
+    assert last == pytest.approx(2 * parameters_of(model, layers=4, first=False, last=True, tp=2) + table)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "precision", "size"),
+    [("adamw", "fp16", 12), ("sgd", "fp16", 8), ("adamw", "fp32", 8), ("sgd", "fp32", 4)],
+)
+def test_states_of_the_optimizers(optimizer: str, precision: str, size: int) -> None:
+    """Moments, and a copy in fp32 where the working format is another."""
+    model = gpt(optimizer=optimizer, precision=precision)
+    parameters = parameters_of(model, layers=24, first=True, last=True, tp=1)
+    assert memory(model, KIND, ASSUMED_STACK, LOAD).optimizer_bytes == size * parameters
+    assert memory(model, KIND, ASSUMED_STACK, replace(LOAD, zero=1)).optimizer_bytes == size * parameters / 8

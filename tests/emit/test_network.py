@@ -74,6 +74,19 @@ def test_fabric_that_most_pools_share_wins() -> None:
     assert job_network(where, start("a")).rdma == {"a": "ib"}
 
 
+def test_the_widest_cards_together_win() -> None:
+    """Four cards of 100 Gbit/s carry more than one of 200, and one of 400 more than three of 100."""
+    for count, expected in ((1, "roce"), (3, "ib"), (4, "ib")):
+        many = nic("ib", gbps=100.0).model_copy(update={"count": count})
+        where = cluster(pool("a", ("A100",), 2, (nic("roce", gbps=200.0), many)), **KINDS)
+        assert job_network(where, start("a", "a")).rdma == {"a": expected}
+    wide = nic("eth", "ens1", gbps=25.0).model_copy(update={"count": 4})
+    two = cluster(pool("a", ("A100",), 2, (nic("lan", "ens9", gbps=40.0), wide)), **KINDS, lan="ethernet")
+    found = job_network(two, start("a", "a")).sockets["a"]
+    assert found is not None
+    assert found.fabric == "eth"
+
+
 def test_unknown_names_are_left_to_fill_in() -> None:
     """Without names in the cluster file nothing is guessed."""
     where = cluster(pool("a", ("A100",), 2, (nic("ib"), nic("eth"))), **KINDS)
