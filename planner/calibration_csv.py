@@ -6,11 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from planner.calibration import LayerPoint, LinkPoint
 from planner.calibration_points import LAYER_KEYS, LINK_KEYS, lonely, repeated
@@ -24,7 +24,13 @@ IGNORED = "reference"
 """A column for readers."""
 _TEXTS = ("gpu", "model", "link", "operation")
 
+BATCH = 1000
+"""Rows that are checked at once."""
+
 Record = type[LayerRecord] | type[LinkPointRecord]
+Row = tuple[int, dict[str, Any]]
+"""Line, and values by column; an empty cell is an absent one."""
+P = TypeVar("P", LayerPoint, LinkPoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,50 +41,62 @@ class _Table:
     first: int
     """Line of the names of the columns."""
     columns: list[str]
-    rows: list[tuple[int, list[str]]]
+    rows: list[Row]
+    widths: dict[int, int]
+    """Cells by line, of the rows that have not as many as there are columns."""
 
     def problem(self, line: int | None, column: str, what: str, hint: str | None = None) -> Problem:
         return Problem(file=self.file, line=line, key=column, what=what, hint=hint)
 
-    def values(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(line, values by column) of every row; an empty cell is an absent one."""
-        for line, cells in self.rows:
-            known = zip(self.columns, cells, strict=False)
-            yield line, {key: _value(key, cell) for key, cell in known if cell and key != IGNORED}
-
 
 def import_layers_csv(path: Path) -> tuple[LayerPoint, ...]:
     """The layer points of a table; raises SpecError with every problem of the file."""
-    found = _records(path, LayerRecord, LAYER_KEYS)
-    return tuple(LayerPoint(**record.model_dump()) for record in found)
+    return tuple(_points(path, LayerRecord, LayerPoint, LAYER_KEYS))
 
 
 def import_links_csv(path: Path) -> tuple[LinkPoint, ...]:
     """The link points of a table; raises SpecError with every problem of the file."""
-    found = _records(path, LinkPointRecord, LINK_KEYS)
-    return tuple(LinkPoint(**record.model_dump()) for record in found)
+    return tuple(_points(path, LinkPointRecord, LinkPoint, LINK_KEYS))
 
 
-def _records(path: Path, model: Record, keys: tuple[str, ...]) -> list[LayerRecord | LinkPointRecord]:
+def _points(path: Path, model: Record, point: type[P], keys: tuple[str, ...]) -> list[P]:
+    """The point of each row; the records that check them are let go batch by batch."""
     table = _read(path)
     fail_on(_heading_problems(table, model))
-    rows = list(table.values())
-    fail_on([*_row_problems(table, rows, model), *_conflicts(table, rows, keys)])
-    return [model.model_validate_json(json.dumps(row)) for _, row in rows]
+    batch = TypeAdapter(list[model])  # type: ignore[valid-type]
+    points: list[P] = []
+    doubtful: list[Row] = []
+    for start in range(0, len(table.rows), BATCH):
+        rows = table.rows[start : start + BATCH]
+        try:
+            records = batch.validate_json(json.dumps([values for _, values in rows]))
+            points += [point(**vars(record)) for record in records]
+        except ValidationError:
+            doubtful += rows
+    fail_on([*_row_problems(table, doubtful, model), *_conflicts(table, keys)])
+    return points
 
 
 def _read(path: Path) -> _Table:
     reader = csv.reader(io.StringIO(read_text(path, "CSV"), newline=""), skipinitialspace=True)
-    lines = []
+    table = _Table(str(path), 1, [], [], {})
     try:
         for cells in reader:
-            lines.append((reader.line_num, [cell.strip() for cell in cells]))
+            cells = [cell.strip() for cell in cells]
+            if not any(cells):
+                continue
+            if not table.columns:
+                table = replace(table, first=reader.line_num, columns=cells)
+                continue
+            known = zip(table.columns, cells, strict=False)
+            values = {key: _value(key, cell) for key, cell in known if cell and key != IGNORED}
+            table.rows.append((reader.line_num, values))
+            if len(cells) != len(table.columns):
+                table.widths[reader.line_num] = len(cells)
     except csv.Error as error:
         what = f"not CSV: {error}"
         fail_on([Problem(file=str(path), line=reader.line_num, key="", what=what)])
-    filled = [(line, cells) for line, cells in lines if any(cells)]
-    first, columns = filled[0] if filled else (1, [])
-    return _Table(str(path), first, columns, filled[1:])
+    return table
 
 
 def _heading_problems(table: _Table, model: Record) -> Iterator[Problem]:
@@ -100,16 +118,15 @@ def _heading_problems(table: _Table, model: Record) -> Iterator[Problem]:
         yield table.problem(table.first, "", "has no rows below its first line")
 
 
-def _row_problems(table: _Table, rows: list[tuple[int, dict[str, Any]]], model: Record) -> list[Problem]:
+def _row_problems(table: _Table, doubtful: list[Row], model: Record) -> list[Problem]:
     """Rows of another width, and cells that are not what their column wants."""
     width = len(table.columns)
-    wrong = {line: len(cells) for line, cells in table.rows if len(cells) != width}
     found = [
         table.problem(line, "", f"expected {width} cells, got {cells}", "put quotes around commas")
-        for line, cells in wrong.items()
+        for line, cells in table.widths.items()
     ]
-    for line, row in rows:
-        found += [] if line in wrong else _cell_problems(table, line, row, model)
+    for line, row in doubtful:
+        found += [] if line in table.widths else _cell_problems(table, line, row, model)
         if len(found) > MOST_PROBLEMS:
             break
     return found
@@ -126,14 +143,12 @@ def _cell_problems(table: _Table, line: int, row: dict[str, Any], model: Record)
     return []
 
 
-def _conflicts(
-    table: _Table, rows: list[tuple[int, dict[str, Any]]], keys: tuple[str, ...]
-) -> Iterator[Problem]:
-    for line, before in repeated(rows, keys):
+def _conflicts(table: _Table, keys: tuple[str, ...]) -> Iterator[Problem]:
+    for line, before in repeated(table.rows, keys):
         what = f"the same {', '.join(keys)} as line {before}"
         yield table.problem(line, keys[-1], what, "remove one of the two")
     if keys == LINK_KEYS:
-        for line, curve in lonely(rows):
+        for line, curve in lonely(table.rows):
             what = f"the only size of {curve}, expected at least two"
             yield table.problem(line, "size_bytes", what, "measure a second size")
 

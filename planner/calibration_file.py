@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,8 @@ from planner.errors import Problem
 from planner.spec.base import Frozen
 from planner.spec.file_kinds import read_as
 from planner.spec.loose import mappings
-from planner.spec.yaml_file import Document, fail_on
+from planner.spec.yaml_file import MOST_BYTES, Document, fail_on
+from planner.spec.yaml_nodes import MOST_NODES
 from planner.whole_file import write_whole
 from planner.yaml_text import dump
 
@@ -56,6 +57,8 @@ _HEADER = """\
 # A calibration of hetplan: constants that were fitted or measured, and measured layers and collectives. Whatever
 # is absent keeps its assumed value. docs/formats.md says what every key means.
 """
+PART = 1000
+"""Points whose records are checked at once."""
 _LARGEST_EXACT = 2**53
 _KEYS = {
     "residuals": RESIDUAL_KEYS,
@@ -84,11 +87,35 @@ def save_calibration(calibration: Calibration, path: Path) -> None:
     write_whole(text, path, "calibration.yaml")
 
 
+def too_large(calibration: Calibration, path: Path) -> str | None:
+    """Why ``load_calibration`` will refuse the file that was written of a calibration; None when it will not."""
+    size = path.stat().st_size if path.is_file() else 0
+    if size > MOST_BYTES:
+        return f"is {size / 2**20:.1f} MiB, more than the {MOST_BYTES >> 20} MiB that hetplan reads"
+    points = (point for section in _KEYS for point in _points(calibration, section))
+    values = sum(1 + len(point) for point in points)
+    return (
+        f"has {values:,} values, more than the {MOST_NODES:,} that hetplan reads"
+        if values > MOST_NODES
+        else None
+    )
+
+
 def to_text(calibration: Calibration) -> str:
     """The file's content; raises ValueError for numbers that ``load_calibration`` refuses."""
     data = _data(calibration)
-    CalibrationRecord.model_validate_json(json.dumps(data))
+    for part in _in_parts(data):
+        CalibrationRecord.model_validate_json(json.dumps(part))
     return _HEADER + dump(data)
+
+
+def _in_parts(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The file without its lists, then each list in pieces, so that the records need little memory."""
+    yield {key: value for key, value in data.items() if key not in _KEYS}
+    for section in _KEYS:
+        items = data.get(section, [])
+        for start in range(0, len(items), PART):
+            yield {"format": FORMAT, section: items[start : start + PART]}
 
 
 @cache
@@ -210,7 +237,7 @@ def _data(calibration: Calibration) -> dict[str, Any]:
             for name, part in parts.items()
         }
     for section in _KEYS:
-        data[section] = [_point(point) for point in getattr(calibration, section)]
+        data[section] = list(_points(calibration, section))
     return {"format": FORMAT, **{key: value for key, value in data.items() if value}}
 
 
@@ -221,12 +248,17 @@ def _constant(value: float, known: Constant | None) -> dict[str, Any]:
     return entry | ({"source": known.source} if known is not None and known.source else {})
 
 
-def _point(point: Any) -> dict[str, Any]:
-    return {
-        key: _number(value)
-        for key, value in asdict(point).items()
-        if value is not None and value is not False and (key, value) != ("source", "")
-    }
+def _points(calibration: Calibration, section: str) -> Iterator[dict[str, Any]]:
+    """The entries of a section, absent what is empty."""
+    points = getattr(calibration, section)
+    names = [field.name for field in fields(points[0])] if points else []
+    for point in points:
+        values = ((name, getattr(point, name)) for name in names)
+        yield {
+            key: _number(value)
+            for key, value in values
+            if value is not None and value is not False and (key, value) != ("source", "")
+        }
 
 
 def _number(value: Any) -> Any:

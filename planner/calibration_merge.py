@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from planner.calibration import (
@@ -27,11 +28,13 @@ Section = tuple[str, dict[str, Any], Any]
 """Name, parts by their names, defaults of a part."""
 
 
+@lru_cache(maxsize=10_000)
 def name_key(name: str) -> str:
     """The part of a GPU's or a model's name that counts: ``OPT_350M`` is ``opt-350m``."""
     return name.lower().replace("-", "").replace("_", "")
 
 
+@lru_cache(maxsize=10_000)
 def link_name_key(name: str) -> str:
     """The part of a link's name that counts: a GPU's name as elsewhere, fabrics as written, from either end."""
     kind, colon, gpu = name.partition(":")

@@ -39,10 +39,10 @@ def lonely(rows: Iterable[Row]) -> Iterator[tuple[int, str]]:
 
 def _key(row: Mapping[str, Any], keys: tuple[str, ...]) -> Hashable | None:
     """The values of the keys, None when one cannot be read."""
-    values = [row.get(key) for key in keys]
-    if not all(isinstance(value, str | int | float) for value in values):
-        return None
-    return tuple(
-        _NORMAL[key](value) if key in _NORMAL and isinstance(value, str) else value
-        for key, value in zip(keys, values, strict=True)
-    )
+    found: list[Hashable] = []
+    for key in keys:
+        value = row.get(key)
+        if not isinstance(value, str | int | float):
+            return None
+        found.append(_NORMAL[key](value) if key in _NORMAL and isinstance(value, str) else value)
+    return tuple(found)

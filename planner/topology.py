@@ -6,17 +6,17 @@ links. Two nodes talk along the widest path; pools never forward traffic for oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, combinations_with_replacement, pairwise
 
 import networkx as nx
 
+from planner.routes import SLOWER, Chain, End, Routes, ends_of
 from planner.spec.cluster import ClusterSpec, HostSpec, PoolSpec
 from planner.units import (
     bytes_from_gib,
-    bytes_per_second_from_gbps,
     bytes_per_second_from_gigabytes,
     flops_from_tflops,
     seconds_from_us,
@@ -111,8 +111,6 @@ class Path:
         return bool(self.fabric)
 
 
-_SLOWER = ("infiniband", "roce", "ethernet")
-
 NO_PATH = Path(
     fabric="",
     first_bytes_per_second=0.0,
@@ -127,10 +125,11 @@ NO_PATH = Path(
 )
 
 
-def _preference(path: Path) -> tuple[float, float, float, int, str]:
+def _preference(path: Path) -> tuple[float, float, float, int, int, str]:
     """Wider is better; of equal ones the network that loses less of it: RDMA, few cards. Names decide last."""
-    cards, slower = path.first_cards + path.last_cards, _SLOWER.index(path.kind)
-    return path.bytes_per_second, -slower, -path.latency_seconds, -cards, path.fabric
+    cards, slower = path.first_cards + path.last_cards, SLOWER.index(path.kind)
+    latency = round(path.latency_seconds, 12)  # sums in another order are equal
+    return path.bytes_per_second, -slower, -latency, -cards, -path.fabric.count("+"), path.fabric
 
 
 SLOW = 0.5
@@ -156,24 +155,13 @@ class Topology:
         self.cluster = cluster
         self._pools = {pool.name: pool for pool in cluster.pools}
         self._paths: dict[tuple[str, str], Path] = {}
+        self._routes = Routes(cluster)
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """Every kind of device, in the order of the pools and of their devices."""
         keys = ((pool, gpu) for pool in self.cluster.pools for gpu in dict.fromkeys(pool.devices))
         return tuple(self._kind(*key) for key in keys)
-
-    @cached_property
-    def graph(self) -> nx.Graph[tuple[str, str]]:
-        """Fabrics and the links that join them, with bandwidth and latency on the edges."""
-        graph: nx.Graph[tuple[str, str]] = nx.Graph()
-        graph.add_nodes_from(("fabric", name) for name in self.cluster.fabrics)
-        for link in self.cluster.links:
-            first, last = (("fabric", name) for name in link.between)
-            rate = bytes_per_second_from_gbps(link.bandwidth_gbps)
-            if not graph.has_edge(first, last) or graph.edges[first, last]["rate"] < rate:
-                graph.add_edge(first, last, rate=rate, latency=seconds_from_us(link.latency_us))
-        return graph
 
     def kind(self, pool: str, gpu: str) -> Kind:
         """The kind with this pool and GPU name; KeyError when the cluster has none."""
@@ -185,9 +173,11 @@ class Topology:
 
     def path(self, first: str, last: str) -> Path:
         """The widest path between nodes of two pools; of two different nodes when the pools are the same."""
-        key = (first, last)
+        if first == last and len(self._pools[first].hosts) == 1:
+            return self._inside(self._pools[first])
+        key = self._alike[first], self._alike[last]
         if key not in self._paths:
-            self._paths[key] = self._widest(self._pools[first], self._pools[last])
+            self._paths[key] = self._widest(first, last)
         return self._paths[key]
 
     def on_rdma(self, first: str, last: str) -> bool:
@@ -231,73 +221,66 @@ class Topology:
 
     def node_bytes_per_second(self, pool: str) -> float:
         """What the cards of one node carry on its widest fabric; inside the node where it has none."""
-        spec = self._pools[pool]
-        rates = (
-            self._nic_rate(spec, nic.fabric) / self.cluster.fabrics[nic.fabric].oversubscription
-            for nic in spec.nics
-        )
-        return max(rates, default=bytes_per_second_from_gigabytes(spec.intra_node.bandwidth_gBps))
+        rates = (end.bytes_per_second for end in self._ends[pool].values())
+        inside = self._pools[pool].intra_node.bandwidth_gBps
+        return max(rates, default=bytes_per_second_from_gigabytes(inside))
 
     def cards(self, pool: str, fabric: str) -> int:
         """Network cards that a node of the pool has on a fabric."""
-        return sum(nic.count for nic in self._pools[pool].nics if nic.fabric == fabric)
+        ends = self._ends[pool]
+        return ends[fabric].cards if fabric in ends else 0
 
     def widest_fabric(self, pool: str) -> str:
         """The fabric that ``node_bytes_per_second`` speaks of; empty without one."""
-        spec = self._pools[pool]
-        rates = {
-            nic.fabric: self._nic_rate(spec, nic.fabric) / self.cluster.fabrics[nic.fabric].oversubscription
-            for nic in spec.nics
+        ends = self._ends[pool]
+        return max(sorted(ends), key=lambda name: ends[name].bytes_per_second, default="")
+
+    def apart(self) -> Iterator[tuple[str, str]]:
+        """Pairs of pools whose nodes cannot talk, in the order of the pools; a pool with itself when its own cannot."""
+        islands = {
+            pool: {self._routes.island(fabric) for fabric in ends} for pool, ends in self._ends.items()
         }
-        return max(sorted(rates), key=lambda name: rates[name], default="")
+        for first, last in combinations_with_replacement(self._pools, 2):
+            one_node = first == last and len(self._pools[first].hosts) == 1
+            if islands[first].isdisjoint(islands[last]) and not one_node:
+                yield first, last
 
-    def link_matrix(self) -> tuple[tuple[str, ...], tuple[tuple[Path, ...], ...]]:
-        """Pool names in file order and the path between each two, [pool][pool]."""
-        names = tuple(pool.name for pool in self.cluster.pools)
-        return names, tuple(tuple(self.path(first, last) for last in names) for first in names)
-
-    def _widest(self, first: PoolSpec, last: PoolSpec) -> Path:
-        if first.name == last.name and len(first.hosts) == 1:
-            return self._inside(first)
-        candidates = [
-            self._route(first, last, [name for _, name in route])
-            for start in {nic.fabric for nic in first.nics}
-            for end in {nic.fabric for nic in last.nics}
-            for route in self._routes(start, end)
-        ]
+    def _widest(self, first: str, last: str) -> Path:
+        """The best path between two nodes by their cards."""
+        chains = (
+            self._routes.best(start, end, min(near.bytes_per_second, far.bytes_per_second))
+            for start, near in self._ends[first].items()
+            for end, far in self._ends[last].items()
+        )
+        candidates = [self._path(first, last, chain) for chain in chains if chain is not None]
         return max(candidates, key=_preference, default=NO_PATH)
 
-    def _routes(self, start: str, end: str) -> list[list[tuple[str, str]]]:
-        if start == end:
-            return [[("fabric", start)]]
-        return list(nx.all_simple_paths(self.graph, ("fabric", start), ("fabric", end)))
+    @cached_property
+    def _ends(self) -> dict[str, dict[str, End]]:
+        return ends_of(self.cluster)
 
-    def _route(self, first: PoolSpec, last: PoolSpec, fabrics: list[str]) -> Path:
-        edges = [self.graph.edges[("fabric", a), ("fabric", b)] for a, b in pairwise(fabrics)]
-        specs = [self.cluster.fabrics[name] for name in fabrics]
+    @cached_property
+    def _alike(self) -> dict[str, str]:
+        """Pool -> the first pool with the same cards and families, whose nodes reach others in the same way."""
+        first: dict[frozenset[tuple[str, End]], str] = {}
+        return {pool: first.setdefault(frozenset(ends.items()), pool) for pool, ends in self._ends.items()}
+
+    def _path(self, first: str, last: str, chain: Chain) -> Path:
+        near, far = self._ends[first][chain[0]], self._ends[last][chain[-1]]
+        hops = [self._routes.hop(a, b) for a, b in pairwise(chain)]
+        specs = [self.cluster.fabrics[name] for name in chain]
         return Path(
-            fabric="+".join(fabrics),
-            first_bytes_per_second=self._nic_rate(first, fabrics[0]) / specs[0].oversubscription,
-            last_bytes_per_second=self._nic_rate(last, fabrics[-1]) / specs[-1].oversubscription,
-            shared_bytes_per_second=min((edge["rate"] for edge in edges), default=float("inf")),
+            fabric="+".join(chain),
+            first_bytes_per_second=near.bytes_per_second,
+            last_bytes_per_second=far.bytes_per_second,
+            shared_bytes_per_second=min((hop.bytes_per_second for hop in hops), default=float("inf")),
             latency_seconds=sum(seconds_from_us(spec.latency_us) for spec in specs)
-            + sum(edge["latency"] for edge in edges),
-            kind=max((spec.kind for spec in specs), key=_SLOWER.index),
-            first_cards=self.cards(first.name, fabrics[0]),
-            last_cards=self.cards(last.name, fabrics[-1]),
-            first_families=self._families(first),
-            last_families=self._families(last),
-        )
-
-    def _families(self, pool: PoolSpec) -> tuple[str, ...]:
-        return tuple(sorted({self.cluster.gpus[name].family for name in pool.devices}))
-
-    @staticmethod
-    def _nic_rate(pool: PoolSpec, fabric: str) -> float:
-        return sum(
-            bytes_per_second_from_gbps(nic.bandwidth_gbps) * nic.count
-            for nic in pool.nics
-            if nic.fabric == fabric
+            + sum(seconds_from_us(hop.latency_us) for hop in hops),
+            kind=max((spec.kind for spec in specs), key=SLOWER.index),
+            first_cards=near.cards,
+            last_cards=far.cards,
+            first_families=near.families,
+            last_families=far.families,
         )
 
     @staticmethod

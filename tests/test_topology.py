@@ -82,13 +82,6 @@ def test_links_chain() -> None:
     assert path.latency_seconds == pytest.approx(3.01e-3)
 
 
-def test_the_link_matrix_is_square_and_symmetric() -> None:
-    """In the order of the file."""
-    names, matrix = Topology(two_fabrics()).link_matrix()
-    assert names == ("a", "b")
-    assert matrix[0][1].fabric == matrix[1][0].fabric
-
-
 def test_hosts_are_shared_by_their_devices() -> None:
     """Links, NVMe, memory and processors of a node, over all its devices of any kind."""
     host = HostSpec(link_gBps=12, all_links_gBps=48, memory_gib=1600, nvme_gBps=24, adam_billion_per_s=4)

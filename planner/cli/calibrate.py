@@ -10,7 +10,7 @@ import typer
 
 from planner.cli.files import require_writable
 from planner.cli.options import AsJson
-from planner.cli.output import show, show_document, typed
+from planner.cli.output import show, show_document, typed, warn
 from planner.errors import OutputError, Problem, SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -46,10 +46,18 @@ def import_tables(
         raise UsageError("calibrate import: expected --layers FILE, --links FILE, or both")
     require_new(output, force)
     found = _imported(layers, links)
-    from planner.calibration_file import save_calibration
+    save_readable(found, output)
+    _tell(found, output, as_json)
+
+
+def save_readable(found: Calibration, output: Path) -> None:
+    """Write the calibration file, and warn when it is larger than what other commands read."""
+    from planner.calibration_file import save_calibration, too_large
 
     save_calibration(found, output)
-    _tell(found, output, as_json)
+    problem = too_large(found, output)
+    if problem is not None:
+        warn(f"{output}: {problem}: leave out what you do not plan with")
 
 
 def require_new(output: Path, force: bool) -> None:
@@ -90,12 +98,13 @@ def _table(
 
 def _tell(found: Calibration, output: Path, as_json: bool) -> None:
     """What was written, a line for each curve."""
-    from planner.report.calibrated import calibrated_section
-    from planner.report.document import calibrate_document
-
     if as_json:
+        from planner.report.document import calibrate_document
+
         show_document(calibrate_document(found, output))
         return
+    from planner.report.calibrated import calibrated_section
+
     show(
         calibrated_section(found, output),
         then=typed("hetplan", "search", "CLUSTER", "MODEL", "--calibration", output),

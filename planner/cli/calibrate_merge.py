@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.calibrate import Force, require_new
+from planner.cli.calibrate import Force, require_new, save_readable
 from planner.cli.options import AsJson
 from planner.cli.output import show, show_document, typed, warn
 from planner.errors import Problem, SpecError, UsageError
@@ -32,9 +32,7 @@ def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: A
         raise UsageError("calibrate merge: expected two calibration files at least")
     require_new(output, force)
     found = _merged(inputs, _read(inputs))
-    from planner.calibration_file import save_calibration
-
-    save_calibration(found, output)
+    save_readable(found, output)
     if as_json:
         from planner.report.document import calibrate_document
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from planner.spec.cluster import ClusterSpec
     from planner.spec.model import ModelSpec
+    from planner.topology import Topology
 
 OptionalModel = Annotated[
     Path | None, typer.Argument(metavar="[MODEL]", help="Model file (YAML, or a Hugging Face config.json).")
@@ -27,14 +28,17 @@ def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = F
 
     Prints totals, number formats and the links between pools; searches nothing.
     """
+    from planner.topology import Topology
+
     found_cluster, found_model = _read(cluster, model)
-    warnings = _warnings(found_cluster, found_model)
+    topology = Topology(found_cluster)
+    warnings = _warnings(topology, found_model)
     if as_json:
         from planner.report.document import check_document
 
-        show_document(check_document(found_cluster, found_model, warnings))
+        show_document(check_document(topology, found_model, warnings))
         return
-    show(*_report(found_cluster, found_model, warnings), then=_next(cluster, model))
+    show(*_report(topology, found_model, warnings), then=_next(cluster, model))
 
 
 def _read(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpec | None]:
@@ -45,28 +49,24 @@ def _read(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpec | N
     return load_cluster(cluster), None
 
 
-def _warnings(cluster: ClusterSpec, model: ModelSpec | None) -> list[str]:
+def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
     from planner.report.inventory import precision_warnings
     from planner.report.links import unreachable
-    from planner.topology import Topology
 
-    topology = Topology(cluster)
     lines = precision_warnings(topology.kinds, model) if model is not None else []
-    return [*lines, *unreachable(*topology.link_matrix())]
+    return [*lines, *unreachable(topology)]
 
 
-def _report(cluster: ClusterSpec, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:
+def _report(topology: Topology, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:
     from planner.report.inventory import inventory_section
     from planner.report.layout import warnings_section
     from planner.report.links import links_section
     from planner.report.understood import understood
-    from planner.topology import Topology
 
-    topology = Topology(cluster)
     parts: list[RenderableType] = [
-        understood(cluster, model),
+        understood(topology.cluster, model),
         inventory_section(topology.kinds),
-        links_section(*topology.link_matrix(), cluster),
+        links_section(topology),
     ]
     return [*parts, warnings_section(warnings)] if warnings else parts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from itertools import combinations_with_replacement
 from pathlib import PurePath
 
 from planner.calibration import Calibration
@@ -43,9 +44,21 @@ FORMAT = 1
 """Version of the documents; grows when a key changes its meaning or goes away."""
 
 
+MOST_INDENTED = 10_000
+"""Entries of a list in an indented document."""
+
+
 def text(document: Document) -> str:
-    """A document as JSON; numbers that are infinite or unknown become null."""
-    return json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """A document as JSON; numbers that are infinite or unknown become null.
+
+    A very long one is not indented: that takes ten times as long.
+    """
+    long = any(isinstance(value, list) and len(value) > MOST_INDENTED for value in document.values())
+    indent = None if long else 2
+    try:
+        return json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+    except ValueError:
+        return json.dumps(_finite(document), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _finite(value: Json) -> Json:
@@ -133,21 +146,19 @@ def compare_document(contenders: Sequence[Contender]) -> Document:
     }
 
 
-def check_document(cluster: ClusterSpec, model: ModelSpec | None, warnings: Sequence[str]) -> Document:
+def check_document(topology: Topology, model: ModelSpec | None, warnings: Sequence[str]) -> Document:
     """The answer of ``check``."""
-    topology = Topology(cluster)
-    names, paths = topology.link_matrix()
+    names = [pool.name for pool in topology.cluster.pools]
     return {
         **head("check"),
         "devices": sum(kind.devices for kind in topology.kinds),
         "kinds": [kind_keys(kind) for kind in topology.kinds],
         "links": [
-            path_keys(names[row], names[column], paths[row][column])
-            for row in range(len(names))
-            for column in range(row, len(names))
+            path_keys(first, last, topology.path(first, last))
+            for first, last in combinations_with_replacement(names, 2)
         ],
         "warnings": list(warnings),
-        "understood": understood_keys(cluster, model),
+        "understood": understood_keys(topology.cluster, model),
     }
 
 

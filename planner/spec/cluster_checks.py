@@ -108,7 +108,7 @@ def _taken(document: Document, path: KeyPath, name: str, other: KeyPath) -> Prob
 
 
 def _nics(document: Document) -> Iterator[Problem]:
-    fabrics = keys_of(document.data.get("fabrics"))
+    fabrics = dict.fromkeys(keys_of(document.data.get("fabrics")))
     for index, pool in pools_of(document):
         nics = list(mappings(pool.get("nics")))
         for position, nic in nics:
@@ -132,14 +132,14 @@ def _node_count(pool: dict[str, Any]) -> int:
         return 1
 
 
-def _fabric(document: Document, path: KeyPath, name: object, fabrics: list[str]) -> Iterator[Problem]:
+def _fabric(document: Document, path: KeyPath, name: object, fabrics: dict[str, None]) -> Iterator[Problem]:
     if isinstance(name, str) and name not in fabrics:
-        hint = nearest(name, fabrics) or f"add it to fabrics: {name}: {{kind: infiniband}}"
+        hint = nearest(name, list(fabrics)) or f"add it to fabrics: {name}: {{kind: infiniband}}"
         yield document.problem(path, f'the fabric "{name}" is not defined under fabrics', hint)
 
 
 def _links(document: Document) -> Iterator[Problem]:
-    fabrics = keys_of(document.data.get("fabrics"))
+    fabrics = dict.fromkeys(keys_of(document.data.get("fabrics")))
     for index, link in mappings(document.data.get("links")):
         ends = link.get("between")
         if not isinstance(ends, list):
@@ -173,12 +173,14 @@ def _home(pool: dict[str, Any], island: dict[str, str]) -> set[str]:
 def _islands(document: Document) -> dict[str, str]:
     """Fabric -> a name common to all fabrics that links join with it."""
     island = {name: name for name in keys_of(document.data.get("fabrics"))}
+    members = {name: [name] for name in island}
     for _, link in mappings(document.data.get("links")):
         ends = link.get("between")
         known = (
             [end for end in ends if isinstance(end, str) and end in island] if isinstance(ends, list) else []
         )
-        if len(known) == 2:
-            keep, drop = island[known[0]], island[known[1]]
-            island = {name: keep if home == drop else home for name, home in island.items()}
+        if len(known) == 2 and island[known[0]] != island[known[1]]:
+            keep, drop = sorted((island[end] for end in known), key=lambda name: -len(members[name]))
+            island.update(dict.fromkeys(members[drop], keep))
+            members[keep] += members.pop(drop)
     return island

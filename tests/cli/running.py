@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,3 +111,34 @@ def write_plan(path: Path, first_layers: int = 24, **training: object) -> Path:
     )
     write(PlanFile(plan=scored.plan, cluster=examples.cluster(), model=model, summary=summary), path)
     return path
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a process of its own needed."""
+
+    code: int
+    cpu_seconds: float
+    peak_bytes: int
+    err: str
+
+
+def measured(*command: object) -> Spent:
+    """Run ``python`` with these arguments, answers thrown away; its processor time and its largest memory."""
+    with tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(
+            [sys.executable, *(str(each) for each in command)],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)},
+        )
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        errors.seek(0)
+        text = errors.read().decode()
+    return Spent(child.returncode, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, text)
+
+
+def measured_hetplan(*arguments: object) -> Spent:
+    """The same of the command."""
+    return measured("-c", "from planner.cli.app import main; main()", *arguments)

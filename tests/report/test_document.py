@@ -34,6 +34,7 @@ from planner.report.neighbours import neighbours
 from planner.report.pareto import front_document
 from planner.report.proof import proof_of
 from planner.report.validation_document import validation_document
+from planner.topology import Topology
 from tests.measured import examples as measured
 from tests.report import examples
 from tests.report.test_fitted import CALIBRATION, fitted
@@ -63,7 +64,7 @@ def documents() -> dict[str, Document]:
                 Contender(name="b", scored=None, cluster_devices=16, note="no"),
             ]
         ),
-        "check": check_document(cluster, model, ["a warning"]),
+        "check": check_document(Topology(cluster), model, ["a warning"]),
         "emit": emit_document("megatron", examples_folder(), ["README.md"]),
         "validate": validation_document(validation(*measured.several()), 2),
         "calibrate import": calibrate_document(ASSUMED, examples_folder() / "calibration.yaml"),

@@ -12,7 +12,7 @@ from tests.report.drawing import drawn
 
 def matrix(cluster: ClusterSpec) -> str:
     """The section of a cluster's links."""
-    return drawn(links_section(*Topology(cluster).link_matrix(), cluster))
+    return drawn(links_section(Topology(cluster)))
 
 
 def test_cells_carry_bandwidth_and_path() -> None:
@@ -54,7 +54,7 @@ def test_pools_without_a_path_are_named() -> None:
     """The matrix says so, and so does a warning."""
     cluster = joined().model_copy(update={"links": ()})
     assert "no path" in matrix(cluster)
-    assert unreachable(*Topology(cluster).link_matrix()) == [
+    assert unreachable(Topology(cluster)) == [
         "a100 and v100 share no fabric and no link: no plan can use both in one job"
     ]
 

@@ -1,0 +1,77 @@
+"""The largest files that the documentation allows, in a few seconds and little memory.
+
+Processor time is compared with that of a reference task beside it, so that a slow machine changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+from planner.spec.cluster_checks import MOST_POOLS
+from planner.spec.yaml_file import MOST_BYTES
+from tests.cli.running import Command, measured, measured_hetplan
+
+REFERENCE = """\
+import yaml
+rows = [{"gpu": "A100", "model": f"model-{index}", "tp": 1, "forward_seconds": index / 7} for index in range(12000)]
+yaml.dump({"layers": rows}, Dumper=yaml.SafeDumper)
+"""
+"""About two seconds on a processor of 2023."""
+
+
+def test_the_largest_table_is_imported(tmp_path: Path) -> None:
+    """4 MiB of layers; through the YAML library alone it took ten times the reference and 410 MB."""
+    table, output = tmp_path / "layers.csv", tmp_path / "calibration.yaml"
+    lines = ["gpu,model,tp,micro_batch,forward_seconds,backward_seconds"]
+    size = len(lines[0]) + 1
+    while size < MOST_BYTES - 100:
+        batch = len(lines) % 64 + 1
+        lines.append(f"A100-SXM-80GB,model-{len(lines) // 64},1,{batch},{batch / 1000:g},{batch / 500:g}")
+        size += len(lines[-1]) + 1
+    table.write_text("\n".join(lines) + "\n")
+    spent = measured_hetplan("calibrate", "import", "--layers", table, "-o", output)
+    assert spent.code == 0
+    assert spent.peak_bytes < 300e6
+    assert spent.cpu_seconds < 3 * measured("-c", REFERENCE).cpu_seconds
+    assert output.read_text().count("micro_batch:") == len(lines) - 1
+    assert "MiB, more than the 4 MiB that hetplan reads" in spent.err
+
+
+def many_pools(count: int) -> str:
+    """A cluster of pools on forty fabrics in a chain, half of them on a common Ethernet too."""
+    fabrics = [f"f{index}" for index in range(40)]
+    lines = ["name: big", "fabrics:", "  eth: {kind: ethernet}"]
+    lines += [f"  {name}: {{kind: infiniband}}" for name in fabrics]
+    lines += ["links:"]
+    lines += [
+        f"  - {{between: [{first}, {last}], bandwidth_gbps: 100, latency_us: 10}}"
+        for first, last in pairwise(fabrics)
+    ]
+    lines += ["pools:"]
+    for index in range(count):
+        nics = f"{{fabric: {fabrics[index % 40]}, bandwidth_gbps: {100 + index}}}"
+        nics += ", {fabric: eth, bandwidth_gbps: 25}" if index % 2 else ""
+        shape = "gpu: A100-SXM-80GB, nodes: 2, gpus_per_node: 8, intra_node: nvlink3"
+        lines.append(f"  - {{name: pool-{index}, {shape}, nics: [{nics}]}}")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_most_pools_are_checked(tmp_path: Path) -> None:
+    """A thousand, all unequal: the pairs that the screen shows are priced, not half a million."""
+    path = tmp_path / "cluster.yaml"
+    path.write_text(many_pools(MOST_POOLS))
+    spent = measured_hetplan("check", path)
+    assert (spent.code, spent.err) == (0, "")
+    assert spent.cpu_seconds < 3 * measured("-c", REFERENCE).cpu_seconds
+
+
+def test_the_links_of_many_pools(hetplan: Command, tmp_path: Path) -> None:
+    """The screen says what it leaves out; the document has every pair."""
+    path = tmp_path / "cluster.yaml"
+    path.write_text(many_pools(150))
+    shown = hetplan("check", path)
+    assert "and 110 more pools; --json has the links between all" in shown.out
+    found = json.loads(hetplan("check", path, "--json").out)
+    assert len(found["links"]) == 150 * 151 / 2
