@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,6 +101,42 @@ def test_old_or_new_at_every_call(ending: Ending, memory: Path, monkeypatch: pyt
         if not ended:
             break
     assert 50 < call < MOST - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signals", [signal.SIGKILL, signal.SIGINT])
+def test_old_or_new_at_any_moment(signals: signal.Signals, memory: Path) -> None:
+    """Real signals at random moments, between two calls too."""
+    rng = random.Random(1)
+    pristine = memory / "pristine"
+    used(pristine)
+    shutil.copytree(pristine, memory / "changed", symlinks=True)
+    write_folder(NEW, memory / "changed", force=True)
+    old, new = content(pristine), content(memory / "changed")
+    seen = set()
+    for attempt in range(500):
+        folder = memory / f"{attempt}" / "run"
+        shutil.copytree(pristine, folder, symlinks=True)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+                write_folder(NEW, folder, force=True)
+            finally:
+                os._exit(0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        time.sleep(rng.uniform(0, 0.03))
+        os.kill(child, signals)
+        os.waitpid(child, 0)
+        found = content(folder)
+        assert found in (old, new)
+        seen.add(found == new)
+        write_folder(NEW, folder, force=True)
+        assert content(folder) == new
+        assert os.listdir(folder.parent) == ["run"]
+    assert seen == {False, True}
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
