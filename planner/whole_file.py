@@ -22,10 +22,10 @@ def write_whole(text: str, path: Path, example: str) -> None:
 
     A link is followed; a file that exists keeps its permissions. When this returns the text is on the disk.
     """
-    if path.is_dir():
-        raise OutputError(f"{path}: is a directory", hint=f"name a file, e.g. {path / example}")
-    real = Path(os.path.realpath(path))
     try:
+        if path.is_dir():
+            raise OutputError(f"{path}: is a directory", hint=f"name a file, e.g. {path / example}")
+        real = Path(os.path.realpath(path))
         if real.exists() and not os.access(real, os.W_OK):
             raise PermissionError
         if path.exists() and not path.is_file():

@@ -95,6 +95,34 @@ def test_emit_writes_a_folder(hetplan: Command, files: Path) -> None:
     assert "README.md" in found["files"]
 
 
+def test_emit_says_what_was_edited(hetplan: Command, files: Path) -> None:
+    """Edited files are kept, and named on stderr or among the warnings."""
+    write_plan(Path("plan.yaml"))
+    again = ("emit", "plan.yaml", "-o", "run", "--force")
+    assert hetplan(*again[:-1]).code == 0
+    (files / "run" / "nodes.txt").write_text("mine")
+    done = hetplan(*again)
+    assert done.code == 0
+    assert "nodes.txt was edited: it is now nodes.txt.edited" in done.err
+    assert (files / "run" / "nodes.txt.edited").read_text() == "mine"
+    assert "edited" not in hetplan(*again).err
+    (files / "run" / "nodes.txt").write_text("mine")
+    assert "now nodes.txt.edited-2" in json.loads(hetplan(*again, "--json").out)["warnings"][0]
+
+
+def test_emit_does_not_follow_a_link(hetplan: Command, files: Path) -> None:
+    """One error, and nothing is written where the link points."""
+    write_plan(Path("plan.yaml"))
+    (files / "victim").mkdir()
+    (files / "run").mkdir()
+    (files / "run" / "env").symlink_to("../victim")
+    done = hetplan("emit", "plan.yaml", "-o", "run", "--force")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: run: not written by hetplan, and in the way of its files: env\n")
+    assert list((files / "victim").iterdir()) == []
+    assert [path.name for path in (files / "run").iterdir()] == ["env"]
+
+
 def test_emit_refuses_an_unknown_launcher(hetplan: Command, files: Path) -> None:
     """Exit 2, nothing written."""
     write_plan(Path("plan.yaml"))

@@ -94,8 +94,16 @@ def settle(folder: int, at: int, twin: str) -> None:
     with tree.opened(twin, at) as other:
         content = tree.read(other, LINKED)
         if content is not None:
-            _rescue(other, folder, "", set(json.loads(content)))
+            _rescue(other, folder, "", _recorded(content))
     discard(at, twin)
+
+
+def _recorded(content: bytes) -> set[int]:
+    """Inodes of a record; none of a damaged one, so that all is taken for new and nothing is lost."""
+    try:
+        return set(map(int, json.loads(content)))
+    except (ValueError, TypeError):
+        return set()
 
 
 def discard(at: int, twin: str) -> None:

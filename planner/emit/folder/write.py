@@ -44,10 +44,10 @@ def write_folder(files: Sequence[EmittedFile], folder: Path, force: bool = False
 
     In a folder in use only files that an earlier write left as they are now are replaced or removed. Those that the
     user edited are renamed and returned; all else stays. No symbolic link is followed.
-    Raises OutputError; the folder is then as it was before.
+    Raises OutputError; the folder is then as it was before, or all new where only cleaning up failed.
     """
-    above, name = _place(folder)
     try:
+        above, name = _place(folder)
         above.mkdir(parents=True, exist_ok=True)
         with tree.opened(str(above)) as at:
             _put_back(at, name)
@@ -206,11 +206,10 @@ def _by_twin(at: int, name: str, folder: int, change: Change) -> bool:
         except OSError:
             discard(at, twin)
             return False
-        apply(folder, change)
+        _in_place(folder, change)
         exchange(at, name, twin)
     except BaseException:
         if not _stands(at, name, folder):
-            undo(folder, change)
             exchange(at, name, twin)
         raise
     finally:
@@ -228,7 +227,8 @@ def _stands(at: int, name: str, folder: int) -> bool:
 def _in_place(folder: int, change: Change) -> None:
     """Change the folder file by file, with a journal by which the next write takes back what was not finished.
 
-    For file systems without exchange or hard links, mount points, and folders above that cannot be written.
+    All there is on file systems without exchange or hard links, for mount points, and where the folder above cannot
+    be written.
     """
     try:
         write_journal(folder, change)

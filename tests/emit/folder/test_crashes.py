@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from planner.emit.files import EmittedFile
 from planner.emit.folder import twin, write
-from planner.emit.folder.change import JOURNAL
+from planner.emit.folder.change import JOURNAL, Change, apply, write_journal
 from planner.emit.folder.lock import WORK
 from planner.emit.folder.manifest import MANIFEST
+from planner.emit.folder.twin import LINKED
 from planner.emit.folder.write import write_folder
 from planner.emit.interface import emit
 from planner.errors import OutputError
@@ -99,6 +103,42 @@ def test_old_or_new_at_every_call(ending: Ending, memory: Path, monkeypatch: pyt
         if not ended:
             break
     assert 50 < call < MOST - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signals", [signal.SIGKILL, signal.SIGINT])
+def test_old_or_new_at_any_moment(signals: signal.Signals, memory: Path) -> None:
+    """Real signals at random moments, between two calls too."""
+    rng = random.Random(1)
+    pristine = memory / "pristine"
+    used(pristine)
+    shutil.copytree(pristine, memory / "changed", symlinks=True)
+    write_folder(NEW, memory / "changed", force=True)
+    old, new = content(pristine), content(memory / "changed")
+    seen = set()
+    for attempt in range(500):
+        folder = memory / f"{attempt}" / "run"
+        shutil.copytree(pristine, folder, symlinks=True)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+                write_folder(NEW, folder, force=True)
+            finally:
+                os._exit(0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        time.sleep(rng.uniform(0, 0.03))
+        os.kill(child, signals)
+        os.waitpid(child, 0)
+        found = content(folder)
+        assert found in (old, new)
+        seen.add(found == new)
+        write_folder(NEW, folder, force=True)
+        assert content(folder) == new
+        assert os.listdir(folder.parent) == ["run"]
+    assert seen == {False, True}
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -206,6 +246,78 @@ def test_what_comes_meanwhile_is_kept(memory: Path, monkeypatch: pytest.MonkeyPa
     assert os.listdir(memory) == ["run"]
 
 
+def killed_in_the_twins_place(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Kill a writer amid its renames between the exchanges, and return where the folder itself stands."""
+    child = os.fork()
+    if child == 0:
+
+        def half(change: Change) -> Change:
+            return replace(change, put=change.put[: len(change.put) // 2])
+
+        try:
+            patch.setattr(write, "_in_place", lambda at, change: half_way(at, change, half(change)))
+            write_folder(NEW, folder, force=True)
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] != 0
+    return folder.with_name(twin.twin_name(folder.name))
+
+
+def half_way(folder: int, change: Change, half: Change) -> None:
+    """Do the half of a change, and die."""
+    write_journal(folder, change)
+    apply(folder, half)
+    os._exit(1)
+
+
+@pytest.mark.parametrize("record", [None, "", "{", "[[]]"])
+def test_what_came_before_the_next_write_is_kept(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, record: str | None
+) -> None:
+    """After a kill at the worst moment, files of both folders are the user's, also with a damaged record."""
+    folder = memory / "run"
+    used(folder)
+    displaced = killed_in_the_twins_place(folder, monkeypatch)
+    (displaced / "by-a-job").write_text("by a job in the old folder")
+    (folder / "notes").write_text("by the user")
+    if record is not None:
+        (displaced / LINKED).unlink()
+        (displaced / LINKED).write_text(record)
+    write_folder(NEW, folder, force=True)
+    found = content(folder)
+    assert found is not None
+    assert found["by-a-job"] == ("by a job in the old folder", False)
+    assert found["notes"] == ("by the user", False)
+    assert found["outputs/step-1/weights"] == ("precious", False)
+    assert os.listdir(memory) == ["run"]
+
+
+def test_what_the_user_deletes_stays_deleted(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a kill and the next write."""
+    folder = memory / "run"
+    used(folder)
+    killed_in_the_twins_place(folder, monkeypatch)
+    (folder / "env" / "mine.sh").unlink()
+    (folder / "latest").unlink()
+    write_folder(NEW, folder, force=True)
+    assert not (folder / "env" / "mine.sh").exists()
+    assert "latest" not in os.listdir(folder)
+
+
+def test_a_folder_whose_twin_was_deleted_comes_back(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody loses checkpoints by deleting what a kill left under the folder's name."""
+    folder = memory / "run"
+    used(folder)
+    old = content(folder)
+    killed_in_the_twins_place(folder, monkeypatch)
+    assert content(folder) != old
+    shutil.rmtree(folder)
+    with pytest.raises(OutputError, match="not empty"):
+        write_folder(NEW, folder)
+    assert content(folder) == old
+    assert os.listdir(memory) == ["run"]
+
+
 def test_two_at_once_exclude_each_other(memory: Path) -> None:
     """The second is told; killing the first leaves nothing in the way."""
     folder = memory / "run"
@@ -263,6 +375,7 @@ RACING = """
 import sys
 from pathlib import Path
 from planner.emit.folder.manifest import MANIFEST
+from planner.emit.folder.twin import LINKED
 from planner.emit.folder.write import write_folder
 from planner.emit.interface import emit
 from planner.emit.files import EmittedFile
