@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK ?= requirements.lock
+INSTALL := -m pip install --quiet --disable-pip-version-check
+PIP := PIP_CONSTRAINT=$(LOCK) $(BIN)/python $(INSTALL)
 CLUSTER ?= cluster_specs/lab.yaml
 MODEL ?= model_specs/gpt2_345m.yaml
 TESTS ?= tests
@@ -14,14 +16,19 @@ PACKAGES ?= cost,plan,emit,search
 SEED ?= 1
 JOBS ?= auto
 
-# Pinned to what the launch files were checked against; torch comes first, so that deepspeed does not choose it.
+# Everything else has the versions of the lock file. These are pinned to what the launch files were checked against; torch
+# comes first, so that deepspeed does not choose it.
 TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
-.PHONY: help demo test test-slow fuzz mutation check lint format docs docs-check accuracy rehearse bench-search measure-device clean
+# What the tests of the oldest and the newest dependencies run: cost model, search, plans and the command.
+FAST ?= tests/spec tests/cost tests/search/test_solve.py tests/test_plan*.py tests/cli/test_search.py
+
+.PHONY: help demo test test-slow test-oldest test-newest fuzz mutation check lint audit dist lock format docs docs-check \
+	accuracy rehearse bench-search measure-device clean
 
 help:  ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / {printf "%-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/base.stamp  ## search a shipped example and write its launch files into run/
 	$(BIN)/hetplan search $(CLUSTER) $(MODEL) -o plan.yaml
@@ -41,13 +48,37 @@ fuzz: $(VENV)/test.stamp  ## random clusters and damaged inputs: CASES=100 SEED=
 mutation: $(VENV)/mutation.stamp  ## small changes of the code that no test sees, a sample: MUTANTS=300 SEED=1
 	$(BIN)/python -m tests.mutation --mutants $(MUTANTS) --seed $(SEED) --packages $(PACKAGES)
 
-check: lint test  ## everything that must hold before a change goes in
+test-oldest test-newest: test-%:  ## the fast tests with the oldest, or the newest, dependencies that pyproject.toml allows
+	rm -rf $(VENV)-$*
+	$(PYTHON) -m venv $(VENV)-$*
+	$(if $(filter oldest,$*),$(PYTHON) -m tests.supply.bounds > $(VENV)-$*/bounds.txt,touch $(VENV)-$*/bounds.txt)
+	$(VENV)-$*/bin/python $(INSTALL) --constraint $(VENV)-$*/bounds.txt --editable . pytest hypothesis jsonschema
+	$(VENV)-$*/bin/python -m pip list --disable-pip-version-check
+	$(VENV)-$*/bin/python -m pytest -m "not slow" $(FAST)
+
+check: lint test audit dist  ## everything that must hold before a change goes in
 
 lint: $(VENV)/test.stamp docs-check  ## formatting, style, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+audit: $(VENV)/test.stamp  ## known vulnerabilities of the locked packages; says so where no service can be reached
+	$(BIN)/python -m tests.supply.audit $(LOCK)
+
+dist: $(VENV)/test.stamp  ## wheel and source archive in dist/, with what an index would refuse
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist . > /dev/null
+	$(BIN)/python -m twine check --strict dist/*
+
+lock:  ## write requirements.lock: the newest versions that pyproject.toml allows
+	rm -rf $(VENV)-lock
+	$(MAKE) VENV=$(VENV)-lock LOCK=/dev/null $(VENV)-lock/test.stamp
+	(echo '# Written by `make lock`: the environment that make builds, but for torch and DeepSpeed (see the Makefile).'; \
+	$(VENV)-lock/bin/python -m pip freeze --all --exclude-editable \
+	| grep -ivE '^(pip|torch|deepspeed|triton|nvidia-.*|cuda-.*)==') > $(LOCK)
+	rm -rf $(VENV)-lock
 
 format: $(VENV)/test.stamp  ## put the code into its format
 	$(BIN)/ruff format .
@@ -73,19 +104,19 @@ measure-device: $(VENV)/test.stamp  ## calibrate this device, train on it, compa
 	$(BIN)/python -m tests.benchmarks.device --device $(DEVICE) --minutes $(MINUTES) -o run/device-$(DEVICE)
 
 clean:  ## remove the environment and everything that was made
-	rm -rf $(VENV) build dist *.egg-info run plan.yaml .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-* build dist *.egg-info run plan.yaml .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hetplan needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/base.stamp: pyproject.toml | $(VENV)/bin/python
+$(VENV)/base.stamp: pyproject.toml $(LOCK) | $(VENV)/bin/python
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/torch.stamp: | $(VENV)/bin/python
-	$(PIP) setuptools wheel ninja packaging psutil py-cpuinfo
+$(VENV)/torch.stamp: $(LOCK) | $(VENV)/bin/python
+	$(PIP) --requirement $(LOCK) setuptools wheel ninja packaging psutil py-cpuinfo
 	$(PIP) $(TORCH)
 	DS_BUILD_OPS=0 $(PIP) --no-build-isolation $(DEEPSPEED)
 	@touch $@

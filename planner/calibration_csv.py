@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from planner.calibration import LayerPoint, LinkPoint
 from planner.calibration_points import LAYER_KEYS, LINK_KEYS, lonely, repeated
@@ -61,9 +61,9 @@ def import_links_csv(path: Path) -> tuple[LinkPoint, ...]:
 
 def _points(path: Path, model: Record, point: type[P], keys: tuple[str, ...]) -> list[P]:
     """The point of each row; the records that check them are let go batch by batch."""
-    table = _read(path)
+    table: _Table = _read(path)
     fail_on(_heading_problems(table, model))
-    batch = TypeAdapter(list[model])  # type: ignore[valid-type]
+    batch: TypeAdapter[list[BaseModel]] = TypeAdapter(list[model])  # type: ignore[valid-type]
     points: list[P] = []
     doubtful: list[Row] = []
     for start in range(0, len(table.rows), BATCH):

@@ -80,8 +80,9 @@ def rank(spec: ClusterSpec, chain: list[str], ends: tuple[str, str]) -> Rank:
 
 def simplest(spec: ClusterSpec, first: str, last: str) -> Rank | None:
     """The best rank of all chains between two pools, each tried; None where they cannot talk."""
-    graph: nx.Graph[str] = nx.Graph(tuple(pair) for pair in widest_links(spec))
+    graph: nx.Graph[str] = nx.Graph()
     graph.add_nodes_from(spec.fabrics)
+    graph.add_edges_from(link.between for link in spec.links)
     on = {item.name: {nic.fabric for nic in item.nics} for item in spec.pools}
     chains = [
         chain

@@ -24,14 +24,15 @@ from planner.cli.check import check
 from planner.cli.command import PlainCommand
 from planner.cli.compare import compare
 from planner.cli.emit import emit
-from planner.cli.exits import ANSWER, BUG, INTERRUPTED
+from planner.cli.exits import ANSWER, BAD_INPUT, BUG, INTERRUPTED
 from planner.cli.explain import explain
-from planner.cli.output import fail, silence
+from planner.cli.output import fail
 from planner.cli.predict import predict
 from planner.cli.probe import probe
 from planner.cli.schema import schema
 from planner.cli.search import search
 from planner.cli.show import show_plan
+from planner.cli.streams import lost_words, open_streams
 from planner.cli.validate import validate
 from planner.errors import HetplanError
 
@@ -140,12 +141,11 @@ def _bug(error: Exception) -> HetplanError:
 
 def main() -> None:
     """The console entry."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+    open_streams()
     code = run()
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        silence(sys.stdout)
-    sys.exit(code)
+    except HetplanError as error:
+        fail(error)
+        code = code or error.exit_code
+    sys.exit(BAD_INPUT if code == ANSWER and lost_words() else code)

@@ -12,7 +12,7 @@ import typer
 
 from planner.cli.calibrate import Force, require_new
 from planner.cli.options import AsJson
-from planner.cli.output import show, show_document, typed
+from planner.cli.output import colours, show, show_document, typed
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
 
 if TYPE_CHECKING:
@@ -80,5 +80,5 @@ def _progress() -> Iterator[Progress | None]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status("fitting") as status:
+    with Console(stderr=True, color_system=colours()).status("fitting") as status:
         yield lambda rounds, error: status.update(f"fitting: round {rounds}, mean error {error:.1%}")

@@ -42,16 +42,17 @@ def fit_run(
     from planner.calibration import ASSUMED
     from planner.calibration_file import load_calibration, save_calibration
     from planner.calibration_merge import merged
-    from planner.cli.inputs import read_calibration
+    from planner.cli.inputs import concerning, read_calibration
     from planner.logs.trial import host_launches
     from planner.measure.resume import run_facts, with_facts
     from planner.plan_file import read
 
     saved = read(plan)
-    seen = _observed(log, saved)
-    found = host_launches(
-        saved.plan, saved.cluster, saved.model, read_calibration(calibration), seen.step_seconds
-    )
+    constants = read_calibration(calibration)
+    with concerning(*log):
+        seen = _observed(log, saved)
+    with concerning(plan, *log):
+        found = host_launches(saved.plan, saved.cluster, saved.model, constants, seen.step_seconds)
     own = ASSUMED if calibration is None else load_calibration(calibration)
     facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
     save_calibration(merged(own, with_facts(found.measured(saved.plan.target), facts)), output)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.inputs import read_calibration, warn_of_doubts, with_calibration
+from planner.cli.inputs import concerning, read_calibration, warn_of_doubts, with_calibration
 from planner.cli.options import AsJson, CalibrationFile, PlanFiles
 from planner.cli.output import show, show_document, typed
 from planner.cli.saved import read_priced, warn_of_other_calibration
@@ -96,10 +96,13 @@ def _against_logs(
 
     constants, saved = read_calibration(calibration), read(plans[0])
     warn_of_other_calibration(plans[0], saved, calibration)
-    log, placed = read_logs(logs, saved.plan), ranks(saved.plan, saved.cluster)
-    require_same_job(log, saved.plan, placed)
-    expected = predicted(saved.plan, Estimator(saved.cluster, saved.model, constants), placed)
-    seen = observed(log)
+    log = read_logs(logs, saved.plan)
+    with concerning(plans[0]):
+        placed = ranks(saved.plan, saved.cluster)
+        expected = predicted(saved.plan, Estimator(saved.cluster, saved.model, constants), placed)
+    with concerning(*logs):
+        require_same_job(log, saved.plan, placed)
+        seen = observed(log)
     comparison = compared(seen, expected)
     found = findings(seen, comparison, expected)
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.inputs import read_calibration
+from planner.cli.inputs import concerning, read_calibration
 from planner.cli.options import AsJson, SavedPlan
 from planner.cli.output import show, show_document, warn
 from planner.cli.saved import check_same_inputs, read_priced
@@ -55,14 +55,17 @@ def emit(
     from planner.emit.cautions import cautions, installed_versions
     from planner.emit.interface import emit as files_of
     from planner.emit.interface import unnamed_hosts, write_folder
+    from planner.emit.launchers.interface import check_launcher
     from planner.report.document import emit_document
     from planner.report.emitted import emitted_section
     from planner.report.verdict import misfits
 
     saved, scored = read_priced(plan, read_calibration(None))
     check_same_inputs(plan, saved, cluster, model)
-    files = files_of(saved.plan, saved.cluster, saved.model, launcher)
-    unnamed = unnamed_hosts(saved.plan, saved.cluster, launcher)
+    check_launcher(launcher)
+    with concerning(plan):
+        files = files_of(saved.plan, saved.cluster, saved.model, launcher)
+        unnamed = unnamed_hosts(saved.plan, saved.cluster, launcher)
     kept = write_folder(files, output, force)
     paths = [file.path for file in files]
     warnings = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +36,22 @@ class Overrides:
             "sequence_length": self.sequence_length,
         }
         return {name: value for name, value in found.items() if value is not None}
+
+
+@contextmanager
+def concerning(*paths: Path) -> Iterator[None]:
+    """Errors about what these files hold begin with their names."""
+    from planner.errors import EmitError, PlanError, UsageError
+
+    names = ", ".join(str(path) for path in paths)
+    try:
+        yield
+    except (EmitError, PlanError, UsageError) as error:
+        named = tuple(f"{path}:" for path in paths)
+        lines = (
+            line if line.startswith(named) else f"{names}: {line}" for line in error.message.splitlines()
+        )
+        raise type(error)("\n".join(lines), hint=error.hint) from None
 
 
 def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[ClusterSpec, ModelSpec]:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import TextIO
+    from typing import Literal
 
     from rich.console import RenderableType
 
@@ -31,13 +31,19 @@ def show(*parts: RenderableType | None, then: str | None = None) -> None:
     from planner.report.command import Next
 
     group = Group(*(part for part in parts if part is not None))
-    console = Console(markup=False, highlight=False, emoji=False, width=_width(group))
+    console = Console(markup=False, highlight=False, emoji=False, width=_width(group), color_system=colours())
     with console.capture() as captured:
         console.print(group, crop=False)
         if then is not None:
             console.print(Next(then), crop=False)
     text = captured.get()
-    write(text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+    coloured = console.color_system is not None
+    write(text if coloured else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+
+
+def colours() -> Literal["auto"] | None:
+    """Colours, bold and dim where the stream shows them; none at all with NO_COLOR, whatever else is set."""
+    return None if os.environ.get("NO_COLOR") else "auto"
 
 
 def typed(*words: object) -> str:
@@ -63,24 +69,9 @@ def show_document(document: Document) -> None:
 
 
 def write(text: str) -> None:
-    """Write to stdout; a reader that has gone away is no error."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        silence(sys.stdout)
-    except OSError as error:
-        from planner.errors import OutputError
-
-        silence(sys.stdout)
-        raise OutputError(f"standard output: cannot be written: {error.strerror or error}") from None
-
-
-def silence(stream: TextIO) -> None:
-    """Send what is left to nowhere, so that the interpreter can flush at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    """Write to stdout at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def warn(message: str) -> None:
@@ -101,7 +92,7 @@ def fail(error: HetplanError) -> None:
 
 def _tell(word: str, colour: str, message: str, hint: str | None = None) -> None:
     """``word: message`` and an indented hint; never wrapped, so that editors can follow file:line."""
-    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    coloured = sys.stderr.isatty() and colours() is not None and os.environ.get("TERM") != "dumb"
     codes = {"red": "\033[1;31m", "yellow": "\033[1;33m"}
     start, end = (codes[colour], "\033[0m") if coloured else ("", "")
     sys.stderr.write(f"{start}{word}:{end} {message}\n")

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.inputs import Overrides, read_calibration, read_inputs, warn_of_doubts, with_calibration
+from planner.cli.inputs import (
+    Overrides,
+    concerning,
+    read_calibration,
+    read_inputs,
+    warn_of_doubts,
+    with_calibration,
+)
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -68,7 +75,8 @@ def _priced(plan: Path, cluster: ClusterSpec, model: ModelSpec, calibration: Cal
     from planner.search.values import Scored
 
     decided = load_plan(plan, cluster, model)
-    return Scored(plan=decided, estimate=estimate(decided, cluster, model, calibration))
+    with concerning(plan):
+        return Scored(plan=decided, estimate=estimate(decided, cluster, model, calibration))
 
 
 def _report(

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from planner.cli.output import colours
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -75,4 +77,4 @@ def _bar() -> Progress:
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
     )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=Console(stderr=True, color_system=colours()), transient=True)

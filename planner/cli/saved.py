@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.cli.inputs import used_calibration
+from planner.cli.inputs import concerning, used_calibration
 from planner.cli.output import warn
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]
     from planner.search.values import Scored
 
     saved = read(path)
-    found = estimate(saved.plan, saved.cluster, saved.model, calibration)
+    with concerning(path):
+        found = estimate(saved.plan, saved.cluster, saved.model, calibration)
     return saved, Scored(plan=saved.plan, estimate=found)
 
 

@@ -13,7 +13,7 @@ import typer
 from planner.cli.files import require_writable
 from planner.cli.inputs import read_calibration
 from planner.cli.options import AsJson, CalibrationFile
-from planner.cli.output import show, show_document
+from planner.cli.output import colours, show, show_document
 from planner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -172,6 +172,6 @@ def _progress() -> Iterator[Progress | None]:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    with Bar(console=Console(stderr=True, color_system=colours()), transient=True) as bar:
         task = bar.add_task("predicting", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

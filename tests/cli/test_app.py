@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ from planner.errors import (
     TimeLimitError,
     UsageError,
 )
-from tests.cli.running import ROOT, Command, separately
+from tests.cli.running import Command, separately
 
 JSON = {"--json"}
 MEASURED = {"--calibration"}
@@ -165,25 +162,6 @@ def test_ctrl_c_outside_a_search(hetplan: Command, files: Path, monkeypatch: pyt
 
     monkeypatch.setattr("planner.spec.cluster_file.load_cluster", interrupted)
     assert hetplan("check", "cluster.yaml").code == 130
-
-
-def test_a_reader_that_leaves_is_no_error(files: Path) -> None:
-    """``hetplan ... | head`` ends quietly."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-c", "from planner.cli.app import main; main()", "check", "cluster.yaml"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, check=False)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_colour_only_when_asked(files: Path) -> None:
-    """No escape sequence in a pipe; NO_COLOR wins over FORCE_COLOR for colours."""
-    assert "\033" not in separately("check", "cluster.yaml").out
-    forced = separately("check", "cluster.yaml", FORCE_COLOR="1").out
-    assert "\033[1m" in forced
-    assert "\033[3" not in separately("check", "cluster.yaml", FORCE_COLOR="1", NO_COLOR="1").out
 
 
 def test_ascii_terminals_get_an_answer(files: Path) -> None:

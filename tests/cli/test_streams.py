@@ -1,0 +1,175 @@
+"""Closed and full streams, readers that leave, and colours: real processes under a real shell."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planner.plan_file import read
+from tests.cli.running import ROOT, Outcome, separately, write_plan
+
+COMMANDS = {
+    "help": "--help",
+    "version": "--version",
+    "check": "check cluster.yaml model.yaml",
+    "check-json": "check cluster.yaml --json",
+    "schema": "schema cluster",
+    "search": "search cluster.yaml model.yaml -o found.yaml",
+    "predict": "predict cluster.yaml model.yaml short.yaml",
+    "compare": "compare plan.yaml plan.yaml",
+    "explain": "explain plan.yaml",
+    "show": "show plan.yaml",
+    "emit": "emit plan.yaml -o run",
+    "import": "calibrate import --layers layers.csv -o calibration.yaml",
+    "merge": "calibrate merge one.yaml two.yaml -o calibration.yaml",
+}
+WRITTEN = {
+    "search": "found.yaml",
+    "emit": "run/README.md",
+    "import": "calibration.yaml",
+    "merge": "calibration.yaml",
+}
+LAYERS = "gpu,model,tp,micro_batch,forward_seconds,backward_seconds\nA100,m,1,1,0.1,0.2\n"
+
+
+SITUATIONS = (
+    (">&-", "it is closed"),
+    (">/dev/full", "No space left on device"),
+    (">&- 2>&-", ""),
+    (">/dev/full 2>/dev/full", ""),
+)
+"""Redirections of the shell, and why the answer is lost where that can still be said."""
+
+
+@pytest.fixture
+def folder(files: Path) -> Path:
+    """A file of every kind."""
+    write_plan(files / "plan.yaml")
+    (files / "layers.csv").write_text(LAYERS)
+    for name, batch in (("one", 1), ("two", 2)):
+        point = (
+            f"gpu: A100, model: m, tp: 1, micro_batch: {batch}, forward_seconds: 0.1, backward_seconds: 0.2"
+        )
+        (files / f"{name}.yaml").write_text(f"format: hetplan-calibration/1\nlayers: [{{{point}}}]\n")
+    return files
+
+
+def run(command: str, redirection: str, **environment: str) -> Outcome:
+    """The command under ``sh``, with these redirections."""
+    words = [sys.executable, "-c", "from planner.cli.app import main; main()", *shlex.split(command)]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        check=False,
+        timeout=120,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_answer_that_is_lost_is_one_error(folder: Path, name: str) -> None:
+    """Standard output closed, full, and with standard error closed too: exit 2, and the file is there."""
+    for redirection, reason in SITUATIONS if name == "check" else SITUATIONS[1:3]:
+        if name in WRITTEN:
+            subprocess.run(["rm", "-rf", WRITTEN[name].split("/")[0]], check=True)
+        done = run(COMMANDS[name], redirection)
+        assert done.code == 2, redirection
+        assert not {"bug", "Traceback"} & set(done.err.split())
+        if reason:
+            assert done.err.splitlines()[-1] == f"error: standard output: cannot be written: {reason}"
+        if name in WRITTEN:
+            assert (folder / WRITTEN[name]).stat().st_size > 0
+    if name == "search":
+        assert read(folder / "found.yaml").summary is not None
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_standard_error_is_missed_only_where_something_was_said(folder: Path, redirection: str) -> None:
+    """An answer without a word on standard error is whole; errors keep their code, a lost warning is an error."""
+    whole = run("check cluster.yaml", redirection)
+    assert whole.code == 0
+    assert whole.out == run("check cluster.yaml", "").out
+    assert run("check nothing.yaml", redirection).code == 2
+    assert run("nonsense", redirection).code == 2
+    model = folder / "model.yaml"
+    model.write_text(
+        model.read_text().replace("hidden: 512", "hidden: 200000").replace("layers: 6", "layers: 90")
+    )
+    assert run("search cluster.yaml model.yaml -o found.yaml", redirection).code == 3
+
+
+def test_a_lost_warning(folder: Path) -> None:
+    """A merge that has to choose between two measurements says so on standard error."""
+    newer = (
+        (folder / "two.yaml").read_text().replace("micro_batch: 2", "micro_batch: 1").replace("0.1", "0.9")
+    )
+    (folder / "one.yaml").write_text((folder / "one.yaml").read_text() + "provenance: {date: 2026-01-01}\n")
+    (folder / "two.yaml").write_text(newer + "provenance: {date: 2026-01-02}\n")
+    said = run(COMMANDS["merge"], "")
+    assert said.code == 0
+    assert said.err.startswith("warning: ")
+    for redirection in ("2>&-", "2>/dev/full"):
+        assert run(COMMANDS["merge"] + " --force", redirection).code == 2
+
+
+def test_files_do_not_take_the_numbers_of_closed_streams(folder: Path) -> None:
+    """With all three closed, nothing that is printed ends up in a file that is read or written."""
+    texts = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert run("search cluster.yaml model.yaml -o found.yaml", "<&- >&- 2>&-").code == 2
+    assert read(folder / "found.yaml").summary is not None
+    assert all(path.read_bytes() == text for path, text in texts.items())
+
+
+@pytest.mark.parametrize(
+    "command", ["check cluster.yaml", "--help", "search cluster.yaml model.yaml -o found.yaml"]
+)
+def test_a_reader_that_has_gone(folder: Path, command: str) -> None:
+    """A pipe that nobody reads is as closed as any; with ``2>&1`` there is nowhere to say so."""
+    for redirection in ("", "2>&1"):
+        reader, writer = os.pipe()
+        os.close(reader)
+        words = [sys.executable, "-c", "from planner.cli.app import main; main()", *shlex.split(command)]
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" {redirection}', "sh", *words],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        os.close(writer)
+        told = "" if redirection else "error: standard output: cannot be written: Broken pipe\n"
+        assert (done.returncode, done.stderr) == (2, told)
+
+
+def test_a_reader_that_leaves_after_a_line(folder: Path) -> None:
+    """``hetplan ... | head -1``: the line, and no traceback."""
+    done = run("show plan.yaml", "| head -1")
+    assert len(done.out.splitlines()) == 1
+    assert not {"bug", "Traceback"} & set(done.err.split())
+
+
+FORCING = {"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1", "TTY_COMPATIBLE": "1", "COLORTERM": "truecolor"}
+
+
+def test_colour_only_when_asked(folder: Path) -> None:
+    """No escape sequence in a pipe unless it is forced; none at all with NO_COLOR, which wins over everything."""
+    plain = separately("check", "cluster.yaml").out
+    assert "\033" not in plain
+    assert "\033[1m" in separately("check", "cluster.yaml", FORCE_COLOR="1").out
+    for forced in (
+        {},
+        *({name: value} for name, value in FORCING.items()),
+        {**FORCING, "TERM": "xterm-256color"},
+    ):
+        done = separately("check", "cluster.yaml", NO_COLOR="1", **forced)
+        assert (done.out, done.err) == (plain, "")
+        assert "\033" not in separately("check", "nothing.yaml", NO_COLOR="1", **forced).err
+        assert "\033" not in separately("--help", NO_COLOR="1", **forced).out

@@ -1,0 +1,1 @@
+"""Where the project's own dependencies are tested: known vulnerabilities, oldest versions."""
