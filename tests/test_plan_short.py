@@ -178,7 +178,7 @@ def test_a_short_plan_where_a_plan_is_expected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("tp: 0\n", 1, "tp: expected a whole number >= 1, got 0"),
+        ("tp: 0\n", 1, "tp: expected a whole number from 1 to 1000, got 0"),
         ("tp: 1\nppp: 2\n", 2, "ppp: unknown key"),
         ("zero: 4\n", 1, "zero: expected a whole number from 0 to 3, got 4"),
         ("recompute: yes\n", 1, "recompute: expected one of: none, selective, full"),

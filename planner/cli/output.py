@@ -7,6 +7,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from planner.visible import visible
+
 if TYPE_CHECKING:
     from typing import TextIO
 
@@ -26,18 +28,19 @@ def show(*parts: RenderableType | None, then: str | None = None) -> None:
 
     ``then`` is a sentence, or a command as ``typed`` makes it.
     """
-    from rich.console import Console, Group
+    from rich.console import Group
 
     from planner.report.command import Next
+    from planner.report.console import PlainConsole
 
     group = Group(*(part for part in parts if part is not None))
-    console = Console(markup=False, highlight=False, emoji=False, width=_width(group))
+    console = PlainConsole(width=_width(group))
     with console.capture() as captured:
         console.print(group, crop=False)
         if then is not None:
             console.print(Next(then), crop=False)
     text = captured.get()
-    write(text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+    _write(text if console.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.split("\n")[:-1]))
 
 
 def typed(*words: object) -> str:
@@ -47,10 +50,11 @@ def typed(*words: object) -> str:
 
 def _width(group: RenderableType) -> int:
     """The terminal's width, or what the widest table of numbers needs."""
-    from rich.console import Console
     from rich.measure import Measurement
 
-    console = Console()
+    from planner.report.console import PlainConsole
+
+    console = PlainConsole()
     unlimited = console.options.update(width=WIDEST)
     return max(console.width, NARROWEST, Measurement.get(console, unlimited, group).minimum)
 
@@ -63,7 +67,11 @@ def show_document(document: Document) -> None:
 
 
 def write(text: str) -> None:
-    """Write to stdout; a reader that has gone away is no error."""
+    """Write to stdout, with escapes for what a terminal would obey; a reader that has gone away is no error."""
+    _write(visible(text, keep="\n"))
+
+
+def _write(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -96,14 +104,20 @@ def fail(error: HetplanError) -> None:
         for problem in error.problems:
             _tell("error", "red", str(problem), problem.hint)
     else:
-        _tell("error", "red", error.message, error.hint)
+        *first, last = error.lines
+        for line in first:
+            _tell("error", "red", line)
+        _tell("error", "red", last, error.hint)
 
 
 def _tell(word: str, colour: str, message: str, hint: str | None = None) -> None:
-    """``word: message`` and an indented hint; never wrapped, so that editors can follow file:line."""
+    """``word: message`` and an indented hint; never wrapped, so that editors can follow file:line.
+
+    Each is one line whatever it quotes: a newline from a file is an escape, as all that a terminal would obey.
+    """
     coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     codes = {"red": "\033[1;31m", "yellow": "\033[1;33m"}
     start, end = (codes[colour], "\033[0m") if coloured else ("", "")
-    sys.stderr.write(f"{start}{word}:{end} {message}\n")
+    sys.stderr.write(f"{start}{word}:{end} {visible(message)}\n")
     if hint:
-        sys.stderr.write(f"  hint: {hint}\n")
+        sys.stderr.write(f"  hint: {visible(hint)}\n")

@@ -169,9 +169,10 @@ def _progress() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    from planner.report.console import PlainConsole
+
+    with Bar(console=PlainConsole(stderr=True), transient=True) as bar:
         task = bar.add_task("predicting", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

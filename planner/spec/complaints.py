@@ -195,9 +195,16 @@ def _limits(found: Schema) -> str:
     if "minItems" in found or "minProperties" in found:
         return f" with at least {found.get('minItems', found.get('minProperties'))} item"
     if "minimum" in found and "maximum" in found:
-        return f" from {found['minimum']:g} to {found['maximum']:g}"
+        return f" from {figure(found['minimum'])} to {figure(found['maximum'])}"
     parts = [("exclusiveMinimum", ">"), ("minimum", ">="), ("maximum", "<="), ("exclusiveMaximum", "<")]
-    return " and".join(f" {sign} {found[key]:g}" for key, sign in parts if key in found)
+    return " and".join(f" {sign} {figure(found[key])}" for key, sign in parts if key in found)
+
+
+def figure(number: float) -> str:
+    """A number as one writes it: ``0.000001``, ``1000000``, ``1e+60``."""
+    if 1e-6 <= abs(number) < 1:
+        return f"{number:.12f}".rstrip("0")
+    return f"{number:.15g}" if 1 <= abs(number) < 1e15 else f"{number:g}"
 
 
 def _hint(path: Path, got: object, field: Schema, schema: Schema) -> str | None:
