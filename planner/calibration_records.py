@@ -41,7 +41,8 @@ FORMAT = "hetplan-calibration/1"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 LINK_PATTERN = rf"^(node:{_NAME}|{_NAME}(\+{_NAME})*)$"
 """``node:`` and a device, a fabric, or fabrics joined by +."""
-LinkName = Annotated[str, Field(min_length=1, max_length=110, pattern=LINK_PATTERN)]
+LONGEST_LINK = 110
+LinkName = Annotated[str, Field(min_length=1, max_length=LONGEST_LINK, pattern=LINK_PATTERN)]
 
 
 class Entry(Frozen):

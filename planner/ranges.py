@@ -15,6 +15,10 @@ class Range(NamedTuple):
     least: float
     most: float
 
+    def holds(self, number: float) -> bool:
+        """True for a number of the range; never for one that is none."""
+        return self.least <= number <= self.most
+
 
 RATE = Range(1e-6, 1e6)
 """Bandwidths in gigabyte/s or gigabit/s, TFLOP/s, and billions of parameters updated in a second."""
@@ -86,4 +90,6 @@ PREDICTED = Range(1e-60, 1e60)
 """Seconds and tokens per second as a plan file keeps them; a bound and a throughput may be 0."""
 
 TIME_LIMIT = Range(0, 1e9)
-"""Seconds that a search or a measurement may take, beside no limit at all."""
+"""Seconds that a search may take, and minutes of a measurement, beside no limit at all."""
+TENSOR_MIB = Range(0.01, 1e6)
+"""Largest tensor of a measurement, MiB."""

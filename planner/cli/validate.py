@@ -15,6 +15,7 @@ from planner.cli.inputs import read_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document
 from planner.errors import UsageError
+from planner.ranges import COUNT
 
 if TYPE_CHECKING:
     from planner.measured.predictions import Progress
@@ -38,7 +39,14 @@ Groups = Annotated[
     bool, typer.Option("--groups", help="Show every group of runs that differ in their plan only.")
 ]
 Worst = Annotated[
-    int, typer.Option("--worst", metavar="N", min=0, help="How many of the runs predicted worst to show.")
+    int,
+    typer.Option(
+        "--worst",
+        metavar="N",
+        min=0,
+        max=int(COUNT.most),
+        help="How many of the runs predicted worst to show.",
+    ),
 ]
 Plot = Annotated[
     Path | None,
