@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from planner.plan import Offload, Plan, Stage
-from planner.ranges import LAYERS
+from planner.ranges import LAYERS, STAGES
 from planner.spec.base import (
     Batch,
     Devices,
@@ -148,7 +148,7 @@ class PlanRecord(Frozen):
     interleave: Layers
     sequence_parallel: bool
     offload: OffloadRecord = OffloadRecord()
-    stages: tuple[StageRecord, ...] = Field(min_length=1)
+    stages: tuple[StageRecord, ...] = Field(min_length=1, max_length=int(STAGES.most))
     summary: SummaryRecord | None = None
     calibration: CalibrationRecord | None = None
     digests: DigestsRecord

@@ -11,7 +11,8 @@ from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.plan_check import fail_on_faults, faults
 from planner.plan_document import OffloadRecord
-from planner.spec.base import Batch, Devices, Frozen, Layers, Name, NodeDevices, ZeroStage
+from planner.ranges import STAGES
+from planner.spec.base import Batch, Devices, Frozen, Layers, Name, NodeDevices, Stages, ZeroStage
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.spec.yaml_file import Document
@@ -38,7 +39,7 @@ class ShortStage(Frozen):
     """Sequences of one micro-batch of one replica."""
     recompute: Recompute | None = None
     """none, selective or full."""
-    count: Layers = 1
+    count: Stages = 1
     """Stages that this entry stands for."""
 
 
@@ -68,7 +69,7 @@ class ShortPlan(Frozen):
     """Runtime; megatron when absent, deepspeed for plans with ``replicas``."""
     tp: NodeDevices = 1
     """Devices of one replica."""
-    pp: Layers | None = None
+    pp: Stages | None = None
     """Pipeline stages; as many as ``stages`` or ``layers`` name, else 1."""
     dp: Devices | None = None
     """Replicas of each stage; as many as the cluster holds when absent."""
@@ -86,9 +87,9 @@ class ShortPlan(Frozen):
     """True when activations are split over the sequence inside replicas."""
     offload: OffloadRecord = OffloadRecord()
     """What is kept off the devices."""
-    layers: tuple[Layers, ...] | None = Field(default=None, min_length=1)
+    layers: tuple[Layers, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
     """Layers of each stage; as even as possible when absent, earlier stages one more."""
-    stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1)
+    stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
     """Stages in pipeline order, when they differ."""
     replicas: tuple[ShortReplicas, ...] | None = Field(default=None, min_length=1)
     """Replicas with a batch of their own, for plans without pipeline."""
@@ -171,20 +172,23 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
 def _entries(short: ShortPlan, model: ModelSpec) -> list[tuple[int, ShortStage]]:
     """(index in the file, entry) of every pipeline stage."""
     if short.stages:
-        total = sum(entry.count for entry in short.stages)
-        if total > model.layers:
-            what = f"{total} stages for {model.layers} layers, expected at most one stage a layer"
-            raise _WrongError(("stages",), what)
+        _check_depth(sum(entry.count for entry in short.stages), "stages", model)
         entries = [(index, entry) for index, entry in enumerate(short.stages) for _ in range(entry.count)]
     else:
         pp = short.pp or len(short.layers or (0,))
-        if pp > model.layers:
-            what = f"{pp} stages for {model.layers} layers, expected at most one stage a layer"
-            raise _WrongError(("pp" if short.pp else "layers",), what)
+        _check_depth(pp, "pp" if short.pp else "layers", model)
         entries = [(index, ShortStage()) for index in range(pp)]
     if short.pp and short.pp != len(entries):
         raise _WrongError(("pp",), f"expected {len(entries)}, the number of stages, got {short.pp}")
     return entries
+
+
+def _check_depth(stages: int, key: str, model: ModelSpec) -> None:
+    if stages > model.layers:
+        what = f"{stages} stages for {model.layers} layers, expected at most one stage a layer"
+        raise _WrongError((key,), what)
+    if stages > STAGES.most:
+        raise _WrongError((key,), f"{stages} stages, expected at most {STAGES.most}")
 
 
 def _layers(short: ShortPlan, entries: list[tuple[int, ShortStage]], model: ModelSpec) -> list[int]:

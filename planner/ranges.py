@@ -46,7 +46,9 @@ CARDS = Range(1, 1000)
 """Network cards of one node on one fabric."""
 
 LAYERS = Range(1, 10_000)
-"""Transformer layers, pipeline stages, chunks of layers."""
+"""Transformer layers, and chunks of them on one device."""
+STAGES = Range(1, 1000)
+"""Pipeline stages."""
 WIDTH = Range(1, 1_000_000)
 """Widths of a model: hidden, of the embedding, of a head."""
 FFN = Range(1, 4 * WIDTH.most)

@@ -29,7 +29,7 @@ from planner.cli.output import show, show_document, typed
 from planner.cli.pareto import answer_front
 from planner.cli.saved import summary_of
 from planner.errors import OutputError
-from planner.ranges import BATCH, COUNT, LAYERS, NODE_DEVICES, TIME_LIMIT, ZERO
+from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -136,7 +136,7 @@ def search(
         target=_target(target),
         zero=integers("--zero", zero, ZERO),
         tp=integers("--tp", tp, NODE_DEVICES),
-        pp=integers("--pp", pp, LAYERS),
+        pp=integers("--pp", pp, STAGES),
         micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),
         gap=gap,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from planner.ranges import LAYERS
+from planner.ranges import LAYERS, STAGES
 from planner.spec.base import (
     Batch,
     Bytes,
@@ -25,6 +25,7 @@ from planner.spec.base import (
     Rows,
     Seconds,
     SequenceLength,
+    Stages,
     Width,
     ZeroStage,
 )
@@ -44,6 +45,7 @@ _TEXTS = frozenset(
     }
 )
 """Columns whose cells are never read as numbers."""
+_StageLayers = Annotated[tuple[Layers, ...], Field(min_length=1, max_length=int(STAGES.most), strict=False)]
 _TRUTH = {"yes": True, "no": False, "true": True, "false": False}
 _SWITCHES = frozenset({"gated_mlp", "tied_embeddings", "dropout", "sequence_parallel", "fits"})
 
@@ -119,7 +121,7 @@ class Row(Frozen):
     """Runtime that the plan is for: megatron, deepspeed, torch or flagscale."""
     tp: NodeDevices = 1
     """Devices of one tensor-parallel group."""
-    pp: Layers | None = None
+    pp: Stages | None = None
     """Pipeline stages; as many as ``stage_layers`` names, else 1."""
     dp: Devices = 1
     """Replicas of each stage."""
@@ -139,7 +141,9 @@ class Row(Frozen):
     """Where parameters are kept: none, cpu or nvme."""
     offload_activations: OffloadTo = "none"
     """Where the checkpoints of full recomputation are kept: none or cpu."""
-    stage_layers: Annotated[tuple[Layers, ...], Field(min_length=1, strict=False)] | None = None
+    stage_layers: (
+        Annotated[tuple[Layers, ...], Field(min_length=1, max_length=int(STAGES.most), strict=False)] | None
+    ) = None
     """Layers of each stage, separated by blanks; as even as possible when absent."""
     cluster_file: Text | None = None
     """Cluster file relative to this table, instead of gpu to nvme_gBps."""

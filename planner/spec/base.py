@@ -37,6 +37,7 @@ Devices = Annotated[int, whole(ranges.DEVICES)]
 Cards = Annotated[int, whole(ranges.CARDS)]
 
 Layers = Annotated[int, whole(ranges.LAYERS)]
+Stages = Annotated[int, whole(ranges.STAGES)]
 Width = Annotated[int, whole(ranges.WIDTH)]
 Heads = Annotated[int, whole(ranges.HEADS)]
 FeedForward = Annotated[int, whole(ranges.FFN)]
