@@ -12,7 +12,7 @@ from typing import Any
 
 from planner.errors import Problem
 from planner.ranges import DEVICES, NODE_DEVICES, NODES
-from planner.spec.complaints import MOST_COMPLAINTS, nearest, shown
+from planner.spec.complaints import MOST_COMPLAINTS, nearest
 from planner.spec.device_checks import ambiguous_gpus, intra_nodes, unknown_gpus, whole_gpus
 from planner.spec.loose import devices_per_node, keys_of, mappings, pools_of
 from planner.spec.runs import MOST_HOSTS, expand_hosts, numbered_hosts
@@ -44,14 +44,16 @@ def _size(document: Document) -> list[Problem]:
     nodes = devices = 0
     for index, pool in pools_of(document):
         here, each = _node_count(pool), devices_per_node(pool)
-        nodes, devices = nodes + max(here, 0), devices + max(here, 0) * max(each, 0)
-        for path, what, number, most in (
-            (("pools", index), "devices in a node", each, NODE_DEVICES.most),
-            (("pools", index), "nodes up to this pool", nodes, NODES.most),
-            (("pools", index), "devices up to this pool", devices, DEVICES.most),
-        ):
+        if each > NODE_DEVICES.most and isinstance(pool.get("devices"), list):
+            what = f"expected at most {NODE_DEVICES.most} devices in a node, got {each}"
+            return [document.problem(("pools", index, "devices"), what)]
+        if not NODES.holds(here) or not NODE_DEVICES.holds(each):
+            continue  # a number out of its own range
+        nodes, devices = nodes + here, devices + here * each
+        for number, most, kind in ((nodes, NODES.most, "nodes"), (devices, DEVICES.most, "devices")):
             if number > most:
-                return [document.problem(path, f"expected at most {most} {what}, got {shown(number)}")]
+                what = f"expected at most {most} {kind} up to this pool, got {number}"
+                return [document.problem(("pools", index), what)]
     return []
 
 
