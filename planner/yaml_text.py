@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from planner.spec.yaml_nodes import FLOAT
+from planner.visible import visible
 
 WIDTH = 110
 
@@ -25,7 +26,14 @@ def _sentences(dumper: yaml.SafeDumper, lines: Lines) -> yaml.Node:
     return dumper.represent_sequence("tag:yaml.org,2002:seq", lines, flow_style=False)
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Text in double quotes where it has characters that need escapes."""
+    hidden = visible(text, keep="\n\t") != text
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if hidden else None)
+
+
 _Dumper.add_representer(Lines, _sentences)
+_Dumper.add_representer(str, _text)
 # Our reader follows YAML 1.2, the dumper 1.1: text such as 1e9 or 08 that reads as a number is quoted.
 _Dumper.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(f"^(?:{FLOAT.pattern})$"), list("-+.0123456789")
@@ -33,9 +41,8 @@ _Dumper.add_implicit_resolver(
 
 
 def dump(data: dict[str, Any]) -> str:
-    """The mapping as YAML, keys in their order."""
-    return str(
-        yaml.dump(
-            data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=WIDTH
-        )
+    """The mapping as YAML, keys in their order, with YAML's escapes for what a terminal would obey."""
+    text = yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=WIDTH
     )
+    return visible(str(text), keep="\n")

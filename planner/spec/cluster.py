@@ -10,6 +10,7 @@ from pydantic import Field, field_serializer, field_validator
 from planner.ranges import MULTIPROCESSORS
 from planner.spec.base import (
     Cards,
+    DeviceNames,
     Dtype,
     Frozen,
     Gib,
@@ -91,9 +92,9 @@ class NicSpec(Frozen):
     """Bandwidth of one card in one direction, gigabit/s."""
     count: Cards = 1
     """Cards per node."""
-    interface: str | None = None
+    interface: DeviceNames | None = None
     """Network interface name(s) for socket traffic, e.g. ``ens1`` (NCCL_SOCKET_IFNAME)."""
-    hca: str | None = None
+    hca: DeviceNames | None = None
     """RDMA device name(s), e.g. ``mlx5_0,mlx5_1`` (NCCL_IB_HCA)."""
 
 

@@ -182,6 +182,8 @@ def expected(part: Schema, schema: Schema) -> str:
         return " or ".join(dict.fromkeys(expected(option, schema) for option in options))
     if found.get("pattern", "").startswith("^[A-Za-z0-9]["):
         return "a name of letters, digits, dots, dashes and underscores"
+    if found.get("pattern") == "^[ -~]+$":
+        return "text of printable ASCII characters"
     return f"{_KINDS.get(found.get('type', ''), 'another value')}{_limits(found)}"
 
 
