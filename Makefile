@@ -9,13 +9,12 @@ TESTS ?= tests
 DEVICE ?= cuda
 MINUTES ?= 10
 JOBS ?= auto
-FUZZ ?=
 
 # Pinned to what the launch files were checked against; torch comes first, so that deepspeed does not choose it.
 TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
-.PHONY: help demo test test-slow fuzz check lint format docs docs-check accuracy rehearse bench-search measure-device clean
+.PHONY: help demo test test-slow check lint format docs docs-check accuracy rehearse bench-search measure-device clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,9 +28,6 @@ test: $(VENV)/test.stamp  ## all tests but the slow ones
 
 test-slow: $(VENV)/test.stamp  ## the slow tests: real training runs, large searches
 	$(BIN)/python -m pytest -m slow $(TESTS)
-
-fuzz: $(VENV)/test.stamp  ## damaged files for every command: FUZZ="--cases 10000 --seed 1"
-	$(BIN)/python -m tests.fuzz.inputs $(FUZZ)
 
 check: lint test  ## everything that must hold before a change goes in
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planner.visible import is_hidden, visible
+from planner.spec.yaml_nodes import parse
+from planner.visible import is_hidden, visible, visible_json
+from planner.yaml_text import dump
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,25 @@ def test_nothing_hidden_is_left(text: str) -> None:
     assert not any(unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") for letter in found)
     assert not any(map(is_hidden, found))
     assert visible(found) == found
+
+
+@given(st.text())
+def test_a_document_says_the_same(text: str) -> None:
+    """Without a character that a terminal would obey."""
+    document = json.dumps({text: [text]}, ensure_ascii=False, indent=2)
+    found = visible_json(document)
+    assert json.loads(found) == {text: [text]}
+    assert not any(is_hidden(letter) for letter in found if letter != "\n")
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=200)
+
+
+@given(TEXTS, TEXTS)
+@example("a\u202eb", "\x1b[31m\n\u2028")
+@example("\u200bword" * 40, "two\nlines")
+def test_any_text_comes_back_and_is_seen(key: str, value: str) -> None:
+    """YAML: as a key and as a value; the file has no character but line breaks that a terminal would obey."""
+    text = dump({"k" + key: value, "list": [value]})
+    assert parse(text).data == {"k" + key: value, "list": [value]}
+    assert not any(is_hidden(letter) for letter in text if letter != "\n")

@@ -7,7 +7,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from planner.visible import visible
+from planner.visible import visible, visible_json
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -63,7 +63,7 @@ def show_document(document: Document) -> None:
     """Print a JSON document on stdout."""
     from planner.report.document import text
 
-    write(text(document))
+    write(visible_json(text(document)))
 
 
 def write(text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
@@ -39,7 +38,6 @@ from planner.search.values import Scored, SearchResult
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.topology import Topology
-from planner.visible import is_hidden
 
 FORMAT = 1
 """Version of the documents; grows when a key changes its meaning or goes away."""
@@ -47,13 +45,7 @@ FORMAT = 1
 
 def text(document: Document) -> str:
     """A document as JSON; numbers that are infinite or unknown become null."""
-    plain = json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False)
-    return re.sub(r"[^ -~\n]", _seen, plain) + "\n"
-
-
-def _seen(found: re.Match[str]) -> str:
-    """A character of a document; one that a terminal would obey as JSON's own escape for it."""
-    return json.dumps(found[0])[1:-1] if is_hidden(found[0]) else found[0]
+    return json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _finite(value: Json) -> Json:
