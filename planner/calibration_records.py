@@ -15,24 +15,41 @@ from planner.calibration import (
     Operation,
     Provenance,
 )
-from planner.spec.base import Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
+from planner.ranges import DEVICES
+from planner.spec.base import (
+    Batch,
+    Bytes,
+    Count,
+    DefaultSpread,
+    Factor,
+    Flops,
+    Fraction,
+    Frozen,
+    Name,
+    NodeDevices,
+    OptionalBytes,
+    OverheadSeconds,
+    Seconds,
+    Share,
+    Spread,
+    whole,
+)
 
 FORMAT = "hetplan-calibration/1"
 """Name and version of the calibration file's format."""
 
-Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 LINK_PATTERN = rf"^(node:{_NAME}|{_NAME}(\+{_NAME})*)$"
 """``node:`` and a device, a fabric, or fabrics joined by +."""
-LinkName = Annotated[str, Field(min_length=1, max_length=110, pattern=LINK_PATTERN)]
+LONGEST_LINK = 110
+LinkName = Annotated[str, Field(min_length=1, max_length=LONGEST_LINK, pattern=LINK_PATTERN)]
 
 
 class Entry(Frozen):
     """A constant and how well it is known."""
 
     value: float
-    spread: NonNegativeFloat | None = None
+    spread: Spread | None = None
     """Relative standard error of the value; unknown when absent."""
     provenance: Provenance = "measured"
     """measured, fitted, datasheet or assumed."""
@@ -52,10 +69,22 @@ class FractionEntry(Entry):
     value: Fraction
 
 
-class AmountEntry(Entry):
-    """Seconds, bytes or a factor, and how well they are known."""
+class OverheadEntry(Entry):
+    """Seconds of an overhead and how well they are known."""
 
-    value: NonNegativeFloat
+    value: OverheadSeconds
+
+
+class BytesEntry(Entry):
+    """Bytes, 0 included, and how well they are known."""
+
+    value: OptionalBytes
+
+
+class FactorEntry(Entry):
+    """A factor and how well it is known."""
+
+    value: Factor
 
 
 def _written(value: Any) -> str:
@@ -68,9 +97,15 @@ _Share = Annotated[
 _Fraction = Annotated[
     Annotated[Fraction, Tag("<number>")] | Annotated[FractionEntry, Tag("<entry>")], Discriminator(_written)
 ]
-_Amount = Annotated[
-    Annotated[NonNegativeFloat, Tag("<number>")] | Annotated[AmountEntry, Tag("<entry>")],
+_Overhead = Annotated[
+    Annotated[OverheadSeconds, Tag("<number>")] | Annotated[OverheadEntry, Tag("<entry>")],
     Discriminator(_written),
+]
+_Bytes = Annotated[
+    Annotated[OptionalBytes, Tag("<number>")] | Annotated[BytesEntry, Tag("<entry>")], Discriminator(_written)
+]
+_Factor = Annotated[
+    Annotated[Factor, Tag("<number>")] | Annotated[FactorEntry, Tag("<entry>")], Discriminator(_written)
 ]
 
 
@@ -83,9 +118,9 @@ class FamilyRecord(Frozen):
     """Share of the dense peak that fused (flash) attention reaches."""
     memory_efficiency: _Share = ASSUMED_FAMILY.memory_efficiency
     """Share of the datasheet memory bandwidth that a streaming kernel reaches."""
-    kernel_seconds: _Amount = ASSUMED_FAMILY.kernel_seconds
+    kernel_seconds: _Overhead = ASSUMED_FAMILY.kernel_seconds
     """Device seconds that every kernel costs before and after its work."""
-    launch_seconds: _Amount = ASSUMED_FAMILY.launch_seconds
+    launch_seconds: _Overhead = ASSUMED_FAMILY.launch_seconds
     """Host seconds per kernel of an eager framework."""
     link_efficiency: _Share = ASSUMED_FAMILY.link_efficiency
     """Share of the in-node wire that a collective's ring carries."""
@@ -94,15 +129,15 @@ class FamilyRecord(Frozen):
 class StackRecord(Frozen):
     """Constants of one training framework."""
 
-    host_factor: _Amount = ASSUMED_STACK.host_factor
+    host_factor: _Factor = ASSUMED_STACK.host_factor
     """Host time per layer over that of Megatron without captured graphs."""
     overlap: _Fraction = ASSUMED_STACK.overlap
     """Share of gradient and parameter traffic that is free while it runs under a computation."""
-    runtime_bytes: _Amount = ASSUMED_STACK.runtime_bytes
+    runtime_bytes: _Bytes = ASSUMED_STACK.runtime_bytes
     """Device context, libraries and allocator slack of one process, bytes."""
     wire: _Share = ASSUMED_STACK.wire
     """Share of a fabric's rate that the framework's own collectives between nodes reach."""
-    micro_batch_launches: _Amount = ASSUMED_STACK.micro_batch_launches
+    micro_batch_launches: _Factor = ASSUMED_STACK.micro_batch_launches
     """Host work for a micro-batch of a pipeline stage that nothing hides, in kernel launches."""
 
 
@@ -130,9 +165,9 @@ class ResidualRecord(Frozen):
     """Generation of GPUs."""
     stack: Name
     """Training framework."""
-    rows: PositiveInt
+    rows: Count
     """Measurements."""
-    spread: NonNegativeFloat
+    spread: Spread
     """Robust relative standard error of the step time."""
 
 
@@ -143,23 +178,23 @@ class LayerRecord(Frozen):
     """Catalogue name of the device."""
     model: Name
     """Name of the model that the layer belongs to."""
-    tp: PositiveInt
+    tp: NodeDevices
     """Devices that share the layer."""
-    micro_batch: PositiveInt
+    micro_batch: Batch
     """Sequences."""
-    forward_seconds: PositiveFloat
+    forward_seconds: Seconds
     """Forward of one layer with its tensor-parallel collectives, seconds."""
-    backward_seconds: PositiveFloat
+    backward_seconds: Seconds
     """Backward of one layer, seconds."""
-    activation_bytes: PositiveFloat | None = None
+    activation_bytes: Bytes | None = None
     """Kept on the device for the backward, bytes."""
-    parameters: PositiveFloat | None = None
+    parameters: Bytes | None = None
     """Parameters of the layer on the device."""
-    spread: NonNegativeFloat | None = None
+    spread: Spread | None = None
     """Robust relative standard deviation of the repeats."""
-    peak_bytes: PositiveFloat | None = None
+    peak_bytes: Bytes | None = None
     """Most that was allocated on the device, bytes."""
-    reserved_bytes: PositiveFloat | None = None
+    reserved_bytes: Bytes | None = None
     """Most that the allocator held of the device, bytes."""
     without_collectives: bool = False
     """true when the times lack the tensor-parallel collectives."""
@@ -174,15 +209,15 @@ class KernelRecord(Frozen):
     """Kind of kernel."""
     precision: Name
     """Number format."""
-    shape: Annotated[str, Field(pattern=r"^[1-9][0-9]*(x[1-9][0-9]*)*$")]
-    """Sizes joined by x."""
-    flops: NonNegativeFloat
+    shape: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,11}(x[1-9][0-9]{0,11}){0,7}$")]
+    """Sizes of at most 12 digits joined by x, at most 8 of them."""
+    flops: Flops
     """Floating-point operations."""
-    moved_bytes: NonNegativeFloat
+    moved_bytes: OptionalBytes
     """Least traffic with the device's memory, bytes."""
-    seconds: PositiveFloat
+    seconds: Seconds
     """Seconds of one kernel."""
-    spread: NonNegativeFloat | None = None
+    spread: Spread | None = None
     """Robust relative standard deviation of the repeats."""
 
 
@@ -191,11 +226,11 @@ class CurveErrorRecord(Frozen):
 
     curve: str
     """The curve in words."""
-    points: PositiveInt
+    points: Count
     """Its points."""
-    mean: NonNegativeFloat
+    mean: Spread
     """Mean relative error of the points left out one by one."""
-    largest: NonNegativeFloat
+    largest: Spread
     """Largest of these errors."""
 
 
@@ -206,13 +241,13 @@ class LinkPointRecord(Frozen):
     """node:<gpu> inside a node, or the name of a fabric; fabrics joined by + through gateways."""
     operation: Operation
     """The collective, or a send."""
-    members: Annotated[int, Field(ge=2)]
+    members: Annotated[int, whole(DEVICES, least=2)]
     """Devices of the group."""
-    size_bytes: PositiveFloat
+    size_bytes: Bytes
     """Bytes of the whole tensor."""
-    seconds: PositiveFloat
+    seconds: Seconds
     """Seconds of one operation."""
-    spread: NonNegativeFloat | None = None
+    spread: Spread | None = None
     """Robust relative standard deviation of the repeats."""
 
 
@@ -248,7 +283,7 @@ class CalibrationRecord(Frozen):
     """What the last measurements were made with; free text by name."""
     sources: dict[Name, dict[Name, str]] = Field(default_factory=dict)
     """The same for each source that points and constants name."""
-    default_spread: PositiveFloat = ASSUMED.default_spread
+    default_spread: DefaultSpread = ASSUMED.default_spread
     """Relative standard error of a step time where no residual is known."""
     families: dict[Name, FamilyRecord] = Field(default_factory=dict)
     """Constants of generations of GPUs, by name."""

@@ -20,10 +20,16 @@ class HetplanError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, *lines: str, hint: str | None = None) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+        """What is wrong, a sentence each."""
         self.hint = hint
+
+    @property
+    def message(self) -> str:
+        """Everything that is wrong."""
+        return "\n".join(self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +58,7 @@ class SpecError(HetplanError):
     exit_code = 2
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+        super().__init__(*(str(problem) for problem in problems))
         self.problems = problems
 
 

@@ -21,7 +21,7 @@ def check_plan(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     """Raise PlanError with every rule that the plan breaks for these inputs."""
     found = faults(plan, cluster, model)
     if found:
-        raise PlanError(listed(found))
+        raise PlanError(*(f"{_where(fault.path)}{fault.what}" for fault in found))
 
 
 def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, ...]:
@@ -56,7 +56,7 @@ def listed(found: Iterable[Fault]) -> str:
 def fail_on_faults(document: Document, found: tuple[Fault, ...]) -> None:
     """Raise PlanError with the line of every fault in the plan's file."""
     if found:
-        raise PlanError("\n".join(str(document.problem(fault.path, fault.what)) for fault in found))
+        raise PlanError(*(str(document.problem(fault.path, fault.what)) for fault in found))
 
 
 def _where(path: Path) -> str:

@@ -9,12 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from planner.plan import Offload, Plan, Stage
-from planner.spec.base import Frozen, NonNegativeFloat, NonNegativeInt, PositiveInt
+from planner.ranges import LAYERS, STAGES
+from planner.spec.base import (
+    Batch,
+    Devices,
+    Fraction,
+    Frozen,
+    Layers,
+    NodeDevices,
+    OptionalCount,
+    OptionalPredicted,
+    Predicted,
+    ZeroStage,
+    whole,
+)
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import OffloadTo, Recompute
@@ -34,22 +47,22 @@ class ReplicaRecord(Frozen):
     """Name of the pool."""
     gpu: str
     """Kind of device in the pool."""
-    tp: PositiveInt
+    tp: NodeDevices
     """Devices of one replica."""
-    count: PositiveInt
+    count: Devices
     """Replicas."""
-    micro_batch: PositiveInt
+    micro_batch: Batch
     """Sequences of the largest micro-batch of a replica: share / steps, rounded up."""
-    share: PositiveInt
+    share: Batch
     """Sequences of one replica in one optimizer step."""
-    steps: PositiveInt
+    steps: Batch
     """Micro-batches of one replica in one optimizer step."""
 
 
 class StageRecord(Frozen):
     """One pipeline stage."""
 
-    layers: tuple[NonNegativeInt, PositiveInt]
+    layers: tuple[Annotated[int, whole(LAYERS, least=0)], Layers]
     """First layer, and one past the last."""
     recompute: Recompute
     """none, selective or full."""
@@ -75,7 +88,7 @@ class AlternativeRecord(Frozen):
     """The best plan of a family that was considered."""
 
     family: str
-    step_seconds: NonNegativeFloat | None = None
+    step_seconds: Predicted | None = None
     """Predicted step, seconds; absent when the family has no plan."""
     reason: str
     """Why it lost, or that it was chosen."""
@@ -85,16 +98,16 @@ class SummaryRecord(Frozen):
     """What the search said of the plan."""
 
     status: Status
-    step_seconds: NonNegativeFloat
+    step_seconds: Predicted
     """Predicted time of one optimizer step."""
-    bound_seconds: NonNegativeFloat
+    bound_seconds: OptionalPredicted
     """No plan of the space is faster."""
-    gap: NonNegativeFloat
+    gap: Fraction
     """(step - bound) / step."""
-    tokens_per_second: NonNegativeFloat
+    tokens_per_second: OptionalPredicted
     objective: Objective | None = None
     """What was minimised, and what the gap is of; the time of a step when absent."""
-    subclusters: NonNegativeInt | None = None
+    subclusters: OptionalCount | None = None
     """Sub-clusters that the gap is over; the whole space at once when absent."""
     alternatives: tuple[AlternativeRecord, ...] = ()
     advice: tuple[str, ...] = ()
@@ -129,13 +142,13 @@ class PlanRecord(Frozen):
 
     format: Literal["hetplan-plan/1"]
     target: str
-    zero: NonNegativeInt
-    shard_size: PositiveInt | None = None
+    zero: ZeroStage
+    shard_size: Devices | None = None
     """Replicas of a stage that share one copy of what ZeRO shards; absent when all of them do."""
-    interleave: PositiveInt
+    interleave: Layers
     sequence_parallel: bool
     offload: OffloadRecord = OffloadRecord()
-    stages: tuple[StageRecord, ...] = Field(min_length=1)
+    stages: tuple[StageRecord, ...] = Field(min_length=1, max_length=int(STAGES.most))
     summary: SummaryRecord | None = None
     calibration: CalibrationRecord | None = None
     digests: DigestsRecord

@@ -26,9 +26,11 @@ from planner.plan_document import (
 )
 from planner.plan_short import short_plan
 from planner.spec.cluster import ClusterSpec
+from planner.spec.cluster_checks import check_cluster
 from planner.spec.file_kinds import read_as
 from planner.spec.model import ModelSpec
-from planner.spec.yaml_file import Document
+from planner.spec.model_file import shape_problems
+from planner.spec.yaml_file import Document, fail_on
 from planner.target_rules import Fault
 from planner.whole_file import write_whole
 from planner.yaml_text import dump
@@ -113,8 +115,7 @@ def read(path: Path) -> PlanFile:
     summary is dropped when the stages were edited by hand.
     """
     document = read_as(path, "plan")
-    _check_version(document)
-    record = document.to(PlanRecord)
+    record = _record(document)
     plan = _plan(document, record)
     cluster, model = record.inputs.cluster, record.inputs.model
     digests = digests_part(plan, cluster, model)
@@ -136,8 +137,7 @@ def load_plan(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     document = read_as(path, "plan")
     if "format" not in document.data:
         return short_plan(document, cluster, model)
-    _check_version(document)
-    plan = _plan(document, document.to(PlanRecord))
+    plan = _plan(document, _record(document))
     fail_on_faults(document, faults(plan, cluster, model))
     return plan
 
@@ -145,6 +145,18 @@ def load_plan(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
 def read_short(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     """The plan of a short hand-written file, all that it leaves out filled in."""
     return short_plan(read_as(path, "plan"), cluster, model)
+
+
+def _record(document: Document) -> PlanRecord:
+    """The file as a record; the cluster and the model in it pass what their own files pass."""
+    _check_version(document)
+    cluster, model = document.part("inputs", "cluster"), document.part("inputs", "model")
+    own = [
+        *(check_cluster(cluster, whole=True) if cluster is not None else ()),
+        *(shape_problems(model) if model is not None else ()),
+    ]
+    fail_on([*own, *document.problems(PlanRecord)])
+    return document.to(PlanRecord)
 
 
 def _check_version(document: Document) -> None:

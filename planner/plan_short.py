@@ -11,7 +11,8 @@ from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.plan_check import fail_on_faults, faults
 from planner.plan_document import OffloadRecord
-from planner.spec.base import Frozen, Name, PositiveInt
+from planner.ranges import STAGES
+from planner.spec.base import Batch, Devices, Frozen, Layers, Name, NodeDevices, Stages, ZeroStage
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.spec.yaml_file import Document
@@ -28,17 +29,17 @@ class ShortStage(Frozen):
     """Pool of the stage; filled in file order when absent."""
     gpu: Name | None = None
     """Kind of device, for pools that mix kinds; the pool's first when absent."""
-    layers: PositiveInt | None = None
+    layers: Layers | None = None
     """Layers of the stage."""
-    tp: PositiveInt | None = None
+    tp: NodeDevices | None = None
     """Devices of one replica."""
-    dp: PositiveInt | None = None
+    dp: Devices | None = None
     """Replicas of the stage."""
-    micro_batch: PositiveInt | None = None
+    micro_batch: Batch | None = None
     """Sequences of one micro-batch of one replica."""
     recompute: Recompute | None = None
     """none, selective or full."""
-    count: PositiveInt = 1
+    count: Stages = 1
     """Stages that this entry stands for."""
 
 
@@ -49,15 +50,15 @@ class ShortReplicas(Frozen):
     """Pool of the replicas."""
     gpu: Name | None = None
     """Kind of device, for pools that mix kinds; the pool's first when absent."""
-    tp: PositiveInt | None = None
+    tp: NodeDevices | None = None
     """Devices of one replica; the plan's when absent."""
-    count: PositiveInt
+    count: Devices
     """Replicas."""
-    micro_batch: PositiveInt
+    micro_batch: Batch
     """Sequences of the largest micro-batch of one replica."""
-    steps: PositiveInt | None = None
+    steps: Batch | None = None
     """Micro-batches of one replica in a step; as many as fill the global batch when absent."""
-    share: PositiveInt | None = None
+    share: Batch | None = None
     """Sequences of one replica in a step; micro_batch x steps when absent."""
 
 
@@ -66,19 +67,19 @@ class ShortPlan(Frozen):
 
     target: str | None = None
     """Runtime; megatron when absent, deepspeed for plans with ``replicas``."""
-    tp: PositiveInt = 1
+    tp: NodeDevices = 1
     """Devices of one replica."""
-    pp: PositiveInt | None = None
+    pp: Stages | None = None
     """Pipeline stages; as many as ``stages`` or ``layers`` name, else 1."""
-    dp: PositiveInt | None = None
+    dp: Devices | None = None
     """Replicas of each stage; as many as the cluster holds when absent."""
-    micro_batch: PositiveInt = 1
+    micro_batch: Batch = 1
     """Sequences of one micro-batch of one replica."""
-    interleave: PositiveInt = 1
+    interleave: Layers = 1
     """Chunks of layers per device."""
-    zero: int = Field(default=0, ge=0, le=3)
+    zero: ZeroStage = 0
     """ZeRO stage."""
-    shard_size: PositiveInt | None = None
+    shard_size: Devices | None = None
     """Replicas of a stage that share one copy of what ZeRO shards; all of them when absent."""
     recompute: Recompute = "none"
     """none, selective or full."""
@@ -86,9 +87,9 @@ class ShortPlan(Frozen):
     """True when activations are split over the sequence inside replicas."""
     offload: OffloadRecord = OffloadRecord()
     """What is kept off the devices."""
-    layers: tuple[PositiveInt, ...] | None = Field(default=None, min_length=1)
+    layers: tuple[Layers, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
     """Layers of each stage; as even as possible when absent, earlier stages one more."""
-    stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1)
+    stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
     """Stages in pipeline order, when they differ."""
     replicas: tuple[ShortReplicas, ...] | None = Field(default=None, min_length=1)
     """Replicas with a batch of their own, for plans without pipeline."""
@@ -104,7 +105,7 @@ def short_plan(document: Document, cluster: ClusterSpec, model: ModelSpec) -> Pl
     except _WrongError as error:
         fail_on_faults(document, (error.fault,))
         raise
-    fail_on_faults(document, tuple(_in_short(fault, short) for fault in faults(plan, cluster, model)))
+    fail_on_faults(document, tuple(_in_short(fault, short, model) for fault in faults(plan, cluster, model)))
     return plan
 
 
@@ -136,7 +137,7 @@ class _Room:
 
 
 def _from_stages(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Plan:
-    entries = _entries(short)
+    entries = _entries(short, model)
     layers = _layers(short, entries, model)
     room = _room(cluster)
     dp = short.dp or _most_replicas(short, entries, room)
@@ -168,16 +169,26 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
         raise _WrongError((path,), error.message.removeprefix(f"{path}: ")) from None
 
 
-def _entries(short: ShortPlan) -> list[tuple[int, ShortStage]]:
+def _entries(short: ShortPlan, model: ModelSpec) -> list[tuple[int, ShortStage]]:
     """(index in the file, entry) of every pipeline stage."""
     if short.stages:
+        _check_depth(sum(entry.count for entry in short.stages), "stages", model)
         entries = [(index, entry) for index, entry in enumerate(short.stages) for _ in range(entry.count)]
     else:
         pp = short.pp or len(short.layers or (0,))
+        _check_depth(pp, "pp" if short.pp else "layers", model)
         entries = [(index, ShortStage()) for index in range(pp)]
     if short.pp and short.pp != len(entries):
         raise _WrongError(("pp",), f"expected {len(entries)}, the number of stages, got {short.pp}")
     return entries
+
+
+def _check_depth(stages: int, key: str, model: ModelSpec) -> None:
+    if stages > model.layers:
+        what = f"{stages} stages for {model.layers} layers, expected at most one stage a layer"
+        raise _WrongError((key,), what)
+    if stages > STAGES.most:
+        raise _WrongError((key,), f"{stages} stages, expected at most {STAGES.most}")
 
 
 def _layers(short: ShortPlan, entries: list[tuple[int, ShortStage]], model: ModelSpec) -> list[int]:
@@ -190,10 +201,6 @@ def _layers(short: ShortPlan, entries: list[tuple[int, ShortStage]], model: Mode
                 ("stages", entries[given.index(None)][0]), "layers are given for some stages only"
             )
         return _checked([number for number in given if number is not None], len(entries), model)
-    if len(entries) > model.layers:
-        raise _WrongError(
-            ("pp",), f"{len(entries)} stages for {model.layers} layers, expected at most one stage a layer"
-        )
     small, larger = divmod(model.layers, len(entries))
     return [small + 1] * larger + [small] * (len(entries) - larger)
 
@@ -311,7 +318,7 @@ def _own_batch(entry: ShortReplicas, index: int, tp: int, steps: int, gpu: str) 
     )
 
 
-def _in_short(fault: Fault, short: ShortPlan) -> Fault:
+def _in_short(fault: Fault, short: ShortPlan, model: ModelSpec) -> Fault:
     """The fault at the place of the short file that caused it."""
     path = fault.path
     if path[:1] != ("stages",):
@@ -319,6 +326,6 @@ def _in_short(fault: Fault, short: ShortPlan) -> Fault:
     if short.replicas:
         return Fault(("replicas", *path[3:]), fault.what)
     if short.stages and len(path) > 1:
-        index = _entries(short)[int(path[1])][0]
+        index = _entries(short, model)[int(path[1])][0]
         return Fault(("stages", index), f"stage {path[1]}: {fault.what}")
     return Fault((path[-1],) if path[-1] in ("tp", "layers", "recompute") else (), fault.what)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from planner.spec.yaml_nodes import FLOAT
+from planner.visible import visible
 
 WIDTH = 110
 
@@ -22,6 +23,21 @@ class Lines(list[str]):
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+    def write_double_quoted(self, text: str, split: bool = True) -> None:
+        """In ASCII, so that what a terminal would obey is an escape."""
+        self.allow_unicode = False
+        super().write_double_quoted(text, split)
+        self.allow_unicode = True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Text in double quotes where it has characters that need escapes."""
+    hidden = visible(text, keep="\n\t") != text
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if hidden else None)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _sentences(dumper: yaml.SafeDumper, lines: Lines) -> yaml.Node:

@@ -26,7 +26,8 @@ from planner.calibration_merge import kernel_key, layer_key, link_key, sections
 
 NAMES = st.sampled_from(["A100", "H100-80", "V100", "1e9", "no", "RTX-3090", "x.y", "null"])
 SHARES = st.one_of(st.floats(0.001, 1), st.sampled_from([1.0, 0.75, 0.7]))
-POSITIVE = st.one_of(st.floats(1e-9, 1e15), st.integers(1, 2**40).map(float))
+POSITIVE = st.one_of(st.floats(1e-9, 1e6), st.integers(1, 2**19).map(float))
+BYTES = st.one_of(st.floats(1, 1e15), st.integers(1, 2**40).map(float))
 SPREADS = st.none() | st.floats(0, 2)
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
 
@@ -48,11 +49,11 @@ LAYERS = st.builds(
     micro_batch=st.integers(1, 64),
     forward_seconds=POSITIVE,
     backward_seconds=POSITIVE,
-    activation_bytes=st.none() | POSITIVE,
-    parameters=st.none() | POSITIVE,
+    activation_bytes=st.none() | BYTES,
+    parameters=st.none() | BYTES,
     spread=SPREADS,
-    peak_bytes=st.none() | POSITIVE,
-    reserved_bytes=st.none() | POSITIVE,
+    peak_bytes=st.none() | BYTES,
+    reserved_bytes=st.none() | BYTES,
     without_collectives=st.booleans(),
 )
 KERNELS = st.builds(
@@ -63,8 +64,8 @@ KERNELS = st.builds(
     shape=st.lists(st.integers(1, 2**31), min_size=1, max_size=4).map(
         lambda sizes: "x".join(map(str, sizes))
     ),
-    flops=st.just(0.0) | POSITIVE,
-    moved_bytes=st.just(0.0) | POSITIVE,
+    flops=st.just(0.0) | BYTES,
+    moved_bytes=st.just(0.0) | BYTES,
     seconds=POSITIVE,
     spread=SPREADS,
 )
@@ -88,7 +89,7 @@ def link_curves(draw: st.DrawFn) -> list[LinkPoint]:
             seconds=draw(POSITIVE),
             spread=draw(SPREADS),
         )
-        for size in draw(st.lists(POSITIVE, min_size=2, max_size=3, unique=True))
+        for size in draw(st.lists(BYTES, min_size=2, max_size=3, unique=True))
     ]
 
 

@@ -189,7 +189,9 @@ def test_hybrid_sharding_comes_back(tmp_path: Path) -> None:
     path.write_text(text.replace("target: torch", "target: deepspeed"))
     assert "plan.yaml:6: shard_size: deepspeed shards over all replicas" in str(error_of(path))
     path.write_text(text.replace("shard_size: 2", "shard_size: two"))
-    assert 'plan.yaml:6: shard_size: expected a whole number >= 1, got "two"' in str(error_of(path))
+    assert 'plan.yaml:6: shard_size: expected a whole number from 1 to 1000000, got "two"' in str(
+        error_of(path)
+    )
 
 
 def cluster_text(file: PlanFile) -> str:
@@ -250,7 +252,6 @@ def test_a_consistent_edit_drops_the_summary(tmp_path: Path) -> None:
         (("hetplan-plan/1", "1"), 3, "format: expected hetplan-plan/1, got 1"),
         (("format: hetplan-plan/1\n", ""), 3, "format: missing, expected hetplan-plan/1"),
         (("zero: 1", "zero: 3"), 5, "zero: megatron runs ZeRO 0, 1 in a pipeline, got 3"),
-        (("zero: 1", "zero: 4"), 5, "zero: expected 0, 1, 2 or 3, got 4"),
         (("target: megatron", "target: mega"), 4, "target: unknown target 'mega'"),
         (("layers: [5, 8]", "layers: [6, 8]"), 13, "stages[1].layers: starts at layer 6, expected 5"),
         (
@@ -307,7 +308,8 @@ def test_inconsistent_plans(tmp_path: Path, change: tuple[str, str], line: int |
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (("zero: 1", "zero: one"), 'zero: expected a whole number >= 0, got "one"'),
+        (("zero: 1", "zero: one"), 'zero: expected a whole number from 0 to 3, got "one"'),
+        (("zero: 1", "zero: 4"), "zero: expected a whole number from 0 to 3, got 4"),
         (("zero: 1", "zero: 1\nzeros: 2"), "zeros: unknown key"),
         (
             ("recompute: none", "recompute: some"),
@@ -319,7 +321,7 @@ def test_inconsistent_plans(tmp_path: Path, change: tuple[str, str], line: int |
         (("status: optimal", "status: best"), "summary.status: expected one of: optimal, feasible"),
         (
             ("step_seconds: 0.4123456789012345", "step_seconds: .nan"),
-            "summary.step_seconds: expected a number >= 0",
+            "summary.step_seconds: expected a number from 1e-60 to 1e+60",
         ),
         (("digests: {", "digests: {x: 1, "), "digests.x: unknown key"),
         (("- fast-[0-1]", "- 'fast-['"), "inputs.cluster.pools[0].hosts"),

@@ -5,11 +5,12 @@ Nothing heavy is imported here or by the command files; each command imports wha
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,6 +36,7 @@ from planner.cli.show import show_plan
 from planner.cli.streams import lost_words, open_streams
 from planner.cli.validate import validate
 from planner.errors import HetplanError
+from planner.visible import visible
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
@@ -49,6 +51,11 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
 
     return run_command
 
+
+WRONG_WORDS: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+"""What typer raises for words that it does not know; some versions of it have their own copy of click."""
 
 HELP = """Plan the training of large models on clusters of unequal GPUs and networks.
 
@@ -114,20 +121,30 @@ def _options(version: Version = False) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code."""
     try:
-        app(args=arguments, prog_name="hetplan")
+        code = app(args=arguments, prog_name="hetplan", standalone_mode=False)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else BUG
+    except WRONG_WORDS as error:
+        return _refuse(error)
     except HetplanError as error:
         fail(error)
         return error.exit_code
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:
         if os.environ.get("HETPLAN_DEBUG") == "1":
             raise
         fail(_bug(error))
         return BUG
-    return ANSWER
+    return code if isinstance(code, int) else ANSWER
+
+
+def _refuse(error: Any) -> int:
+    """Say what is wrong with the words of the command line, as typer does but in plain sight."""
+    said = io.StringIO()
+    error.show(file=said)
+    sys.stderr.write(visible(said.getvalue(), keep="\n"))
+    return int(error.exit_code)
 
 
 def _bug(error: Exception) -> HetplanError:

@@ -16,6 +16,7 @@ from planner.cli.files import require_writable
 from planner.cli.options import AsJson, Precision, SequenceLength, choices, integers
 from planner.cli.output import show, show_document, typed, warn
 from planner.errors import UsageError
+from planner.ranges import BATCH, NODE_DEVICES, TIME_LIMIT, ZERO
 
 if TYPE_CHECKING:
     from planner.calibration import Calibration
@@ -44,7 +45,13 @@ DeviceName = Annotated[
 ]
 Largest = Annotated[
     int | None,
-    typer.Option("--largest-micro-batch", metavar="N", min=1, help="Where the micro-batch stops growing."),
+    typer.Option(
+        "--largest-micro-batch",
+        metavar="N",
+        min=int(BATCH.least),
+        max=int(BATCH.most),
+        help="Where the micro-batch stops growing.",
+    ),
 ]
 
 
@@ -95,8 +102,8 @@ def measure_device(
 
     request = Request(
         model=spec,
-        tps=integers("--tp", tp) or (1,),
-        zeros=integers("--zero", zero, least=0, most=3) or (),
+        tps=integers("--tp", tp, NODE_DEVICES) or (1,),
+        zeros=integers("--zero", zero, ZERO) or (),
         largest=largest_micro_batch,
         seconds=seconds,
     )
@@ -118,8 +125,9 @@ def measure_device(
 
 def budget_seconds(minutes: float | None) -> float:
     """The time budget, infinite without one; raises UsageError for one that is not above 0."""
-    if minutes is not None and not minutes > 0:
-        raise UsageError(f"--minutes: expected a number above 0, got {minutes:g}")
+    if minutes is not None and not 0 < minutes <= TIME_LIMIT.most:
+        most = f"{TIME_LIMIT.most:.0f}"
+        raise UsageError(f"--minutes: expected a number above 0 and at most {most}, got {minutes:g}")
     return float("inf") if minutes is None else 60 * minutes
 
 

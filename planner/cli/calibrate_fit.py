@@ -78,7 +78,7 @@ def _progress() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
+    from planner.report.console import PlainConsole
 
-    with Console(stderr=True, color_system=colours()).status("fitting") as status:
+    with PlainConsole(stderr=True, color_system=colours()).status("fitting") as status:
         yield lambda rounds, error: status.update(f"fitting: round {rounds}, mean error {error:.1%}")

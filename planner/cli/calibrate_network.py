@@ -19,9 +19,10 @@ from planner.cli.calibrate import EXAMPLE, Force
 from planner.cli.calibrate_device import Minutes, Output, before, budget_seconds, require_torch
 from planner.cli.exits import BAD_INPUT
 from planner.cli.files import require_writable
-from planner.cli.options import AsJson, choices
+from planner.cli.options import AsJson, a_number, choices
 from planner.cli.output import fail, show, show_document, typed, warn
 from planner.errors import UsageError
+from planner.ranges import DEVICES, TENSOR_MIB
 
 if TYPE_CHECKING:
     from planner.calibration import Calibration, LinkPoint
@@ -40,7 +41,15 @@ Fabric = Annotated[
     ),
 ]
 LargestSize = Annotated[
-    float, typer.Option("--largest-mib", metavar="MIB", min=0.01, help="Largest tensor, MiB.")
+    float,
+    typer.Option(
+        "--largest-mib",
+        metavar="MIB",
+        min=TENSOR_MIB.least,
+        max=TENSOR_MIB.most,
+        callback=a_number,
+        help="Largest tensor, MiB.",
+    ),
 ]
 Device = Annotated[
     str | None,
@@ -62,7 +71,13 @@ OperationOption = Annotated[
 ]
 Members = Annotated[
     int | None,
-    typer.Option("--members", metavar="N", min=2, help="Devices of that text where it lists none."),
+    typer.Option(
+        "--members",
+        metavar="N",
+        min=2,
+        max=int(DEVICES.most),
+        help="Devices of that text where it lists none.",
+    ),
 ]
 
 
@@ -297,10 +312,10 @@ def _import(
 
 def _read(path: Path, link: str | None, operation: str | None, members: int | None) -> tuple[LinkPoint, ...]:
     from planner.calibration import Operation
-    from planner.calibration_records import LINK_PATTERN
+    from planner.calibration_records import LINK_PATTERN, LONGEST_LINK
     from planner.measure.nccl_tests import read_nccl_tests
 
-    if link is None or not re.fullmatch(LINK_PATTERN, link):
+    if link is None or len(link) > LONGEST_LINK or not re.fullmatch(LINK_PATTERN, link):
         got = "" if link is None else f", got {link!r}"
         raise UsageError(
             f"--from-nccl-tests: expected --link with the name of the link{got}",

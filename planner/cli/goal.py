@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from planner.errors import UsageError
+from planner.ranges import DEVICES, PREDICTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,15 +100,16 @@ def _reason(goal: Goal) -> str:
 
 
 def _positive(option: str, number: float | None) -> float | None:
-    if number is not None and not (number > 0 and math.isfinite(number)):
-        raise UsageError(f"{option}: expected a number above 0, got {number:g}")
+    if number is not None and not PREDICTED.holds(number):
+        limits = f"from {PREDICTED.least:g} to {PREDICTED.most:g}"
+        raise UsageError(f"{option}: expected a number {limits}, got {number:g}")
     return number
 
 
 def _limit(text: str, cluster: ClusterSpec) -> tuple[str, int]:
     """``8:a100`` as (a100, 8), ``16`` as ("", 16)."""
     number, colon, pool = text.partition(":")
-    if not number.isdecimal():
+    if not number.isdecimal() or len(number) > len(f"{DEVICES.most:.0f}") or int(number) > DEVICES.most:
         raise UsageError(f"--use-at-most: expected a number of devices such as 16 or 8:POOL, got {text!r}")
     names = [entry.name for entry in cluster.pools]
     if colon and pool not in names:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from planner.errors import UsageError
+from planner.ranges import BATCH, SEQUENCE, Range
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML).")]
 ModelFile = Annotated[
@@ -25,13 +26,21 @@ Precision = Annotated[
 GlobalBatch = Annotated[
     int | None,
     typer.Option(
-        "--global-batch", metavar="N", min=1, help="Sequences per step in place of the model file's."
+        "--global-batch",
+        metavar="N",
+        min=int(BATCH.least),
+        max=int(BATCH.most),
+        help="Sequences per step in place of the model file's.",
     ),
 ]
 SequenceLength = Annotated[
     int | None,
     typer.Option(
-        "--sequence-length", metavar="N", min=1, help="Tokens per sequence in place of the model file's."
+        "--sequence-length",
+        metavar="N",
+        min=int(SEQUENCE.least),
+        max=int(SEQUENCE.most),
+        help="Tokens per sequence in place of the model file's.",
     ),
 ]
 CalibrationFile = Annotated[
@@ -47,29 +56,37 @@ LONGEST_RANGE = 10_000
 """Numbers that a range like ``1..64`` may stand for."""
 
 
-def integers(
-    option: str, text: str | None, least: int = 1, most: int | None = None
-) -> tuple[int, ...] | None:
+_MOST_DIGITS = 18
+"""Longer numbers are in no range; Python refuses to read very long ones."""
+
+
+def integers(option: str, text: str | None, allowed: Range) -> tuple[int, ...] | None:
     """``1,2,4`` or ``1..4`` or a mixture, sorted, each once; None stays None."""
     if text is None:
         return None
     found: set[int] = set()
     for part in text.split(","):
-        found.update(_range(option, part.strip(), least))
-    if most is not None and max(found) > most:
-        raise UsageError(f"{option}: expected numbers from {least} to {most}, got {max(found)}")
+        found.update(_range(option, part.strip(), allowed))
     return tuple(sorted(found))
 
 
-def _range(option: str, part: str, least: int) -> range:
+def _range(option: str, part: str, allowed: Range) -> range:
     first, dots, last = part.partition("..")
-    ends = [first, last] if dots else [first, first]
-    if not all(end.strip().isdecimal() for end in ends):
+    ends = [end.strip() for end in ([first, last] if dots else [first, first])]
+    if not all(end.isdecimal() for end in ends):
         raise UsageError(f"{option}: expected whole numbers such as 1,2,4 or 1..4, got {part!r}")
-    low, high = int(ends[0]), int(ends[1])
-    if low < least or high < low or high - low >= LONGEST_RANGE:
-        raise UsageError(f"{option}: expected numbers from {least} upwards, in rising order, got {part!r}")
+    low, high = (int(end) if len(end) <= _MOST_DIGITS else -1 for end in ends)
+    if not allowed.holds(low) or not allowed.holds(high) or high < low or high - low >= LONGEST_RANGE:
+        limits = f"from {allowed.least:.0f} to {allowed.most:.0f}"
+        raise UsageError(f"{option}: expected numbers {limits}, in rising order, got {part!r}")
     return range(low, high + 1)
+
+
+def a_number(value: float | None) -> float | None:
+    """The value of an option, unless it is none: typer's own limits let it through."""
+    if value is not None and value != value:
+        raise typer.BadParameter("nan is not a number.")
+    return value
 
 
 def choices(option: str, text: str | None, allowed: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -7,6 +7,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from planner.visible import visible, visible_json
+
 if TYPE_CHECKING:
     from typing import Literal
 
@@ -26,19 +28,20 @@ def show(*parts: RenderableType | None, then: str | None = None) -> None:
 
     ``then`` is a sentence, or a command as ``typed`` makes it.
     """
-    from rich.console import Console, Group
+    from rich.console import Group
 
     from planner.report.command import Next
+    from planner.report.console import PlainConsole
 
     group = Group(*(part for part in parts if part is not None))
-    console = Console(markup=False, highlight=False, emoji=False, width=_width(group), color_system=colours())
+    console = PlainConsole(width=_width(group), color_system=colours())
     with console.capture() as captured:
         console.print(group, crop=False)
         if then is not None:
             console.print(Next(then), crop=False)
     text = captured.get()
     coloured = console.color_system is not None
-    write(text if coloured else "".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+    _write(text if coloured else "".join(f"{line.rstrip()}\n" for line in text.split("\n")[:-1]))
 
 
 def colours() -> Literal["auto"] | None:
@@ -53,10 +56,11 @@ def typed(*words: object) -> str:
 
 def _width(group: RenderableType) -> int:
     """The terminal's width, or what the widest table of numbers needs."""
-    from rich.console import Console
     from rich.measure import Measurement
 
-    console = Console()
+    from planner.report.console import PlainConsole
+
+    console = PlainConsole()
     unlimited = console.options.update(width=WIDEST)
     return max(console.width, NARROWEST, Measurement.get(console, unlimited, group).minimum)
 
@@ -65,11 +69,15 @@ def show_document(document: Document) -> None:
     """Print a JSON document on stdout."""
     from planner.report.document import text
 
-    write(text(document))
+    write(visible_json(text(document)))
 
 
 def write(text: str) -> None:
-    """Write to stdout at once."""
+    """Write to stdout at once, with escapes for what a terminal would obey."""
+    _write(visible(text, keep="\n"))
+
+
+def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -87,14 +95,20 @@ def fail(error: HetplanError) -> None:
         for problem in error.problems:
             _tell("error", "red", str(problem), problem.hint)
     else:
-        _tell("error", "red", error.message, error.hint)
+        *first, last = error.lines
+        for line in first:
+            _tell("error", "red", line)
+        _tell("error", "red", last, error.hint)
 
 
 def _tell(word: str, colour: str, message: str, hint: str | None = None) -> None:
-    """``word: message`` and an indented hint; never wrapped, so that editors can follow file:line."""
+    """``word: message`` and an indented hint; never wrapped, so that editors can follow file:line.
+
+    Each is one line whatever it quotes: a newline from a file is an escape, as all that a terminal would obey.
+    """
     coloured = sys.stderr.isatty() and colours() is not None and os.environ.get("TERM") != "dumb"
     codes = {"red": "\033[1;31m", "yellow": "\033[1;33m"}
     start, end = (codes[colour], "\033[0m") if coloured else ("", "")
-    sys.stderr.write(f"{start}{word}:{end} {message}\n")
+    sys.stderr.write(f"{start}{word}:{end} {visible(message)}\n")
     if hint:
-        sys.stderr.write(f"  hint: {hint}\n")
+        sys.stderr.write(f"  hint: {visible(hint)}\n")

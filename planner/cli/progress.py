@@ -67,14 +67,15 @@ def reporter() -> Iterator[Reporter]:
 
 def _bar() -> Progress:
     """One line that goes away at its end."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from planner.report.console import PlainConsole
+
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[state]}", markup=False),
         TimeElapsedColumn(),
     )
-    return Progress(*columns, console=Console(stderr=True, color_system=colours()), transient=True)
+    return Progress(*columns, console=PlainConsole(stderr=True, color_system=colours()), transient=True)

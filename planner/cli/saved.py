@@ -50,7 +50,7 @@ def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: 
     ]
     if lines:
         raise PlanError(
-            "\n".join(lines),
+            *lines,
             hint="search again with these files; settings given to search by options belong into the model file",
         )
 

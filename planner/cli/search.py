@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -20,6 +21,7 @@ from planner.cli.options import (
     ModelFile,
     Precision,
     SequenceLength,
+    a_number,
     choices,
     integers,
 )
@@ -27,6 +29,7 @@ from planner.cli.output import show, show_document, typed
 from planner.cli.pareto import answer_front
 from planner.cli.saved import summary_of
 from planner.errors import OutputError
+from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,7 +51,10 @@ TargetName = Annotated[
     ),
 ]
 Top = Annotated[
-    int | None, typer.Option("--top", metavar="K", min=1, help="Show only the K best families of plans.")
+    int | None,
+    typer.Option(
+        "--top", metavar="K", min=1, max=int(COUNT.most), help="Show only the K best families of plans."
+    ),
 ]
 Gap = Annotated[
     float,
@@ -57,15 +63,26 @@ Gap = Annotated[
         metavar="FRACTION",
         min=0.0,
         max=1.0,
+        callback=a_number,
         help="Stop when the plan is proven this close to the best, as a fraction.",
     ),
 ]
+
+
+def _time_limit(seconds: float) -> float:
+    """The option's value; none at all is infinite."""
+    if a_number(seconds) != math.inf and not TIME_LIMIT.holds(seconds):
+        raise typer.BadParameter(f"{seconds:g} is not in the range from 0 to {TIME_LIMIT.most:.0f}, or inf.")
+    return seconds
+
+
 TimeLimit = Annotated[
     float,
     typer.Option(
         "--time-limit",
         metavar="SECONDS",
-        min=0.0,
+        min=TIME_LIMIT.least,
+        callback=_time_limit,
         help="Stop after this time with the best so far and its gap; inf for no limit.",
     ),
 ]
@@ -117,10 +134,10 @@ def search(
 
     limits = Limits(
         target=_target(target),
-        zero=integers("--zero", zero, least=0, most=3),
-        tp=integers("--tp", tp),
-        pp=integers("--pp", pp),
-        micro_batch=integers("--micro-batch", micro_batch),
+        zero=integers("--zero", zero, ZERO),
+        tp=integers("--tp", tp, NODE_DEVICES),
+        pp=integers("--pp", pp, STAGES),
+        micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,

@@ -15,6 +15,7 @@ from planner.cli.inputs import read_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import colours, show, show_document
 from planner.errors import UsageError
+from planner.ranges import COUNT
 
 if TYPE_CHECKING:
     from planner.measured.predictions import Progress
@@ -38,7 +39,14 @@ Groups = Annotated[
     bool, typer.Option("--groups", help="Show every group of runs that differ in their plan only.")
 ]
 Worst = Annotated[
-    int, typer.Option("--worst", metavar="N", min=0, help="How many of the runs predicted worst to show.")
+    int,
+    typer.Option(
+        "--worst",
+        metavar="N",
+        min=0,
+        max=int(COUNT.most),
+        help="How many of the runs predicted worst to show.",
+    ),
 ]
 Plot = Annotated[
     Path | None,
@@ -169,9 +177,10 @@ def _progress() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True, color_system=colours()), transient=True) as bar:
+    from planner.report.console import PlainConsole
+
+    with Bar(console=PlainConsole(stderr=True, color_system=colours()), transient=True) as bar:
         task = bar.add_task("predicting", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

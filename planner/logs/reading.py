@@ -56,6 +56,7 @@ def read_logs(paths: Sequence[Path], plan: Plan) -> Log:
         parts=_parts(readers),
         memory=_memory(readers),
         facts=tuple(dict.fromkeys(fact for reader in readers for fact in reader.facts)),
+        files=tuple(str(path) for path in paths),
         notes=(*notes, *dict.fromkeys(note for reader in readers for note in reader.notes)),
     )
 

@@ -70,6 +70,8 @@ class Log:
     memory: tuple[RankMemory, ...] = ()
     facts: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    """Paths of the logs as the user wrote them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

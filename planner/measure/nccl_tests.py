@@ -11,6 +11,7 @@ from statistics import median
 
 from planner.calibration import LinkPoint, Operation
 from planner.errors import Problem
+from planner.ranges import BYTES, SECONDS
 from planner.spec.yaml_file import fail_on, read_text
 
 OPERATIONS: dict[str, Operation] = {
@@ -101,9 +102,9 @@ def _row(table: _Table, number: int, cells: list[str]) -> Iterator[Problem]:
     if wrong is not None:
         yield table.problem(number, "#wrong", f"{wrong} wrong values: the network is broken")
     size, micros = _number(row["size"]), _number(row["time"])
-    if size is None or size != int(size):
+    if size is None or size != int(size) or not 0 <= size <= BYTES.most:
         yield table.problem(number, "size", f"expected bytes, got {row['size']!r}")
-    elif micros is None or micros <= 0:
+    elif micros is None or not SECONDS.holds(micros * 1e-6):
         yield table.problem(number, "time", f"expected microseconds above 0, got {row['time']!r}")
     elif size:
         table.times.setdefault(int(size), []).append(micros * 1e-6)

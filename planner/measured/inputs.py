@@ -9,9 +9,10 @@ from typing import TypeVar
 from planner import catalog
 from planner.errors import PlanError, Problem, SpecError
 from planner.measured.cells import NumberedRow
-from planner.measured.row import MOST_DEVICES, Row, columns
+from planner.measured.row import Row, columns
 from planner.plan import Offload, Plan, ReplicaGroup, Stage
 from planner.plan_file import load_plan
+from planner.ranges import DEVICES, NODE_DEVICES
 from planner.spec.cluster import ClusterSpec, FabricSpec, HostSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.spec.cluster_file import catalogue_gpu, catalogue_link, load_cluster
 from planner.spec.complaints import nearest
@@ -54,8 +55,11 @@ def _network_problems(item: NumberedRow) -> list[Problem]:
     if row.gpus_per_node is None and row.tp * row.depth * row.dp % row.nodes:
         what = f"missing, {row.tp * row.depth * row.dp} devices do not spread evenly over {row.nodes} nodes"
         found.append(item.problem("gpus_per_node", what))
-    if row.devices_per_node > MOST_DEVICES:
-        what = f"{row.devices_per_node} devices a node, expected at most {MOST_DEVICES}"
+    if row.devices_per_node > NODE_DEVICES.most:
+        what = f"{row.devices_per_node} devices a node, expected at most {NODE_DEVICES.most}"
+        found.append(item.problem("nodes", what))
+    elif row.nodes * row.devices_per_node > DEVICES.most:
+        what = f"{row.nodes} nodes of {row.devices_per_node} devices, expected at most {DEVICES.most} devices"
         found.append(item.problem("nodes", what))
     if row.devices_per_node > 1 and not row.intra_node:
         what = f"missing, the nodes have {row.devices_per_node} devices"

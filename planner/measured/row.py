@@ -7,15 +7,33 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from planner.spec.base import Frozen, Name, NonNegativeInt, PositiveFloat, PositiveInt
+from planner.ranges import LAYERS, STAGES
+from planner.spec.base import (
+    Batch,
+    Bytes,
+    Cards,
+    Devices,
+    FeedForward,
+    Frozen,
+    Heads,
+    Layers,
+    Name,
+    NodeDevices,
+    Nodes,
+    OptionalRows,
+    Rate,
+    Rows,
+    Seconds,
+    SequenceLength,
+    Stages,
+    Width,
+    ZeroStage,
+)
 from planner.spec.cluster import FabricKind
-from planner.spec.complaints import complaints
+from planner.spec.complaints import complaints, figure
 from planner.spec.model import Attention, Optimizer, Precision
 from planner.spec.yaml_nodes import resolve
 from planner.targets import OffloadTo, Recompute
-
-MOST_DEVICES = 1000
-"""Devices of one node, as in cluster files."""
 
 Text = Annotated[str, Field(min_length=1)]
 Cell = str | int | float | bool | None | list[str | int | float | bool | None]
@@ -27,6 +45,7 @@ _TEXTS = frozenset(
     }
 )
 """Columns whose cells are never read as numbers."""
+_StageLayers = Annotated[tuple[Layers, ...], Field(min_length=1, max_length=int(STAGES.most), strict=False)]
 _TRUTH = {"yes": True, "no": False, "true": True, "false": False}
 _SWITCHES = frozenset({"gated_mlp", "tied_embeddings", "dropout", "sequence_parallel", "fits"})
 
@@ -48,47 +67,47 @@ class Row(Frozen):
     """Framework as the source names it."""
     gpu: Text | None = None
     """Kind of device, a name of the catalogue."""
-    nodes: Annotated[int, Field(ge=1, le=100_000)] = 1
+    nodes: Nodes = 1
     """Nodes."""
-    gpus_per_node: Annotated[int, Field(ge=1, le=MOST_DEVICES)] | None = None
+    gpus_per_node: NodeDevices | None = None
     """Devices of one node; tp x pp x dp / nodes when absent."""
     intra_node: Text | None = None
     """Network between the devices of a node, a name of the catalogue; needed from two devices on."""
     fabric: FabricKind | None = None
     """Network between nodes: infiniband, roce or ethernet; needed from two nodes on."""
-    nic_gbps: PositiveFloat | None = None
+    nic_gbps: Rate | None = None
     """Bandwidth of one network card, gigabit/s; needed from two nodes on."""
-    nics: PositiveInt = 1
+    nics: Cards = 1
     """Network cards of one node."""
-    host_gBps: PositiveFloat | None = None
+    host_gBps: Rate | None = None
     """Copies between host memory and all devices of a node, one direction, gigabyte/s; the catalogue's when absent."""
-    nvme_gBps: PositiveFloat | None = None
+    nvme_gBps: Rate | None = None
     """What a node reads from or writes to NVMe, gigabyte/s."""
     model: Name = "model"
     """Name of the model."""
-    layers: PositiveInt | None = None
+    layers: Layers | None = None
     """Transformer layers."""
-    hidden: PositiveInt | None = None
+    hidden: Width | None = None
     """Width of the model."""
-    heads: PositiveInt | None = None
+    heads: Heads | None = None
     """Attention heads."""
-    kv_heads: PositiveInt | None = None
+    kv_heads: Heads | None = None
     """Key/value heads; ``heads`` when absent."""
-    head_dim: PositiveInt | None = None
+    head_dim: Width | None = None
     """Width of one head; ``hidden`` / ``heads`` when absent."""
-    ffn: PositiveInt | None = None
+    ffn: FeedForward | None = None
     """Width of the feed-forward layer; 4 x ``hidden`` when absent."""
     gated_mlp: bool = False
     """yes for SwiGLU-like layers with three matrices."""
-    vocab: PositiveInt | None = None
+    vocab: Rows | None = None
     """Tokens of the vocabulary."""
     tied_embeddings: bool = True
     """yes when the output layer reuses the input embedding."""
-    learned_positions: NonNegativeInt = 0
+    learned_positions: OptionalRows = 0
     """Rows of a learned position table."""
-    sequence_length: PositiveInt | None = None
+    sequence_length: SequenceLength | None = None
     """Tokens of a sequence."""
-    global_batch: PositiveInt | None = None
+    global_batch: Batch | None = None
     """Sequences of one optimizer step."""
     precision: Precision = "bf16"
     """Number format of the matrices' inputs: bf16, fp16, fp32, tf32 or fp8."""
@@ -100,17 +119,17 @@ class Row(Frozen):
     """yes when the layers keep dropout masks; yes without gated MLP when absent."""
     target: Literal["megatron", "deepspeed", "torch", "flagscale"] = "megatron"
     """Runtime that the plan is for: megatron, deepspeed, torch or flagscale."""
-    tp: PositiveInt = 1
+    tp: NodeDevices = 1
     """Devices of one tensor-parallel group."""
-    pp: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    pp: Stages | None = None
     """Pipeline stages; as many as ``stage_layers`` names, else 1."""
-    dp: PositiveInt = 1
+    dp: Devices = 1
     """Replicas of each stage."""
-    micro_batch: PositiveInt = 1
+    micro_batch: Batch = 1
     """Sequences of one micro-batch of one replica."""
-    interleave: PositiveInt = 1
+    interleave: Layers = 1
     """Chunks of layers per device."""
-    zero: Annotated[int, Field(ge=0, le=3)] = 0
+    zero: ZeroStage = 0
     """ZeRO stage."""
     recompute: Recompute = "none"
     """none, selective or full."""
@@ -122,7 +141,9 @@ class Row(Frozen):
     """Where parameters are kept: none, cpu or nvme."""
     offload_activations: OffloadTo = "none"
     """Where the checkpoints of full recomputation are kept: none or cpu."""
-    stage_layers: Annotated[tuple[PositiveInt, ...], Field(min_length=1, strict=False)] | None = None
+    stage_layers: (
+        Annotated[tuple[Layers, ...], Field(min_length=1, max_length=int(STAGES.most), strict=False)] | None
+    ) = None
     """Layers of each stage, separated by blanks; as even as possible when absent."""
     cluster_file: Text | None = None
     """Cluster file relative to this table, instead of gpu to nvme_gBps."""
@@ -130,9 +151,9 @@ class Row(Frozen):
     """Model file relative to this table, instead of model to learned_positions."""
     plan_file: Text | None = None
     """Plan file relative to this table, instead of target to stage_layers."""
-    step_seconds: PositiveFloat | None = None
+    step_seconds: Seconds | None = None
     """Seconds of one optimizer step."""
-    peak_memory_bytes: PositiveFloat | None = None
+    peak_memory_bytes: Bytes | None = None
     """Bytes in use on the fullest device."""
     fits: bool = True
     """no when the run was out of memory."""
@@ -180,7 +201,9 @@ def _in_table_words(column: str, what: str, value: Cell) -> str:
         return f'expected yes or no, got "{value}"'
     if column == "stage_layers" and isinstance(value, list):
         text = " ".join(str(part) for part in value)
-        return f'expected whole numbers >= 1 separated by blanks, got "{text[:60]}"'
+        return (
+            f'expected whole numbers from 1 to {figure(LAYERS.most)} separated by blanks, got "{text[:60]}"'
+        )
     return what
 
 

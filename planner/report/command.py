@@ -12,6 +12,7 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from planner.report.layout import Indented
+from planner.visible import visible
 
 NEXT = "Next: "
 CONTINUED = " \\"
@@ -25,7 +26,7 @@ class Command:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """One line, or several that the shell reads as one."""
-        lines = _folded(self.text, options.max_width)
+        lines = _folded(visible(self.text), options.max_width)
         yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -41,14 +42,15 @@ class Next:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """On one line where it fits; else a command stands alone and a sentence wraps."""
-        line = Text.assemble((NEXT, "bold"), self.text, no_wrap=True, overflow="ignore")
+        text = visible(self.text)
+        line = Text.assemble((NEXT, "bold"), text, no_wrap=True, overflow="ignore")
         if len(line) <= options.max_width:
             yield line
-        elif self.text.startswith("hetplan "):
+        elif text.startswith("hetplan "):
             yield Text(NEXT.rstrip(), style="bold")
-            yield Indented(Command(self.text))
+            yield Indented(Command(text))
         else:
-            yield _sentence(f"{NEXT}{self.text}", options.max_width)
+            yield _sentence(f"{NEXT}{text}", options.max_width)
 
 
 def _sentence(text: str, width: int) -> Text:

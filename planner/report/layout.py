@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.paragraph import Paragraph
+from planner.visible import visible
 
 INDENT = 2
 
 
 def section(title: str, *parts: RenderableType) -> Group:
     """A heading with indented parts under it and an empty line after them."""
-    return Group(Text(title, style="bold"), *(Indented(part) for part in parts), Text(""))
+    return Group(Text(visible(title), style="bold"), *(Indented(part) for part in parts), Text(""))
 
 
 def warnings_section(lines: Iterable[str]) -> Group:
@@ -52,7 +53,7 @@ def pairs(rows: Iterable[tuple[str, str]]) -> Table:
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
     for key, value in rows:
-        grid.add_row(Text(key), Paragraph(value))
+        grid.add_row(Text(visible(key)), Paragraph(value))
     return grid
 
 

@@ -11,6 +11,8 @@ from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
 from rich.text import Text
 
+from planner.visible import visible
+
 GLUE = "\x00"
 """Stands for a space at which a line must not end."""
 _UNIT = r"(?:%|(?:[kMBTxsh]|µs|ms|[GT]iB|GB/s|Gbit/s|[TP]FLOP/s)(?![\w-]))"
@@ -25,13 +27,17 @@ class Paragraph:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """The text, wrapped."""
-        lines = textwrap.wrap(_glued(self.text), max(options.max_width, 1), break_on_hyphens=False)
+        lines = textwrap.wrap(self._shown(), max(options.max_width, 1), break_on_hyphens=False)
         yield Text("\n".join(lines).replace(GLUE, " "))
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """From the longest word to the whole text on one line."""
-        longest = max((len(word) for word in _glued(self.text).split()), default=0)
-        return Measurement(longest, max(len(self.text), longest)).with_maximum(options.max_width)
+        longest = max((len(word) for word in self._shown().split()), default=0)
+        return Measurement(longest, max(len(self._shown()), longest)).with_maximum(options.max_width)
+
+    def _shown(self) -> str:
+        """The text with escapes for what is not seen, numbers glued to their units."""
+        return _glued(visible(self.text))
 
 
 def _glued(text: str) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.paragraph import Paragraph
+from planner.visible import visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], strong: Iterable[int] = (), gap: int = 2
 ) -> FittedTable:
     """Rows under headings, ``gap`` cells apart; the rows numbered in ``strong`` are the ones to look at."""
-    cells = tuple(tuple(row) for row in rows)
+    cells = tuple(tuple(visible(text) for text in row) for row in rows)
     return FittedTable(columns=tuple(columns), rows=cells, strong=frozenset(strong), gap=gap)
 
 

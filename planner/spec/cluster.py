@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeGuard
+from typing import Annotated, Literal, TypeGuard
 
 from pydantic import Field, field_serializer, field_validator
 
+from planner.ranges import MULTIPROCESSORS
 from planner.spec.base import (
+    Cards,
+    DeviceNames,
     Dtype,
     Frozen,
+    Gib,
+    Latency,
     Name,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
+    Oversubscription,
+    Price,
+    Rate,
+    ReserveGib,
+    Watts,
+    whole,
 )
 from planner.spec.runs import compress_devices, compress_hosts, expand_devices, expand_hosts
 
@@ -30,30 +37,30 @@ class GpuSpec(Frozen):
 
     name: Name
     """Catalogue name, or the user's own."""
-    memory_gib: PositiveFloat
+    memory_gib: Gib
     """Memory of one device, GiB."""
-    memory_bandwidth_gBps: PositiveFloat
+    memory_bandwidth_gBps: Rate
     """Memory bandwidth, gigabyte/s."""
-    tflops: dict[Dtype, PositiveFloat] = Field(min_length=1)
+    tflops: dict[Dtype, Rate] = Field(min_length=1)
     """Dense peak by number format, TFLOP/s; a format that is absent is not supported."""
     family: str = ""
     """Generation that calibrations are kept for (A100, H100, ...); empty when unknown."""
-    multiprocessors: NonNegativeInt = 0
+    multiprocessors: Annotated[int, whole(MULTIPROCESSORS, least=0)] = 0
     """Streaming multiprocessors or compute units; 0 when unknown."""
-    tdp_watts: PositiveFloat | None = None
+    tdp_watts: Watts | None = None
     """Board power, watt."""
-    reserve_gib: NonNegativeFloat | None = None
+    reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of this kind, GiB; a pool's own value wins over it."""
-    host_link_gBps: PositiveFloat | None = None
+    host_link_gBps: Rate | None = None
     """Wire between the device and its host in one direction, gigabyte/s; None when unknown."""
 
 
 class IntraNodeSpec(Frozen):
     """The network between the devices of one node."""
 
-    bandwidth_gBps: PositiveFloat
+    bandwidth_gBps: Rate
     """Bandwidth of one device in one direction, gigabyte/s."""
-    latency_us: NonNegativeFloat = 3.0
+    latency_us: Latency = 3.0
     """Latency of one message, microseconds."""
     shared: bool = False
     """True when all devices of the node share the bandwidth (a PCIe host bridge)."""
@@ -62,16 +69,16 @@ class IntraNodeSpec(Frozen):
 class HostSpec(Frozen):
     """What a node offers to what is kept off its devices."""
 
-    link_gBps: PositiveFloat | None = None
+    link_gBps: Rate | None = None
     """Copies between one device and host memory in one direction, as measured, gigabyte/s; 0.76 of the kind's
     wire when absent."""
-    all_links_gBps: PositiveFloat | None = None
+    all_links_gBps: Rate | None = None
     """The same for all devices of the node at once; their sum when absent."""
-    memory_gib: PositiveFloat | None = None
+    memory_gib: Gib | None = None
     """Host memory of one node, GiB; not checked when absent."""
-    nvme_gBps: PositiveFloat | None = None
+    nvme_gBps: Rate | None = None
     """What one node reads from, or writes to, its NVMe, gigabyte/s."""
-    adam_billion_per_s: PositiveFloat | None = None
+    adam_billion_per_s: Rate | None = None
     """Billions of parameters that AdamW updates on the processors of one node in a second; the runtime's when
     absent."""
 
@@ -81,13 +88,13 @@ class NicSpec(Frozen):
 
     fabric: Name
     """Name of the fabric the cards are on."""
-    bandwidth_gbps: PositiveFloat
+    bandwidth_gbps: Rate
     """Bandwidth of one card in one direction, gigabit/s."""
-    count: PositiveInt = 1
+    count: Cards = 1
     """Cards per node."""
-    interface: str | None = None
+    interface: DeviceNames | None = None
     """Network interface name(s) for socket traffic, e.g. ``ens1`` (NCCL_SOCKET_IFNAME)."""
-    hca: str | None = None
+    hca: DeviceNames | None = None
     """RDMA device name(s), e.g. ``mlx5_0,mlx5_1`` (NCCL_IB_HCA)."""
 
 
@@ -101,11 +108,11 @@ class PoolSpec(Frozen):
     """Host names, one a node."""
     intra_node: IntraNodeSpec
     nics: tuple[NicSpec, ...] = ()
-    price_per_gpu_hour: NonNegativeFloat | None = None
+    price_per_gpu_hour: Price | None = None
     """Price of one device for one hour, in the user's currency."""
-    watts_per_gpu: PositiveFloat | None = None
+    watts_per_gpu: Watts | None = None
     """Power of one device while it trains, watt; None takes the board power of its kind."""
-    reserve_gib: NonNegativeFloat | None = None
+    reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of the pool, GiB; None takes the kind's, else the cluster's."""
     host: HostSpec | None = None
     """What a node offers to what is kept off its devices."""
@@ -133,9 +140,9 @@ class FabricSpec(Frozen):
     """A network on which NICs talk natively."""
 
     kind: FabricKind
-    latency_us: NonNegativeFloat
+    latency_us: Latency
     """Latency of one message between two nodes, microseconds."""
-    oversubscription: float = Field(default=1.0, ge=1, allow_inf_nan=False)
+    oversubscription: Oversubscription = 1.0
     """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
 
 
@@ -144,9 +151,9 @@ class FabricLinkSpec(Frozen):
 
     between: tuple[Name, Name]
     """The two fabrics."""
-    bandwidth_gbps: PositiveFloat
+    bandwidth_gbps: Rate
     """Bandwidth in one direction, gigabit/s."""
-    latency_us: NonNegativeFloat
+    latency_us: Latency
     """Latency of one message, microseconds."""
 
 
@@ -163,7 +170,7 @@ class ClusterSpec(Frozen):
     pools: tuple[PoolSpec, ...] = Field(min_length=1)
     fabrics: dict[Name, FabricSpec] = Field(default_factory=dict)
     links: tuple[FabricLinkSpec, ...] = ()
-    reserve_gib: NonNegativeFloat = 2.0
+    reserve_gib: ReserveGib = 2.0
     """Memory kept free on each device, GiB."""
 
     def watts_of(self, pool: PoolSpec, gpu: str) -> float | None:

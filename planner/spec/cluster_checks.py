@@ -11,9 +11,10 @@ from itertools import islice
 from typing import Any
 
 from planner.errors import Problem
+from planner.ranges import DEVICES, NODE_DEVICES, NODES
 from planner.spec.complaints import MOST_COMPLAINTS, nearest
-from planner.spec.device_checks import ambiguous_gpus, intra_nodes, unknown_gpus
-from planner.spec.loose import keys_of, mappings, pools_of
+from planner.spec.device_checks import ambiguous_gpus, intra_nodes, unknown_gpus, whole_gpus
+from planner.spec.loose import devices_per_node, keys_of, mappings, pools_of
 from planner.spec.runs import MOST_HOSTS, expand_hosts, numbered_hosts
 from planner.spec.yaml_file import Document
 from planner.spec.yaml_nodes import Path as KeyPath
@@ -22,13 +23,38 @@ MOST_POOLS = 1000
 """Pools of one cluster."""
 
 
-def check_cluster(document: Document) -> list[Problem]:
-    """Every broken rule of the file, connectivity only when nothing else is wrong."""
-    checks = (_pool_names, _choices, _hosts, unknown_gpus, ambiguous_gpus, intra_nodes, _nics, _links)
+def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
+    """Every broken rule of the cluster, connectivity only when nothing else is wrong.
+
+    A ``whole`` cluster, as plan files hold it, names no device of the catalogue: its ``gpus`` are all there is.
+    """
+    kinds = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
+    checks = (_pool_names, _choices, _hosts, *kinds, intra_nodes, _nics, _links)
     if sum(1 for _ in pools_of(document)) > MOST_POOLS:
         return []
+    too_large = _size(document)
+    if too_large:
+        return too_large
     found = [problem for check in checks for problem in islice(check(document), MOST_COMPLAINTS)]
     return found or list(_connected(document))
+
+
+def _size(document: Document) -> list[Problem]:
+    """Nodes or devices in a number that nothing else looks at: they are counted before their names are made."""
+    nodes = devices = 0
+    for index, pool in pools_of(document):
+        here, each = _node_count(pool), devices_per_node(pool)
+        if each > NODE_DEVICES.most and isinstance(pool.get("devices"), list):
+            what = f"expected at most {NODE_DEVICES.most} devices in a node, got {each}"
+            return [document.problem(("pools", index, "devices"), what)]
+        if not NODES.holds(here) or not NODE_DEVICES.holds(each):
+            continue  # a number out of its own range
+        nodes, devices = nodes + here, devices + here * each
+        for number, most, kind in ((nodes, NODES.most, "nodes"), (devices, DEVICES.most, "devices")):
+            if number > most:
+                what = f"expected at most {most} {kind} up to this pool, got {number}"
+                return [document.problem(("pools", index), what)]
+    return []
 
 
 def _pool_names(document: Document) -> Iterator[Problem]:

@@ -10,7 +10,21 @@ from pydantic import Discriminator, Field, Tag
 
 from planner import catalog
 from planner.errors import Problem
-from planner.spec.base import Dtype, Frozen, Name, NonNegativeFloat, PositiveFloat, PositiveInt
+from planner.spec.base import (
+    Dtype,
+    Frozen,
+    Gib,
+    Latency,
+    Multiprocessors,
+    Name,
+    NodeDevices,
+    Nodes,
+    Oversubscription,
+    Price,
+    Rate,
+    ReserveGib,
+    Watts,
+)
 from planner.spec.cluster import (
     ClusterSpec,
     FabricKind,
@@ -36,21 +50,21 @@ _UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
 class GpuFile(Frozen):
     """A kind of device by its numbers."""
 
-    memory_gib: PositiveFloat
+    memory_gib: Gib
     """Memory of one device, GiB; what nvidia-smi calls memory.total."""
-    memory_bandwidth_gBps: PositiveFloat
+    memory_bandwidth_gBps: Rate
     """Memory bandwidth, gigabyte/s."""
-    tflops: Annotated[dict[Dtype, PositiveFloat], Field(min_length=1)]
+    tflops: Annotated[dict[Dtype, Rate], Field(min_length=1)]
     """Dense peak by number format (bf16, fp16, fp32, tf32, fp8), TFLOP/s; an absent one is not supported."""
     family: Name | None = None
     """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
-    multiprocessors: PositiveInt | None = None
+    multiprocessors: Multiprocessors | None = None
     """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
-    tdp_watts: PositiveFloat | None = None
+    tdp_watts: Watts | None = None
     """Board power, watt."""
-    reserve_gib: NonNegativeFloat | None = None
+    reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of this kind, GiB."""
-    host_link_gBps: PositiveFloat | None = None
+    host_link_gBps: Rate | None = None
     """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
     source: str | None = None
     """Where the numbers are from; free text."""
@@ -84,11 +98,11 @@ class PoolFile(Frozen):
     """Name of the pool; nodes are called after it when only their number is given."""
     gpu: _Gpu | None = None
     """Kind of all devices of a node: a name of the catalogue or of ``gpus``, or its numbers."""
-    gpus_per_node: Annotated[int, Field(ge=1, le=1000)] | None = None
+    gpus_per_node: NodeDevices | None = None
     """Devices of one node; 1 when absent."""
     devices: Annotated[tuple[_Gpu, ...], Field(min_length=1, max_length=1000)] | None = None
     """Kind of each device of a node in index order, for nodes that mix kinds; ``3 x T4`` stands for three."""
-    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    nodes: Nodes | None = None
     """Number of nodes; they are called <pool>-0, <pool>-1 and so on."""
     hosts: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Host names, instead of ``nodes``; ``a100-[01-16]`` stands for sixteen."""
@@ -96,11 +110,11 @@ class PoolFile(Frozen):
     """Network between the devices of a node: a catalogue name, or its numbers; needed from two devices on."""
     nics: Annotated[tuple[NicSpec, ...], Field(max_length=100)] = ()
     """Network cards of one node; needed from two nodes on."""
-    price_per_gpu_hour: NonNegativeFloat | None = None
+    price_per_gpu_hour: Price | None = None
     """Price of one device for one hour, in the currency of your choice."""
-    watts_per_gpu: PositiveFloat | None = None
+    watts_per_gpu: Watts | None = None
     """Power of one device while it trains, watt; the board power of its kind when absent."""
-    reserve_gib: NonNegativeFloat | None = None
+    reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of the pool, GiB; wins over the kind's and the cluster's."""
     host: HostSpec | None = None
     """What a node offers to what is kept off its devices; for plans that offload."""
@@ -113,9 +127,9 @@ class FabricFile(Frozen):
 
     kind: FabricKind
     """infiniband, roce or ethernet (TCP)."""
-    latency_us: NonNegativeFloat | None = None
+    latency_us: Latency | None = None
     """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
-    oversubscription: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    oversubscription: Oversubscription = 1.0
     """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
     source: str | None = None
     """Where the numbers are from; free text."""
@@ -145,7 +159,7 @@ class ClusterFile(Frozen):
     """Networks between nodes, by name."""
     links: Annotated[tuple[FabricLinkFile, ...], Field(max_length=10_000)] = ()
     """Gateways and WAN links between fabrics."""
-    reserve_gib: NonNegativeFloat = 2.0
+    reserve_gib: ReserveGib = 2.0
     """Memory kept free on each device, GiB."""
 
 

@@ -182,6 +182,8 @@ def expected(part: Schema, schema: Schema) -> str:
         return " or ".join(dict.fromkeys(expected(option, schema) for option in options))
     if found.get("pattern", "").startswith("^[A-Za-z0-9]["):
         return "a name of letters, digits, dots, dashes and underscores"
+    if found.get("pattern") == "^[ -~]+$":
+        return "text of printable ASCII characters"
     return f"{_KINDS.get(found.get('type', ''), 'another value')}{_limits(found)}"
 
 
@@ -195,9 +197,16 @@ def _limits(found: Schema) -> str:
     if "minItems" in found or "minProperties" in found:
         return f" with at least {found.get('minItems', found.get('minProperties'))} item"
     if "minimum" in found and "maximum" in found:
-        return f" from {found['minimum']:g} to {found['maximum']:g}"
+        return f" from {figure(found['minimum'])} to {figure(found['maximum'])}"
     parts = [("exclusiveMinimum", ">"), ("minimum", ">="), ("maximum", "<="), ("exclusiveMaximum", "<")]
-    return " and".join(f" {sign} {found[key]:g}" for key, sign in parts if key in found)
+    return " and".join(f" {sign} {figure(found[key])}" for key, sign in parts if key in found)
+
+
+def figure(number: float) -> str:
+    """A number as one writes it: ``0.000001``, ``1000000``, ``1e+60``."""
+    if 1e-6 <= abs(number) < 1:
+        return f"{number:.12f}".rstrip("0")
+    return f"{number:.15g}" if 1 <= abs(number) < 1e15 else f"{number:g}"
 
 
 def _hint(path: Path, got: object, field: Schema, schema: Schema) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from planner import catalog
 from planner.errors import Problem
-from planner.spec.complaints import nearest
+from planner.spec.complaints import nearest, shown
 from planner.spec.loose import devices_per_node, keys_of, pools_of
 from planner.spec.runs import split_times
 from planner.spec.yaml_file import Document
@@ -42,6 +42,21 @@ def _gpu(document: Document, path: KeyPath, name: str, own: list[str]) -> Iterat
         )
         near = "write one of them" if len(family) > 1 else _near_gpus(name, own)
         yield document.problem(path, what, f"{near}, {_INLINE}" if near else _INLINE.removeprefix("or "))
+
+
+def whole_gpus(document: Document) -> Iterator[Problem]:
+    """Every device of a pool must be one of ``gpus``, and each of those under its own name."""
+    own = document.data.get("gpus")
+    kinds = own if isinstance(own, dict) else {}
+    for name, gpu in kinds.items():
+        if isinstance(gpu, dict) and isinstance(gpu.get("name"), str) and gpu["name"] != name:
+            yield document.problem(("gpus", name, "name"), f"expected {name}, got {shown(gpu['name'])}")
+    for index, pool in pools_of(document):
+        devices = pool.get("devices")
+        for position, device in enumerate(devices if isinstance(devices, list) else []):
+            if isinstance(device, str) and split_times(device)[1] not in kinds:
+                path = ("pools", index, "devices", position)
+                yield document.problem(path, f"expected a device of gpus, got {shown(device)}")
 
 
 def ambiguous_gpus(document: Document) -> Iterator[Problem]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.errors import Problem
+from planner.ranges import FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
+from planner.spec.complaints import figure, shown
 from planner.spec.model import Precision
 from planner.spec.yaml_file import Document, fail_on
 
@@ -231,12 +233,19 @@ def _unsupported(document: Document) -> list[Problem]:
 
 
 def _wrong_numbers(document: Document, needed: tuple[str, ...]) -> list[Problem]:
-    optional = ("num_key_value_heads", "head_dim", "n_inner", "word_embed_proj_dim", "type_vocab_size")
+    optional = (
+        "num_key_value_heads",
+        "head_dim",
+        "n_inner",
+        "word_embed_proj_dim",
+        "type_vocab_size",
+        *_LENGTHS,
+    )
     given = [key for key in optional if document.data.get(key) is not None]
     found = [
         document.problem((key,), _need(document, key))
         for key in (*needed, *given)
-        if not _positive(document, key)
+        if not _in_range(document, key)
     ]
     return found or _undivided(document)
 
@@ -254,23 +263,36 @@ def _undivided(document: Document) -> list[Problem]:
     ]
 
 
+_LENGTHS = ("max_position_embeddings", "n_positions")
 _HIDDEN = ("hidden_size", "n_embd")
 _HEADS = ("num_attention_heads", "n_head", "num_heads")
 
 
-def _positive(document: Document, key: str) -> bool:
+_RANGES = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), LAYERS),
+    **dict.fromkeys((*_HIDDEN, "head_dim", "word_embed_proj_dim"), WIDTH),
+    **dict.fromkeys((*_HEADS, "num_key_value_heads"), HEADS),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner"), FFN),
+    **dict.fromkeys(_LENGTHS, SEQUENCE),
+    **dict.fromkeys(("vocab_size", "type_vocab_size"), ROWS),
+}
+"""Range of each key that is read as a number."""
+
+
+def _in_range(document: Document, key: str) -> bool:
     value = document.data.get(key)
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    least, most = _RANGES[key]
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _need(document: Document, key: str) -> str:
     value = document.data.get(key)
-    return f"expected a whole number >= 1, {'it is missing' if value is None else f'got {value}'}"
+    wanted = f"expected a whole number from {figure(_RANGES[key].least)} to {figure(_RANGES[key].most)}"
+    return f"{wanted}, {'it is missing' if value is None else f'got {shown(value)}'}"
 
 
 def _longest(config: Config) -> int:
-    longest = config.get("max_position_embeddings", config.get("n_positions"))
-    return longest if isinstance(longest, int) and longest > 0 else 2048
+    return next((int(config[key]) for key in _LENGTHS if config.get(key) is not None), 2048)
 
 
 def _name(document: Document) -> str:

@@ -6,7 +6,19 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from planner.spec.base import Frozen, Name, NonNegativeInt, PositiveInt
+from planner.spec.base import (
+    Batch,
+    FeedForward,
+    Frozen,
+    Heads,
+    Layers,
+    Name,
+    Norms,
+    OptionalRows,
+    Rows,
+    SequenceLength,
+    Width,
+)
 
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 Optimizer = Literal["adamw", "sgd"]
@@ -16,9 +28,9 @@ Attention = Literal["flash", "unfused"]
 class TrainingSpec(Frozen):
     """One optimizer step: how much data, in which number format, by which optimizer."""
 
-    sequence_length: PositiveInt
+    sequence_length: SequenceLength
     """Tokens of a sequence."""
-    global_batch: PositiveInt
+    global_batch: Batch
     """Sequences of one optimizer step."""
     precision: Precision = "bf16"
     """tf32: stored in fp32, multiplied in TF32; fp8: stored in bf16, the layers' products in fp8."""
@@ -47,24 +59,24 @@ class ModelSpec(Frozen):
     name: Name
     kind: Literal["decoder", "encoder"] = "decoder"
     """decoder: causal attention; encoder: full attention (BERT)."""
-    layers: PositiveInt
-    hidden: PositiveInt
-    heads: PositiveInt
-    kv_heads: PositiveInt
+    layers: Layers
+    hidden: Width
+    heads: Heads
+    kv_heads: Heads
     """Key/value heads; equal to ``heads`` without grouped-query attention."""
-    head_dim: PositiveInt
-    ffn: PositiveInt
+    head_dim: Width
+    ffn: FeedForward
     """Width of the feed-forward layer."""
     gated_mlp: bool = False
     """True for SwiGLU-like layers with three matrices."""
-    vocab: PositiveInt
+    vocab: Rows
     tied_embeddings: bool = True
     """True when the output layer reuses the input embedding."""
-    learned_positions: NonNegativeInt = 0
+    learned_positions: OptionalRows = 0
     """Rows of a learned position table; 0 for rotary or none."""
     norm: Literal["layer", "rms"] = Field(default_factory=_usual_norm)  # type: ignore[arg-type]
     """layer: with scale and shift; rms: scale only. Absent, gated models take rms."""
-    layer_norms: PositiveInt = 2
+    layer_norms: Norms = 2
     """Norms of one layer."""
     qk_norm: bool = False
     """True when queries and keys are normalised per head (Qwen 3)."""
@@ -74,9 +86,9 @@ class ModelSpec(Frozen):
     """Bias of the attention's output projection. Absent, gated models have none."""
     mlp_bias: bool = Field(default_factory=_not_gated)
     """Biases of the feed-forward layer. Absent, gated models have none."""
-    embedding_width: PositiveInt = Field(default_factory=_hidden)
+    embedding_width: Width = Field(default_factory=_hidden)
     """Width of the token embedding; other than ``hidden``, two projections are added (OPT-350M)."""
-    token_types: NonNegativeInt = 0
+    token_types: OptionalRows = 0
     """Rows of a token-type table (BERT)."""
     embedding_norm: bool = False
     """Norm after the embedding (BERT)."""

@@ -6,7 +6,22 @@ from pathlib import Path
 from typing import Literal
 
 from planner.errors import Problem, SpecError
-from planner.spec.base import Frozen, Name, NonNegativeInt, PositiveInt
+from planner.ranges import BATCH
+from planner.spec.base import (
+    Batch,
+    BatchTokens,
+    FeedForward,
+    Frozen,
+    Heads,
+    Layers,
+    Name,
+    Norms,
+    OptionalRows,
+    Rows,
+    SequenceLength,
+    Width,
+)
+from planner.spec.complaints import shown
 from planner.spec.file_kinds import read_as
 from planner.spec.huggingface import DEFAULT_BATCH, is_config, shape_of
 from planner.spec.model import Attention, ModelSpec, Optimizer, Precision, TrainingSpec
@@ -16,11 +31,11 @@ from planner.spec.yaml_file import Document, fail_on, read_document
 class TrainingFile(Frozen):
     """One optimizer step: how much data, in which number format, by which optimizer."""
 
-    sequence_length: PositiveInt
+    sequence_length: SequenceLength
     """Tokens of a sequence."""
-    global_batch: PositiveInt | None = None
+    global_batch: Batch | None = None
     """Sequences of one optimizer step; or give ``global_batch_tokens``."""
-    global_batch_tokens: PositiveInt | None = None
+    global_batch_tokens: BatchTokens | None = None
     """Tokens of one optimizer step, a multiple of ``sequence_length``; or give ``global_batch``."""
     precision: Precision = "bf16"
     """Number format: bf16, fp16, fp32, tf32 (stored in fp32) or fp8 (products only); the optimizer keeps fp32."""
@@ -35,7 +50,7 @@ class TrainingFile(Frozen):
 class ImportedTrainingFile(TrainingFile):
     """The same with defaults from the Hugging Face configuration."""
 
-    sequence_length: PositiveInt | None = None  # type: ignore[assignment]
+    sequence_length: SequenceLength | None = None  # type: ignore[assignment]
     """Tokens of a sequence; the configuration's longest when absent."""
 
 
@@ -50,29 +65,29 @@ class ModelFile(Frozen):
     """Where the numbers are from; free text."""
     kind: Literal["decoder", "encoder"] = "decoder"
     """decoder: causal attention; encoder: full attention (BERT)."""
-    layers: PositiveInt
+    layers: Layers
     """Transformer layers."""
-    hidden: PositiveInt
+    hidden: Width
     """Width of the model."""
-    heads: PositiveInt
+    heads: Heads
     """Attention heads."""
-    kv_heads: PositiveInt | None = None
+    kv_heads: Heads | None = None
     """Key/value heads of grouped-query attention; ``heads`` when absent."""
-    head_dim: PositiveInt | None = None
+    head_dim: Width | None = None
     """Width of one head; ``hidden`` / ``heads`` when absent."""
-    ffn: PositiveInt | None = None
+    ffn: FeedForward | None = None
     """Width of the feed-forward layer; 4 x ``hidden`` when absent."""
     gated_mlp: bool = False
     """True for SwiGLU-like layers with three matrices; norms are then rms and biases absent unless given."""
-    vocab: PositiveInt
+    vocab: Rows
     """Tokens of the vocabulary, with the padding that the model was built with."""
     tied_embeddings: bool = True
     """True when the output layer reuses the input embedding."""
-    learned_positions: NonNegativeInt = 0
+    learned_positions: OptionalRows = 0
     """Rows of a learned position table; 0 for rotary or none."""
     norm: Literal["layer", "rms"] | None = None
     """layer: with scale and shift; rms: scale only. Absent, rms for gated models, else layer."""
-    layer_norms: PositiveInt = 2
+    layer_norms: Norms = 2
     """Norms of one layer."""
     qk_norm: bool = False
     """True when queries and keys are normalised per head (Qwen 3)."""
@@ -82,9 +97,9 @@ class ModelFile(Frozen):
     """Bias of the attention's output projection; absent, only without gated_mlp."""
     mlp_bias: bool | None = None
     """Biases of the feed-forward layer; absent, only without gated_mlp."""
-    embedding_width: PositiveInt | None = None
+    embedding_width: Width | None = None
     """Width of the token embedding, when it is projected to ``hidden`` (OPT-350M)."""
-    token_types: NonNegativeInt = 0
+    token_types: OptionalRows = 0
     """Rows of a token-type table (BERT)."""
     embedding_norm: bool = False
     """Norm after the embedding (BERT)."""
@@ -130,7 +145,7 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
 
 
 def _from_shape(document: Document) -> ModelSpec:
-    fail_on([*document.problems(ModelFile), *_training_problems(document), *_shape_problems(document)])
+    fail_on([*document.problems(ModelFile), *_training_problems(document), *shape_problems(document)])
     file = document.to(ModelFile)
     given = file.model_dump(exclude={"notes", "source", "training"}, exclude_none=True)
     defaults = {"kv_heads": file.heads, "head_dim": file.hidden // file.heads, "ffn": 4 * file.hidden}
@@ -206,13 +221,10 @@ def _training_problems(document: Document) -> list[Problem]:
 def _batch_problems(document: Document, length: object) -> list[Problem]:
     training = document.data.get("training")
     tokens = training.get("global_batch_tokens") if isinstance(training, dict) else None
-    if (
-        not isinstance(tokens, int)
-        or not isinstance(length, int)
-        or min(tokens, length) < 1
-        or tokens % length == 0
-    ):
+    if not isinstance(tokens, int) or not isinstance(length, int) or min(tokens, length) < 1:
         return []
+    if tokens % length == 0:
+        return _too_many(document, tokens // length)
     below = max(tokens // length, 1) * length
     what = f"expected a multiple of sequence_length {length}, got {tokens}"
     return [
@@ -222,7 +234,15 @@ def _batch_problems(document: Document, length: object) -> list[Problem]:
     ]
 
 
-def _shape_problems(document: Document) -> list[Problem]:
+def _too_many(document: Document, batch: int) -> list[Problem]:
+    if batch <= BATCH.most:
+        return []
+    what = f"expected at most {BATCH.most} sequences of sequence_length, got {shown(batch)}"
+    return [document.problem(("training", "global_batch_tokens"), what)]
+
+
+def shape_problems(document: Document) -> list[Problem]:
+    """What must hold between the widths and heads of a model; what has the wrong type is skipped."""
     hidden, heads, kv_heads = (document.data.get(key) for key in ("hidden", "heads", "kv_heads"))
     found = []
     if not isinstance(heads, int) or heads < 1:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-MOST_HOSTS = 100_000
+from planner.ranges import NODE_DEVICES, NODES
+
+MOST_HOSTS = int(NODES.most)
 """Hosts that one pool may list."""
 
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -45,11 +47,13 @@ def numbered_hosts(name: str, count: int) -> tuple[str, ...]:
 
 
 def expand_devices(entries: Iterable[str]) -> tuple[str, ...]:
-    """Kind of every device: ``8 x A`` stands for eight devices A."""
+    """Kind of every device: ``8 x A`` stands for eight devices A; raises ValueError for too many."""
     devices: list[str] = []
     for entry in entries:
         times, kind = split_times(entry)
         devices.extend([kind] * times)
+        if len(devices) > NODE_DEVICES.most:
+            raise ValueError(f"more than {NODE_DEVICES.most} devices in a node")
     return tuple(devices)
 
 

@@ -39,6 +39,8 @@ class Document:
     file: str
     """Path as the user wrote it."""
     root: Node
+    at: KeyPath = ()
+    """Where in the file the root is, for a part of it."""
 
     @property
     def folder(self) -> str:
@@ -51,6 +53,13 @@ class Document:
         assert isinstance(self.root.data, dict)
         return self.root.data
 
+    def part(self, *path: str | int) -> Document | None:
+        """The mapping at the path as a document of its own; None when there is none."""
+        *_, (_, node) = walk(self.root, path)
+        if node is None or not isinstance(node.data, dict):
+            return None
+        return Document(self.file, node, (*self.at, *path))
+
     def line(self, path: KeyPath) -> int:
         """Line of the key or list item at the path, or of the nearest value around it."""
         lines = [line for line, node in walk(self.root, path)]
@@ -58,7 +67,8 @@ class Document:
 
     def problem(self, path: KeyPath, what: str, hint: str | None = None) -> Problem:
         """A problem of the value at the path."""
-        return Problem(file=self.file, line=self.line(path), key=dotted(path), what=what, hint=hint)
+        key = dotted((*self.at, *path))
+        return Problem(file=self.file, line=self.line(path), key=key, what=what, hint=hint)
 
     def problems(self, model: type[BaseModel]) -> list[Problem]:
         """Everything that keeps the file from being a ``model``."""

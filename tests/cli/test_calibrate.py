@@ -129,7 +129,9 @@ def test_a_calibration_that_cannot_be_used(hetplan: Command, tables: Path) -> No
     Path("bad.yaml").write_text("format: hetplan-calibration/1\nfamilies: {A100: {matmul_efficiency: 7}}\n")
     done = hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", "--calibration", "bad.yaml")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: bad.yaml:2: families.A100.matmul_efficiency: expected a number > 0")
+    assert done.err.startswith(
+        "error: bad.yaml:2: families.A100.matmul_efficiency: expected a number from 0.000001 to 1"
+    )
 
 
 def test_plans_remember_their_calibration(hetplan: Command, tables: Path) -> None:

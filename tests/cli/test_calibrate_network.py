@@ -166,7 +166,7 @@ HALF = "format: hetplan-calibration/1\nlink_points:\n- {link: ib, oper"
     ("arguments", "message"),
     [
         (("--fabric", "ib", "-o", "half.yaml"), "half.yaml:4: not YAML"),
-        (("--minutes", "0"), "--minutes: expected a number above 0, got 0"),
+        (("--minutes", "0"), "--minutes: expected a number above 0 and at most 1000000000, got 0"),
         ((), "processes on 2 nodes: expected --cluster FILE, or --fabric with the network's name"),
         (("--cluster", "none.yaml"), "none.yaml: no such file"),
         (("--cluster", "cluster.yaml"), "--cluster: no pool of tiny has the hosts a, b"),

@@ -130,8 +130,14 @@ def test_unknown_power_is_named(hetplan: Command, files: Path) -> None:
     ("options", "message"),
     [
         (["--objective", "speed"], "--objective: expected one of time, cost, energy, got 'speed'\n"),
-        (["--max-cost-per-token", "0"], "--max-cost-per-token: expected a number above 0, got 0\n"),
-        (["--min-tokens-per-second", "inf"], "--min-tokens-per-second: expected a number above 0, got inf\n"),
+        (
+            ["--max-cost-per-token", "0"],
+            "--max-cost-per-token: expected a number from 1e-60 to 1e+60, got 0\n",
+        ),
+        (
+            ["--min-tokens-per-second", "inf"],
+            "--min-tokens-per-second: expected a number from 1e-60 to 1e+60, got inf\n",
+        ),
         (
             ["--use-at-most", "few"],
             "--use-at-most: expected a number of devices such as 16 or 8:POOL, got 'few'\n",

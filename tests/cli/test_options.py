@@ -6,6 +6,7 @@ import pytest
 
 from planner.cli.options import choices, integers
 from planner.errors import UsageError
+from planner.ranges import NODE_DEVICES, ZERO
 
 
 @pytest.mark.parametrize(
@@ -14,7 +15,7 @@ from planner.errors import UsageError
 )
 def test_lists_and_ranges(text: str | None, numbers: tuple[int, ...] | None) -> None:
     """Sorted, each once."""
-    assert integers("--tp", text) == numbers
+    assert integers("--tp", text, NODE_DEVICES) == numbers
 
 
 @pytest.mark.parametrize(
@@ -23,12 +24,12 @@ def test_lists_and_ranges(text: str | None, numbers: tuple[int, ...] | None) -> 
 def test_what_is_not_a_list(text: str) -> None:
     """The option and the text are named."""
     with pytest.raises(UsageError, match="--tp: expected"):
-        integers("--tp", text)
+        integers("--tp", text, NODE_DEVICES)
 
 
 def test_zero_is_a_number_where_it_means_something() -> None:
     """ZeRO stages start at 0."""
-    assert integers("--zero", "0,1", least=0) == (0, 1)
+    assert integers("--zero", "0,1", ZERO) == (0, 1)
 
 
 def test_choices_keep_the_order_of_the_program() -> None:
@@ -42,5 +43,5 @@ def test_choices_keep_the_order_of_the_program() -> None:
 
 def test_numbers_above_what_an_option_knows_are_refused() -> None:
     """There is no ZeRO stage 7."""
-    with pytest.raises(UsageError, match="--zero: expected numbers from 0 to 3, got 7"):
-        integers("--zero", "1,7", least=0, most=3)
+    with pytest.raises(UsageError, match="--zero: expected numbers from 0 to 3, in rising order, got '7'"):
+        integers("--zero", "1,7", ZERO)

@@ -35,6 +35,7 @@ from planner.spec.cluster_file import (
 from planner.spec.huggingface import supported
 from planner.spec.model_file import ImportedModelFile, ModelFile, TrainingFile, load_model
 from planner.spec.yaml_file import load_file
+from tests.spec.ranges_table import unlimited, written
 
 TEXT = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
@@ -113,6 +114,12 @@ def test_every_key_is_explained(model: type[BaseModel]) -> None:
     """In code marks, or in an example for the Hugging Face key."""
     missing = [key for key in model.model_fields if f"`{key}`" not in TEXT and f"\n{key}:" not in TEXT]
     assert not missing
+
+
+def test_every_number_has_a_range() -> None:
+    """Of every file, and the page lists them as they are: `make docs` writes them anew."""
+    assert unlimited() == []
+    assert written(TEXT) == TEXT
 
 
 def test_the_families_are_listed() -> None:

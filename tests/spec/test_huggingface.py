@@ -163,10 +163,14 @@ def test_no_model_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "key", "what"),
     [
-        ({"hidden_size": "4096"}, "hidden_size", "expected a whole number >= 1, got 4096"),
-        ({"hidden_size": None}, "hidden_size", "expected a whole number >= 1, it is missing"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers", "expected a whole number >= 1, got 0"),
-        ({"num_key_value_heads": -8}, "num_key_value_heads", "expected a whole number >= 1, got -8"),
+        ({"hidden_size": "4096"}, "hidden_size", 'expected a whole number from 1 to 1000000, got "4096"'),
+        ({"hidden_size": None}, "hidden_size", "expected a whole number from 1 to 1000000, it is missing"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers", "expected a whole number from 1 to 10000, got 0"),
+        (
+            {"num_key_value_heads": -8},
+            "num_key_value_heads",
+            "expected a whole number from 1 to 10000, got -8",
+        ),
         (
             {"num_attention_heads": 33, "num_key_value_heads": None},
             "num_attention_heads",

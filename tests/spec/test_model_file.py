@@ -82,11 +82,11 @@ def test_a_batch_in_tokens_that_does_not_divide(tmp_path: Path) -> None:
     [
         (("heads: 8", "heads: 7"), 4, "heads", "expected a divisor of hidden 512, got 7"),
         (("heads: 8", "heads: 8\nkv_heads: 3"), 5, "kv_heads", "expected a divisor of heads 8, got 3"),
-        (("layers: 8", "layers: 0"), 2, "layers", "expected a whole number >= 1, got 0"),
-        (("layers: 8", "layers: 8.5"), 2, "layers", "expected a whole number >= 1, got 8.5"),
-        (("layers: 8", "layers: -1"), 2, "layers", "expected a whole number >= 1, got -1"),
-        (("layers: 8\n", ""), 1, "layers", "missing, expected a whole number >= 1"),
-        (("vocab: 1000", "vocab: 1k"), 5, "vocab", 'expected a whole number >= 1, got "1k"'),
+        (("layers: 8", "layers: 0"), 2, "layers", "expected a whole number from 1 to 10000, got 0"),
+        (("layers: 8", "layers: 8.5"), 2, "layers", "expected a whole number from 1 to 10000, got 8.5"),
+        (("layers: 8", "layers: -1"), 2, "layers", "expected a whole number from 1 to 10000, got -1"),
+        (("layers: 8\n", ""), 1, "layers", "missing, expected a whole number from 1 to 10000"),
+        (("vocab: 1000", "vocab: 1k"), 5, "vocab", 'expected a whole number from 1 to 1000000000, got "1k"'),
         (
             ("name: small", "name: a/b"),
             1,

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from planner.spec.base import Frozen, Name, PositiveFloat, PositiveInt
+from planner.spec.base import Cards, Frozen, Name, Rate
 from planner.spec.yaml_file import MOST_BYTES, load_file, read_document
 from tests.spec.files import problems, the_problem
 
@@ -16,8 +16,8 @@ from tests.spec.files import problems, the_problem
 class Nic(Frozen):
     """For the tests."""
 
-    bandwidth_gbps: PositiveFloat
-    count: PositiveInt = 1
+    bandwidth_gbps: Rate
+    count: Cards = 1
 
 
 class Pool(Frozen):
@@ -61,20 +61,36 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "what", "hint"),
     [
-        ('"25G"', 'expected a number > 0, got "25G"', "write 25 (gigabits per second)"),
-        ("25Gbit/s", 'expected a number > 0, got "25Gbit/s"', "write 25 (gigabits per second)"),
-        ("25GB/s", 'expected a number > 0, got "25GB/s"', "write 200 (gigabits per second)"),
-        ("1.6T", 'expected a number > 0, got "1.6T"', "write 1600 (gigabits per second)"),
-        ('"25"', 'expected a number > 0, got "25"', "write 25 (gigabits per second)"),
-        ("fast", 'expected a number > 0, got "fast"', "a plain number (gigabits per second)"),
-        ("0", "expected a number > 0, got 0", None),
-        ("-1.5", "expected a number > 0, got -1.5", None),
-        ("true", "expected a number > 0, got true", None),
-        (".nan", "expected a number > 0, got nan", None),
-        (".inf", "expected a number > 0, got inf", None),
-        ("[1]", "expected a number > 0, got a list of 1", None),
-        ("{a: 1}", "expected a number > 0, got a mapping", None),
-        ("9" * 5000, "expected a number > 0, got inf", None),
+        ('"25G"', 'expected a number from 0.000001 to 1000000, got "25G"', "write 25 (gigabits per second)"),
+        (
+            "25Gbit/s",
+            'expected a number from 0.000001 to 1000000, got "25Gbit/s"',
+            "write 25 (gigabits per second)",
+        ),
+        (
+            "25GB/s",
+            'expected a number from 0.000001 to 1000000, got "25GB/s"',
+            "write 200 (gigabits per second)",
+        ),
+        (
+            "1.6T",
+            'expected a number from 0.000001 to 1000000, got "1.6T"',
+            "write 1600 (gigabits per second)",
+        ),
+        ('"25"', 'expected a number from 0.000001 to 1000000, got "25"', "write 25 (gigabits per second)"),
+        (
+            "fast",
+            'expected a number from 0.000001 to 1000000, got "fast"',
+            "a plain number (gigabits per second)",
+        ),
+        ("0", "expected a number from 0.000001 to 1000000, got 0", None),
+        ("-1.5", "expected a number from 0.000001 to 1000000, got -1.5", None),
+        ("true", "expected a number from 0.000001 to 1000000, got true", None),
+        (".nan", "expected a number from 0.000001 to 1000000, got nan", None),
+        (".inf", "expected a number from 0.000001 to 1000000, got inf", None),
+        ("[1]", "expected a number from 0.000001 to 1000000, got a list of 1", None),
+        ("{a: 1}", "expected a number from 0.000001 to 1000000, got a mapping", None),
+        ("9" * 5000, "expected a number from 0.000001 to 1000000, got inf", None),
         ("", "has no value", "give one, or remove the key"),
         ("null", "has no value", "give one, or remove the key"),
     ],
@@ -108,7 +124,7 @@ def test_wrong_numbers(tmp_path: Path, value: str, what: str, hint: str | None) 
         (
             "{name: a, nics: [{bandwidth_gbps: 1, count: 1.5}]}",
             "pools[0].nics[0].count",
-            "whole number >= 1",
+            "whole number from 1 to 1000",
             None,
         ),
     ],

@@ -1,0 +1,97 @@
+"""The range of every number that hetplan reads, from files and from options alike.
+
+They are wide enough for any cluster and model that could be built, and narrow enough that whatever is derived
+from numbers within them (parameters, bytes, FLOPs, seconds, prices) is finite and that loops over them end.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Range(NamedTuple):
+    """The least and the most that a number may be, both included."""
+
+    least: float
+    most: float
+
+    def holds(self, number: float) -> bool:
+        """True for a number of the range; never for one that is none."""
+        return self.least <= number <= self.most
+
+
+RATE = Range(1e-6, 1e6)
+"""Bandwidths in gigabyte/s or gigabit/s, TFLOP/s, and billions of parameters updated in a second."""
+LATENCY_US = Range(0, 1e8)
+"""Latency of one message, microseconds."""
+MEMORY_GIB = Range(1e-3, 1e6)
+"""Memory of a device or of a host, GiB."""
+RESERVE_GIB = Range(0, 1e6)
+"""Memory kept free on a device, GiB."""
+WATTS = Range(1e-3, 1e6)
+"""Power of one device, watt."""
+PRICE = Range(0, 1e6)
+"""Price of one device for one hour, in the user's currency."""
+OVERSUBSCRIPTION = Range(1, 1e4)
+"""Sum of the NIC bandwidths of a fabric over what its switches carry."""
+MULTIPROCESSORS = Range(1, 100_000)
+"""Streaming multiprocessors or compute units of a device."""
+NODE_DEVICES = Range(1, 1000)
+"""Devices of one node, and of one tensor-parallel group."""
+NODES = Range(1, 100_000)
+"""Nodes of a pool, and of a whole cluster."""
+DEVICES = Range(1, 1_000_000)
+"""Devices of a whole cluster, replicas of a stage, members of a process group."""
+CARDS = Range(1, 1000)
+"""Network cards of one node on one fabric."""
+
+LAYERS = Range(1, 10_000)
+"""Transformer layers, and chunks of them on one device."""
+STAGES = Range(1, 1000)
+"""Pipeline stages."""
+WIDTH = Range(1, 1_000_000)
+"""Widths of a model: hidden, of the embedding, of a head."""
+FFN = Range(1, 4 * WIDTH.most)
+"""Width of the feed-forward layer, which is 4 x hidden unless it is given."""
+HEADS = Range(1, 10_000)
+"""Attention heads and key/value heads."""
+ROWS = Range(1, 1_000_000_000)
+"""Rows of a table: vocabulary, learned positions, token types; the latter two may be 0."""
+NORMS = Range(1, 100)
+"""Norms of one layer."""
+SEQUENCE = Range(1, 100_000_000)
+"""Tokens of one sequence."""
+BATCH = Range(1, 1_000_000)
+"""Sequences of one optimizer step or of a part of it: global batch, share, micro-batch, micro-batches."""
+BATCH_TOKENS = Range(1, SEQUENCE.most * BATCH.most)
+"""Tokens of one optimizer step."""
+ZERO = Range(0, 3)
+"""ZeRO stage."""
+
+SHARE = Range(1e-6, 1)
+"""Share of a rate that is reached."""
+FRACTION = Range(0, 1)
+"""Share of something, none included."""
+SPREAD = Range(0, 1000)
+"""Relative standard error or deviation."""
+DEFAULT_SPREAD = Range(1e-6, 1000)
+"""Relative standard error of a step time where no residual is known."""
+FACTOR = Range(0, 1e6)
+"""Factors and counts of kernel launches, fitted or measured."""
+OVERHEAD_SECONDS = Range(0, 1e6)
+"""Overhead of a kernel or of its launch, seconds."""
+SECONDS = Range(1e-12, 1e9)
+"""Measured durations, seconds."""
+BYTES = Range(1, 1e18)
+"""Measured sizes and parameters; the least traffic of a kernel and what a process keeps may be 0."""
+FLOPS = Range(0, 1e24)
+"""Floating-point operations of one kernel."""
+COUNT = Range(1, 1_000_000_000)
+"""Measurements, and what else is counted for readers."""
+PREDICTED = Range(1e-60, 1e60)
+"""Seconds and tokens per second as a plan file keeps them; a bound and a throughput may be 0."""
+
+TIME_LIMIT = Range(0, 1e9)
+"""Seconds that a search may take, and minutes of a measurement, beside no limit at all."""
+TENSOR_MIB = Range(0.01, 1e6)
+"""Largest tensor of a measurement, MiB."""
