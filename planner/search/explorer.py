@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from heapq import heappop, heappush
-from itertools import accumulate
-from time import monotonic
+from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
-from planner.search.greedy import ALL_ORDERS, greedy
+from planner.search.deadline import Deadline, Struck
+from planner.search.first_plans import FirstPlans
+from planner.search.floor import floor_seconds
+from planner.search.groups import Group, group_bound, grouped
 from planner.search.local import best_near
 from planner.search.milp.solver import TOLERANCE
 from planner.search.pipeline import OpenChoice
@@ -28,22 +30,13 @@ from planner.search.values import Limits, Reporter, Scored, Silent, Status
 from planner.search.views import View, views
 from planner.targets import Target
 
-Item = Family | Choice | OpenChoice | DataParallel
+Item = Group | Family | Choice | OpenChoice | DataParallel
 
 QUICK_TRIES = 6
 """Families of one (tp, dp) that are tried until a quick plan fits."""
 
-REFINED = 8
-"""Choices that get more quick plans."""
-
 ONE_DEGREE_SHARE = 0.25
 """Part of the time, at most, for plans of one degree where stages may have their own, and as much for plans near."""
-
-POLISH_ROUNDS = 10
-"""Rounds of the ILP for the first incumbent."""
-
-POLISHED_STAGES = 64
-"""Largest number of stages times compositions whose first incumbent gets the ILP."""
 
 POLISHED_DEVICES = 256
 """Largest cluster whose quick plans get the ILP as well."""
@@ -61,8 +54,13 @@ class Explorer:
         solver: str | None = None,
         cutoff_seconds: float = float("inf"),
         one_degree: bool = False,
+        deadline: Deadline | None = None,
+        better: Callable[[Scored], None] | None = None,
     ) -> None:
-        """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not."""
+        """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not.
+
+        Without a ``deadline`` the limit counts from now. ``better`` is told every plan that becomes the best.
+        """
         self.one_degree = one_degree
         self.estimator = estimator
         self._devices = sum(kind.devices for kind in estimator.topology.kinds)
@@ -72,20 +70,20 @@ class Explorer:
         self.cutoff_seconds = cutoff_seconds
         self._views: dict[tuple[str, str], View] = {}
         self.best: Scored | None = None
-        self._promising: Choice | None = None
-        self._quick: list[tuple[float, int, Choice]] = []
+        self._first = FirstPlans(self)
         self.closed_bound = float("inf")
-        # What an interrupt would lose: the item being worked on is neither on the heap nor closed.
-        self._taken_bound = 0.0
+        # What an end would lose: the item being worked on is neither on the heap nor closed.
+        self._floor = self._taken_bound = floor_seconds(estimator)
         self.candidates = 0
         self.solved = 0
         self._rounds = 0
         self.interrupted = False
+        self.finished = False
+        """True when nothing is left that could win."""
         self._heap: list[tuple[float, int, Item]] = []
         self._count = 0
-        self._deadline = (
-            None if limits.time_limit_seconds is None else monotonic() + limits.time_limit_seconds
-        )
+        self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
+        self._better = better
 
     @property
     def incumbent(self) -> float:
@@ -105,73 +103,87 @@ class Explorer:
 
     @property
     def out_of_time(self) -> bool:
-        """True when the time limit has struck."""
-        return self._deadline is not None and monotonic() >= self._deadline
+        """True when the time limit has struck, or the user wants an end."""
+        return self.deadline.struck
 
     def offer(self, scored: Scored | None) -> None:
         """Take a plan, priced on the whole cluster, if it fits and is faster."""
         if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.incumbent:
             self.best = scored
+            if self._better is not None:
+                self._better(scored)
 
     def quick(self) -> Scored | None:
         """The best of a few plans per family, without proof; small clusters get some rounds of the ILP too."""
-        self._open()
-        for item in [entry[2] for entry in self._heap]:
-            if isinstance(item, DataParallel):
-                self._data_parallel(item)
-        self._first_plans()
-        if self._devices <= POLISHED_DEVICES:
-            self._polish()
+        try:
+            self._open()
+            for item in [entry[2] for entry in self._heap]:
+                if isinstance(item, DataParallel):
+                    self._data_parallel(item)
+            self._first_plans()
+            if self._devices <= POLISHED_DEVICES:
+                self._first.polish()
+        except Struck:
+            self.interrupted = self.deadline.interrupted
         return self.best
 
     def run(self, *, rounds: int | None = None) -> None:
         """Search all targets the limits allow, or at most so many ``rounds`` of one choice each.
 
-        An interrupt keeps the best so far.
+        The deadline or an interrupt keeps the best so far.
         """
         try:
             self._open()
             self._taken_bound = float("inf")
             self._one_degree(rounds)
             self._first_plans()
-            self._polish()
-            while self._heap and not self.out_of_time and (rounds is None or self._rounds < rounds):
-                if self._heap[0][0] >= self.incumbent * (1 - self.limits.gap):
-                    break
-                self._taken_bound, _, item = heappop(self._heap)
-                self._expand(self._taken_bound, item)
-                self._taken_bound = float("inf")
-                self.reporter.progress(
-                    done=self.solved,
-                    total=self.candidates,
-                    best_seconds=self.best.estimate.step_seconds if self.best else None,
-                    bound_seconds=self.bound,
-                )
+            self._first.polish()
+            self._best_first(rounds)
+        except Struck:
+            self.interrupted = self.deadline.interrupted
         except KeyboardInterrupt:
             self.interrupted = True
+
+    def _best_first(self, rounds: int | None) -> None:
+        while self._heap and self._heap[0][0] < self.incumbent * (1 - self.limits.gap):
+            self.deadline.check()
+            if rounds is not None and self._rounds >= rounds:
+                return
+            self._taken_bound, _, item = heappop(self._heap)
+            self._expand(self._taken_bound, item)
+            self._taken_bound = float("inf")
+            self.reporter.progress(
+                done=self.solved,
+                total=self.candidates,
+                best_seconds=self.best.estimate.step_seconds if self.best else None,
+                bound_seconds=self.bound,
+            )
+        self.finished = True
 
     def _one_degree(self, rounds: int | None) -> None:
         """Begin with the best plan of one degree, whose bounds are tight, and with what is better near it."""
         if self.one_degree or not any(row.dp_per_stage for row in targets_of(self.limits)):
             return
-        left = None if self._deadline is None else ONE_DEGREE_SHARE * max(0.0, self._deadline - monotonic())
-        limits = replace(self.limits, time_limit_seconds=left)
         narrow = Explorer(
             self.estimator,
-            limits,
+            self.limits,
             Silent(),
             solver=self.solver,
             cutoff_seconds=self.incumbent,
             one_degree=True,
+            deadline=self.deadline.part(ONE_DEGREE_SHARE),
+            better=self.offer,
         )
+        left = self.deadline.left
         narrow.run(rounds=rounds)
-        self.offer(narrow.best)
         if narrow.interrupted:
             raise KeyboardInterrupt
         if narrow.best is not None and rounds is None and self._devices <= POLISHED_DEVICES:
-            until = None if left is None else monotonic() + left
             seen = [view for (target, _), view in self._views.items() if target == narrow.best.plan.target]
-            self.offer(best_near(narrow.best, seen, self.estimator, self.limits, deadline=until))
+            near = Deadline.after(
+                ONE_DEGREE_SHARE * left if left < float("inf") else None, flag=self.deadline.flag
+            )
+            self.offer(best_near(narrow.best, seen, self.estimator, self.limits, deadline=near))
 
     def view(self, item: Family | DataParallel) -> View:
         """The part of the cluster that a choice is about."""
@@ -189,12 +201,12 @@ class Explorer:
         for choice in data_parallel_choices(row, self.limits, view.estimator) if view.whole else ():
             self._push(0.0, replace(choice, network=name))
             self.candidates += 1
-        for family in self._families(row, view):
-            named = replace(family, network=name)
-            found = depths(named, self.limits, view.estimator.model, view.kinds)
-            if found:
-                self.candidates += 1
-                self._push(view.bounds.family_bound(named, max(found)), named)
+        families = [replace(family, network=name) for family in self._families(row, view)]
+        if self.best is None:
+            self._first.any(view, families)
+        for group in grouped(families):
+            self.deadline.check()
+            self._push(max(self._floor, group_bound(group, view.bounds)), group)
 
     def _families(self, row: Target, view: View) -> Iterator[Family]:
         for family in families(row, self.limits, view.estimator.model, view.kinds):
@@ -205,79 +217,66 @@ class Explorer:
 
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
-        tries: dict[tuple[str, str, int | None, int | None], int] = {}
-        for bound, _, family in sorted(self._uniform(), key=lambda entry: entry[:2]):
-            key = (family.target, family.network, family.tp, family.dp)
-            if bound < self.incumbent and tries.get(key, 0) < QUICK_TRIES and not self.out_of_time:
-                found = self._greedy(family)
-                tries[key] = QUICK_TRIES if found else tries.get(key, 0) + 1
-        self._refine()
+        tries: Counter[tuple[str, str, int | None, int | None]] = Counter()
+        waiting, kept, self._heap = self._heap, [], []
+        parts: set[int] = set()
+        try:
+            while waiting and waiting[0][0] < self.incumbent:
+                self.deadline.check()
+                bound, number, item = entry = heappop(waiting)
+                if isinstance(item, Group) and any(
+                    tries[_way(family)] < QUICK_TRIES for family in item.families
+                ):
+                    self._taken_bound = bound
+                    for own, family in self._members(bound, item):
+                        heappush(waiting, (own, self._next(), family))
+                    self._taken_bound = float("inf")
+                    continue
+                if number not in parts:
+                    kept.append(entry)
+                if isinstance(item, Family) and item.dp is None:
+                    for own, family in self._of_one_degree(item):
+                        parts.add(self._next())
+                        heappush(waiting, (own, self._count, family))
+                elif isinstance(item, Family) and tries[_way(item)] < QUICK_TRIES:
+                    tries[_way(item)] += QUICK_TRIES if self._first.of_family(item) else 1
+        finally:
+            self._heap = [*kept, *(entry for entry in waiting if entry[1] not in parts)]
+            heapify(self._heap)
+        self._first.refine()
 
-    def _uniform(self) -> Iterator[tuple[float, int, Family]]:
-        """Families on the heap with their bound, those of own degrees as their parts with the same ones everywhere."""
-        for bound, number, item in self._heap:
-            if not isinstance(item, Family):
-                continue
-            view = self.view(item)
-            for family in uniform(item, self.limits, self.estimator.model, view.kinds):
-                if family is not item:
-                    possible = depths(family, self.limits, self.estimator.model, view.kinds)
-                    bound = view.bounds.family_bound(family, max(possible, default=1))
-                yield bound, number, family
+    def _members(self, bound: float, group: Group) -> Iterator[tuple[float, Family]]:
+        """The families of a group that may have plans, each with its bound."""
+        view = self.view(group.first)
+        for family in group.families:
+            self.deadline.check()
+            found = depths(family, self.limits, view.estimator.model, view.kinds)
+            if found:
+                self.candidates += 1
+                yield max(bound, view.bounds.family_bound(family, max(found))), family
 
-    def _greedy(self, family: Family) -> bool:
-        """Offer quick plans at a few depths; False when none fits."""
-        view, found = self.view(family), False
-        possible = depths(family, self.limits, view.estimator.model, view.kinds)
-        for depth in self._sample(family, possible) if possible else ():
-            choice = Choice(family=family, depth=depth, interleave=1)
-            if view.bounds.bound(family, depth, 1) < self.incumbent:
-                before = self.best
-                scored = greedy(choice, view.estimator, self.limits, scorer=self.estimator)
-                found = found or scored is not None
-                self.offer(scored)
-                if scored is not None:
-                    self._quick.append((scored.estimate.step_seconds, len(self._quick), choice))
-                if self.best is not before:
-                    self._promising = choice
-        return found
-
-    def _refine(self) -> None:
-        """More orders of the kinds for the choices whose quick plans were fastest."""
-        for _, _, choice in sorted(self._quick)[:REFINED]:
-            before = self.best
-            view = self.view(choice.family)
-            self.offer(greedy(choice, view.estimator, self.limits, scorer=self.estimator, orders=ALL_ORDERS))
-            if self.best is not before:
-                self._promising = choice
-
-    def _polish(self) -> None:
-        """The ILP on the choice of the best quick plan: a good incumbent makes every other choice smaller."""
-        choice = self._promising
-        if choice is None or choice.depth == 1:
-            return
-        bound = self.view(choice.family).bounds.bound(choice.family, choice.depth, choice.interleave)
-        opened = self._open_choice(bound, choice)
-        if choice.depth * len(opened.stages.compositions) > POLISHED_STAGES:
-            return
-        for _ in range(POLISH_ROUNDS):
-            if not opened.closed and not self.out_of_time:
-                opened.step(self.incumbent, self._seconds_left())
-                self.offer(opened.best)
-
-    def _sample(self, family: Family, values: tuple[int, ...]) -> tuple[int, ...]:
-        """Depths at which a faster kind is used up, and the halves, quarters, ... of the largest."""
-        filled = accumulate(int(speed.slots) for speed in self.view(family).bounds.speeds(family))
-        wanted = {*filled, *(values[-1] >> shift for shift in range(values[-1].bit_length()))}
-        return tuple(sorted(wanted & set(values), reverse=True))
+    def _of_one_degree(self, item: Family) -> Iterator[tuple[float, Family]]:
+        """The parts of a family of own degrees in which all stages have the same ones, each with its bound."""
+        view = self.view(item)
+        for family in uniform(item, self.limits, self.estimator.model, view.kinds):
+            self.deadline.check()
+            possible = depths(family, self.limits, view.estimator.model, view.kinds)
+            yield view.bounds.family_bound(family, max(possible, default=1)), family
 
     def _push(self, bound: float, item: Item) -> None:
         if bound < float("inf"):
-            self._count += 1
-            heappush(self._heap, (bound, self._count, item))
+            heappush(self._heap, (bound, self._next(), item))
+
+    def _next(self) -> int:
+        """Of equal bounds the first comes first."""
+        self._count += 1
+        return self._count
 
     def _expand(self, bound: float, item: Item) -> None:
-        if isinstance(item, Family):
+        if isinstance(item, Group):
+            for own, family in self._members(bound, item):
+                self._push(own, family)
+        elif isinstance(item, Family):
             self._expand_family(bound, item)
         elif isinstance(item, Choice):
             self._begin(bound, item)
@@ -289,6 +288,7 @@ class Explorer:
     def _expand_family(self, bound: float, family: Family) -> None:
         view = self.view(family)
         for depth in depths(family, self.limits, view.estimator.model, view.kinds):
+            self.deadline.check()
             for interleave in interleavings(family, depth, self.estimator.model):
                 self.candidates += 1
                 own = view.bounds.bound(family, depth, interleave, self.incumbent)
@@ -296,9 +296,10 @@ class Explorer:
 
     def _begin(self, bound: float, choice: Choice) -> None:
         self.solved += 1
-        self._continue(self._open_choice(bound, choice))
+        self._continue(self.open_choice(bound, choice))
 
-    def _open_choice(self, bound: float, choice: Choice) -> OpenChoice:
+    def open_choice(self, bound: float, choice: Choice) -> OpenChoice:
+        """A choice to be solved with what is known so far."""
         view = self.view(choice.family)
         return OpenChoice(
             choice,
@@ -312,13 +313,10 @@ class Explorer:
             solver=self.solver,
         )
 
-    def _seconds_left(self) -> float | None:
-        return None if self._deadline is None else max(0.01, self._deadline - monotonic())
-
     def _continue(self, opened: OpenChoice) -> None:
         """One round; back on the heap with a better bound, unless nothing is left to find in it."""
         self._rounds += 1
-        opened.step(self.incumbent, self._seconds_left())
+        opened.step(self.incumbent, self.deadline)
         self.offer(opened.best)
         if opened.closed:
             self.closed_bound = min(self.closed_bound, opened.bound)
@@ -344,5 +342,9 @@ class Explorer:
     def status(self) -> Status:
         """What the state of the search amounts to."""
         if self.best is None:
-            return "unknown" if self.interrupted or self.out_of_time else "infeasible"
+            return "infeasible" if self.finished else "unknown"
         return "optimal" if self.gap <= max(self.limits.gap, 4 * TOLERANCE) + 1e-9 else "feasible"
+
+
+def _way(family: Family) -> tuple[str, str, int | None, int | None]:
+    return family.target, family.network, family.tp, family.dp

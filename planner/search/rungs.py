@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from planner.cost.compute import model_flops
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import Devices, price_per_hour, watts
 from planner.cost.values import Estimate
 from planner.errors import PlanError
 from planner.plan_check import node_faults
 from planner.search.explorer import Explorer
+from planner.search.floor import least_seconds
 from planner.search.subclusters import SubCluster, ladder
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
-from planner.units import flops_from_tflops
 
 SLICE = 4
 """Times its even part of the remaining time that one sub-cluster may take."""
@@ -43,13 +42,11 @@ class Rates:
     """What a second on given devices is worth under an objective."""
 
     def __init__(self, estimator: Estimator, goal: Goal) -> None:
+        self.estimator = estimator
         self.cluster = estimator.cluster
         self.goal = goal
         training = estimator.model.training
         self.tokens = training.global_batch * training.sequence_length
-        self.precision = training.precision
-        # Measured layers may beat the datasheet; nothing is known before the search then.
-        self.flops = 0.0 if estimator.calibration.layers else model_flops(estimator.model)
 
     def weight(self, devices: Devices, objective: Objective | None = None) -> float:
         """Objective per second of a step, in the unit of ``value_of``."""
@@ -75,11 +72,7 @@ class Rates:
 
     def least_seconds(self, devices: Devices) -> float:
         """No step is shorter than the useful operations at the peak of all devices."""
-        peaks = (
-            count * flops_from_tflops(self.cluster.gpus[gpu].tflops[self.precision])
-            for (_, gpu), count in devices.items()
-        )
-        return self.flops / sum(peaks)
+        return least_seconds(self.estimator, devices)
 
 
 def seconds_at(value: float, weight: float) -> float:
