@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
@@ -13,20 +13,17 @@ from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
 from planner.search.first_plans import FirstPlans
 from planner.search.floor import floor_seconds
-from planner.search.groups import Group, group_bound, grouped
+from planner.search.groups import Families, Group, families_of, group_bound, grouped, members, of_one_degree
 from planner.search.local import best_near
-from planner.search.milp.solver import TOLERANCE
 from planner.search.pipeline import OpenChoice
 from planner.search.space import (
     Choice,
     Family,
     depths,
-    families,
     interleavings,
     targets_of,
-    uniform,
 )
-from planner.search.values import Limits, Reporter, Scored, Silent, Status
+from planner.search.values import Limits, Reporter, Scored, Silent, Status, proven
 from planner.search.views import View, views
 from planner.targets import Target
 
@@ -35,8 +32,14 @@ Item = Group | Family | Choice | OpenChoice | DataParallel
 QUICK_TRIES = 6
 """Families of one (tp, dp) that are tried until a quick plan fits."""
 
+PATIENCE = 48
+"""Families in a row that get quick plans without a better one."""
+
 ONE_DEGREE_SHARE = 0.25
-"""Part of the time, at most, for plans of one degree where stages may have their own, and as much for plans near."""
+"""Part of the time, at most, for plans of one degree where stages may have their own."""
+
+NEAR_SHARE = 0.33
+"""Part of what is left then, at most, for plans near the best of them."""
 
 POLISHED_DEVICES = 256
 """Largest cluster whose quick plans get the ILP as well."""
@@ -77,6 +80,7 @@ class Explorer:
         self.candidates = 0
         self.solved = 0
         self._rounds = 0
+        self._phase = 0
         self.interrupted = False
         self.finished = False
         """True when nothing is left that could win."""
@@ -88,7 +92,7 @@ class Explorer:
     @property
     def incumbent(self) -> float:
         """Seconds of the best plan, or those that a plan must beat to be wanted."""
-        return self.best.estimate.step_seconds if self.best else self.cutoff_seconds
+        return min(self.cutoff_seconds, self.best.estimate.step_seconds if self.best else float("inf"))
 
     @property
     def bound(self) -> float:
@@ -99,7 +103,7 @@ class Explorer:
     @property
     def gap(self) -> float:
         """(incumbent - bound) / incumbent."""
-        return 1.0 if self.best is None else 1.0 - self.bound / self.incumbent
+        return 1.0 if self.best is None else 1.0 - self.bound / self.best.estimate.step_seconds
 
     @property
     def out_of_time(self) -> bool:
@@ -132,31 +136,45 @@ class Explorer:
 
         The deadline or an interrupt keeps the best so far.
         """
+        phases = (
+            self._open,
+            lambda: self._one_degree(rounds),
+            self._first_plans,
+            self._first.polish,
+            lambda: self._best_first(rounds),
+        )
         try:
-            self._open()
-            self._taken_bound = float("inf")
-            self._one_degree(rounds)
-            self._first_plans()
-            self._first.polish()
-            self._best_first(rounds)
+            for phase in phases[self._phase :]:
+                phase()
+                self._phase += 1
         except Struck:
             self.interrupted = self.deadline.interrupted
         except KeyboardInterrupt:
             self.interrupted = True
 
+    def go_on(self, deadline: Deadline, cutoff_seconds: float) -> None:
+        """Search, or search on where a deadline has struck, for plans below the cutoff."""
+        self.deadline, self.cutoff_seconds = deadline, cutoff_seconds
+        self.run()
+
     def _best_first(self, rounds: int | None) -> None:
+        """Whatever has the least bound is taken a step further, until nothing that is left can win."""
+        self.reporter.phase("searching")
         while self._heap and self._heap[0][0] < self.incumbent * (1 - self.limits.gap):
             self.deadline.check()
             if rounds is not None and self._rounds >= rounds:
                 return
-            self._taken_bound, _, item = heappop(self._heap)
-            self._expand(self._taken_bound, item)
+            entry = heappop(self._heap)
+            self._taken_bound = entry[0]
+            try:
+                self._expand(entry[0], entry[2])
+            except Struck:
+                heappush(self._heap, entry)
+                raise
             self._taken_bound = float("inf")
+            best = self.best.estimate.step_seconds if self.best else None
             self.reporter.progress(
-                done=self.solved,
-                total=self.candidates,
-                best_seconds=self.best.estimate.step_seconds if self.best else None,
-                bound_seconds=self.bound,
+                done=self.solved, total=self.candidates, best_seconds=best, bound_seconds=self.bound
             )
         self.finished = True
 
@@ -174,94 +192,76 @@ class Explorer:
             deadline=self.deadline.part(ONE_DEGREE_SHARE),
             better=self.offer,
         )
-        left = self.deadline.left
         narrow.run(rounds=rounds)
         if narrow.interrupted:
             raise KeyboardInterrupt
         if narrow.best is not None and rounds is None and self._devices <= POLISHED_DEVICES:
             seen = [view for (target, _), view in self._views.items() if target == narrow.best.plan.target]
-            near = Deadline.after(
-                ONE_DEGREE_SHARE * left if left < float("inf") else None, flag=self.deadline.flag
-            )
-            self.offer(best_near(narrow.best, seen, self.estimator, self.limits, deadline=near))
+            near = best_near(narrow.best, seen, self.estimator, self.limits, self.deadline.part(NEAR_SHARE))
+            self.offer(near)
 
     def view(self, item: Family | DataParallel) -> View:
         """The part of the cluster that a choice is about."""
         return self._views[item.target, item.network]
 
     def _open(self) -> None:
+        self._heap, self.candidates = [], 0
         for row in targets_of(self.limits):
             if self.one_degree and not row.dp_per_stage:
                 continue
             for name, view in views(self.estimator, row).items():
                 self._views[row.name, name] = view
                 self._open_view(row, name, view)
+        self._taken_bound = float("inf")
 
     def _open_view(self, row: Target, name: str, view: View) -> None:
         for choice in data_parallel_choices(row, self.limits, view.estimator) if view.whole else ():
             self._push(0.0, replace(choice, network=name))
             self.candidates += 1
-        families = [replace(family, network=name) for family in self._families(row, view)]
-        if self.best is None:
-            self._first.any(view, families)
+        families = families_of(row, name, view, self.limits, one_degree=self.one_degree)
+        self._first.any(view, families)
         for group in grouped(families):
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, view.bounds)), group)
 
-    def _families(self, row: Target, view: View) -> Iterator[Family]:
-        for family in families(row, self.limits, view.estimator.model, view.kinds):
-            if self.one_degree:
-                yield from uniform(family, self.limits, self.estimator.model, view.kinds)
-            else:
-                yield family
-
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
+        self.reporter.phase("first plans")
         tries: Counter[tuple[str, str, int | None, int | None]] = Counter()
         waiting, kept, self._heap = self._heap, [], []
         parts: set[int] = set()
+        best, vain = self.best, 0
         try:
-            while waiting and waiting[0][0] < self.incumbent:
+            while waiting and waiting[0][0] < self.incumbent and vain < PATIENCE:
                 self.deadline.check()
-                bound, number, item = entry = heappop(waiting)
+                self._taken_bound = waiting[0][0]
+                kept.append(heappop(waiting))
+                bound, _, item = kept[-1]
+                found: Families = []
                 if isinstance(item, Group) and any(
                     tries[_way(family)] < QUICK_TRIES for family in item.families
                 ):
-                    self._taken_bound = bound
-                    for own, family in self._members(bound, item):
-                        heappush(waiting, (own, self._next(), family))
-                    self._taken_bound = float("inf")
-                    continue
-                if number not in parts:
-                    kept.append(entry)
-                if isinstance(item, Family) and item.dp is None:
-                    for own, family in self._of_one_degree(item):
-                        parts.add(self._next())
-                        heappush(waiting, (own, self._count, family))
+                    found = self._members(bound, item)
+                    kept.pop()
+                elif isinstance(item, Family) and item.dp is None:
+                    found = of_one_degree(item, self.view(item), self.limits, self.deadline)
+                    parts.update(range(self._count + 1, self._count + 1 + len(found)))
                 elif isinstance(item, Family) and tries[_way(item)] < QUICK_TRIES:
                     tries[_way(item)] += QUICK_TRIES if self._first.of_family(item) else 1
+                    best, vain = self.best, vain + 1 if self.best is best else 0
+                for own, family in found:
+                    heappush(waiting, (own, self._next(), family))
         finally:
-            self._heap = [*kept, *(entry for entry in waiting if entry[1] not in parts)]
+            self._heap = [entry for entry in (*kept, *waiting) if entry[1] not in parts]
             heapify(self._heap)
+        self._taken_bound = float("inf")
         self._first.refine()
 
-    def _members(self, bound: float, group: Group) -> Iterator[tuple[float, Family]]:
+    def _members(self, bound: float, group: Group) -> Families:
         """The families of a group that may have plans, each with its bound."""
-        view = self.view(group.first)
-        for family in group.families:
-            self.deadline.check()
-            found = depths(family, self.limits, view.estimator.model, view.kinds)
-            if found:
-                self.candidates += 1
-                yield max(bound, view.bounds.family_bound(family, max(found))), family
-
-    def _of_one_degree(self, item: Family) -> Iterator[tuple[float, Family]]:
-        """The parts of a family of own degrees in which all stages have the same ones, each with its bound."""
-        view = self.view(item)
-        for family in uniform(item, self.limits, self.estimator.model, view.kinds):
-            self.deadline.check()
-            possible = depths(family, self.limits, view.estimator.model, view.kinds)
-            yield view.bounds.family_bound(family, max(possible, default=1)), family
+        found = members(group, self.view(group.first), self.limits, self.deadline)
+        self.candidates += len(found)
+        return [(max(bound, own), family) for own, family in found]
 
     def _push(self, bound: float, item: Item) -> None:
         if bound < float("inf"):
@@ -343,7 +343,7 @@ class Explorer:
         """What the state of the search amounts to."""
         if self.best is None:
             return "infeasible" if self.finished else "unknown"
-        return "optimal" if self.gap <= max(self.limits.gap, 4 * TOLERANCE) + 1e-9 else "feasible"
+        return proven(self.gap, self.limits.gap)
 
 
 def _way(family: Family) -> tuple[str, str, int | None, int | None]:

@@ -9,8 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from planner.search.bounds import Bounds
-from planner.search.space import Family
-from planner.targets import TARGETS
+from planner.search.deadline import Deadline
+from planner.search.space import Family, depths, families, uniform
+from planner.search.values import Limits
+from planner.search.views import View
+from planner.targets import TARGETS, Target
+
+Families = list[tuple[float, Family]]
+"""Families, each with a bound of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +31,19 @@ class Group:
         return self.families[0]
 
 
-def grouped(families: Iterable[Family]) -> tuple[Group, ...]:
+def families_of(row: Target, network: str, view: View, limits: Limits, *, one_degree: bool) -> list[Family]:
+    """The families of a view; of ``one_degree``, the parts in which all stages have the same."""
+    model = view.estimator.model
+    found = families(row, limits, model, view.kinds)
+    if one_degree:
+        found = (part for family in found for part in uniform(family, limits, model, view.kinds))
+    return [replace(family, network=network) for family in found]
+
+
+def grouped(items: Iterable[Family]) -> tuple[Group, ...]:
     """The families in the order in which they come, those of equal work together."""
     found: dict[object, list[Family]] = {}
-    for family in families:
+    for family in items:
         key = family if family.dp is None else (family.recompute, family.tp, family.micro_batch)
         found.setdefault(key, []).append(family)
     return tuple(Group(tuple(members)) for members in found.values())
@@ -50,3 +65,20 @@ def group_bound(group: Group, bounds: Bounds) -> float:
     )
     rate = bounds.free_rate(alone)
     return model.layers * alone.micro_batches / rate if rate else float("inf")
+
+
+def members(group: Group, view: View, limits: Limits, deadline: Deadline) -> Families:
+    """The families of a group that may have plans; raises ``Struck`` at the deadline."""
+    found = []
+    for family in group.families:
+        deadline.check()
+        possible = depths(family, limits, view.estimator.model, view.kinds)
+        if possible:
+            found.append((view.bounds.family_bound(family, max(possible)), family))
+    return [item for item in found if item[0] < float("inf")]
+
+
+def of_one_degree(item: Family, view: View, limits: Limits, deadline: Deadline) -> Families:
+    """The parts of a family of own degrees in which all stages have the same; raises ``Struck`` at the deadline."""
+    parts = Group(tuple(uniform(item, limits, view.estimator.model, view.kinds)))
+    return members(parts, view, limits, deadline)

@@ -29,7 +29,7 @@ Stand = tuple[str, str, int, int]
 
 
 def best_near(
-    scored: Scored, views: Sequence[View], scorer: Estimator, limits: Limits, *, deadline: Deadline = NO_LIMIT
+    scored: Scored, views: Sequence[View], scorer: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
 ) -> Scored:
     """The fastest plan met on the way from this one, at the prices of each view that it may be run in.
 

@@ -9,7 +9,7 @@ from planner.cost.estimate import Estimator, together
 from planner.cost.schedule import critical_path, simulate
 from planner.errors import PlanError
 from planner.plan import Plan
-from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.milp.branching import Assigned
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import TOLERANCE
@@ -121,10 +121,14 @@ class OpenChoice:
         node = heappop(self._nodes)
         self.rounds += 1
         model.branching.assign(node.assigned)
-        if node.relaxed:
-            self._solve(model, node)
-        else:
-            self._relax(model, node)
+        try:
+            if node.relaxed:
+                self._solve(model, node)
+            else:
+                self._relax(model, node)
+        except Struck:
+            self._push(node)
+            raise
         if self.closed:
             return
         least = min([self._dropped, *(node.bound for node in self._nodes[:1])])
@@ -178,7 +182,7 @@ class OpenChoice:
         if self._model is None:
             known = self.incumbent < float("inf")
             cutoff = self._wanted() if known else self._longest()
-            self._model = PipelineModel(self.stages, cutoff, self.solver, deadline)
+            self._model = PipelineModel(self.stages, cutoff, self.solver, deadline=deadline)
             if not self._model.feasible:
                 self._close(cutoff if known else float("inf"))
                 return None

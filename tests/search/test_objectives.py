@@ -14,10 +14,10 @@ from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.cost.values import Estimate
 from planner.errors import PlanError
+from planner.search.answer import meets, value_of
 from planner.search.choose import choose
 from planner.search.exhaustive import plans
 from planner.search.explorer import Explorer
-from planner.search.rungs import meets, value_of
 from planner.search.subclusters import ladder
 from planner.search.values import Goal, Limits, Objective, SearchResult
 from planner.spec.cluster import ClusterSpec

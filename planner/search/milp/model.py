@@ -32,16 +32,16 @@ Linear = Any
 
 
 class PipelineModel:
-    """Builds the ILP of one choice once, then re-solves it with more cuts."""
+    """Builds the ILP of one choice once, then re-solves it with more cuts; raises ``Struck`` at the deadline."""
 
     def __init__(
         self,
         stages: StageOptions,
         cutoff_seconds: float,
         solver: str | None = None,
+        *,
         deadline: Deadline = NO_LIMIT,
     ) -> None:
-        """Raises ``Struck`` when the deadline comes before the model is built."""
         self.stages, self.scale = stages, cutoff_seconds
         self.solver, self.deadline = solver, deadline
         self.depth, self.chunks = stages.choice.depth, stages.choice.interleave
@@ -93,7 +93,7 @@ class PipelineModel:
             self.problem += pulp.lpSum(variables) == 1
 
     def _every_layer_once(self) -> None:
-        total = self._sum((option.layers, variable) for _, option, variable in self._all())
+        total = _sum((option.layers, variable) for _, option, variable in self._all())
         self.problem += total == self.stages.estimator.model.layers
 
     def _places(self) -> None:
@@ -147,7 +147,7 @@ class PipelineModel:
             self.problem += pulp.lpSum(leaving) == pulp.lpSum(variables)
         for place, variables in following.items():
             self.problem += pulp.lpSum(incoming.get(place, [])) == pulp.lpSum(variables)
-        self.send[stage] = self._sum(cost) + self._always_sent(stage, stage + 1)
+        self.send[stage] = _sum(cost) + self._always_sent(stage, stage + 1)
         return found
 
     def _always_sent(self, stage: int, following: int) -> Linear:
@@ -180,14 +180,13 @@ class PipelineModel:
             for place, variables in by_place.items():
                 found = [edge for ends, edge in edges.items() if ends[side] == place]
                 self.problem += pulp.lpSum(found) == pulp.lpSum(variables)
-        self.send[-1] = self._sum(
+        self.send[-1] = _sum(
             (self.places.around(*ends) / self.scale, edge) for ends, edge in edges.items()
         ) + self._always_sent(self.depth - 1, 0)
 
     def _count_fresh(self, state: State, variables: list[pulp.LpVariable]) -> None:
         """Remember who takes an untouched node."""
-        kind = self.places.fresh_node(state)
-        if kind is not None:
+        if (kind := self.places.fresh_node(state)) is not None:
             self._fresh.setdefault(kind, []).extend(variables)
 
     def _by_place(self, stage: int) -> dict[int, list[pulp.LpVariable]]:
@@ -287,11 +286,7 @@ class PipelineModel:
     def _stage_sum(self, stage: int, value: Callable[[Option], float]) -> Linear:
         self.deadline.check()
         pairs = zip(self.options[stage], self.take[stage], strict=True)
-        return self._sum((value(option) / self.scale, variable) for option, variable in pairs)
-
-    @staticmethod
-    def _sum(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
-        return pulp.LpAffineExpression([(variable, factor) for factor, variable in terms])
+        return _sum((value(option) / self.scale, variable) for option, variable in pairs)
 
     def _all(self) -> list[tuple[int, Option, pulp.LpVariable]]:
         return [
@@ -350,3 +345,7 @@ class PipelineModel:
         ]
         low, high = bound_seconds / self.scale, min(seconds / self.scale, 2.0)
         self.problem += self.end >= low + (high - low) * (pulp.lpSum(taken) - (self.depth - 1))
+
+
+def _sum(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
+    return pulp.LpAffineExpression([(variable, factor) for factor, variable in terms])
