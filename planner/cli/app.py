@@ -32,6 +32,7 @@ from planner.cli.probe import probe
 from planner.cli.schema import schema
 from planner.cli.search import search
 from planner.cli.show import show_plan
+from planner.cli.started import mark_start
 from planner.cli.validate import validate
 from planner.errors import HetplanError
 
@@ -140,6 +141,7 @@ def _bug(error: Exception) -> HetplanError:
 
 def main() -> None:
     """The console entry."""
+    mark_start()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -62,6 +62,11 @@ class Deadline:
         if self.struck:
             raise Struck
 
+    def check_wish(self) -> None:
+        """Raise ``Struck`` when the user wants an end; for the little that is done whatever the time."""
+        if self.interrupted:
+            raise Struck
+
 
 NO_LIMIT = Deadline()
 """Never strikes."""

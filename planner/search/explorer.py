@@ -13,7 +13,7 @@ from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
 from planner.search.first_plans import FirstPlans
 from planner.search.floor import floor_seconds
-from planner.search.groups import Families, Group, families_of, group_bound, grouped, members, of_one_degree
+from planner.search.groups import Families, Group, group_bound, grouped, members, of_one_degree, searched
 from planner.search.local import best_near
 from planner.search.pipeline import OpenChoice
 from planner.search.space import (
@@ -24,7 +24,7 @@ from planner.search.space import (
     targets_of,
 )
 from planner.search.values import Limits, Reporter, Scored, Silent, Status, proven
-from planner.search.views import View, views
+from planner.search.views import View
 from planner.targets import Target
 
 Item = Group | Family | Choice | OpenChoice | DataParallel
@@ -172,10 +172,8 @@ class Explorer:
                 heappush(self._heap, entry)
                 raise
             self._taken_bound = float("inf")
-            best = self.best.estimate.step_seconds if self.best else None
-            self.reporter.progress(
-                done=self.solved, total=self.candidates, best_seconds=best, bound_seconds=self.bound
-            )
+            best, total = self.best and self.best.estimate.step_seconds, self.candidates
+            self.reporter.progress(done=self.solved, total=total, best_seconds=best, bound_seconds=self.bound)
         self.finished = True
 
     def _one_degree(self, rounds: int | None) -> None:
@@ -206,21 +204,22 @@ class Explorer:
 
     def _open(self) -> None:
         self._heap, self.candidates = [], 0
-        for row in targets_of(self.limits):
-            if self.one_degree and not row.dp_per_stage:
-                continue
-            for name, view in views(self.estimator, row).items():
-                self._views[row.name, name] = view
-                self._open_view(row, name, view)
+        listed = searched(self.estimator, self.limits, one_degree=self.one_degree)
+        for row, name, view, found in listed:
+            self._views[row.name, name] = view
+            if self.best is None or not self.out_of_time:
+                self._first.any(view, found)
+            if self.best is None and view.whole:
+                self._first.evenly(tuple(data_parallel_choices(row, self.limits, view.estimator)), view)
+        for row, name, view, found in listed:
+            self._open_view(row, name, view, found)
         self._taken_bound = float("inf")
 
-    def _open_view(self, row: Target, name: str, view: View) -> None:
+    def _open_view(self, row: Target, name: str, view: View, found: list[Family]) -> None:
         for choice in data_parallel_choices(row, self.limits, view.estimator) if view.whole else ():
-            self._push(0.0, replace(choice, network=name))
+            self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
-        families = families_of(row, name, view, self.limits, one_degree=self.one_degree)
-        self._first.any(view, families)
-        for group in grouped(families):
+        for group in grouped(found):
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, view.bounds)), group)
 

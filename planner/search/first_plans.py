@@ -5,12 +5,14 @@ They prove nothing; they give the search something to cut with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from planner.search.data_parallel import DataParallel, Shares
 from planner.search.greedy import ALL_ORDERS, greedy
 from planner.search.space import Choice, Family, depths
+from planner.search.values import Scored
 from planner.targets import RECOMPUTES
 
 if TYPE_CHECKING:
@@ -42,10 +44,13 @@ class FirstPlans:
         self._quick: list[tuple[float, int, Choice]] = []
 
     def any(self, view: View, families: Iterable[Family]) -> None:
-        """A plan before anything else is known: of families that take little memory, the most replicas that fit."""
+        """A plan before anything else is known: of families that take little memory, the most replicas that fit.
+
+        A few tries, whatever the time: a search ends with a plan where there is one.
+        """
         planned = 0
         for family in sorted(families, key=_thrift)[:THRIFTY]:
-            self.explorer.deadline.check()
+            self.explorer.deadline.check_wish()
             depth = self._shallowest(view, family)
             if depth:
                 planned += 1
@@ -54,6 +59,15 @@ class FirstPlans:
                     or planned == THRIFTY_PLANS
                 ):
                     return
+
+    def evenly(self, choices: Sequence[DataParallel], view: View) -> None:
+        """Data parallelism over all devices, the choice that takes least memory."""
+        explorer = self.explorer
+        for choice in choices[-1:]:
+            explorer.deadline.check_wish()
+            way = tuple(kind.devices for kind in view.kinds)
+            plan = Shares(choice, view.estimator, explorer.limits).plan(way)
+            explorer.offer(plan and Scored(plan=plan, estimate=explorer.estimator.estimate(plan)))
 
     def _shallowest(self, view: View, family: Family) -> int:
         """The least depth, of the powers of two and the largest one, at which the layers have room; 0 for none."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from planner.cost.estimate import Estimator
 from planner.search.bounds import Bounds
 from planner.search.deadline import Deadline
-from planner.search.space import Family, depths, families, uniform
+from planner.search.space import Family, depths, families, targets_of, uniform
 from planner.search.values import Limits
-from planner.search.views import View
+from planner.search.views import View, views
 from planner.targets import TARGETS, Target
 
 Families = list[tuple[float, Family]]
@@ -31,8 +32,22 @@ class Group:
         return self.families[0]
 
 
-def families_of(row: Target, network: str, view: View, limits: Limits, *, one_degree: bool) -> list[Family]:
-    """The families of a view; of ``one_degree``, the parts in which all stages have the same."""
+def searched(
+    estimator: Estimator, limits: Limits, *, one_degree: bool
+) -> list[tuple[Target, str, View, list[Family]]]:
+    """All families by target, name of the view, and view.
+
+    With ``one_degree`` only targets whose stages may have their own degrees, and only families in which they have not.
+    """
+    return [
+        (row, name, view, _families(row, name, view, limits, one_degree=one_degree))
+        for row in targets_of(limits)
+        if row.dp_per_stage or not one_degree
+        for name, view in views(estimator, row).items()
+    ]
+
+
+def _families(row: Target, network: str, view: View, limits: Limits, *, one_degree: bool) -> list[Family]:
     model = view.estimator.model
     found = families(row, limits, model, view.kinds)
     if one_degree:

@@ -73,7 +73,9 @@ class BestSearch(Ladder):
         """Search every sub-cluster that can still win; the deadline or an interrupt keeps the best so far."""
         try:
             for done, rung in enumerate(self.rungs):
-                if self._ended:
+                if self._ended and (
+                    done or self.interrupted
+                ):  # the first one gives a plan, whatever the time
                     break
                 if self._may_win(rung):
                     self._search(rung, SLICE / (len(self.rungs) - done))
