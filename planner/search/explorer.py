@@ -330,7 +330,8 @@ class Explorer:
         shares = Shares(choice, estimator, self.limits)
         ways = sorted((shares.bound(way), way) for way in shares.ways())
         for _index, (bound, way) in enumerate(ways):
-            if bound >= self.incumbent * (1 - self.limits.gap) or self.out_of_time:
+            self.deadline.check()
+            if bound >= self.incumbent * (1 - self.limits.gap):
                 self.closed_bound = min(self.closed_bound, bound)
                 break
             plan = shares.plan(way, self.incumbent)

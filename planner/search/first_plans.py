@@ -63,7 +63,9 @@ class FirstPlans:
     def evenly(self, choices: Sequence[DataParallel], view: View) -> None:
         """Data parallelism over all devices, the choice that takes least memory."""
         explorer = self.explorer
-        for choice in choices[-1:]:
+        if not view.kinds:
+            return
+        for choice in [item for item in choices if item.shard_size is None][-1:]:
             explorer.deadline.check_wish()
             way = tuple(kind.devices for kind in view.kinds)
             plan = Shares(choice, view.estimator, explorer.limits).plan(way)
