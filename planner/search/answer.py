@@ -15,7 +15,7 @@ from planner.targets import target
 class Answer:
     """Keeps the best plan, whoever found it, and tells at once when there is a better one."""
 
-    def __init__(self, limits: Limits, goal: Goal, better: Callable[[Scored], None] | None = None) -> None:
+    def __init__(self, limits: Limits, goal: Goal, better: Callable[[Scored], object] | None = None) -> None:
         """``better`` is told every plan that becomes the answer."""
         self.limits, self.goal = limits, goal
         self.best: Scored | None = None

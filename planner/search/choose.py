@@ -51,7 +51,7 @@ def choose(
     *,
     explain: bool = True,
     deadline: Deadline | None = None,
-    better: Callable[[Scored], None] | None = None,
+    better: Callable[[Scored], object] | None = None,
 ) -> SearchResult:
     """The best plan for the goal, with a bound that no plan of the sub-clusters it considered goes below.
 

@@ -58,7 +58,7 @@ class Explorer:
         cutoff_seconds: float = float("inf"),
         one_degree: bool = False,
         deadline: Deadline | None = None,
-        better: Callable[[Scored], None] | None = None,
+        better: Callable[[Scored], object] | None = None,
     ) -> None:
         """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not.
 
@@ -172,7 +172,7 @@ class Explorer:
                 heappush(self._heap, entry)
                 raise
             self._taken_bound = float("inf")
-            best, total = self.best and self.best.estimate.step_seconds, self.candidates
+            best, total = self.best.estimate.step_seconds if self.best else None, self.candidates
             self.reporter.progress(done=self.solved, total=total, best_seconds=best, bound_seconds=self.bound)
         self.finished = True
 

@@ -69,7 +69,8 @@ class FirstPlans:
             explorer.deadline.check_wish()
             way = tuple(kind.devices for kind in view.kinds)
             plan = Shares(choice, view.estimator, explorer.limits).plan(way)
-            explorer.offer(plan and Scored(plan=plan, estimate=explorer.estimator.estimate(plan)))
+            if plan is not None:
+                explorer.offer(Scored(plan=plan, estimate=explorer.estimator.estimate(plan)))
 
     def _shallowest(self, view: View, family: Family) -> int:
         """The least depth, of the powers of two and the largest one, at which the layers have room; 0 for none."""

@@ -31,7 +31,7 @@ class BestSearch(Ladder):
         goal: Goal,
         reporter: Reporter,
         deadline: Deadline,
-        better: Callable[[Scored], None] | None = None,
+        better: Callable[[Scored], object] | None = None,
     ) -> None:
         super().__init__(estimator, limits, goal, reporter, deadline)
         self.answer = Answer(limits, goal, better)

@@ -129,7 +129,7 @@ class Ladder:
         cutoff_seconds: float,
         gap: float,
         share: float,
-        better: Callable[[Scored], None] | None = None,
+        better: Callable[[Scored], object] | None = None,
     ) -> Explorer:
         """The search for a step below the cutoff on a sub-cluster, or its next part, in a share of the time left."""
         explorer, known = rung.unfinished, (0, 0)

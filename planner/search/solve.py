@@ -28,7 +28,7 @@ def search(
     *,
     explain: bool = True,
     deadline: Deadline | None = None,
-    better: Callable[[Scored], None] | None = None,
+    better: Callable[[Scored], object] | None = None,
 ) -> SearchResult:
     """The fastest plan that fits, with a bound that no plan of the space beats.
 

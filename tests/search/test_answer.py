@@ -107,7 +107,7 @@ def test_plans_that_break_a_limit_are_never_the_answer() -> None:
         {"micro_batch": (batch + 1,)},
         {"recompute": ()},
     ):
-        assert not Answer(replace(fine, **change), Goal()).offer(best)  # type: ignore[arg-type]
+        assert not Answer(replace(fine, **change), Goal()).offer(best)
     for goal in (
         Goal(use_at_most=(("", used - 1),)),
         Goal(use_at_most=((plan.stages[0].replicas[0].pool, 0),)),
