@@ -33,6 +33,7 @@ from planner.cli.probe import probe
 from planner.cli.schema import schema
 from planner.cli.search import search
 from planner.cli.show import show_plan
+from planner.cli.started import mark_start
 from planner.cli.streams import lost_words, open_streams
 from planner.cli.validate import validate
 from planner.errors import HetplanError
@@ -158,6 +159,7 @@ def _bug(error: Exception) -> HetplanError:
 
 def main() -> None:
     """The console entry."""
+    mark_start()
     open_streams()
     code = run()
     try:

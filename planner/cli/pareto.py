@@ -8,6 +8,7 @@ import typer
 
 from planner.cli.exits import ANSWER, INFEASIBLE, INTERRUPTED, NO_PLAN_IN_TIME
 from planner.cli.output import show, show_document
+from planner.cli.started import started
 
 if TYPE_CHECKING:
     from planner.cli.asked import Asked
@@ -16,11 +17,17 @@ if TYPE_CHECKING:
 
 def answer_front(asked: Asked, as_json: bool) -> NoReturn:
     """Print the table, or its document; the exit code says what kind of answer it is."""
+    from planner.cli.interrupt import Wish, keeping_the_best
     from planner.cli.progress import reporter
+    from planner.search.deadline import Deadline
     from planner.search.pareto import front
 
-    with reporter() as talk:
-        found = front(asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal, talk)
+    wish = Wish()
+    deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
+    with keeping_the_best(wish), reporter() as talk:
+        found = front(
+            asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal, talk, deadline=deadline
+        )
     if as_json:
         from planner.report.pareto import front_document
 

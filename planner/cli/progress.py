@@ -22,13 +22,33 @@ if TYPE_CHECKING:
 class ProgressBar:
     """A reporter that draws one line."""
 
-    def __init__(self, bar: Progress) -> None:
-        self._bar = bar
+    def __init__(self, bar: Progress, then: Callable[[], None] | None) -> None:
+        self._bar, self._then = bar, then
         self._task: TaskID = bar.add_task("searching", total=None, state="")
+
+    def phase(self, name: str) -> None:
+        """Say what begins."""
+        self._bar.update(self._task, description=name)
 
     def progress(self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float) -> None:
         """Redraw with the best step so far and how far it can be from the best possible."""
         self._bar.update(self._task, completed=done, total=total, state=state(best_seconds, bound_seconds))
+        if self._then is not None:
+            self._then()
+
+
+class Beat:
+    """A reporter that shows nothing and does something now and then."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def phase(self, name: str) -> None:
+        """Nobody looks."""
+
+    def progress(self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float) -> None:
+        """The moment to do it."""
+        self._then()
 
 
 def state(best_seconds: float | None, bound_seconds: float) -> str:
@@ -54,15 +74,15 @@ def measuring(shown: bool = True) -> Iterator[Callable[[Event], None]]:
 
 
 @contextmanager
-def reporter() -> Iterator[Reporter]:
-    """A progress bar on a terminal, else silence."""
+def reporter(then: Callable[[], None] | None = None) -> Iterator[Reporter]:
+    """A progress bar on a terminal, else silence; ``then`` is done at every step of progress."""
     from planner.search.values import Silent
 
     if not sys.stderr.isatty():
-        yield Silent()
+        yield Beat(then) if then else Silent()
         return
     with _bar() as bar:
-        yield ProgressBar(bar)
+        yield ProgressBar(bar, then)
 
 
 def _bar() -> Progress:

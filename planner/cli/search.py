@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -25,15 +27,16 @@ from planner.cli.options import (
     choices,
     integers,
 )
-from planner.cli.output import show, show_document, typed
+from planner.cli.output import show, show_document, typed, warn
 from planner.cli.pareto import answer_front
-from planner.cli.saved import summary_of
-from planner.errors import OutputError
+from planner.cli.started import started
 from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from planner.cli.interrupt import Wish
+    from planner.cli.kept import KeptPlan
     from planner.search.values import Scored, SearchResult
     from planner.spec.cluster import ClusterSpec
     from planner.targets import Recompute
@@ -177,10 +180,18 @@ def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
 
 def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -> None:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
+    from planner.cli.interrupt import Wish, keeping_the_best
+    from planner.cli.kept import KeptPlan
+
     if output is not None:
         require_writable(output)
-    result = _run(asked)
-    unwritten = _keep(result, asked, output)
+    kept = None if output is None else KeptPlan(asked, output)
+    wish = Wish()
+    with keeping_the_best(wish):
+        result = _run(asked, kept, wish)
+        unwritten = kept.finish(result) if kept else None
+    if result.reasons_error is not None and not result.interrupted:
+        _tell_of_reasons(result.reasons_error)
     if as_json:
         from planner.report.document import search_document
 
@@ -192,32 +203,33 @@ def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -
     raise typer.Exit(_exit_code(result))
 
 
-def _run(asked: Asked) -> SearchResult:
+def _run(asked: Asked, kept: KeptPlan | None, wish: Wish) -> SearchResult:
     from planner.cli.progress import reporter
     from planner.search.choose import choose
+    from planner.search.deadline import Deadline
 
-    with reporter() as talk:
-        return choose(asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal, talk)
+    deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
+    with reporter(kept.catch_up if kept else None) as talk:
+        return choose(
+            asked.cluster,
+            asked.model,
+            asked.calibration,
+            asked.limits,
+            asked.goal,
+            talk,
+            deadline=deadline,
+            better=kept.better if kept else None,
+        )
 
 
-def _keep(result: SearchResult, asked: Asked, output: Path | None) -> OutputError | None:
-    """Write the plan file if there is a plan; a failure is returned, so that the report is printed first."""
-    from planner.plan_file import PlanFile, write
-
-    if result.best is None or output is None:
-        return None
-    file = PlanFile(
-        plan=result.best.plan,
-        cluster=asked.cluster,
-        model=asked.model,
-        summary=summary_of(result),
-        calibration=asked.used,
+def _tell_of_reasons(error: Exception) -> None:
+    """A bug in what is said beside the plan costs no plan."""
+    what = str(error).splitlines()[0] if str(error) else "no message"
+    warn(
+        f"the reasons could not be worked out: {type(error).__name__}: {what}; please report it with your files"
     )
-    try:
-        write(file, output)
-    except OutputError as error:
-        return error
-    return None
+    if os.environ.get("HETPLAN_DEBUG") == "1":
+        traceback.print_exception(error)
 
 
 def _exit_code(result: SearchResult) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice, product
 
 from planner.cost.estimate import Estimator
+from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
 from planner.search.greedy import fastest, layered
 from planner.search.options import StageOptions
@@ -23,25 +24,29 @@ ROUNDS = 4
 """Rounds per target: advice is a hint, not a proof."""
 
 
-def advise(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Advice, ...]:
+def advise(
+    best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
+) -> tuple[Advice, ...]:
     """Faster plans of targets that the search was not allowed to propose, at most one each, fastest first."""
     found = []
     proposed = {row.name for row in targets_of(limits)}
     for row in TARGETS.values():
-        if row.name not in proposed and offers(row, estimator.model):
-            advice = _advice(row.name, best, estimator, limits)
+        if row.name not in proposed and offers(row, estimator.model) and not deadline.struck:
+            advice = _advice(row.name, best, estimator, limits, deadline)
             if advice is not None:
                 found.append(advice)
     return tuple(sorted(found, key=lambda item: -item.faster))
 
 
-def _advice(name: str, best: Scored, estimator: Estimator, limits: Limits) -> Advice | None:
-    explorer = Explorer(estimator, replace(limits, target=name, gap=WORTH, time_limit_seconds=None), Silent())
+def _advice(
+    name: str, best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline
+) -> Advice | None:
+    explorer = Explorer(estimator, replace(limits, target=name, gap=WORTH), Silent(), deadline=deadline)
     explorer.offer(best)
     if TARGETS[name].dp_per_stage and best.plan.pp > 1:
         batch = best.plan.global_batch // best.plan.micro_batches
         for times in (1, 2, 4):
-            if best.plan.global_batch % (times * batch) == 0:
+            if best.plan.global_batch % (times * batch) == 0 and not deadline.struck:
                 explorer.offer(_own_degrees(name, best, estimator, limits, times * batch))
     explorer.run(rounds=ROUNDS)
     faster = explorer.best

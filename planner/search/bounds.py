@@ -66,7 +66,7 @@ class Bounds:
         speeds = self.speeds(family)
         if family.dp is None:
             return self._own_degrees(family).least(depth)
-        if not self._holds(speeds, depth):
+        if not self.holds(family, depth):
             return float("inf")
         free = Hops(inner_seconds=0.0, outer_seconds=0.0)
         return self._ramp_bound(family, depth, MAX_INTERLEAVE, [free] * len(speeds))
@@ -80,7 +80,7 @@ class Bounds:
         if family.dp is None:
             least = self._own_degrees(family).bound(depth)
             return least if depth == 1 else self._stage_prices(family).bound(depth, least, cutoff)
-        if not self._holds(speeds, depth):
+        if not self.holds(family, depth):
             return float("inf")
         free = [Hops(inner_seconds=0.0, outer_seconds=0.0)] * len(speeds)
         plain = self._ramp_bound(family, depth, interleave, free)
@@ -97,9 +97,20 @@ class Bounds:
             return 0.0
         return self._stage_prices(choice.family).once(choice.depth, cutoff)
 
-    def _holds(self, speeds: tuple[Speed, ...], depth: int) -> bool:
+    def free_rate(self, family: Family) -> float:
+        """Layers of a micro-batch a second on all devices, each with replicas of its own, whatever they hold."""
+        assert family.tp is not None
+        rate = 0.0
+        for kind in self.kinds:
+            slots = kind.replicas(family.tp) if kind.per_node >= family.tp else 0
+            if slots:
+                speed = self._of_group(family, kind, self._group(family, kind, family.tp, 1), slots, _FREE)
+                rate += slots / speed.layer_seconds if speed else 0.0
+        return rate
+
+    def holds(self, family: Family, depth: int) -> bool:
         """True when the memory of the roomiest slots holds all layers."""
-        roomiest = tuple(sorted(speeds, key=lambda speed: -speed.most_layers))
+        roomiest = tuple(sorted(self.speeds(family), key=lambda speed: -speed.most_layers))
         held = sum(count * speed.most_layers for count, speed in fastest_slots(roomiest, depth))
         return held >= self.estimator.model.layers * (1 - 1e-9)
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 
 from planner.calibration import Calibration
 from planner.cost.estimate import Estimator
-from planner.search.advice import advise
+from planner.search.answer import value_of
+from planner.search.causes import reason_against
+from planner.search.deadline import Deadline
 from planner.search.diagnose import diagnose
 from planner.search.explorer import Explorer
-from planner.search.families import alternatives
-from planner.search.limit_costs import limit_costs
 from planner.search.objectives import BestSearch
 from planner.search.ranking import ranked
-from planner.search.rungs import value_of
+from planner.search.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
 from planner.search.solve import search
 from planner.search.subclusters import SubCluster
 from planner.search.values import (
@@ -49,63 +50,130 @@ def choose(
     reporter: Reporter | None = None,
     *,
     explain: bool = True,
+    deadline: Deadline | None = None,
+    better: Callable[[Scored], object] | None = None,
 ) -> SearchResult:
     """The best plan for the goal, with a bound that no plan of the sub-clusters it considered goes below.
 
-    Prices and powers that the goal needs must be known. ``explain`` is as in ``search``. An interrupt keeps
-    the best plan so far.
+    Prices and powers that the goal needs must be known. ``explain``, ``deadline`` and ``better`` are as in
+    ``search``. An interrupt keeps the best plan so far.
     """
-    if goal == Goal():
-        return search(cluster, model, calibration, limits, reporter, explain=explain)
-    start = monotonic()
+    deadline = deadline or Deadline.after(limits.time_limit_seconds)
+    cluster, inner = without_excluded(cluster, goal)
+    if inner == Goal():
+        found = search(
+            cluster, model, calibration, limits, reporter, explain=explain, deadline=deadline, better=better
+        )
+        return replace(found, goal=goal)
     estimator = Estimator(ranked(cluster), model, calibration)
-    found = BestSearch(estimator, limits, goal, reporter or Silent())
+    ladder = BestSearch(
+        estimator,
+        limits,
+        inner,
+        reporter or Silent(),
+        deadline.part(SEARCH_SHARE) if explain else deadline,
+        better,
+    )
+    return replace(_searched(ladder, explain, deadline), goal=goal)
+
+
+def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goal]:
+    """The cluster without the pools of which no device may be used, and what is left of the goal."""
+    excluded = {pool for pool, most in goal.use_at_most if pool and not most}
+    kept = tuple(pool for pool in cluster.pools if pool.name not in excluded)
+    rest = tuple((pool, most) for pool, most in goal.use_at_most if pool not in excluded)
+    if not excluded:
+        return cluster, goal
+    return cluster.model_copy(update={"pools": kept}), replace(goal, use_at_most=rest)
+
+
+def _searched(found: BestSearch, explain: bool, deadline: Deadline) -> SearchResult:
+    start = monotonic()
     found.run()
-    result = SearchResult(
+    seconds = monotonic() - start
+    result = _result(found, seconds)
+    if not explain or found.interrupted or result.status == "unknown":
+        return result
+    found.reporter.phase("reasons")
+    # What runs from here on may use all of the limit.
+    found.deadline = deadline
+    try:
+        explained = _explained(result, found)
+    except KeyboardInterrupt:
+        return replace(_result(found, seconds), interrupted=True)
+    except Exception as error:
+        return replace(_result(found, seconds), reasons_error=error)
+    cut = deadline.struck and not deadline.interrupted
+    return replace(
+        _result(found, seconds),
+        alternatives=explained.alternatives,
+        advice=explained.advice,
+        limit_costs=explained.limit_costs,
+        nearest=explained.nearest,
+        diagnosis=explained.diagnosis,
+        interrupted=deadline.interrupted,
+        warnings=(LEFT_OUT,) if cut else (),
+    )
+
+
+def _result(found: BestSearch, seconds: float) -> SearchResult:
+    return SearchResult(
         status=found.status,
         best=found.best,
-        bound_seconds=found.bound if goal.objective == "time" else 0.0,
+        bound_seconds=found.bound if found.goal.objective == "time" else 0.0,
         gap=found.gap,
         alternatives=(),
         advice=(),
         diagnosis=None,
         candidates=found.candidates,
         solved=found.solved,
-        seconds=monotonic() - start,
+        seconds=seconds,
         interrupted=found.interrupted,
-        goal=goal,
         subclusters=len(found.rungs) if len(found.rungs) > 1 else None,
         objective_bound=found.bound,
     )
-    if not explain or found.interrupted:
-        return result
-    try:
-        return _explained(result, found, reporter or Silent())
-    except KeyboardInterrupt:
-        return replace(result, interrupted=True)
 
 
-def _explained(result: SearchResult, found: BestSearch, reporter: Reporter) -> SearchResult:
+def _explained(result: SearchResult, found: BestSearch) -> SearchResult:
     if result.status == "infeasible":
-        nearest = tuple(_nearest(found, reporter))
+        nearest = tuple(_nearest(found))
         if nearest:
             return replace(result, nearest=nearest)
         estimator = found.on(_largest(found)) if found.rungs else found.estimator
-        return replace(result, diagnosis=diagnose(estimator, found.limits))
-    if result.best is None or found.home is None:
+        return replace(result, diagnosis=diagnose(estimator, found.limits, found.deadline))
+    if found.best is None or found.home is None:
         return result
-    own = found.on(found.home)
+    fast = _for_speed(found)
+    found.answer.offer(fast)
+    reasons = Reasons(
+        found.answer,
+        found.on(found.home),
+        found.limits,
+        found.deadline,
+        price=found.on_the_whole,
+        label=partial(_loss, found.goal.objective),
+        idle=False,
+    ).run()
     # A family without a plan here may have one on more devices.
-    families = (entry for entry in alternatives(result.best, own, found.limits) if entry.scored)
+    families = tuple(entry for entry in reasons.alternatives if entry.scored)
     return replace(
         result,
-        alternatives=(*families, *_elsewhere(result.best, found)),
-        advice=advise(result.best, own, found.limits),
-        limit_costs=limit_costs(result.best, own, found.limits),
+        alternatives=(*families, *_elsewhere(found.best, found, fast)),
+        advice=reasons.advice,
+        limit_costs=reasons.limit_costs,
     )
 
 
-def _nearest(found: BestSearch, reporter: Reporter) -> Iterator[Nearest]:
+def _for_speed(found: BestSearch) -> Scored | None:
+    """A fast plan on all devices, where something else than time is wanted."""
+    if found.goal.objective == "time" or found.deadline.struck:
+        return None
+    explorer = Explorer(found.on(_largest(found)), found.limits, Silent(), deadline=found.deadline)
+    quick = explorer.quick()
+    return None if quick is None else found.on_the_whole(quick)
+
+
+def _nearest(found: BestSearch) -> Iterator[Nearest]:
     """The best plan once each limit is lifted; with every limit lifted where one is not enough."""
     for name, objective in LIMITS:
         asked = getattr(found.goal, name)
@@ -116,20 +184,17 @@ def _nearest(found: BestSearch, reporter: Reporter) -> Iterator[Nearest]:
         )
         one = replace(free, **{other: getattr(found.goal, other) for other, _ in LIMITS if other != name})
         for goal in dict.fromkeys((one, free)):
-            relaxed = BestSearch(found.estimator, found.limits, goal, reporter)
+            relaxed = BestSearch(found.estimator, found.limits, goal, found.reporter, found.deadline)
             relaxed.run()
             if relaxed.best is not None:
                 yield Nearest(limit=name, asked=asked, kept=goal == one, scored=relaxed.best)
                 break
 
 
-def _elsewhere(best: Scored, found: BestSearch) -> Iterator[Alternative]:
+def _elsewhere(best: Scored, found: BestSearch, fast: Scored | None) -> Iterator[Alternative]:
     """A fast plan on all devices, and the best plan met on pools beyond those of the answer."""
-    if found.goal.objective != "time":
-        quick = Explorer(found.on(_largest(found)), found.limits, Silent()).quick()
-        whole = None if quick is None else found.on_the_whole(quick)
-        if whole is not None:
-            yield _dearer("for speed", whole, best, found)
+    if fast is not None and fast is not best:
+        yield _dearer("for speed", fast, best, found)
     own = frozenset() if found.home is None else frozenset(pool for pool, _ in found.home.devices)
     for pools, scored in found.met.items():
         if not pools <= own:
@@ -142,10 +207,17 @@ def _largest(found: BestSearch) -> SubCluster:
 
 def _dearer(family: str, scored: Scored, best: Scored, found: BestSearch) -> Alternative:
     """A plan that lost by the objective, priced where it would run."""
-    objective = found.goal.objective
-    least = value_of(best.estimate, objective)
-    more = f"{value_of(scored.estimate, objective) / least - 1:+.0%}" if least else "not free"
-    return Alternative(family=family, scored=scored, chosen=False, reason=f"{LOSES[objective]}: {more}")
+    reason = _loss(found.goal.objective, scored, best)
+    return Alternative(family=family, scored=scored, chosen=False, reason=reason)
+
+
+def _loss(objective: Objective, loser: Scored, winner: Scored) -> str:
+    """By how much a plan loses: by the component that grew most, or by another objective than time."""
+    if objective == "time":
+        return reason_against(loser, winner)
+    least = value_of(winner.estimate, objective)
+    more = f"{value_of(loser.estimate, objective) / least - 1:+.0%}" if least else "not free"
+    return f"{LOSES[objective]}: {more}"
 
 
 LOSES: dict[Objective, str] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -14,6 +15,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.search.data_parallel import Shares, best_of
 from planner.search.data_parallel import choices as data_parallel_choices
+from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.greedy import layered
 from planner.search.options import StageOptions
 from planner.search.space import Choice, Family, depths, families, targets_of
@@ -58,18 +60,22 @@ class _Ranked:
     view: View
 
 
-def quick_plan(estimator: Estimator, limits: Limits, wanted: Wanted) -> Scored | None:
-    """The fastest of a few dozen plans on the wanted devices; None when none of them fits."""
-    search = _QuickSearch(estimator, limits, wanted)
-    search.run()
+def quick_plan(
+    estimator: Estimator, limits: Limits, wanted: Wanted, deadline: Deadline = NO_LIMIT
+) -> Scored | None:
+    """The fastest of a few dozen plans on the wanted devices, or of those until the deadline; None when none fits."""
+    search = _QuickSearch(estimator, limits, wanted, deadline)
+    with suppress(Struck):
+        search.run()
     return search.best
 
 
 class _QuickSearch:
     """Keeps the fastest plan, and leaves out what cannot be faster."""
 
-    def __init__(self, estimator: Estimator, limits: Limits, wanted: Wanted) -> None:
+    def __init__(self, estimator: Estimator, limits: Limits, wanted: Wanted, deadline: Deadline) -> None:
         self.estimator, self.limits, self.wanted = estimator, limits, wanted
+        self.deadline = deadline
         self.best: Scored | None = None
 
     @property
@@ -88,6 +94,7 @@ class _QuickSearch:
                 for choice in data_parallel_choices(row, self.limits, view.estimator):
                     self._share(Shares(choice, view.estimator, self.limits))
                 for family in families(row, self.limits, view.estimator.model, view.kinds):
+                    self.deadline.check()
                     ranked += _rank(replace(family, network=network), view, self.limits, self.wanted)
         self._stage(sorted(ranked, key=lambda item: item.seconds))
 
@@ -103,6 +110,7 @@ class _QuickSearch:
             shares.unit,
         )
         for plan in best_of(shares, box, SETS, self.seconds) if box else ():
+            self.deadline.check()
             self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
 
     def _stage(self, ranked: list[_Ranked]) -> None:
@@ -115,6 +123,7 @@ class _QuickSearch:
                 break
             if degrees in done:
                 continue
+            self.deadline.check()
             stages = StageOptions(item.choice, item.view.estimator, self.limits)
             slots = _slots(stages, self.wanted)
             tried += bool(slots)

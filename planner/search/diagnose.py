@@ -12,6 +12,7 @@ from planner.cost.memory import OPTIMIZER_BYTES
 from planner.plan_check import model_faults, unwritten
 from planner.search.baselines.building import best_of, missing_bytes
 from planner.search.baselines.even import equal_batches, even_pipelines
+from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
 from planner.search.limit_costs import OPTIONS, given, option_text, used, values, without
 from planner.search.space import offers, targets_of, usable_kinds
@@ -25,8 +26,8 @@ MAX_FACTOR = 64
 """Largest multiple of a pool, or part of a model, that is tried as a change."""
 
 
-def diagnose(estimator: Estimator, limits: Limits) -> Diagnosis:
-    """The causes, the nearest miss and the hints for a problem without a plan."""
+def diagnose(estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT) -> Diagnosis:
+    """The causes, the nearest miss and the hints for a problem without a plan, as far as the deadline lets."""
     untrained = tuple(_untrained(estimator.model, limits))
     if untrained:
         return Diagnosis(
@@ -34,11 +35,11 @@ def diagnose(estimator: Estimator, limits: Limits) -> Diagnosis:
             nearest_miss="no plan can be formed",
             hints=tuple(_other_ways(estimator, limits)),
         )
-    nearest = _nearest_miss(estimator)
+    nearest = None if deadline.struck else _nearest_miss(estimator)
     return Diagnosis(
         causes=tuple(_causes(estimator)),
         nearest_miss=_describe(nearest) if nearest else "no plan can be formed",
-        hints=tuple(_hints(estimator, limits)),
+        hints=tuple(_hints(estimator, limits, deadline)),
     )
 
 
@@ -134,36 +135,41 @@ def _describe(scored: Scored) -> str:
     return f"{what} with {plan.stages[0].recompute} recomputation on {plan.devices} devices {how}"
 
 
-def _hints(estimator: Estimator, limits: Limits) -> Iterator[str]:
+def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator[str]:
+    trial = _Trial(estimator, deadline)
     cluster, model = estimator.cluster, estimator.model
-    alone = [(name, _plan(cluster, model, estimator, without(limits, name))) for name in given(limits)]
+    alone = [(name, trial.plan(cluster, model, without(limits, name))) for name in given(limits)]
     for name, scored in alone:
         if scored is not None:
             instead = option_text(name, used(name, scored))
             yield f"fits with {instead} instead of {option_text(name, values(getattr(limits, name)))}"
     together = len(alone) > 1 and all(scored is None for _, scored in alone)
-    if together and fits(cluster, model, estimator, without(limits, *given(limits))):
+    if together and trial.plan(cluster, model, without(limits, *given(limits))):
         yield f"fits without the limits on {', '.join(OPTIONS[name] for name in given(limits))}"
-    if _no_reserve(cluster) != cluster and fits(_no_reserve(cluster), model, estimator, limits):
+    if _no_reserve(cluster) != cluster and trial.plan(_no_reserve(cluster), model, limits):
         yield "fits with reserve_gib: 0, which leaves no room for fragmentation"
-    nodes = _more_nodes(estimator, limits)
+    nodes = _more_nodes(estimator, limits, trial)
     if nodes:
         yield nodes
-    smaller = _smaller_model(estimator, limits)
+    smaller = _smaller_model(estimator, limits, trial)
     if smaller:
         yield smaller
 
 
-def fits(cluster: ClusterSpec, model: ModelSpec, estimator: Estimator, limits: Limits) -> bool:
-    """True when some plan fits."""
-    return _plan(cluster, model, estimator, limits) is not None
+class _Trial:
+    """Looks whether something fits once it is changed; at the deadline nothing does."""
 
+    def __init__(self, estimator: Estimator, deadline: Deadline) -> None:
+        self.calibration, self.deadline = estimator.calibration, deadline
 
-def _plan(cluster: ClusterSpec, model: ModelSpec, estimator: Estimator, limits: Limits) -> Scored | None:
-    """Some plan that fits; None when few rounds find none."""
-    explorer = Explorer(Estimator(cluster, model, estimator.calibration), replace(limits, gap=0.9), Silent())
-    explorer.run(rounds=20)
-    return explorer.best
+    def plan(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> Scored | None:
+        """Some plan that fits; None when few rounds find none."""
+        if self.deadline.struck:
+            return None
+        changed = Estimator(cluster, model, self.calibration)
+        explorer = Explorer(changed, replace(limits, gap=0.9), Silent(), deadline=self.deadline)
+        explorer.run(rounds=20)
+        return explorer.best
 
 
 def _no_reserve(cluster: ClusterSpec) -> ClusterSpec:
@@ -172,7 +178,7 @@ def _no_reserve(cluster: ClusterSpec) -> ClusterSpec:
     return cluster.model_copy(update={"reserve_gib": 0.0, "pools": pools, "gpus": gpus})
 
 
-def _more_nodes(estimator: Estimator, limits: Limits) -> str | None:
+def _more_nodes(estimator: Estimator, limits: Limits, trial: _Trial) -> str | None:
     """The smallest number of further nodes of one pool that helps, by doubling."""
     best: tuple[int, str] | None = None
     for pool in estimator.cluster.pools:
@@ -181,7 +187,7 @@ def _more_nodes(estimator: Estimator, limits: Limits) -> str | None:
         total = len(pool.hosts)
         while total <= MAX_FACTOR * len(pool.hosts):
             total *= 2
-            if fits(_with_nodes(estimator.cluster, pool.name, total), estimator.model, estimator, limits):
+            if trial.plan(_with_nodes(estimator.cluster, pool.name, total), estimator.model, limits):
                 added = total - len(pool.hosts)
                 if best is None or added * len(pool.devices) < best[0]:
                     best = added * len(pool.devices), f"fits with {added} more nodes in pool {pool.name}"
@@ -199,13 +205,13 @@ def _with_nodes(cluster: ClusterSpec, name: str, total: int) -> ClusterSpec:
     return cluster.model_copy(update={"pools": pools})
 
 
-def _smaller_model(estimator: Estimator, limits: Limits) -> str | None:
+def _smaller_model(estimator: Estimator, limits: Limits, trial: _Trial) -> str | None:
     """The largest number of layers that fits, by bisection."""
     low, high = 0, estimator.model.layers
     while low + 1 < high:
         middle = (low + high) // 2
         smaller = estimator.model.model_copy(update={"layers": middle})
-        if fits(estimator.cluster, smaller, estimator, limits):
+        if trial.plan(estimator.cluster, smaller, limits):
             low = middle
         else:
             high = middle

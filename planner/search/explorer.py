@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
-from itertools import accumulate
-from time import monotonic
+from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
-from planner.search.data_parallel import Shares
+from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
+from planner.search.deadline import Deadline, Struck
 from planner.search.device_sets import Box, Counts
-from planner.search.greedy import ALL_ORDERS, greedy
+from planner.search.first_plans import FirstPlans
+from planner.search.floor import floor_seconds
+from planner.search.groups import Families, Group, group_bound, grouped, members, of_one_degree, searched
 from planner.search.local import best_near
-from planner.search.milp.solver import TOLERANCE
 from planner.search.pipeline import OpenChoice
 from planner.search.space import (
     Choice,
     Family,
     depths,
-    families,
     interleavings,
     targets_of,
-    uniform,
 )
-from planner.search.values import Limits, Reporter, Scored, Silent, Status
-from planner.search.views import View, views
+from planner.search.values import Limits, Reporter, Scored, Silent, Status, proven
+from planner.search.views import View
 from planner.targets import Target
 
 
@@ -38,22 +37,19 @@ class DeviceSets:
     box: Box
 
 
-Item = Family | Choice | OpenChoice | DeviceSets
+Item = Group | Family | Choice | OpenChoice | DataParallel | DeviceSets
 
 QUICK_TRIES = 6
 """Families of one (tp, dp) that are tried until a quick plan fits."""
 
-REFINED = 8
-"""Choices that get more quick plans."""
+PATIENCE = 48
+"""Families in a row that get quick plans without a better one."""
 
 ONE_DEGREE_SHARE = 0.25
-"""Part of the time, at most, for plans of one degree where stages may have their own, and as much for plans near."""
+"""Part of the time, at most, for plans of one degree where stages may have their own."""
 
-POLISH_ROUNDS = 10
-"""Rounds of the ILP for the first incumbent."""
-
-POLISHED_STAGES = 64
-"""Largest number of stages times compositions whose first incumbent gets the ILP."""
+NEAR_SHARE = 0.33
+"""Part of what is left then, at most, for plans near the best of them."""
 
 POLISHED_DEVICES = 256
 """Largest cluster whose quick plans get the ILP as well."""
@@ -71,8 +67,13 @@ class Explorer:
         solver: str | None = None,
         cutoff_seconds: float = float("inf"),
         one_degree: bool = False,
+        deadline: Deadline | None = None,
+        better: Callable[[Scored], object] | None = None,
     ) -> None:
-        """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not."""
+        """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not.
+
+        Without a ``deadline`` the limit counts from now. ``better`` is told every plan that becomes the best.
+        """
         self.one_degree = one_degree
         self.estimator = estimator
         self._devices = sum(kind.devices for kind in estimator.topology.kinds)
@@ -82,26 +83,27 @@ class Explorer:
         self.cutoff_seconds = cutoff_seconds
         self._views: dict[tuple[str, str], View] = {}
         self.best: Scored | None = None
-        self._promising: Choice | None = None
-        self._quick: list[tuple[float, int, Choice]] = []
+        self._first = FirstPlans(self)
         self.closed_bound = float("inf")
-        # What an interrupt would lose: the item being worked on is neither on the heap nor closed.
-        self._taken_bound = 0.0
+        # What an end would lose: the item being worked on is neither on the heap nor closed.
+        self._floor = self._taken_bound = floor_seconds(estimator)
         self.candidates = 0
         self.solved = 0
         self._rounds = 0
+        self._phase = 0
         self.interrupted = False
+        self.finished = False
+        """True when nothing is left that could win."""
         self._heap: list[tuple[float, int, Item]] = []
         self._tried: dict[tuple[Shares, Counts], float] = {}
         self._count = 0
-        self._deadline = (
-            None if limits.time_limit_seconds is None else monotonic() + limits.time_limit_seconds
-        )
+        self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
+        self._better = better
 
     @property
     def incumbent(self) -> float:
         """Seconds of the best plan, or those that a plan must beat to be wanted."""
-        return self.best.estimate.step_seconds if self.best else self.cutoff_seconds
+        return min(self.cutoff_seconds, self.best.estimate.step_seconds if self.best else float("inf"))
 
     @property
     def bound(self) -> float:
@@ -112,195 +114,194 @@ class Explorer:
     @property
     def gap(self) -> float:
         """(incumbent - bound) / incumbent."""
-        return 1.0 if self.best is None else 1.0 - self.bound / self.incumbent
+        return 1.0 if self.best is None else 1.0 - self.bound / self.best.estimate.step_seconds
 
     @property
     def out_of_time(self) -> bool:
-        """True when the time limit has struck."""
-        return self._deadline is not None and monotonic() >= self._deadline
+        """True when the time limit has struck, or the user wants an end."""
+        return self.deadline.struck
 
     def offer(self, scored: Scored | None) -> None:
         """Take a plan, priced on the whole cluster, if it fits and is faster."""
         if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.incumbent:
             self.best = scored
+            if self._better is not None:
+                self._better(scored)
 
     def quick(self) -> Scored | None:
         """The best of a few plans per family, without proof; small clusters get some rounds of the ILP too."""
-        self._open()
-        for item in [entry[2] for entry in self._heap]:
-            if isinstance(item, DeviceSets):
-                self._fullest(item)
-        self._first_plans()
-        if self._devices <= POLISHED_DEVICES:
-            self._polish()
+        try:
+            self._open()
+            for item in [entry[2] for entry in self._heap]:
+                if isinstance(item, DataParallel):
+                    self._fullest(self._sets(item))
+            self._first_plans()
+            if self._devices <= POLISHED_DEVICES:
+                self._first.polish()
+        except Struck:
+            self.interrupted = self.deadline.interrupted
         return self.best
 
     def run(self, *, rounds: int | None = None) -> None:
         """Search all targets the limits allow, or at most so many ``rounds`` of one choice each.
 
-        An interrupt keeps the best so far.
+        The deadline or an interrupt keeps the best so far.
         """
+        phases = (
+            self._open,
+            lambda: self._one_degree(rounds),
+            self._first_plans,
+            self._first.polish,
+            lambda: self._best_first(rounds),
+        )
         try:
-            self._open()
-            self._taken_bound = float("inf")
-            self._one_degree(rounds)
-            self._first_plans()
-            self._polish()
-            while self._heap and not self.out_of_time and (rounds is None or self._rounds < rounds):
-                if self._heap[0][0] >= self.incumbent * (1 - self.limits.gap):
-                    break
-                self._taken_bound, _, item = heappop(self._heap)
-                self._expand(self._taken_bound, item)
-                self._taken_bound = float("inf")
-                self.reporter.progress(
-                    done=self.solved,
-                    total=self.candidates,
-                    best_seconds=self.best.estimate.step_seconds if self.best else None,
-                    bound_seconds=self.bound,
-                )
+            for phase in phases[self._phase :]:
+                phase()
+                self._phase += 1
+        except Struck:
+            self.interrupted = self.deadline.interrupted
         except KeyboardInterrupt:
             self.interrupted = True
+
+    def go_on(self, deadline: Deadline, cutoff_seconds: float) -> None:
+        """Search, or search on where a deadline has struck, for plans below the cutoff."""
+        self.deadline, self.cutoff_seconds = deadline, cutoff_seconds
+        self.run()
+
+    def _best_first(self, rounds: int | None) -> None:
+        """Whatever has the least bound is taken a step further, until nothing that is left can win."""
+        self.reporter.phase("searching")
+        while self._heap and self._heap[0][0] < self.incumbent * (1 - self.limits.gap):
+            self.deadline.check()
+            if rounds is not None and self._rounds >= rounds:
+                return
+            entry = heappop(self._heap)
+            self._taken_bound = entry[0]
+            try:
+                self._expand(entry[0], entry[2])
+            except Struck:
+                heappush(self._heap, entry)
+                raise
+            self._taken_bound = float("inf")
+            best, total = self.best.estimate.step_seconds if self.best else None, self.candidates
+            self.reporter.progress(done=self.solved, total=total, best_seconds=best, bound_seconds=self.bound)
+        self.finished = True
 
     def _one_degree(self, rounds: int | None) -> None:
         """Begin with the best plan of one degree, whose bounds are tight, and with what is better near it."""
         if self.one_degree or not any(row.dp_per_stage for row in targets_of(self.limits)):
             return
-        left = None if self._deadline is None else ONE_DEGREE_SHARE * max(0.0, self._deadline - monotonic())
-        limits = replace(self.limits, time_limit_seconds=left)
         narrow = Explorer(
             self.estimator,
-            limits,
+            self.limits,
             Silent(),
             solver=self.solver,
             cutoff_seconds=self.incumbent,
             one_degree=True,
+            deadline=self.deadline.part(ONE_DEGREE_SHARE),
+            better=self.offer,
         )
         narrow.run(rounds=rounds)
-        self.offer(narrow.best)
         if narrow.interrupted:
             raise KeyboardInterrupt
         if narrow.best is not None and rounds is None and self._devices <= POLISHED_DEVICES:
-            until = None if left is None else monotonic() + left
             seen = [view for (target, _), view in self._views.items() if target == narrow.best.plan.target]
-            self.offer(best_near(narrow.best, seen, self.estimator, self.limits, deadline=until))
+            near = best_near(narrow.best, seen, self.estimator, self.limits, self.deadline.part(NEAR_SHARE))
+            self.offer(near)
 
-    def view(self, item: Family) -> View:
+    def view(self, item: Family | DataParallel) -> View:
         """The part of the cluster that a choice is about."""
         return self._views[item.target, item.network]
 
     def _open(self) -> None:
-        for row in targets_of(self.limits):
-            if self.one_degree and not row.dp_per_stage:
-                continue
-            for name, view in views(self.estimator, row).items():
-                self._views[row.name, name] = view
-                self._open_view(row, name, view)
+        self._heap, self.candidates = [], 0
+        listed = searched(self.estimator, self.limits, one_degree=self.one_degree)
+        for row, name, view, found in listed:
+            self._views[row.name, name] = view
+            if self.best is None or not self.out_of_time:
+                self._first.any(view, found)
+            if self.best is None and view.whole:
+                self._first.evenly(tuple(data_parallel_choices(row, self.limits, view.estimator)), view)
+        for row, name, view, found in listed:
+            self._open_view(row, name, view, found)
+        self._taken_bound = float("inf")
 
-    def _open_view(self, row: Target, name: str, view: View) -> None:
+    def _open_view(self, row: Target, name: str, view: View, found: list[Family]) -> None:
         for choice in data_parallel_choices(row, self.limits, view.estimator) if view.whole else ():
-            shares = Shares(replace(choice, network=name), view.estimator, self.limits)
+            self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
-            self._push(shares.bound(shares.sets), DeviceSets(shares, shares.sets))
-        for family in self._families(row, view):
-            named = replace(family, network=name)
-            found = depths(named, self.limits, view.estimator.model, view.kinds)
-            if found:
-                self.candidates += 1
-                self._push(view.bounds.family_bound(named, max(found)), named)
-
-    def _families(self, row: Target, view: View) -> Iterator[Family]:
-        for family in families(row, self.limits, view.estimator.model, view.kinds):
-            if self.one_degree:
-                yield from uniform(family, self.limits, self.estimator.model, view.kinds)
-            else:
-                yield family
+        for group in grouped(found):
+            self.deadline.check()
+            self._push(max(self._floor, group_bound(group, view.bounds)), group)
 
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
-        tries: dict[tuple[str, str, int | None, int | None], int] = {}
-        for bound, _, family in sorted(self._uniform(), key=lambda entry: entry[:2]):
-            key = (family.target, family.network, family.tp, family.dp)
-            if bound < self.incumbent and tries.get(key, 0) < QUICK_TRIES and not self.out_of_time:
-                found = self._greedy(family)
-                tries[key] = QUICK_TRIES if found else tries.get(key, 0) + 1
-        self._refine()
+        self.reporter.phase("first plans")
+        tries: Counter[tuple[str, str, int | None, int | None]] = Counter()
+        waiting, kept, self._heap = self._heap, [], []
+        parts: set[int] = set()
+        best, vain = self.best, 0
+        try:
+            while waiting and waiting[0][0] < self.incumbent and vain < PATIENCE:
+                self.deadline.check()
+                self._taken_bound = waiting[0][0]
+                kept.append(heappop(waiting))
+                bound, _, item = kept[-1]
+                found: Families = []
+                if isinstance(item, Group) and any(
+                    tries[_way(family)] < QUICK_TRIES for family in item.families
+                ):
+                    found = self._members(bound, item)
+                    kept.pop()
+                elif isinstance(item, Family) and item.dp is None:
+                    found = of_one_degree(item, self.view(item), self.limits, self.deadline)
+                    parts.update(range(self._count + 1, self._count + 1 + len(found)))
+                elif isinstance(item, Family) and tries[_way(item)] < QUICK_TRIES:
+                    tries[_way(item)] += QUICK_TRIES if self._first.of_family(item) else 1
+                    best, vain = self.best, vain + 1 if self.best is best else 0
+                for own, family in found:
+                    heappush(waiting, (own, self._next(), family))
+        finally:
+            self._heap = [entry for entry in (*kept, *waiting) if entry[1] not in parts]
+            heapify(self._heap)
+        self._taken_bound = float("inf")
+        self._first.refine()
 
-    def _uniform(self) -> Iterator[tuple[float, int, Family]]:
-        """Families on the heap with their bound, those of own degrees as their parts with the same ones everywhere."""
-        for bound, number, item in self._heap:
-            if not isinstance(item, Family):
-                continue
-            view = self.view(item)
-            for family in uniform(item, self.limits, self.estimator.model, view.kinds):
-                if family is not item:
-                    possible = depths(family, self.limits, self.estimator.model, view.kinds)
-                    bound = view.bounds.family_bound(family, max(possible, default=1))
-                yield bound, number, family
-
-    def _greedy(self, family: Family) -> bool:
-        """Offer quick plans at a few depths; False when none fits."""
-        view, found = self.view(family), False
-        possible = depths(family, self.limits, view.estimator.model, view.kinds)
-        for depth in self._sample(family, possible) if possible else ():
-            choice = Choice(family=family, depth=depth, interleave=1)
-            if view.bounds.bound(family, depth, 1) < self.incumbent:
-                before = self.best
-                scored = greedy(choice, view.estimator, self.limits, scorer=self.estimator)
-                found = found or scored is not None
-                self.offer(scored)
-                if scored is not None:
-                    self._quick.append((scored.estimate.step_seconds, len(self._quick), choice))
-                if self.best is not before:
-                    self._promising = choice
-        return found
-
-    def _refine(self) -> None:
-        """More orders of the kinds for the choices whose quick plans were fastest."""
-        for _, _, choice in sorted(self._quick)[:REFINED]:
-            before = self.best
-            view = self.view(choice.family)
-            self.offer(greedy(choice, view.estimator, self.limits, scorer=self.estimator, orders=ALL_ORDERS))
-            if self.best is not before:
-                self._promising = choice
-
-    def _polish(self) -> None:
-        """The ILP on the choice of the best quick plan: a good incumbent makes every other choice smaller."""
-        choice = self._promising
-        if choice is None or choice.depth == 1:
-            return
-        bound = self.view(choice.family).bounds.bound(choice.family, choice.depth, choice.interleave)
-        opened = self._open_choice(bound, choice)
-        if choice.depth * len(opened.stages.compositions) > POLISHED_STAGES:
-            return
-        for _ in range(POLISH_ROUNDS):
-            if not opened.closed and not self.out_of_time:
-                opened.step(self.incumbent, self._seconds_left())
-                self.offer(opened.best)
-
-    def _sample(self, family: Family, values: tuple[int, ...]) -> tuple[int, ...]:
-        """Depths at which a faster kind is used up, and the halves, quarters, ... of the largest."""
-        filled = accumulate(int(speed.slots) for speed in self.view(family).bounds.speeds(family))
-        wanted = {*filled, *(values[-1] >> shift for shift in range(values[-1].bit_length()))}
-        return tuple(sorted(wanted & set(values), reverse=True))
+    def _members(self, bound: float, group: Group) -> Families:
+        """The families of a group that may have plans, each with its bound."""
+        found = members(group, self.view(group.first), self.limits, self.deadline)
+        self.candidates += len(found)
+        return [(max(bound, own), family) for own, family in found]
 
     def _push(self, bound: float, item: Item) -> None:
         if bound < float("inf"):
-            self._count += 1
-            heappush(self._heap, (bound, self._count, item))
+            heappush(self._heap, (bound, self._next(), item))
+
+    def _next(self) -> int:
+        """Of equal bounds the first comes first."""
+        self._count += 1
+        return self._count
 
     def _expand(self, bound: float, item: Item) -> None:
-        if isinstance(item, Family):
+        if isinstance(item, Group):
+            for own, family in self._members(bound, item):
+                self._push(own, family)
+        elif isinstance(item, Family):
             self._expand_family(bound, item)
         elif isinstance(item, Choice):
             self._begin(bound, item)
         elif isinstance(item, OpenChoice):
             self._continue(item)
+        elif isinstance(item, DataParallel):
+            sets = self._sets(item)
+            self._push(max(bound, sets.shares.bound(sets.box)), sets)
         else:
-            self._data_parallel(bound, item)
+            self._devices_of(bound, item)
 
     def _expand_family(self, bound: float, family: Family) -> None:
         view = self.view(family)
         for depth in depths(family, self.limits, view.estimator.model, view.kinds):
+            self.deadline.check()
             for interleave in interleavings(family, depth, self.estimator.model):
                 self.candidates += 1
                 own = view.bounds.bound(family, depth, interleave, self.incumbent)
@@ -308,9 +309,10 @@ class Explorer:
 
     def _begin(self, bound: float, choice: Choice) -> None:
         self.solved += 1
-        self._continue(self._open_choice(bound, choice))
+        self._continue(self.open_choice(bound, choice))
 
-    def _open_choice(self, bound: float, choice: Choice) -> OpenChoice:
+    def open_choice(self, bound: float, choice: Choice) -> OpenChoice:
+        """A choice to be solved with what is known so far."""
         view = self.view(choice.family)
         return OpenChoice(
             choice,
@@ -324,20 +326,22 @@ class Explorer:
             solver=self.solver,
         )
 
-    def _seconds_left(self) -> float | None:
-        return None if self._deadline is None else max(0.01, self._deadline - monotonic())
-
     def _continue(self, opened: OpenChoice) -> None:
         """One round; back on the heap with a better bound, unless nothing is left to find in it."""
         self._rounds += 1
-        opened.step(self.incumbent, self._seconds_left())
+        opened.step(self.incumbent, self.deadline)
         self.offer(opened.best)
         if opened.closed:
             self.closed_bound = min(self.closed_bound, opened.bound)
         else:
             self._push(opened.bound, opened)
 
-    def _data_parallel(self, bound: float, sets: DeviceSets) -> None:
+    def _sets(self, choice: DataParallel) -> DeviceSets:
+        """All sets of devices of a choice."""
+        shares = Shares(choice, self.view(choice).estimator, self.limits)
+        return DeviceSets(shares, shares.sets)
+
+    def _devices_of(self, bound: float, sets: DeviceSets) -> None:
         """The set with most devices, then both halves; a single set is closed with its own bound."""
         self.solved += 1
         self._rounds += 1
@@ -363,5 +367,9 @@ class Explorer:
     def status(self) -> Status:
         """What the state of the search amounts to."""
         if self.best is None:
-            return "unknown" if self.interrupted or self.out_of_time else "infeasible"
-        return "optimal" if self.gap <= max(self.limits.gap, 4 * TOLERANCE) + 1e-9 else "feasible"
+            return "infeasible" if self.finished else "unknown"
+        return proven(self.gap, self.limits.gap)
+
+
+def _way(family: Family) -> tuple[str, str, int | None, int | None]:
+    return family.target, family.network, family.tp, family.dp

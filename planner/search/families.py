@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.search.causes import reason_against
 from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
+from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.devices import Wanted, everywhere, quick_plan
 from planner.search.explorer import Explorer
 from planner.search.space import targets_of, usable_kinds
@@ -24,44 +26,111 @@ ROUNDS = 20
 """Rounds of such a search."""
 
 
+Price = Callable[[Scored], Scored | None]
+"""A plan's price where it will run; None where it cannot."""
+
+Label = Callable[[Scored, Scored], str]
+"""Why the first of two plans loses to the second."""
+
+
 def alternatives(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Alternative, ...]:
     """The chosen plan first, then a good plan of each other family, fastest first, then those without one."""
-    own = family_of(best)
-    chosen = Alternative(family=own, scored=best, chosen=True, reason="chosen")
-    others = [
-        _family(name, restricted, best, estimator) for name, restricted in families(limits) if name != own
-    ]
-    pools = estimator.cluster.pools
-    used = {group.pool for stage in best.plan.stages for group in stage.replicas}
-    if len(pools) > 1:
-        others += [_only(pool.name, best, estimator, limits) for pool in pools if used != {pool.name}]
-    others.sort(
-        key=lambda item: (item.scored is None, item.scored.estimate.step_seconds if item.scored else 0.0)
-    )
-    return chosen, *others
+    found = FamilyPlans(estimator, limits)
+    found.look(best)
+    return found.beside(best)
 
 
-def _family(name: str, limits: Limits, best: Scored, estimator: Estimator) -> Alternative:
-    scored = quick_plan(estimator, limits, everywhere(estimator))
-    return _lost(name, scored, best, _lack(estimator, limits) or NOT_FOUND)
+class FamilyPlans:
+    """A good plan of each family and of each pool alone; which of them is chosen may change."""
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        limits: Limits,
+        deadline: Deadline = NO_LIMIT,
+        price: Price = lambda scored: scored,
+    ) -> None:
+        self.estimator, self.limits, self.deadline = estimator, limits, deadline
+        self._price = price
+        self._plans: dict[str, Scored] = {}
+        self._without: dict[str, str] = {}
+        """Why a family has no plan."""
+
+    @property
+    def plans(self) -> tuple[Scored, ...]:
+        """All that was found."""
+        return tuple(self._plans.values())
+
+    def look(self, best: Scored) -> None:
+        """A plan of every family but the chosen one, until the deadline."""
+        for name, restricted in families(self.limits):
+            if name != family_of(best) and not self._known(name):
+                found = quick_plan(self.estimator, restricted, everywhere(self.estimator), self.deadline)
+                self._take(name, found, _lack(self.estimator, restricted) or NOT_FOUND)
+        pools = self.estimator.cluster.pools
+        for pool in pools if len(pools) > 1 else ():
+            name = f"only {pool.name}"
+            if _pools(best) != {pool.name} and not self._known(name):
+                self._take(name, self._only(pool.name), self._unable(pool.name))
+
+    def keep(self, scored: Scored) -> None:
+        """A plan that was chosen before a better one was found."""
+        names = [family_of(scored), *(f"only {pool}" for pool in _pools(scored) if len(_pools(scored)) == 1)]
+        for name in names:
+            known = self._plans.get(name)
+            if known is None or scored.estimate.step_seconds < known.estimate.step_seconds:
+                self._plans[name] = scored
+
+    def beside(self, best: Scored, label: Label = reason_against) -> tuple[Alternative, ...]:
+        """The chosen plan first, then the others, fastest first, then families without a plan."""
+        own = {family_of(best), *(f"only {pool}" for pool in _pools(best) if len(_pools(best)) == 1)}
+        plans = [(name, scored) for name, scored in self._plans.items() if name not in own]
+        plans.sort(key=lambda item: item[1].estimate.step_seconds)
+        return (
+            Alternative(family=family_of(best), scored=best, chosen=True, reason="chosen"),
+            *(
+                Alternative(family=name, scored=scored, chosen=False, reason=label(scored, best))
+                for name, scored in plans
+            ),
+            *(
+                Alternative(family=name, scored=None, chosen=False, reason=reason)
+                for name, reason in self._without.items()
+                if name not in own and name not in self._plans
+            ),
+        )
+
+    def _known(self, name: str) -> bool:
+        return name in self._plans or name in self._without or self.deadline.struck
+
+    def _take(self, name: str, found: Scored | None, without: str) -> None:
+        """Keep what was found; that nothing was found says nothing when time was up."""
+        scored = found and self._price(found)
+        if scored is not None:
+            self._plans[name] = scored
+        elif not self.deadline.struck:
+            self._without[name] = without
+
+    def _only(self, pool: str) -> Scored | None:
+        if any(row.dp_per_stage for row in targets_of(self.limits)):
+            return _alone(pool, self.estimator, self.limits, self.deadline)
+        return quick_plan(self.estimator, self.limits, Wanted(pools=frozenset((pool,))), self.deadline)
+
+    def _unable(self, pool: str) -> str:
+        model = self.estimator.model
+        able = any(kind.pool == pool for kind in usable_kinds(self.estimator.topology, model))
+        return NOT_FOUND if able else f"no {model.training.precision}"
 
 
-def _only(pool: str, best: Scored, estimator: Estimator, limits: Limits) -> Alternative:
-    if any(row.dp_per_stage for row in targets_of(limits)):
-        scored = _alone(pool, estimator, limits)
-    else:
-        scored = quick_plan(estimator, limits, Wanted(pools=frozenset((pool,))))
-    precision = estimator.model.training.precision
-    able = any(kind.pool == pool for kind in usable_kinds(estimator.topology, estimator.model))
-    return _lost(f"only {pool}", scored, best, NOT_FOUND if able else f"no {precision}")
+def _pools(scored: Scored) -> set[str]:
+    return {group.pool for stage in scored.plan.stages for group in stage.replicas}
 
 
-def _alone(pool: str, estimator: Estimator, limits: Limits) -> Scored | None:
+def _alone(pool: str, estimator: Estimator, limits: Limits, deadline: Deadline) -> Scored | None:
     """A short search of one pool, for targets whose stages choose their own degrees: those have no quick plans."""
     cluster = estimator.cluster
     kept = tuple(item for item in cluster.pools if item.name == pool)
     alone = Estimator(cluster.model_copy(update={"pools": kept}), estimator.model, estimator.calibration)
-    explorer = Explorer(alone, replace(limits, gap=max(limits.gap, GAP)), Silent())
+    explorer = Explorer(alone, replace(limits, gap=max(limits.gap, GAP)), Silent(), deadline=deadline)
     explorer.run(rounds=ROUNDS)
     return explorer.best
 
@@ -132,8 +201,3 @@ def family_of(scored: Scored) -> str:
     if row.batch_without_pipeline == "per-device":
         return f"{row.name}: ZeRO-{plan.zero}"
     return f"{row.name}: data parallel"
-
-
-def _lost(name: str, scored: Scored | None, best: Scored, without: str) -> Alternative:
-    reason = without if scored is None else reason_against(scored, best)
-    return Alternative(family=name, scored=scored, chosen=False, reason=reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from planner.cost.estimate import Estimator
+from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.devices import everywhere, quick_plan
 from planner.search.explorer import Explorer
 from planner.search.values import LimitCost, Limits, PlanLimit, Scored, Silent
@@ -29,9 +30,11 @@ OPTIONS: dict[PlanLimit, str] = {
 """The option that sets each limit on the plan."""
 
 
-def limit_costs(best: Scored, estimator: Estimator, limits: Limits) -> tuple[LimitCost, ...]:
-    """Limits without which a step is faster by more than 5 %, the most expensive first."""
-    found = (_cost(name, best, estimator, limits) for name in given(limits))
+def limit_costs(
+    best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
+) -> tuple[LimitCost, ...]:
+    """Limits without which a step is faster by more than 5 %, as far as found by the deadline, dearest first."""
+    found = (_cost(name, best, estimator, limits, deadline) for name in given(limits) if not deadline.struck)
     return tuple(sorted((item for item in found if item is not None), key=lambda item: -item.costs))
 
 
@@ -46,11 +49,13 @@ def without(limits: Limits, *names: PlanLimit) -> Limits:
     return Limits(**kept)
 
 
-def _cost(name: PlanLimit, best: Scored, estimator: Estimator, limits: Limits) -> LimitCost | None:
+def _cost(
+    name: PlanLimit, best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline
+) -> LimitCost | None:
     step = best.estimate.step_seconds
-    free = replace(without(limits, name), gap=max(limits.gap, GAP), time_limit_seconds=None)
-    explorer = Explorer(estimator, free, Silent(), cutoff_seconds=step * (1 - WORTH))
-    explorer.offer(quick_plan(estimator, free, everywhere(estimator)))
+    free = replace(without(limits, name), gap=max(limits.gap, GAP))
+    explorer = Explorer(estimator, free, Silent(), cutoff_seconds=step * (1 - WORTH), deadline=deadline)
+    explorer.offer(quick_plan(estimator, free, everywhere(estimator), deadline))
     explorer.run(rounds=ROUNDS)
     if explorer.best is None:
         return None

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from time import monotonic
 
 from planner.cost.estimate import Estimator
 from planner.plan import Plan
+from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.greedy import layered
 from planner.search.options import StageOptions
 from planner.search.space import Choice, Composition, Family, depths
@@ -29,11 +29,11 @@ Stand = tuple[str, str, int, int]
 
 
 def best_near(
-    scored: Scored, views: Sequence[View], scorer: Estimator, limits: Limits, *, deadline: float | None = None
+    scored: Scored, views: Sequence[View], scorer: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
 ) -> Scored:
     """The fastest plan met on the way from this one, at the prices of each view that it may be run in.
 
-    ``scorer`` knows the whole cluster; ``deadline`` is of the monotonic clock.
+    ``scorer`` knows the whole cluster.
     """
     pools = {group.pool for stage in scored.plan.stages for group in stage.replicas}
     found = [
@@ -48,7 +48,7 @@ class _LocalSearch:
     """Goes from plan to plan as long as that is faster."""
 
     def __init__(
-        self, best: Scored, view: View, scorer: Estimator, limits: Limits, deadline: float | None
+        self, best: Scored, view: View, scorer: Estimator, limits: Limits, deadline: Deadline
     ) -> None:
         self.best, self.kinds, self.limits = best, view.kinds, limits
         self.estimator, self.scorer = view.estimator, scorer
@@ -70,7 +70,7 @@ class _LocalSearch:
         family, stands = _read(self.best.plan)
         for near in self._families(family):
             for found in self._neighbours(near, stands):
-                if self.tries >= most or (self.deadline is not None and monotonic() >= self.deadline):
+                if self.tries >= most or self.deadline.struck:
                     return
                 self.tries += 1
                 scored = self._scored(near, found)

@@ -7,12 +7,15 @@ it runs once per sub-cluster, with the step time above which nothing there is wa
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from planner.cost.estimate import Estimator
+from planner.search.answer import Answer, meets, value_of
+from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
-from planner.search.milp.solver import TOLERANCE
-from planner.search.rungs import Ladder, Rung, meets, seconds_at, value_of
+from planner.search.rungs import SLICE, Ladder, Rung, seconds_at
 from planner.search.subclusters import SubCluster
-from planner.search.values import Goal, Limits, Reporter, Scored, Status
+from planner.search.values import Goal, Limits, Reporter, Scored, Status, proven
 
 ROUNDING = 1e-5
 """Relative slack of cutoffs that stand for a limit: more than the solver's tolerance."""
@@ -21,18 +24,31 @@ ROUNDING = 1e-5
 class BestSearch(Ladder):
     """Looks for the best plan; keeps the best so far whatever interrupts it."""
 
-    def __init__(self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter) -> None:
-        super().__init__(estimator, limits, goal, reporter)
-        self.best: Scored | None = None
+    def __init__(
+        self,
+        estimator: Estimator,
+        limits: Limits,
+        goal: Goal,
+        reporter: Reporter,
+        deadline: Deadline,
+        better: Callable[[Scored], object] | None = None,
+    ) -> None:
+        super().__init__(estimator, limits, goal, reporter, deadline)
+        self.answer = Answer(limits, goal, better)
         self.home: SubCluster | None = None
         """Sub-cluster that the best plan was found in."""
         self.met: dict[frozenset[str], Scored] = {}
         """Best plan that was met on each set of pools."""
 
     @property
+    def best(self) -> Scored | None:
+        """The best plan so far."""
+        return self.answer.best
+
+    @property
     def value(self) -> float:
         """Objective of the best plan; infinite without one."""
-        return value_of(self.best.estimate, self.goal.objective) if self.best else float("inf")
+        return self.answer.value
 
     @property
     def bound(self) -> float:
@@ -51,37 +67,56 @@ class BestSearch(Ladder):
         """What the state of the search amounts to."""
         if self.best is None:
             return "infeasible" if self.bound == float("inf") else "unknown"
-        return "optimal" if self.gap <= max(self.limits.gap, 4 * TOLERANCE) + 1e-9 else "feasible"
+        return proven(self.gap, self.limits.gap)
 
     def run(self) -> None:
-        """Search every sub-cluster that can still win; an interrupt keeps the best so far."""
+        """Search every sub-cluster that can still win; the deadline or an interrupt keeps the best so far."""
         try:
             for done, rung in enumerate(self.rungs):
-                if self.out_of_time or self.interrupted:
+                if self._ended and (
+                    done or self.interrupted
+                ):  # the first one gives a plan, whatever the time
                     break
-                if rung.bound < self.value * (1 - self.limits.gap):
-                    self._search(rung, len(self.rungs) - done)
-                best = self.best.estimate.step_seconds if self.best else None
-                self.reporter.progress(
-                    done=done + 1,
-                    total=len(self.rungs),
-                    best_seconds=best,
-                    bound_seconds=(best or 0.0) * (1 - self.gap),
-                )
+                if self._may_win(rung):
+                    self._search(rung, SLICE / (len(self.rungs) - done))
+                self._tell(done + 1)
+            self._go_on()
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def _search(self, rung: Rung, left: int) -> None:
-        """The fastest plan of a sub-cluster, if it may win."""
+    def _go_on(self) -> None:
+        """What ran out of its slice goes on while time is left, whatever has the least bound first."""
+        while not self._ended:
+            waiting = [rung for rung in self.rungs if rung.unfinished is not None and self._may_win(rung)]
+            if not waiting:
+                break
+            self._search(min(waiting, key=lambda rung: rung.bound), 1 / len(waiting))
+            self._tell(len(self.rungs))
+
+    @property
+    def _ended(self) -> bool:
+        self.interrupted = self.interrupted or self.deadline.interrupted
+        return self.interrupted or self.deadline.struck
+
+    def _may_win(self, rung: Rung) -> bool:
+        return rung.bound < self.value * (1 - self.limits.gap)
+
+    def _tell(self, done: int) -> None:
+        best = self.best.estimate.step_seconds if self.best else None
+        bound = (best or 0.0) * (1 - self.gap)
+        self.reporter.progress(done=done, total=len(self.rungs), best_seconds=best, bound_seconds=bound)
+
+    def _search(self, rung: Rung, share: float) -> None:
+        """The fastest plan of a sub-cluster, if it may win, in a share of the time left."""
         wanted = seconds_at(self.value, rung.weight) if self.best else float("inf")
         cutoff = min(wanted, rung.most_seconds * (1 + ROUNDING))
-        estimator = self.on(rung.sub)
-        for gap in (self.limits.gap, 0.0):
-            explorer = self.explore(estimator, cutoff, gap, left)
+        exact = rung.unfinished is not None and rung.unfinished.limits.gap == 0.0
+        for gap in (0.0,) if exact else (self.limits.gap, 0.0):
+            explorer = self.explore(rung, cutoff, gap, share, lambda scored: self._offer(scored, rung.sub))
             self._learn(rung, explorer)
             # Within the gap of a limit nothing is proven: only an exact search says that no plan keeps it.
             near = explorer.best is None and explorer.bound < rung.most_seconds < wanted
-            if not near or self.interrupted or self.out_of_time:
+            if not explorer.finished or not near or self._ended:
                 break
 
     def _learn(self, rung: Rung, explorer: Explorer) -> None:
@@ -89,19 +124,16 @@ class BestSearch(Ladder):
             rung.bound = float("inf")
         else:
             rung.bound = max(rung.bound, rung.weight * explorer.bound)
-        if explorer.best is not None:
-            self._offer(explorer.best, rung.sub)
 
     def _offer(self, found: Scored, sub: SubCluster) -> None:
         """Take a plan if it is better where it will run: on the whole cluster."""
         scored = self.on_the_whole(found)
         if scored is None or not scored.estimate.fits or not meets(scored.estimate, self.goal):
             return
-        value, pools = (
-            value_of(scored.estimate, self.goal.objective),
-            frozenset(pool for pool, _ in sub.devices),
-        )
-        if pools not in self.met or value < value_of(self.met[pools].estimate, self.goal.objective):
+        pools = frozenset(pool for pool, _ in sub.devices)
+        least = self.met.get(pools)
+        value = value_of(scored.estimate, self.goal.objective)
+        if least is None or value < value_of(least.estimate, self.goal.objective):
             self.met[pools] = scored
-        if value < self.value:
-            self.best, self.home = scored, sub
+        if self.answer.offer(scored):
+            self.home = sub

@@ -9,8 +9,10 @@ from time import monotonic
 from planner.calibration import Calibration
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
+from planner.search.answer import meets, value_of
+from planner.search.deadline import Deadline
 from planner.search.ranking import ranked
-from planner.search.rungs import Ladder, Rung, meets, seconds_at, value_of
+from planner.search.rungs import SLICE, Ladder, Rung, seconds_at
 from planner.search.subclusters import SubCluster, ladder
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
 from planner.spec.cluster import ClusterSpec
@@ -66,13 +68,17 @@ def front(
     limits: Limits,
     goal: Goal,
     reporter: Reporter | None = None,
+    *,
+    deadline: Deadline | None = None,
 ) -> Front:
     """Time against the objective of the goal, cost or energy; an interrupt keeps the points so far.
 
     Prices, or powers, must be known.
     """
     start = monotonic()
-    search = FrontSearch(Estimator(ranked(cluster), model, calibration), limits, goal, reporter or Silent())
+    deadline = deadline or Deadline.after(limits.time_limit_seconds)
+    estimator = Estimator(ranked(cluster), model, calibration)
+    search = FrontSearch(estimator, limits, goal, reporter or Silent(), deadline)
     search.run()
     points = _with_front(search.found.values())
     return Front(
@@ -91,8 +97,10 @@ def front(
 class FrontSearch(Ladder):
     """Finds the fastest plan of every sub-cluster that no other beats in time and cost."""
 
-    def __init__(self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter) -> None:
-        super().__init__(estimator, limits, goal, reporter)
+    def __init__(
+        self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter, deadline: Deadline
+    ) -> None:
+        super().__init__(estimator, limits, goal, reporter, deadline)
         self.found: dict[frozenset[tuple[tuple[str, str], int]], Point] = {}
         """Fastest plan by the devices that it uses."""
         self.finished = 0
@@ -111,9 +119,10 @@ class FrontSearch(Ladder):
         """Search every sub-cluster that may be on the front; an interrupt keeps the points so far."""
         try:
             for done, rung in enumerate(self.rungs):
-                if self.out_of_time or self.interrupted:
+                self.interrupted = self.interrupted or self.deadline.interrupted
+                if self.deadline.struck or self.interrupted:
                     break
-                self._search(rung, len(self.rungs) - done)
+                self._search(rung, SLICE / (len(self.rungs) - done))
                 fastest = min((point.seconds for point in self.found.values()), default=None)
                 self.reporter.progress(
                     done=done + 1, total=len(self.rungs), best_seconds=fastest, bound_seconds=0.0
@@ -121,7 +130,7 @@ class FrontSearch(Ladder):
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def _search(self, rung: Rung, left: int) -> None:
+    def _search(self, rung: Rung, share: float) -> None:
         """The fastest plan of a sub-cluster, while it may be a point of the front."""
         beaten_at = min(
             (max(point.seconds, seconds_at(point.value, rung.weight)) for point in self.found.values()),
@@ -129,7 +138,7 @@ class FrontSearch(Ladder):
         )
         cutoff = min(beaten_at, rung.most_seconds)
         if self.rates.least_seconds(rung.sub.devices) < cutoff:
-            explorer = self.explore(self.on(rung.sub), cutoff, self.limits.gap, left)
+            explorer = self.explore(rung, cutoff, self.limits.gap, share)
             if explorer.status == "unknown":
                 return
             if explorer.best is not None and self._keep(explorer.best, explorer.gap):

@@ -9,6 +9,7 @@ from planner.cost.estimate import Estimator, together
 from planner.cost.schedule import critical_path, simulate
 from planner.errors import PlanError
 from planner.plan import Plan
+from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.milp.branching import Assigned
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import TOLERANCE
@@ -90,15 +91,18 @@ class OpenChoice:
         self._dropped = float("inf")
         self._model: PipelineModel | None = None
 
-    def step(self, cutoff_seconds: float, seconds: float | None = None) -> None:
-        """One round: solve, score, cut; ``cutoff_seconds`` is the fastest plan known anywhere."""
+    def step(self, cutoff_seconds: float, deadline: Deadline = NO_LIMIT) -> None:
+        """One round: solve, score, cut; ``cutoff_seconds`` is the fastest plan known anywhere.
+
+        Raises ``Struck`` when the deadline comes first; what the choice had known before still holds.
+        """
         self.incumbent = min(self.incumbent, cutoff_seconds)
         if not self.stages.compositions:
             self._close(float("inf"))
         elif self.choice.depth == 1:
             self._one_stage()
         else:
-            self._round(seconds)
+            self._round(deadline)
 
     def _one_stage(self) -> None:
         """Without a pipeline each composition is a plan."""
@@ -108,18 +112,23 @@ class OpenChoice:
                 self._offer(score(self.scorer, self.stages, [option]))
         self._close(self.incumbent)
 
-    def _round(self, seconds: float | None) -> None:
+    def _round(self, deadline: Deadline) -> None:
         """Take the node with the least bound one step further."""
-        model = self._prepared()
+        model = self._prepared(deadline)
         if model is None:
             return
+        model.deadline = deadline
         node = heappop(self._nodes)
         self.rounds += 1
         model.branching.assign(node.assigned)
-        if node.relaxed:
-            self._solve(model, node, seconds)
-        else:
-            self._relax(model, node)
+        try:
+            if node.relaxed:
+                self._solve(model, node)
+            else:
+                self._relax(model, node)
+        except Struck:
+            self._push(node)
+            raise
         if self.closed:
             return
         least = min([self._dropped, *(node.bound for node in self._nodes[:1])])
@@ -143,10 +152,10 @@ class OpenChoice:
         if not branches:
             self._push(replace(node, bound=bound, relaxed=True))
 
-    def _solve(self, model: PipelineModel, node: _Node, seconds: float | None) -> None:
+    def _solve(self, model: PipelineModel, node: _Node) -> None:
         """The ILP of a node, up to its effort."""
         effort = EFFORTS[node.solved] if node.solved < len(EFFORTS) else None
-        solved = model.solve(gap=(1 - SLACK) * self.gap, nodes=effort, seconds=seconds)
+        solved = model.solve(gap=(1 - SLACK) * self.gap, nodes=effort)
         if solved.status == "infeasible":
             self._dropped = min(self._dropped, self._wanted())
             return
@@ -168,12 +177,12 @@ class OpenChoice:
         """Only plans faster than this are of interest."""
         return self.incumbent * (1 - SLACK * self.gap)
 
-    def _prepared(self) -> PipelineModel | None:
+    def _prepared(self, deadline: Deadline) -> PipelineModel | None:
         """The model with the newest cutoff; None when no option is left below it."""
         if self._model is None:
             known = self.incumbent < float("inf")
             cutoff = self._wanted() if known else self._longest()
-            self._model = PipelineModel(self.stages, cutoff, self.solver)
+            self._model = PipelineModel(self.stages, cutoff, self.solver, deadline=deadline)
             if not self._model.feasible:
                 self._close(cutoff if known else float("inf"))
                 return None

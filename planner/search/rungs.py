@@ -2,54 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import monotonic
 
-from planner.cost.compute import model_flops
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import Devices, price_per_hour, watts
-from planner.cost.values import Estimate
 from planner.errors import PlanError
 from planner.plan_check import node_faults
+from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
+from planner.search.floor import least_seconds
 from planner.search.subclusters import SubCluster, ladder
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
-from planner.units import flops_from_tflops
 
 SLICE = 4
-"""Times its even part of the remaining time that one sub-cluster may take."""
+"""Times its even part of the remaining time that one sub-cluster may take at first."""
 
-
-def value_of(estimate: Estimate, objective: Objective) -> float:
-    """What is minimised, in the unit it is shown in: seconds a step, price a million tokens, joules a token."""
-    found = {
-        "time": estimate.step_seconds,
-        "cost": estimate.cost_per_million_tokens,
-        "energy": estimate.joules_per_token,
-    }[objective]
-    assert found is not None, "prices and powers are checked before the search"
-    return found
-
-
-def meets(estimate: Estimate, goal: Goal) -> bool:
-    """True when a plan keeps the goal's limits on cost and throughput; those on devices bind sub-clusters."""
-    price, cost = goal.max_cost_per_million_tokens, estimate.cost_per_million_tokens
-    if price is not None and (cost is None or cost > price):
-        return False
-    return goal.min_tokens_per_second is None or estimate.tokens_per_second >= goal.min_tokens_per_second
+LEAST_SLICE_SECONDS = 0.5
+"""A shorter part of a search is not worth its beginning."""
 
 
 class Rates:
     """What a second on given devices is worth under an objective."""
 
     def __init__(self, estimator: Estimator, goal: Goal) -> None:
+        self.estimator = estimator
         self.cluster = estimator.cluster
         self.goal = goal
         training = estimator.model.training
         self.tokens = training.global_batch * training.sequence_length
-        self.precision = training.precision
-        # Measured layers may beat the datasheet; nothing is known before the search then.
-        self.flops = 0.0 if estimator.calibration.layers else model_flops(estimator.model)
 
     def weight(self, devices: Devices, objective: Objective | None = None) -> float:
         """Objective per second of a step, in the unit of ``value_of``."""
@@ -75,11 +56,7 @@ class Rates:
 
     def least_seconds(self, devices: Devices) -> float:
         """No step is shorter than the useful operations at the peak of all devices."""
-        peaks = (
-            count * flops_from_tflops(self.cluster.gpus[gpu].tflops[self.precision])
-            for (_, gpu), count in devices.items()
-        )
-        return self.flops / sum(peaks)
+        return least_seconds(self.estimator, devices)
 
 
 def seconds_at(value: float, weight: float) -> float:
@@ -98,13 +75,18 @@ class Rung:
     """Longest step that keeps the limits of the goal."""
     bound: float
     """Objective that no plan on exactly its devices is below; infinite when none meets the goal."""
+    unfinished: Explorer | None = None
+    """The search that ran out of its slice."""
 
 
 class Ladder:
     """All sub-clusters that are considered, most promising first, and the time there is for them."""
 
-    def __init__(self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter) -> None:
+    def __init__(
+        self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter, deadline: Deadline
+    ) -> None:
         self.estimator = estimator
+        self.deadline = deadline
         self.limits = limits
         self.goal = goal
         self.reporter = reporter
@@ -113,9 +95,6 @@ class Ladder:
         self.candidates = 0
         self.solved = 0
         self.interrupted = False
-        self._deadline = (
-            None if limits.time_limit_seconds is None else monotonic() + limits.time_limit_seconds
-        )
 
     def considered(self) -> tuple[SubCluster, ...]:
         """The ladder; the cluster alone where the fastest of all its plans is wanted."""
@@ -128,11 +107,6 @@ class Ladder:
         most = self.rates.most_seconds(sub.devices)
         bound = weight * least if least <= most else float("inf")
         return Rung(sub=sub, weight=weight, most_seconds=most, bound=bound)
-
-    @property
-    def out_of_time(self) -> bool:
-        """True when the time limit has struck."""
-        return self._deadline is not None and monotonic() >= self._deadline
 
     def on(self, sub: SubCluster) -> Estimator:
         """The estimator of a sub-cluster."""
@@ -149,22 +123,35 @@ class Ladder:
         except PlanError:
             return None
 
-    def explore(self, estimator: Estimator, cutoff_seconds: float, gap: float, left: int) -> Explorer:
-        """The finished search for a step below the cutoff, one of ``left`` that share the remaining time."""
-        limits = replace(self.limits, gap=gap, time_limit_seconds=self._slice(left))
-        explorer = Explorer(estimator, limits, Silent(), cutoff_seconds=cutoff_seconds)
-        explorer.run()
-        self.candidates += explorer.candidates
-        self.solved += explorer.solved
+    def explore(
+        self,
+        rung: Rung,
+        cutoff_seconds: float,
+        gap: float,
+        share: float,
+        better: Callable[[Scored], object] | None = None,
+    ) -> Explorer:
+        """The search for a step below the cutoff on a sub-cluster, or its next part, in a share of the time left."""
+        explorer, known = rung.unfinished, (0, 0)
+        if explorer is None:
+            limits = replace(self.limits, gap=gap)
+            explorer = Explorer(
+                self.on(rung.sub), limits, Silent(), cutoff_seconds=cutoff_seconds, better=better
+            )
+        else:
+            known = explorer.candidates, explorer.solved
+        explorer.go_on(self._slice(share), cutoff_seconds)
+        self.candidates += explorer.candidates - known[0]
+        self.solved += explorer.solved - known[1]
         self.interrupted = self.interrupted or explorer.interrupted
+        rung.unfinished = None if explorer.finished else explorer
         return explorer
 
-    def _slice(self, left: int) -> float | None:
+    def _slice(self, share: float) -> Deadline:
         """A hard sub-cluster leaves some time for the others."""
-        if self._deadline is None:
-            return None
-        remaining = max(0.01, self._deadline - monotonic())
-        return min(remaining, SLICE * remaining / left)
+        if self.deadline.left == float("inf"):
+            return self.deadline
+        return self.deadline.part(min(1.0, max(share, LEAST_SLICE_SECONDS / max(1e-9, self.deadline.left))))
 
 
 def _promise(rung: Rung) -> tuple[float, int]:

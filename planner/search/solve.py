@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 
 from planner.calibration import ASSUMED, Calibration
 from planner.cost.estimate import Estimator
-from planner.search.advice import advise
+from planner.search.answer import Answer
+from planner.search.deadline import Deadline
 from planner.search.diagnose import diagnose
 from planner.search.explorer import Explorer
-from planner.search.families import alternatives
-from planner.search.idle import idle_costs
-from planner.search.limit_costs import limit_costs
 from planner.search.ranking import ranked
-from planner.search.values import Limits, Reporter, SearchResult, Silent
+from planner.search.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
+from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 
@@ -27,21 +27,32 @@ def search(
     reporter: Reporter | None = None,
     *,
     explain: bool = True,
+    deadline: Deadline | None = None,
+    better: Callable[[Scored], object] | None = None,
 ) -> SearchResult:
     """The fastest plan that fits, with a bound that no plan of the space beats.
 
     ``explain`` adds a good plan of each family, advice beyond the target, what idle devices and limits cost, and a
-    diagnosis when nothing fits.
+    diagnosis when nothing fits; a bug in them is kept in ``reasons_error``.
+    Without a ``deadline`` the time limit counts from now. ``better`` is told every plan that becomes the best one.
     An interrupt keeps the best plan so far.
     """
     start = monotonic()
-    limits = limits or Limits()
+    limits, reporter = limits or Limits(), reporter or Silent()
+    deadline = deadline or Deadline.after(limits.time_limit_seconds)
     estimator = Estimator(ranked(cluster), model, calibration)
-    explorer = Explorer(estimator, limits, reporter or Silent())
+    answer = Answer(limits, Goal(), better)
+    explorer = Explorer(
+        estimator,
+        limits,
+        reporter,
+        deadline=deadline.part(SEARCH_SHARE) if explain else deadline,
+        better=answer.offer,
+    )
     explorer.run()
     result = SearchResult(
         status=explorer.status,
-        best=explorer.best,
+        best=answer.best,
         bound_seconds=explorer.bound,
         gap=explorer.gap,
         alternatives=(),
@@ -52,24 +63,41 @@ def search(
         seconds=monotonic() - start,
         interrupted=explorer.interrupted,
     )
-    if not explain or explorer.interrupted:
+    if not explain or explorer.interrupted or result.status == "unknown":
         return result
-    return _explained(result, estimator, limits)
-
-
-def _explained(result: SearchResult, estimator: Estimator, limits: Limits) -> SearchResult:
-    """The result with its reasons; an interrupt here costs only the reasons."""
+    reporter.phase("reasons")
     try:
-        if result.status == "infeasible":
-            return replace(result, diagnosis=diagnose(estimator, limits))
-        if result.best is None:
-            return result
-        return replace(
-            result,
-            alternatives=alternatives(result.best, estimator, limits),
-            advice=advise(result.best, estimator, limits),
-            idle_costs=idle_costs(result.best, estimator, limits),
-            limit_costs=limit_costs(result.best, estimator, limits),
-        )
+        result = _explained(result, answer, estimator, limits, deadline)
     except KeyboardInterrupt:
-        return replace(result, interrupted=True)
+        result = replace(result, interrupted=True)
+    except Exception as error:
+        result = replace(result, reasons_error=error)
+    return _concluded(result, answer, limits, deadline)
+
+
+def _explained(
+    result: SearchResult, answer: Answer, estimator: Estimator, limits: Limits, deadline: Deadline
+) -> SearchResult:
+    """The result with its reasons."""
+    if answer.best is None:
+        return replace(result, diagnosis=diagnose(estimator, limits, deadline))
+    found = Reasons(answer, estimator, limits, deadline).run()
+    return replace(
+        result,
+        alternatives=found.alternatives,
+        advice=found.advice,
+        idle_costs=found.idle_costs,
+        limit_costs=found.limit_costs,
+    )
+
+
+def _concluded(result: SearchResult, answer: Answer, limits: Limits, deadline: Deadline) -> SearchResult:
+    """The result with what is the answer after the reasons, and what the deadline took of them."""
+    interrupted = result.interrupted or deadline.interrupted
+    cut = deadline.struck and not interrupted and result.reasons_error is None
+    result = replace(result, interrupted=interrupted, warnings=(LEFT_OUT,) if cut else ())
+    if answer.best is None:
+        return result
+    bound = min(result.bound_seconds, answer.value)
+    gap = 1 - bound / answer.value
+    return replace(result, best=answer.best, bound_seconds=bound, gap=gap, status=proven(gap, limits.gap))

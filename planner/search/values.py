@@ -170,10 +170,24 @@ class SearchResult:
     """Limits that cost more than 5 %."""
     nearest: tuple[Nearest, ...] = ()
     """What comes nearest where plans fit but none meets the goal."""
+    reasons_error: Exception | None = None
+    """The bug that kept reasons from being worked out; the plan and its bound hold all the same."""
+
+
+PROVEN = 4e-6
+"""A gap that floating-point arithmetic in the solvers may leave of one that is none."""
+
+
+def proven(gap: float, asked: float) -> Status:
+    """What a plan with this gap amounts to when another was asked."""
+    return "optimal" if gap <= max(asked, PROVEN) + 1e-9 else "feasible"
 
 
 class Reporter(Protocol):
     """Where a long search talks; the CLI shows it on stderr."""
+
+    def phase(self, name: str) -> None:
+        """Called when something else begins, e.g. ``reasons``."""
 
     def progress(self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float) -> None:
         """Called after each outer choice."""
@@ -181,6 +195,9 @@ class Reporter(Protocol):
 
 class Silent:
     """A reporter that says nothing."""
+
+    def phase(self, name: str) -> None:
+        """Ignore."""
 
     def progress(self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float) -> None:
         """Ignore."""

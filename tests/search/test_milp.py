@@ -9,6 +9,7 @@ import pulp
 import pytest
 
 from planner.cost.estimate import Estimator
+from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import available, relaxation, solve
@@ -115,14 +116,14 @@ def test_a_relaxation_follows_the_bounds(name: str) -> None:
     problem += pulp.lpSum(cost * x for cost, x in zip((2, 3, 5), take, strict=True))
     problem += pulp.lpSum(size * x for size, x in zip((2, 2, 2), take, strict=True)) >= 3
     relaxed = relaxation(problem, name)
-    assert relaxed() == pytest.approx(2 + 3 / 2)
+    assert relaxed(NO_LIMIT) == pytest.approx(2 + 3 / 2)
     take[0].upBound = 0.0
-    assert relaxed() == pytest.approx(3 + 5 / 2)
+    assert relaxed(NO_LIMIT) == pytest.approx(3 + 5 / 2)
     assert [x.value() for x in take] == pytest.approx([0.0, 1.0, 0.5])
     take[1].upBound = 0.0
-    assert relaxed() == float("inf")
+    assert relaxed(NO_LIMIT) == float("inf")
     take[0].upBound = take[1].upBound = 1.0
-    assert relaxed() == pytest.approx(2 + 3 / 2)
+    assert relaxed(NO_LIMIT) == pytest.approx(2 + 3 / 2)
 
 
 def test_stages_are_dealt_to_islands_before_the_ilp() -> None:

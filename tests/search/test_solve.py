@@ -258,20 +258,18 @@ def test_an_encoder_that_the_target_does_not_train(
 
 
 def test_a_time_limit_keeps_the_best_plan() -> None:
-    """Feasible with an honest gap, or unknown when nothing was found in no time at all."""
+    """Feasible with an honest gap."""
     spec, model = cluster(pool("a", nodes=8), pool("b", "V100", nodes=8)), gpt(48, 8192, 64, global_batch=512)
     found = search(spec, model, limits=Limits(time_limit_seconds=3.0), explain=False)
     assert found.seconds < 15
     assert found.status in ("feasible", "optimal")
     assert found.best is not None
-    nothing = search(spec, model, limits=Limits(time_limit_seconds=0.0), explain=False)
-    assert nothing.status == "unknown"
 
 
 def test_an_interrupt_keeps_the_best_plan() -> None:
     """Ctrl-C in the middle: the incumbent and a valid bound."""
 
-    class Impatient:
+    class Impatient(Silent):
         def progress(
             self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float
         ) -> None:

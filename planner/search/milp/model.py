@@ -13,16 +13,18 @@ and its critical path turns out longer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import pulp
 
 from planner.cost.schedule import Path
+from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.branching import Branching
 from planner.search.milp.places import Places, State
 from planner.search.milp.rows import Entries, device_rows, node_rows, placed_alike, tied_rows, total
-from planner.search.milp.solver import TOLERANCE, Solved, relaxation, solve
+from planner.search.milp.solver import TOLERANCE, Relaxation, Solved, relaxation, solve
 from planner.search.options import Option, StageOptions
 
 Linear = Any
@@ -30,19 +32,24 @@ Linear = Any
 
 
 class PipelineModel:
-    """Builds the ILP of one choice once, then re-solves it with more cuts."""
+    """Builds the ILP of one choice once, then re-solves it with more cuts; raises ``Struck`` at the deadline."""
 
-    def __init__(self, stages: StageOptions, cutoff_seconds: float, solver: str | None = None) -> None:
-        self.stages = stages
-        self.solver = solver
-        self.depth = stages.choice.depth
-        self.chunks = stages.choice.interleave
-        self.scale = cutoff_seconds
+    def __init__(
+        self,
+        stages: StageOptions,
+        cutoff_seconds: float,
+        solver: str | None = None,
+        *,
+        deadline: Deadline = NO_LIMIT,
+    ) -> None:
+        self.stages, self.scale = stages, cutoff_seconds
+        self.solver, self.deadline = solver, deadline
+        self.depth, self.chunks = stages.choice.depth, stages.choice.interleave
         self.options = self._useful(
             [list(stages.options(stage, cutoff_seconds)) for stage in range(self.depth)]
         )
         self.problem = pulp.LpProblem("pipeline", pulp.LpMinimize)
-        self._relaxation: Callable[[], float] | None = None
+        self._relaxation: Relaxation | None = None
         self.end = self.problem.add_variable("T", lowBound=0.0, upBound=1.0)
         self.problem += self.end
         self.feasible = all(self.options)
@@ -86,7 +93,7 @@ class PipelineModel:
             self.problem += pulp.lpSum(variables) == 1
 
     def _every_layer_once(self) -> None:
-        total = self._sum((option.layers, variable) for _, option, variable in self._all())
+        total = _sum((option.layers, variable) for _, option, variable in self._all())
         self.problem += total == self.stages.estimator.model.layers
 
     def _places(self) -> None:
@@ -117,6 +124,7 @@ class PipelineModel:
         self, stage: int, arriving: dict[State, list[pulp.LpVariable]]
     ) -> dict[State, list[pulp.LpVariable]]:
         """Edges from the states of a stage to the places of the next; returns what arrives in each state there."""
+        self.deadline.check()
         incoming: dict[int, list[pulp.LpVariable]] = {}
         found: dict[State, list[pulp.LpVariable]] = {}
         cost: list[tuple[float, pulp.LpVariable]] = []
@@ -139,7 +147,7 @@ class PipelineModel:
             self.problem += pulp.lpSum(leaving) == pulp.lpSum(variables)
         for place, variables in following.items():
             self.problem += pulp.lpSum(incoming.get(place, [])) == pulp.lpSum(variables)
-        self.send[stage] = self._sum(cost) + self._always_sent(stage, stage + 1)
+        self.send[stage] = _sum(cost) + self._always_sent(stage, stage + 1)
         return found
 
     def _always_sent(self, stage: int, following: int) -> Linear:
@@ -172,14 +180,13 @@ class PipelineModel:
             for place, variables in by_place.items():
                 found = [edge for ends, edge in edges.items() if ends[side] == place]
                 self.problem += pulp.lpSum(found) == pulp.lpSum(variables)
-        self.send[-1] = self._sum(
+        self.send[-1] = _sum(
             (self.places.around(*ends) / self.scale, edge) for ends, edge in edges.items()
         ) + self._always_sent(self.depth - 1, 0)
 
     def _count_fresh(self, state: State, variables: list[pulp.LpVariable]) -> None:
         """Remember who takes an untouched node."""
-        kind = self.places.fresh_node(state)
-        if kind is not None:
+        if (kind := self.places.fresh_node(state)) is not None:
             self._fresh.setdefault(kind, []).extend(variables)
 
     def _by_place(self, stage: int) -> dict[int, list[pulp.LpVariable]]:
@@ -200,14 +207,9 @@ class PipelineModel:
             for stage in stages
         ]
         self._busy = [pulp.lpSum(self._forward[stage] + self._backward[stage]) for stage in stages]
-        self._up, self._down, self._before = (
-            self._sums(name, terms)
-            for name, terms in (
-                ("up", [row[0] for row in self._forward]),
-                ("down", [row[0] for row in self._backward]),
-                ("before", self._busy),
-            )
-        )
+        self._up = self._sums("up", [row[0] for row in self._forward])
+        self._down = self._sums("down", [row[0] for row in self._backward])
+        self._before = self._sums("before", self._busy)
         self._chain = self._held_back()
 
     def _held_back(self) -> list[Linear]:
@@ -271,8 +273,8 @@ class PipelineModel:
         if not self.stages.outer_wait:
             return self._tail(0)
         head = self.problem.add_variable("head", lowBound=0.0)
-        self.problem += head >= self._tail(0)
-        self.problem += head >= self._tail(self.depth - 1)
+        for stage in (0, self.depth - 1):
+            self.problem += head >= self._tail(stage)
         return head
 
     def _tail(self, stage: int) -> Linear:
@@ -282,12 +284,9 @@ class PipelineModel:
         return self._stage_sum(stage, lambda option: option.held_seconds)
 
     def _stage_sum(self, stage: int, value: Callable[[Option], float]) -> Linear:
+        self.deadline.check()
         pairs = zip(self.options[stage], self.take[stage], strict=True)
-        return self._sum((value(option) / self.scale, variable) for option, variable in pairs)
-
-    @staticmethod
-    def _sum(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
-        return pulp.LpAffineExpression([(variable, factor) for factor, variable in terms])
+        return _sum((value(option) / self.scale, variable) for option, variable in pairs)
 
     def _all(self) -> list[tuple[int, Option, pulp.LpVariable]]:
         return [
@@ -300,17 +299,15 @@ class PipelineModel:
         """From now on only plans faster than ``seconds`` are of interest."""
         self.end.upBound = seconds / self.scale
 
-    def solve(self, *, gap: float, nodes: int | None = None, seconds: float | None = None) -> Solved:
+    def solve(self, *, gap: float, nodes: int | None = None) -> Solved:
         """Solve with the cuts so far; the bound is in seconds."""
-        found = solve(self.problem, gap=gap, nodes=nodes, seconds=seconds, solver=self.solver)
-        bound = found.bound * self.scale * (1 - TOLERANCE)
-        return Solved(status=found.status, bound=bound, has_solution=found.has_solution)
+        found = solve(self.problem, gap=gap, nodes=nodes, deadline=self.deadline, solver=self.solver)
+        return replace(found, bound=found.bound * self.scale * (1 - TOLERANCE))
 
     def relaxed_bound(self) -> float:
         """Seconds of the linear relaxation: a bound, quickly; infinite when even that has no solution."""
-        if self._relaxation is None:
-            self._relaxation = relaxation(self.problem, self.solver)
-        return self._relaxation() * self.scale * (1 - TOLERANCE)
+        self._relaxation = self._relaxation or relaxation(self.problem, self.solver)
+        return self._relaxation(self.deadline) * self.scale * (1 - TOLERANCE)
 
     def chosen(self) -> list[Option]:
         """The options of the last solution, one a stage."""
@@ -348,3 +345,7 @@ class PipelineModel:
         ]
         low, high = bound_seconds / self.scale, min(seconds / self.scale, 2.0)
         self.problem += self.end >= low + (high - low) * (pulp.lpSum(taken) - (self.depth - 1))
+
+
+def _sum(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
+    return pulp.LpAffineExpression([(variable, factor) for factor, variable in terms])

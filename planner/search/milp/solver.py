@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pulp
 
+from planner.search.deadline import NO_LIMIT, Deadline
+
 TOLERANCE = 1e-6
 """Relative slack granted to the solvers' floating-point arithmetic when a bound is read off."""
 
@@ -27,17 +29,45 @@ class Solved:
 
 
 class _Highs(pulp.HiGHS):  # type: ignore[misc]
-    """HiGHS that may stop at a number of nodes, a status that PuLP does not know."""
+    """HiGHS that may stop at a number of nodes, a status that PuLP does not know, or at a deadline.
+
+    It asks again and again inside a solve, which is also where Python gets to notice Ctrl-C.
+    """
+
+    def __init__(self, deadline: Deadline, **options: Any) -> None:
+        self.deadline = deadline
+        self.interrupted = False
+        asks = self.hscb.HighsCallbackType
+        super().__init__(
+            msg=False,
+            threads=1,
+            random_seed=0,
+            callbackTuple=(self._ask, None),
+            callbacksToActivate=[asks.kCallbackMipInterrupt, asks.kCallbackSimplexInterrupt],
+            **options,
+        )
+
+    def _ask(self, _kind: Any, _message: Any, _found: Any, answer: Any, _data: Any) -> None:
+        try:
+            answer.user_interrupt = self.deadline.struck
+        except KeyboardInterrupt:  # must not leave through HiGHS
+            self.interrupted = answer.user_interrupt = True
+
+    def callSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802
+        """Solve; raises KeyboardInterrupt when it came meanwhile."""
+        lp.solverModel.run()
+        if self.interrupted:
+            raise KeyboardInterrupt
 
     def findSolutionValues(self, lp: pulp.LpProblem) -> tuple[int, int]:  # noqa: N802
         """PuLP's statuses; the values are taken over before the status is looked up."""
         try:
             found: tuple[int, int] = super().findSolutionValues(lp)
         except KeyError:
-            value = lp.solverModel.getInfo().objective_function_value
-            if abs(value) == float("inf"):
-                return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
-            return pulp.LpStatusOptimal, pulp.LpSolutionIntegerFeasible
+            found = pulp.LpStatusOptimal, pulp.LpSolutionIntegerFeasible
+        value = lp.solverModel.getInfo().objective_function_value
+        if found[1] == pulp.LpSolutionIntegerFeasible and abs(value) == float("inf"):
+            return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
         return found
 
 
@@ -58,42 +88,54 @@ def solve(
     *,
     gap: float,
     nodes: int | None = None,
-    seconds: float | None = None,
+    deadline: Deadline = NO_LIMIT,
     solver: str | None = None,
 ) -> Solved:
-    """Minimise ``problem`` to a relative ``gap`` with one thread and a fixed seed, or stop after ``nodes``."""
+    """Minimise ``problem`` to a relative ``gap`` with one thread and a fixed seed, or stop after ``nodes``.
+
+    At the deadline it stops with what it has.
+    """
     name = solver or available()[0]
     if name == "highs":
-        return _highs(problem, gap, nodes, seconds)
-    return _cbc(problem, gap, seconds)
+        return _highs(problem, gap, nodes, deadline)
+    return _cbc(problem, gap, deadline)
 
 
 _INFEASIBLE = ("kInfeasible", "kUnboundedOrInfeasible")
 """Statuses of HiGHS; no model here is unbounded."""
 
 
-def relaxation(problem: pulp.LpProblem, solver: str | None = None) -> Callable[[], float]:
+Relaxation = Callable[[Deadline], float]
+"""Solves a model without its integrality."""
+
+
+def relaxation(problem: pulp.LpProblem, solver: str | None = None) -> Relaxation:
     """A function that solves ``problem`` without its integrality, with the bounds that its variables have then.
 
     It gives the variables their values and returns the objective: infinite where nothing is feasible, 0 where
-    the solver cannot tell. Rows must not be added in between: HiGHS goes on from the last basis.
+    the solver cannot tell; it raises ``Struck`` at the deadline. Rows must not be added in between: HiGHS goes on
+    from the last basis.
     """
     if (solver or available()[0]) == "cbc":
-        return lambda: _relaxed_by_cbc(problem)
-    made = _Highs(mip=False, msg=False, threads=1, random_seed=0)
+        return lambda deadline: _relaxed_by_cbc(problem, deadline)
+    made = _Highs(NO_LIMIT, mip=False)
     made.createAndConfigureSolver(problem)
     made.buildSolverModel(problem)
     highs, variables = problem.solverModel, problem.variables()
     columns = np.arange(len(variables), dtype=np.int32)
 
-    def relaxed() -> float:
+    def relaxed(deadline: Deadline) -> float:
+        deadline.check()
+        made.deadline = deadline
         lower = np.array([-np.inf if item.lowBound is None else item.lowBound for item in variables])
         upper = np.array([np.inf if item.upBound is None else item.upBound for item in variables])
         highs.changeColsBounds(len(columns), columns, lower, upper)
-        highs.run()
+        made.callSolver(problem)
+        deadline.check()
         if highs.getModelStatus().name not in (*_INFEASIBLE, "kOptimal"):
             highs.clearSolver()
-            highs.run()
+            made.callSolver(problem)
+            deadline.check()
         if highs.getModelStatus().name in _INFEASIBLE:
             return float("inf")
         if highs.getModelStatus().name != "kOptimal":
@@ -105,21 +147,27 @@ def relaxation(problem: pulp.LpProblem, solver: str | None = None) -> Callable[[
     return relaxed
 
 
-def _relaxed_by_cbc(problem: pulp.LpProblem) -> float:
+def _relaxed_by_cbc(problem: pulp.LpProblem, deadline: Deadline) -> float:
     binary = [variable for variable in problem.variables() if variable.cat != pulp.LpContinuous]
     for variable in binary:
         variable.cat = pulp.LpContinuous
-    problem.solve(pulp.COIN_CMD(path=_cbc_path(), msg=False, threads=1))
+    problem.solve(pulp.COIN_CMD(path=_cbc_path(), msg=False, threads=1, timeLimit=_limit(deadline)))
+    deadline.check()
     for variable in binary:
         variable.cat = pulp.LpInteger
     return float("inf") if problem.status == pulp.LpStatusInfeasible else float(pulp.value(problem.objective))
 
 
-def _highs(problem: pulp.LpProblem, gap: float, nodes: int | None, seconds: float | None) -> Solved:
-    options: dict[str, Any] = {"random_seed": 0, "mip_abs_gap": 0.0}
+def _limit(deadline: Deadline) -> float | None:
+    """Seconds for a program of its own; None for no limit."""
+    return None if deadline.left == float("inf") else max(0.01, deadline.left)
+
+
+def _highs(problem: pulp.LpProblem, gap: float, nodes: int | None, deadline: Deadline) -> Solved:
+    options: dict[str, Any] = {"mip_abs_gap": 0.0}
     if nodes is not None:
         options["mip_max_nodes"] = nodes
-    problem.solve(_Highs(msg=False, threads=1, gapRel=gap, timeLimit=seconds, **options))
+    problem.solve(_Highs(deadline, gapRel=gap, timeLimit=_limit(deadline), **options))
     info = problem.solverModel.getInfo()
     if problem.status == pulp.LpStatusInfeasible:
         return Solved(status="infeasible", bound=float("inf"), has_solution=False)
@@ -129,11 +177,13 @@ def _highs(problem: pulp.LpProblem, gap: float, nodes: int | None, seconds: floa
     return Solved(status="optimal" if done else "stopped", bound=bound, has_solution=solution)
 
 
-def _cbc(problem: pulp.LpProblem, gap: float, seconds: float | None) -> Solved:
+def _cbc(problem: pulp.LpProblem, gap: float, deadline: Deadline) -> Solved:
     """CBC tells no bound through PuLP: what it stopped at, less the gap, is one."""
     options = ["randomCbcSeed 1", "randomSeed 1"]
     problem.solve(
-        pulp.COIN_CMD(path=_cbc_path(), msg=False, threads=1, gapRel=gap, timeLimit=seconds, options=options)
+        pulp.COIN_CMD(
+            path=_cbc_path(), msg=False, threads=1, gapRel=gap, timeLimit=_limit(deadline), options=options
+        )
     )
     if problem.status == pulp.LpStatusInfeasible:
         return Solved(status="infeasible", bound=float("inf"), has_solution=False)

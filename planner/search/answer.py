@@ -1,0 +1,87 @@
+"""The one place that every priced plan comes to: the best of those that obey the limits is the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planner.cost.running_cost import devices_of
+from planner.cost.values import Estimate
+from planner.plan import Plan
+from planner.search.space import targets_of
+from planner.search.values import Goal, Limits, Objective, Scored
+from planner.targets import target
+
+
+class Answer:
+    """Keeps the best plan, whoever found it, and tells at once when there is a better one."""
+
+    def __init__(self, limits: Limits, goal: Goal, better: Callable[[Scored], object] | None = None) -> None:
+        """``better`` is told every plan that becomes the answer."""
+        self.limits, self.goal = limits, goal
+        self.best: Scored | None = None
+        self._better = better
+
+    @property
+    def value(self) -> float:
+        """Objective of the best plan; infinite without one."""
+        return value_of(self.best.estimate, self.goal.objective) if self.best else float("inf")
+
+    def offer(self, scored: Scored | None) -> bool:
+        """Take a plan, priced where it will run, if it obeys the limits and is better; True when it was taken."""
+        if scored is None or not scored.estimate.fits or not obeys(scored.plan, self.limits, self.goal):
+            return False
+        if (
+            not meets(scored.estimate, self.goal)
+            or value_of(scored.estimate, self.goal.objective) >= self.value
+        ):
+            return False
+        self.best = scored
+        if self._better is not None:
+            self._better(scored)
+        return True
+
+
+def value_of(estimate: Estimate, objective: Objective) -> float:
+    """What is minimised, in the unit it is shown in: seconds a step, price a million tokens, joules a token."""
+    found = {
+        "time": estimate.step_seconds,
+        "cost": estimate.cost_per_million_tokens,
+        "energy": estimate.joules_per_token,
+    }[objective]
+    assert found is not None, "prices and powers are checked before the search"
+    return found
+
+
+def meets(estimate: Estimate, goal: Goal) -> bool:
+    """True when a plan keeps the goal's limits on cost and throughput; those on devices bind sub-clusters."""
+    price, cost = goal.max_cost_per_million_tokens, estimate.cost_per_million_tokens
+    if price is not None and (cost is None or cost > price):
+        return False
+    return goal.min_tokens_per_second is None or estimate.tokens_per_second >= goal.min_tokens_per_second
+
+
+def obeys(plan: Plan, limits: Limits, goal: Goal) -> bool:
+    """True when the user allows what a plan chose, and the devices that it uses."""
+    groups = [group for stage in plan.stages for group in stage.replicas]
+    used = devices_of(plan)
+    return (
+        plan.target in {row.name for row in targets_of(limits)}
+        and (limits.zero is None or plan.zero in limits.zero)
+        and (limits.pp is None or plan.pp in limits.pp)
+        and (limits.tp is None or all(group.tp in limits.tp for group in groups))
+        and (limits.recompute is None or all(stage.recompute in limits.recompute for stage in plan.stages))
+        and (limits.micro_batch is None or _small_enough(plan, limits.micro_batch))
+        and all(
+            sum(count for (name, _), count in used.items() if pool in ("", name)) <= most
+            for pool, most in goal.use_at_most
+        )
+    )
+
+
+def _small_enough(plan: Plan, allowed: tuple[int, ...]) -> bool:
+    """Each micro-batch is one of those allowed; where every device has its own, none is larger than the largest."""
+    sizes = {group.micro_batch for stage in plan.stages for group in stage.replicas}
+    single = plan.pp == 1 and all(group.tp == 1 for group in plan.stages[0].replicas)
+    if single and target(plan.target).batch_without_pipeline == "per-device":
+        return max(sizes) <= max(allowed)
+    return sizes <= {*allowed}

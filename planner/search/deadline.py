@@ -1,0 +1,72 @@
+"""When a search has to end: at its time limit, or at Ctrl-C. One object that every loop is handed.
+
+Long work calls ``check`` wherever it could stop; what was found until then stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+from typing import Protocol
+
+
+class Flag(Protocol):
+    """Says whether the user wants an end."""
+
+    def is_set(self) -> bool:
+        """True from Ctrl-C on."""
+
+
+class Struck(Exception):  # noqa: N818  # not an error
+    """Time is up, or the user has pressed Ctrl-C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in time on the monotonic clock, infinite for none, and the user's wish to end."""
+
+    at: float = inf
+    flag: Flag | None = None
+    """None where nobody can ask for an end."""
+
+    @classmethod
+    def after(
+        cls, seconds: float | None, *, since: float | None = None, flag: Flag | None = None
+    ) -> Deadline:
+        """So many seconds from ``since``, or from now; None for no limit."""
+        start = monotonic() if since is None else since
+        return cls(inf if seconds is None else start + seconds, flag)
+
+    @property
+    def interrupted(self) -> bool:
+        """True when the user wants an end."""
+        return self.flag is not None and self.flag.is_set()
+
+    @property
+    def struck(self) -> bool:
+        """True when time is up, or the user wants an end."""
+        return self.interrupted or (self.at < inf and monotonic() >= self.at)
+
+    @property
+    def left(self) -> float:
+        """Seconds, never negative; infinite without a limit."""
+        return max(0.0, self.at - monotonic()) if self.at < inf else inf
+
+    def part(self, fraction: float) -> Deadline:
+        """An earlier deadline: after this fraction of the time that is left."""
+        return self if self.at == inf else replace(self, at=monotonic() + fraction * self.left)
+
+    def check(self) -> None:
+        """Raise ``Struck`` when it is time to end."""
+        if self.struck:
+            raise Struck
+
+    def check_wish(self) -> None:
+        """Raise ``Struck`` when the user wants an end; for the little that is done whatever the time."""
+        if self.interrupted:
+            raise Struck
+
+
+NO_LIMIT = Deadline()
+"""Never strikes."""
