@@ -73,7 +73,11 @@ def _orders(stages: StageOptions) -> Iterator[list[int]]:
         for order, counts in zip(orders, enough, strict=True):
             for one_way in (order, order[::-1]):
                 slots = tuple(index for index in one_way for _ in range(counts[index]))
-                if slots not in seen and stages.obeys(slots, stages.estimator.cluster):
+                if (
+                    slots not in seen
+                    and stages.talks(slots)
+                    and stages.obeys(slots, stages.estimator.cluster)
+                ):
                     seen.add(slots)
                     yield list(slots)
 
@@ -111,7 +115,7 @@ class _Layers:
 
     def best(self) -> tuple[float, list[Option]] | None:
         """The quickest options found and when they end, without what neighbours on a node cost."""
-        if sum(self.most) < self.total or min(self.most) < self.chunks:
+        if not self.stages.talks(self.slots) or sum(self.most) < self.total or min(self.most) < self.chunks:
             return None
         lines = [self._line(stage) for stage in range(len(self.slots))]
         times = sorted(

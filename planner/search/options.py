@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
@@ -229,6 +230,12 @@ class StageOptions:
                 self.compositions[first], self.compositions[last], size, self.estimator
             )
         return self._sends[key]
+
+    def talks(self, slots: Sequence[int]) -> bool:
+        """True when every stage of these compositions can send to the next one, [stage]."""
+        pairs = {*pairwise(slots), *([(slots[-1], slots[0])] if self.choice.interleave > 1 else [])}
+        sends = (self.sends(*pair) for pair in pairs)
+        return all(min(item.near_seconds, item.far_seconds) < float("inf") for item in sends)
 
     @property
     def joins_ends(self) -> bool:

@@ -1,0 +1,76 @@
+"""Stages that cannot send to each other, or of which a node holds only one, are left out wherever plans are built."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.cost.estimate import Estimator
+from planner.search.devices import everywhere, quick_plan
+from planner.search.greedy import greedy, layered
+from planner.search.options import StageOptions
+from planner.search.solve import search
+from planner.search.space import Choice, depths, families
+from planner.search.values import Limits
+from planner.search.views import views
+from planner.spec.cluster import ClusterSpec, FabricLinkSpec
+from planner.targets import TARGETS
+from tests.clusters import cluster, gpt, pool
+
+SMALL = gpt(6, 512, 8, global_batch=16, vocab=1000, sequence_length=512)
+
+GATEWAY = cluster(
+    pool("a", nodes=2, per_node=1, fabric="eth", gbps=10, nics=1),
+    pool("b", "V100", per_node=1, fabric="roce", gbps=25, nics=1),
+    links=(FabricLinkSpec(between=("eth", "roce"), bandwidth_gbps=5, latency_us=100),),
+)
+"""Without RDMA between the two, a job on sockets does not reach ``b``."""
+
+ODD_NODES = cluster(
+    pool("a", nodes=2, per_node=3, nics=1),
+    pool("b", per_node=2, nics=1),
+    pool("d", "V100", per_node=2, nics=1),
+)
+"""Groups of two leave a device of each node of ``a`` over."""
+
+
+@pytest.mark.parametrize("spec", [GATEWAY, ODD_NODES])
+@pytest.mark.parametrize("target", ["deepspeed", "megatron", "torch", "flagscale"])
+def test_every_target_has_an_answer_with_its_reasons(spec: ClusterSpec, target: str) -> None:
+    """Quick plans, families and idle devices included."""
+    found = search(spec, SMALL, limits=Limits(target=target))
+    assert found.status == "optimal"
+    assert found.best is not None
+    assert found.best.estimate.step_seconds < float("inf")
+
+
+@pytest.mark.parametrize("spec", [GATEWAY, ODD_NODES])
+@pytest.mark.parametrize("target", ["deepspeed", "megatron", "torch", "flagscale"])
+def test_quick_plans_of_every_choice(spec: ClusterSpec, target: str) -> None:
+    """Each takes a finite time, or there is none."""
+    whole, limits = Estimator(spec, SMALL), Limits(target=target)
+    for view in views(whole, TARGETS[target]).values():
+        for family in families(TARGETS[target], limits, SMALL, view.kinds):
+            for depth in depths(family, limits, SMALL, view.kinds):
+                scored = greedy(
+                    Choice(family=family, depth=depth, interleave=1), view.estimator, limits, scorer=whole
+                )
+                assert scored is None or scored.estimate.step_seconds < float("inf")
+    quick = quick_plan(whole, limits, everywhere(whole))
+    assert quick is None or quick.estimate.step_seconds < float("inf")
+
+
+def test_stages_that_cannot_talk_have_no_layers() -> None:
+    """Two pools of which only one is on the network that a job of DeepSpeed has."""
+    view = views(Estimator(GATEWAY, SMALL), TARGETS["deepspeed"])["sockets"]
+    family = next(
+        item
+        for item in families(TARGETS["deepspeed"], Limits(), SMALL, view.kinds)
+        if (item.tp, item.dp) == (1, 1)
+    )
+    stages = StageOptions(Choice(family=family, depth=2, interleave=1), view.estimator, Limits())
+    pools = [groups[0].pool for groups in stages.compositions]
+    a, b = pools.index("a"), pools.index("b")
+    assert stages.talks([a, a])
+    assert not stages.talks([a, b])
+    assert layered(stages, [a, a], view.estimator) is not None
+    assert layered(stages, [a, b], view.estimator) is None
