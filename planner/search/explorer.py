@@ -14,7 +14,7 @@ from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.greedy import ALL_ORDERS, greedy
 from planner.search.local import best_near
 from planner.search.milp.solver import TOLERANCE
-from planner.search.pipeline import OpenChoice
+from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space import (
     Choice,
     Family,
@@ -338,7 +338,7 @@ class Explorer:
                 break
             plan = shares.plan(way, self.incumbent)
             if plan is not None:
-                self.offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
+                self.offer(priced_on(self.estimator, plan, estimator))
 
     @property
     def status(self) -> Status:
