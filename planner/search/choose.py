@@ -14,6 +14,7 @@ from planner.search.explorer import Explorer
 from planner.search.families import alternatives
 from planner.search.limit_costs import limit_costs
 from planner.search.objectives import BestSearch
+from planner.search.outside import outside
 from planner.search.ranking import ranked
 from planner.search.rungs import value_of
 from planner.search.solve import search
@@ -76,6 +77,7 @@ def choose(
         goal=goal,
         subclusters=len(found.rungs) if len(found.rungs) > 1 else None,
         objective_bound=found.bound,
+        outside=outside(cluster, model, limits, subclusters=len(found.rungs) > 1),
     )
     if not explain or found.interrupted:
         return result

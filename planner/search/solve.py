@@ -13,6 +13,7 @@ from planner.search.explorer import Explorer
 from planner.search.families import alternatives
 from planner.search.idle import idle_costs
 from planner.search.limit_costs import limit_costs
+from planner.search.outside import outside
 from planner.search.ranking import ranked
 from planner.search.values import Limits, Reporter, SearchResult, Silent
 from planner.spec.cluster import ClusterSpec
@@ -51,6 +52,7 @@ def search(
         solved=explorer.solved,
         seconds=monotonic() - start,
         interrupted=explorer.interrupted,
+        outside=outside(cluster, model, limits),
     )
     if not explain or explorer.interrupted:
         return result

@@ -24,6 +24,10 @@ MAX_DEPTH = 64
 """Deepest pipeline that is offered; published runs end there."""
 
 
+MICRO_BATCHES_A_DEVICE = 64
+"""Sequences of one micro-batch for each device, at most, where stages choose their own degrees."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Outer choices that differ only in depth and interleaving."""
@@ -159,7 +163,7 @@ def _per_stage_families(
 ) -> Iterator[Family]:
     devices = sum(kind.devices for kind in kinds)
     for batch in divisors(model.training.global_batch):
-        if batch <= 64 * devices:
+        if batch <= MICRO_BATCHES_A_DEVICE * devices:
             yield from _zeros(row, limits, model, recompute, None, None, batch)
 
 
