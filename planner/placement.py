@@ -76,7 +76,8 @@ class _Kind:
         self.nodes = len(pool.hosts)
         self.next_fresh = 0
         self.used: dict[int, int] = {}
-        self.latest: int | None = None
+        self.rests: dict[int, set[int]] = {}
+        """Nodes that hold what is less than a node of a stage."""
 
     def take_whole_nodes(self, group: ReplicaGroup) -> list[Slot]:
         """The part of a group that fills nodes, on untouched ones."""
@@ -87,22 +88,21 @@ class _Kind:
         if self.next_fresh + nodes > self.nodes:
             raise PlanError(f"pool {self.pool}: fewer than {nodes} nodes left for {group.count} replicas")
         first, self.next_fresh = self.next_fresh, self.next_fresh + nodes
-        if per_node * group.tp < self.per_node or self.nodes == 1:
+        if per_node * group.tp < self.per_node:
             self.used.update(dict.fromkeys(range(first, self.next_fresh), per_node * group.tp))
         return [self._slot(group, first, nodes, 0, per_node)]
 
-    def take_rest(self, group: ReplicaGroup, *, alone: bool, continues: bool) -> list[Slot]:
-        """The part of a group smaller than a node, all of it on one node.
-
-        ``alone``: the group is a whole stage; ``continues``: the stage before it is one of the same kind.
-        """
+    def take_rest(self, group: ReplicaGroup, stage: int, beside: int, *, gaps_first: bool) -> list[Slot]:
+        """The part of a group smaller than a node, all of it on one node, at best where ``beside`` has its rests."""
         count = group.count % self.replicas_per_node(group)
         if not count:
             return []
-        node = self._node_for(count * group.tp, alone=alone, continues=continues)
+        node = self._node_for(count * group.tp, self.rests.get(beside, set()), gaps_first=gaps_first)
         offset = self.used.get(node, 0)
         self.used[node] = offset + count * group.tp
-        self.latest = node if alone else None
+        # Of a stage that shares the node of the one before only the newest node counts.
+        kept = self.rests.get(stage, set()) if beside == stage else set()
+        self.rests[stage] = kept | {node}
         return [self._slot(group, node, 1, offset, count)]
 
     def replicas_per_node(self, group: ReplicaGroup) -> int:
@@ -112,20 +112,16 @@ class _Kind:
             )
         return self.per_node // group.tp
 
-    def _node_for(self, devices: int, *, alone: bool, continues: bool) -> int:
-        """The neighbour's node while it has room, else an untouched one; parts of stages may fill gaps."""
-        if self.nodes == 1 and self.per_node - self.used.get(0, 0) >= devices:
-            self.next_fresh = 1
-            return 0
-        if continues and self.latest is not None and self.per_node - self.used[self.latest] >= devices:
-            return self.latest
-        gaps = [node for node, used in self.used.items() if self.per_node - used >= devices and not alone]
-        if gaps:
-            return min(gaps, key=lambda node: (-self.used[node], node))
-        if self.next_fresh == self.nodes:
+    def _node_for(self, devices: int, near: set[int], *, gaps_first: bool) -> int:
+        """A node that is near and has room, else an untouched one, else the fullest with room."""
+        gaps = {node for node, used in self.used.items() if self.per_node - used >= devices}
+        found = gaps & near
+        if not found and self.next_fresh < self.nodes and not (gaps and gaps_first):
+            self.next_fresh += 1
+            return self.next_fresh - 1
+        if not gaps:
             raise PlanError(f"pool {self.pool}: no node is left for {devices} devices {self.gpu}")
-        self.next_fresh += 1
-        return self.next_fresh - 1
+        return min(found or gaps, key=lambda node: (-self.used[node], node))
 
     def _slot(self, group: ReplicaGroup, node: int, nodes: int, offset: int, replicas: int) -> Slot:
         return Slot(
@@ -149,8 +145,16 @@ def place_stages(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec)
 
     Groups that fill nodes get untouched ones. A stage smaller than a node never straddles two: it shares
     the node of the stage before it while that has room, so neighbours in the pipeline are neighbours on the
-    node. Remainders of larger or mixed stages come last and fill gaps.
+    node. Remainders of larger or mixed stages come last, those of one stage together. What finds no untouched node
+    fills gaps; where nodes are then too few, remainders fill gaps first.
     """
+    try:
+        return _place(stages, cluster, gaps_first=False)
+    except PlanError:
+        return _place(stages, cluster, gaps_first=True)
+
+
+def _place(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, *, gaps_first: bool) -> Placement:
     kinds = {(pool.name, gpu): _Kind(pool, gpu) for pool in cluster.pools for gpu in set(pool.devices)}
     wanted = [
         _Wanted(stage, index, group, _kind_of(kinds, group), len(groups) == 1)
@@ -158,13 +162,11 @@ def place_stages(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec)
         for index, group in enumerate(groups)
     ]
     taken = {(item.stage, item.index): item.kind.take_whole_nodes(item.group) for item in wanted}
-    previous: _Wanted | None = None
     for item in sorted(wanted, key=lambda item: (not item.is_small_stage, item.stage, item.index)):
-        continues = previous is not None and previous.stage == item.stage - 1 and previous.kind is item.kind
+        small = item.is_small_stage
         taken[item.stage, item.index] += item.kind.take_rest(
-            item.group, alone=item.is_small_stage, continues=continues and item.is_small_stage
+            item.group, item.stage, item.stage - small, gaps_first=gaps_first and not small
         )
-        previous = item
     return tuple(
         tuple(slot for index in range(len(groups)) for slot in taken[stage, index])
         for stage, groups in enumerate(stages)

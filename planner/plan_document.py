@@ -109,6 +109,8 @@ class SummaryRecord(Frozen):
     """What was minimised, and what the gap is of; the time of a step when absent."""
     subclusters: OptionalCount | None = None
     """Sub-clusters that the gap is over; the whole space at once when absent."""
+    outside: tuple[str, ...] = ()
+    """Plans that the space leaves out."""
     alternatives: tuple[AlternativeRecord, ...] = ()
     advice: tuple[str, ...] = ()
 
@@ -182,7 +184,7 @@ def offload_part(offload: Offload) -> dict[str, Any]:
 def summary_part(summary: SummaryRecord) -> dict[str, Any]:
     """The summary as plain data."""
     data = summary.model_dump(mode="json", exclude_none=True)
-    return {**data, "advice": Lines(data["advice"])}
+    return {**data, "outside": Lines(data["outside"]), "advice": Lines(data["advice"])}
 
 
 def inputs_part(cluster: ClusterSpec, model: ModelSpec) -> dict[str, Any]:

@@ -63,6 +63,8 @@ class Summary:
     objective: Objective | None = None
     """None for the time of a step."""
     subclusters: int | None = None
+    outside: tuple[str, ...] = ()
+    """Plans that the space of the search left out."""
     alternatives: tuple[Alternative, ...] = ()
     advice: tuple[str, ...] = ()
 
@@ -255,6 +257,7 @@ def _summary_record(summary: Summary) -> SummaryRecord:
         tokens_per_second=summary.tokens_per_second,
         objective=summary.objective,
         subclusters=summary.subclusters,
+        outside=summary.outside,
         alternatives=tuple(
             AlternativeRecord(family=other.family, step_seconds=other.step_seconds, reason=other.reason)
             for other in summary.alternatives
@@ -278,6 +281,7 @@ def _summary(record: SummaryRecord | None) -> Summary | None:
         tokens_per_second=record.tokens_per_second,
         objective=record.objective,
         subclusters=record.subclusters,
+        outside=record.outside,
         alternatives=tuple(
             Alternative(family=other.family, step_seconds=other.step_seconds, reason=other.reason)
             for other in record.alternatives

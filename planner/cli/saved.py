@@ -81,6 +81,7 @@ def proof_in(saved: PlanFile) -> Proof | None:
         gap=summary.gap,
         objective=summary.objective or "time",
         subclusters=summary.subclusters,
+        outside=summary.outside,
     )
 
 
@@ -118,6 +119,7 @@ def summary_of(result: SearchResult) -> Summary | None:
         tokens_per_second=result.best.estimate.tokens_per_second,
         objective=None if result.goal.objective == "time" else result.goal.objective,
         subclusters=result.subclusters,
+        outside=result.outside,
         alternatives=tuple(
             Alternative(family=entry.family, step_seconds=entry.step_seconds, reason=_reason(entry))
             for entry in considered(result.alternatives)

@@ -8,7 +8,7 @@ at the same time share its NICs. Measured curves win over all of this.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from math import ceil, log2
 
@@ -108,7 +108,7 @@ def tensor_ring(kind: Kind, calibration: Calibration, *, tp: int, curves: LinkCu
 
 
 NodeLoad = dict[tuple[str, int], int]
-"""Rings that leave each node, by (pool, node)."""
+"""Rings that leave a node, by (pool, node): of every node on which a run of nodes of some stage begins."""
 
 
 def spans_nodes(slots: Sequence[Slot]) -> bool:
@@ -117,15 +117,26 @@ def spans_nodes(slots: Sequence[Slot]) -> bool:
 
 
 def crossing_rings(placement: Sequence[Sequence[Slot]]) -> NodeLoad:
-    """How many data-parallel rings leave each partly used node; a node missing here serves one stage."""
-    load: NodeLoad = {}
-    for slots in placement:
-        if not spans_nodes(slots):
-            continue
-        ways = {(slot.pool, slot.first_node): slot.tp for slot in slots if slot.nodes == 1}
+    """How many data-parallel rings leave the nodes of stages that stand on several."""
+    spanning = [slots for slots in placement if spans_nodes(slots)]
+    load = {(slot.pool, slot.first_node): 0 for slots in spanning for slot in slots}
+    for slots in spanning:
+        ways: NodeLoad = {}
+        for slot in slots:
+            for node in _known(slot, load):
+                ways[node] = max(ways.get(node, 0), slot.tp)
         for node, tp in ways.items():
-            load[node] = load.get(node, 0) + tp
+            load[node] += tp
     return load
+
+
+def _known(slot: Slot, load: NodeLoad) -> list[tuple[str, int]]:
+    """The nodes of a slot on which a run begins: the fullest is one of them."""
+    if slot.nodes == 1:
+        own = (slot.pool, slot.first_node)
+        return [own] if own in load else []
+    end = slot.first_node + slot.nodes
+    return [node for node in load if node[0] == slot.pool and slot.first_node <= node[1] < end]
 
 
 def data_ring(
@@ -183,8 +194,8 @@ def _inside(slot: Slot, topology: Topology, calibration: Calibration) -> Hop:
 
 
 def _rings(slot: Slot, load: NodeLoad) -> int:
-    """Data-parallel rings that leave the nodes of a slot."""
-    return load.get((slot.pool, slot.first_node), slot.tp) if slot.nodes == 1 else slot.tp
+    """Data-parallel rings that leave the fullest node of a slot."""
+    return max((load[node] for node in _known(slot, load)), default=slot.tp)
 
 
 def _between(
@@ -267,6 +278,47 @@ def send(
         if found.seconds > worst.seconds or not found.link:
             worst = found
     return worst
+
+
+def least_send(
+    first: Sequence[Slot],
+    last: Sequence[Slot],
+    replica_bytes: float,
+    topology: Topology,
+    calibration: Calibration,
+    curves: LinkCurves | None = None,
+) -> float:
+    """Seconds that ``send`` is never below, wherever stages with such slots stand; infinite where they cannot talk.
+
+    Parts of both may find themselves on one node, or on different ones.
+    """
+
+    def seconds(segment: _Segment) -> float:
+        found = _segment_send(segment, replica_bytes, crossing, topology, calibration)
+        if curves is not None:
+            found = _measured_send(found, segment, replica_bytes, curves)
+        return found.seconds if found.link else float("inf")
+
+    segments = _segments(first, last)
+    near = [_fit_one_node(segment, topology) for segment in segments]
+    crossing = sum(segment.replicas for segment, able in zip(segments, near, strict=True) if not able)
+    worst = 0.0
+    for segment, able in zip(segments, near, strict=True):
+        ways = [True] if able else []
+        ways += (
+            [False] if not (able and topology.kind(segment.first.pool, segment.first.gpu).nodes == 1) else []
+        )
+        worst = max(worst, min(seconds(replace(segment, same_node=way)) for way in ways))
+    return worst
+
+
+def _fit_one_node(segment: _Segment, topology: Topology) -> bool:
+    """True when both ends may stand on one node."""
+    first, last = segment.first, segment.last
+    if first.pool != last.pool or first.nodes > 1 or last.nodes > 1:
+        return False
+    devices = first.replicas_per_node * first.tp + last.replicas_per_node * last.tp
+    return first.gpu != last.gpu or devices <= topology.kind(first.pool, first.gpu).per_node
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
+from planner.equal_pools import Joined
 from planner.errors import PlanError
 from planner.placement import Placement, place
 from planner.plan import Plan, Stage
@@ -61,6 +62,10 @@ class Estimator:
         self.topology = Topology(cluster)
         self.curves = LinkCurves(calibration) if calibration.link_points else None
         self._sockets = Topology(sockets_only(cluster))
+        self._joined = {
+            sockets: Joined(found.cluster)
+            for sockets, found in ((False, self.topology), (True, self._sockets))
+        }
         self._pricers: dict[tuple[str, bool], Pricer] = {}
 
     def pricer(self, target_name: str, *, sockets: bool = False) -> Pricer:
@@ -141,12 +146,13 @@ class Estimator:
     def price(self, plan: Plan) -> Priced:
         """Prices of all stages on their devices; raises PlanError when members of a group cannot talk."""
         self._require_precision(plan)
-        placement = place(plan, self.cluster)
-        pricer = self.pricer(plan.target, sockets=self.uses_sockets(plan))
+        placement, sockets = place(plan, self.cluster), self.uses_sockets(plan)
+        pricer, joined = self.pricer(plan.target, sockets=sockets), self._joined[sockets]
+        nodes = joined.placement(placement)
         rings = stage_rings(
-            placement, plan.shard_size, pricer.topology, self.calibration, plan.target, self.curves
+            nodes, plan.shard_size, joined.topology, self.calibration, plan.target, self.curves
         )
-        sends = self._sends(plan, placement, pricer.topology)
+        sends = self._sends(plan, nodes, joined.topology)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
             if not ring.connected:
                 raise PlanError(f"stages[{index}]: its replicas stand on pools without a common fabric")

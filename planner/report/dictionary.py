@@ -15,6 +15,8 @@ PLAN: dict[str, str] = {
     "gap": "(step_seconds - bound_seconds) / step_seconds, or likewise for another objective; null without a "
     "search.",
     "search_seconds": "How long the search took; null without a search.",
+    "outside": "Plans that the target could run and the search does not look at: status, bound and gap say nothing of "
+    "them.",
     "step_seconds": "Seconds of one optimizer step.",
     "spread": "Relative standard error of step_seconds.",
     "tokens_per_second": "Tokens of all devices together.",

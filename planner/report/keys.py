@@ -67,12 +67,19 @@ def no_plan_keys(proof: Proof) -> Document:
 
 def _proof_keys(proof: Proof | None) -> Document:
     if proof is None:
-        return {"status": "predicted", "bound_seconds": None, "gap": None, "search_seconds": None}
+        return {
+            "status": "predicted",
+            "bound_seconds": None,
+            "gap": None,
+            "search_seconds": None,
+            "outside": [],
+        }
     return {
         "status": proof.status,
         "bound_seconds": proof.bound_seconds,
         "gap": proof.gap,
         "search_seconds": proof.seconds,
+        "outside": list(proof.outside),
     }
 
 

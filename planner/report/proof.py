@@ -25,6 +25,8 @@ class Proof:
     objective: Objective = "time"
     subclusters: int | None = None
     """Sub-clusters that the proof is over; None for the whole space at once."""
+    outside: tuple[str, ...] = ()
+    """Plans that the space leaves out."""
 
 
 def proof_of(result: SearchResult) -> Proof:
@@ -39,12 +41,13 @@ def proof_of(result: SearchResult) -> Proof:
         interrupted=result.interrupted,
         objective=result.goal.objective,
         subclusters=result.subclusters,
+        outside=result.outside,
     )
 
 
 def proof_text(proof: Proof) -> str:
-    """One sentence: how much faster the best possible plan could be, and what was looked at."""
-    return f"{_claim(proof)}{_effort(proof)}"
+    """How much faster the best possible plan could be, and what was looked at and what not."""
+    return f"{_claim(proof)}{_effort(proof)}{_outside(proof)}"
 
 
 def _claim(proof: Proof) -> str:
@@ -71,3 +74,7 @@ def _effort(proof: Proof) -> str:
     parts += [f"{proof.solved} solved"] if proof.solved is not None else []
     parts += [duration(proof.seconds)] if proof.seconds is not None else []
     return f" ({', '.join(parts)})" if parts else ""
+
+
+def _outside(proof: Proof) -> str:
+    return f"; not in this space: {', '.join(proof.outside)}" if proof.outside else ""

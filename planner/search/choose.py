@@ -15,6 +15,7 @@ from planner.search.deadline import Deadline
 from planner.search.diagnose import diagnose
 from planner.search.explorer import Explorer
 from planner.search.objectives import BestSearch
+from planner.search.outside import outside
 from planner.search.ranking import ranked
 from planner.search.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
 from planner.search.solve import search
@@ -131,6 +132,9 @@ def _result(found: BestSearch, seconds: float) -> SearchResult:
         interrupted=found.interrupted,
         subclusters=len(found.rungs) if len(found.rungs) > 1 else None,
         objective_bound=found.bound,
+        outside=outside(
+            found.estimator.cluster, found.estimator.model, found.limits, subclusters=len(found.rungs) > 1
+        ),
     )
 
 

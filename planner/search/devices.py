@@ -87,7 +87,7 @@ class _QuickSearch:
         """Data parallelism on the wanted devices, then what else promises most."""
         ranked: list[_Ranked] = []
         for row in targets_of(self.limits):
-            for network, view in views(self.estimator, row).items():
+            for network, view in views(self.estimator, row, apart=True).items():
                 kinds = {kind.key for kind in view.kinds}
                 if not view.whole or not kinds >= self.wanted.least.keys():
                     continue
@@ -174,7 +174,8 @@ def _slots(stages: StageOptions, wanted: Wanted) -> list[int]:
         return Counter({(item.pool, item.gpu): item.devices for item in stages.compositions[index]})
 
     def take(index: int, most: int) -> None:
-        number = min([most, *(room[kind] // devices for kind, devices in uses(index).items())])
+        free = (room[kind] // devices for kind, devices in uses(index).items())
+        number = min(most, stages.most_stages(index) - counts[index], *free)
         counts[index] += number
         for kind, devices in uses(index).items():
             room[kind] -= number * devices

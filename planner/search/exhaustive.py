@@ -13,9 +13,11 @@ from itertools import combinations, combinations_with_replacement, pairwise, pro
 
 from planner.calibration import ASSUMED, Calibration
 from planner.cost.estimate import Estimator
+from planner.equal_pools import joined, on_own_pools
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.plan_check import faults
+from planner.search.ranking import ranked
 from planner.search.space import (
     Composition,
     Family,
@@ -23,6 +25,7 @@ from planner.search.space import (
     divisors,
     holds_groups,
     interleavings,
+    most_mixed,
     offers,
     shard_sizes,
     splits_sequence,
@@ -32,6 +35,7 @@ from planner.search.space import (
     zeros_at,
 )
 from planner.search.values import Limits, Scored
+from planner.search.views import networks
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from planner.targets import Recompute, Target
@@ -43,7 +47,7 @@ def exhaustive(
 ) -> Scored | None:
     """The fastest of all plans that fit and that their target runs; None when there is none."""
     limits = limits or Limits()
-    estimator = Estimator(cluster, model, calibration)
+    estimator = Estimator(ranked(cluster), model, calibration)
     best: Scored | None = None
     for plan in plans(estimator, limits):
         try:
@@ -57,21 +61,31 @@ def exhaustive(
 
 
 def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
-    """All plans of all targets that the limits allow."""
+    """All plans of all targets that the limits allow, found where equal pools are one."""
     for row in targets_of(limits):
-        if not offers(row, estimator.model):
+        for network in networks(row, estimator.topology).values():
+            seen = Estimator(joined(network), estimator.model, estimator.calibration)
+            for plan in _of_target(row, seen, limits):
+                try:
+                    yield on_own_pools(plan, seen.cluster, estimator.cluster)
+                except PlanError:
+                    continue
+
+
+def _of_target(row: Target, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+    if not offers(row, estimator.model):
+        return
+    offered = [item for item in row.recomputes if limits.recompute is None or item in limits.recompute]
+    for zero in (0, 1, 2, 3):
+        if limits.zero is not None and zero not in limits.zero:
             continue
-        offered = [item for item in row.recomputes if limits.recompute is None or item in limits.recompute]
-        for zero in (0, 1, 2, 3):
-            if limits.zero is not None and zero not in limits.zero:
-                continue
-            for own in [offered] if row.recompute_per_stage else [[item] for item in offered]:
-                yield from _pipelines(estimator, limits, row, zero, own)
-            if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
-                for recompute in offered:
-                    for plan in _data_parallel(estimator, limits, row, zero, recompute):
-                        yield plan
-                        yield from _in_groups(plan, row, estimator)
+        for own in [offered] if row.recompute_per_stage else [[item] for item in offered]:
+            yield from _pipelines(estimator, limits, row, zero, own)
+        if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
+            for recompute in offered:
+                for plan in _data_parallel(estimator, limits, row, zero, recompute):
+                    yield plan
+                    yield from _in_groups(plan, row, estimator)
 
 
 def _pipelines(
@@ -85,7 +99,8 @@ def _pipelines(
             if zero not in zeros_at(row, depth) or (limits.pp is not None and depth not in limits.pp):
                 continue
             for chosen in product(found, repeat=depth):
-                if _devices_suffice(chosen, kinds):
+                mixed = sum(len(groups) > 1 for groups in chosen)
+                if mixed <= most_mixed(kinds) and _devices_suffice(chosen, kinds):
                     for own in product(recomputes, repeat=depth):
                         yield from _splits(family, chosen, own, row, model)
 

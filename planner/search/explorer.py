@@ -16,7 +16,7 @@ from planner.search.first_plans import FirstPlans
 from planner.search.floor import floor_seconds
 from planner.search.groups import Families, Group, group_bound, grouped, members, of_one_degree, searched
 from planner.search.local import best_near
-from planner.search.pipeline import OpenChoice
+from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space import (
     Choice,
     Family,
@@ -360,7 +360,7 @@ class Explorer:
         if key not in self._tried:
             self._tried[key], plan = sets.shares.best(counts, self.incumbent)
             if plan is not None:
-                self.offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
+                self.offer(priced_on(self.estimator, plan, sets.shares.estimator))
         return self._tried[key]
 
     @property

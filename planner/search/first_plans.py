@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.greedy import ALL_ORDERS, greedy
+from planner.search.pipeline import priced_on
 from planner.search.space import Choice, Family, depths
-from planner.search.values import Scored
 from planner.targets import RECOMPUTES
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class FirstPlans:
             shares = Shares(choice, view.estimator, explorer.limits)
             plan = shares.plan(shares.sets.fullest(shares.batch))
             if plan is not None:
-                explorer.offer(Scored(plan=plan, estimate=explorer.estimator.estimate(plan)))
+                explorer.offer(priced_on(explorer.estimator, plan, view.estimator))
 
     def _shallowest(self, view: View, family: Family) -> int:
         """The least depth, of the powers of two and the largest one, at which the layers have room; 0 for none."""

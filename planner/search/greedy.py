@@ -73,11 +73,7 @@ def _orders(stages: StageOptions) -> Iterator[list[int]]:
         for order, counts in zip(orders, enough, strict=True):
             for one_way in (order, order[::-1]):
                 slots = tuple(index for index in one_way for _ in range(counts[index]))
-                if (
-                    slots not in seen
-                    and stages.talks(slots)
-                    and stages.obeys(slots, stages.estimator.cluster)
-                ):
+                if slots not in seen and stages.talks(slots) and stages.obeys(slots):
                     seen.add(slots)
                     yield list(slots)
 
@@ -89,7 +85,8 @@ def _filled(stages: StageOptions, preferred: list[int]) -> dict[int, int]:
     left = stages.choice.depth
     for composition in preferred:
         groups = stages.compositions[composition]
-        count = min([left, *(room[g.pool, g.gpu] // g.devices for g in groups)])
+        free = (room[g.pool, g.gpu] // g.devices for g in groups)
+        count = min(left, stages.most_stages(composition), *free)
         if count:
             counts[composition] = count
             left -= count

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import product
 
 from planner.cost.estimate import Estimator
+from planner.equal_pools import on_joined_pools
 from planner.plan import Plan
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.greedy import layered
@@ -35,12 +36,12 @@ def best_near(
 
     ``scorer`` knows the whole cluster.
     """
-    pools = {group.pool for stage in scored.plan.stages for group in stage.replicas}
-    found = [
-        _LocalSearch(scored, view, scorer, limits, deadline).run()
-        for view in views
-        if pools <= {kind.pool for kind in view.kinds}
-    ]
+    found = []
+    for view in views:
+        plan = on_joined_pools(scored.plan, view.estimator.cluster, scorer.cluster)
+        pools = {group.pool for stage in plan.stages for group in stage.replicas}
+        if pools <= {kind.pool for kind in view.kinds}:
+            found.append(_LocalSearch(scored, view, scorer, limits, deadline).run())
     return min(found, key=lambda item: item.estimate.step_seconds, default=scored)
 
 
@@ -67,7 +68,7 @@ class _LocalSearch:
     def _step(self) -> None:
         """The first faster neighbour of the best plan."""
         most = min(TRIES, self.tries + TRIES_A_STEP)
-        family, stands = _read(self.best.plan)
+        family, stands = self._read()
         for near in self._families(family):
             for found in self._neighbours(near, stands):
                 if self.tries >= most or self.deadline.struck:
@@ -77,6 +78,10 @@ class _LocalSearch:
                 if scored and scored.estimate.step_seconds < self.best.estimate.step_seconds * (1 - 1e-9):
                     self.best = scored
                     return
+
+    def _read(self) -> tuple[Family, tuple[Stand, ...]]:
+        """The best plan as the view sees it."""
+        return _read(on_joined_pools(self.best.plan, self.estimator.cluster, self.scorer.cluster))
 
     def _families(self, family: Family) -> Iterator[Family]:
         total = family.batch * family.micro_batches
@@ -89,7 +94,7 @@ class _LocalSearch:
         rates = self._rates(family)
         if not all(stand in rates for stand in stands):
             return []
-        found = {stands} if family.batch != _read(self.best.plan)[0].batch else set()
+        found = {stands} if family.batch != self._read()[0].batch else set()
         for first in range(len(stands)):
             for wide, count in product((1, 2), (1, 2)):
                 if first + wide <= len(stands):
@@ -119,7 +124,7 @@ class _LocalSearch:
         stages = self._options(family, depth)
         place = {_stand(groups): index for index, groups in enumerate(stages.compositions)}
         slots = [place.get(stand, -1) for stand in stands]
-        if min(slots) < 0 or not stages.obeys(slots, self.scorer.cluster):
+        if min(slots) < 0 or not stages.obeys(slots):
             return None
         return layered(stages, slots, self.scorer)
 

@@ -25,12 +25,12 @@ from planner.search.space import (
     Composition,
     Islands,
     compositions,
+    most_mixed,
     recomputes_of,
     splits_sequence,
     usable_kinds,
 )
 from planner.search.values import Limits
-from planner.spec.cluster import ClusterSpec
 from planner.stage_rules import ends_fault, joins_ends, nodes_once
 from planner.targets import Recompute
 from planner.topology import Kind, Topology
@@ -78,6 +78,8 @@ class StageOptions:
         self.topology: Topology = estimator.topology
         kinds = usable_kinds(self.topology, estimator.model)
         found = compositions(choice.family, kinds, estimator.model, limits)
+        self.most_mixed = most_mixed(kinds)
+        """Stages of several kinds that a plan may have."""
         rings = [ring_alone(item, estimator, choice.family.target) for item in found]
         kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
@@ -247,16 +249,21 @@ class StageOptions:
         groups = self.compositions
         return not ends_fault(self.choice.family.zero, groups[first], groups[last])
 
-    def obeys(self, slots: Sequence[int], cluster: ClusterSpec) -> bool:
-        """True when the target starts stages of these compositions on the cluster, [stage]."""
+    def obeys(self, slots: Sequence[int]) -> bool:
+        """True when the target starts stages of these compositions, [stage]."""
         joined = not self.joins_ends or self.joined(slots[0], slots[-1])
-        return joined and self.nodes_once(slots, cluster)
+        mixed = sum(self.is_mixed(slot) for slot in slots)
+        return joined and mixed <= self.most_mixed and self.nodes_once(slots)
 
-    def nodes_once(self, slots: Sequence[int], cluster: ClusterSpec) -> bool:
+    def is_mixed(self, composition: int) -> bool:
+        """True for stages of several kinds."""
+        return len(self.compositions[composition]) > 1
+
+    def nodes_once(self, slots: Sequence[int]) -> bool:
         """True when the stages can be placed so that the target starts all their nodes."""
         chosen = [self.compositions[index] for index in slots]
         try:
-            return nodes_once(self.pricer.target, chosen, cluster)
+            return nodes_once(self.pricer.target, chosen, self.estimator.cluster)
         except PlanError:
             return False
 
@@ -265,6 +272,16 @@ class StageOptions:
         """Pools of one node, where the target starts a node once."""
         pools = self.estimator.cluster.pools if self.pricer.target.hosts_once else ()
         return frozenset(pool.name for pool in pools if len(pool.hosts) == 1)
+
+    def most_stages(self, composition: int) -> int:
+        """How many stages of a composition the cluster holds, at most."""
+        found = []
+        for group in self.compositions[composition]:
+            kind = self.topology.kind(group.pool, group.gpu)
+            whole, rest = divmod(group.count, kind.per_node // group.tp)
+            on_node = kind.per_node // (rest * group.tp) if rest else 0
+            found.append(kind.nodes * on_node // (whole * on_node + 1) if rest else kind.nodes // whole)
+        return min(found)
 
     def footprint(self, composition: int) -> tuple[tuple[str, str, int, int, int], ...]:
         """All that decides where a stage stands: whole nodes, devices of a part of one, and devices, by kind."""

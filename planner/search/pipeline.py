@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 
 from planner.cost.estimate import Estimator, together
 from planner.cost.schedule import critical_path, simulate
+from planner.equal_pools import on_own_pools
 from planner.errors import PlanError
 from planner.plan import Plan
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
@@ -43,14 +44,19 @@ class _Node:
 
 def score(estimator: Estimator, stages: StageOptions, chosen: list[Option]) -> Scored | None:
     """The estimate of a choice of options; None when it cannot be placed or started, or does not fit."""
-    if not stages.obeys([option.composition for option in chosen], estimator.cluster):
+    if not stages.obeys([option.composition for option in chosen]):
         return None
-    plan = stages.plan(chosen)
+    return priced_on(estimator, stages.plan(chosen), stages.estimator)
+
+
+def priced_on(estimator: Estimator, plan: Plan, seen: Estimator) -> Scored | None:
+    """A plan of the cluster that ``seen`` has, on that of ``estimator``; None when it cannot be run or does not fit."""
     try:
-        estimate = estimator.estimate(plan)
+        own = on_own_pools(plan, seen.cluster, estimator.cluster)
+        estimate = estimator.estimate(own)
     except PlanError:
         return None
-    return Scored(plan=plan, estimate=estimate) if estimate.fits else None
+    return Scored(plan=own, estimate=estimate) if estimate.fits else None
 
 
 class OpenChoice:
@@ -221,14 +227,14 @@ class OpenChoice:
             return True
         self._seen.add(key)
         slots = [option.composition for option in chosen]
-        if not self.stages.nodes_once(slots, self.scorer.cluster):
+        if not self.stages.nodes_once(slots):
             model.cut_places(slots)
             return False
-        scored = score(self.scorer, self.stages, chosen)
-        self._offer(scored)
-        if scored is not None:
-            self._cut_path(model, scored.plan)
-        model.cut_solution(chosen, scored.estimate.step_seconds if scored else float("inf"), self.bound)
+        found = score(self.scorer, self.stages, chosen)
+        self._offer(found)
+        if found is not None:
+            self._cut_path(model, self.stages.plan(chosen))
+        model.cut_solution(chosen, found.estimate.step_seconds if found else float("inf"), self.bound)
         return False
 
     def _cut_path(self, model: PipelineModel, plan: Plan) -> None:

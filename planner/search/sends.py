@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
-from planner.cost.communication import send
+from planner.cost.communication import least_send, send
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
-from planner.placement import Slot, place_stages
+from planner.placement import place_stages
 from planner.search.space import Composition
 from planner.topology import Topology
 
@@ -99,22 +99,31 @@ def _neighbours(compositions: Sequence[Composition], own: int, topology: Topolog
 
 @lru_cache(maxsize=1 << 16)
 def send_alone(first: Composition, last: Composition, replica_bytes: float, estimator: Estimator) -> Sends:
-    """Seconds between two stages on one node and on different nodes, each infinite where it cannot be."""
+    """Seconds between two stages, at least; on one node and on different ones where each stands on a part of one.
+
+    Infinite where it cannot be. Where one of them stands on several nodes there is no telling which of its parts share
+    a node with the other: what is least wherever they stand is far.
+    """
     never = float("inf")
     try:
         placed = place_stages([first, last], estimator.cluster)
     except PlanError:
         return Sends(near_seconds=never, far_seconds=never)
+    topology = estimator.topology
+    (one, *more), (other, *others) = placed
+    if more or others or one.nodes > 1 or other.nodes > 1 or one.pool != other.pool:
+        least = least_send(*placed, replica_bytes, topology, estimator.calibration, estimator.curves)
+        return Sends(near_seconds=never, far_seconds=least)
 
-    def seconds(following: tuple[Slot, ...]) -> float:
-        found = send(
-            placed[0], following, replica_bytes, estimator.topology, estimator.calibration, estimator.curves
-        )
+    def seconds(node: int) -> float:
+        last_slot = replace(other, first_node=node)
+        found = send([one], [last_slot], replica_bytes, topology, estimator.calibration, estimator.curves)
         return found.seconds if found.link else never
 
-    nodes = {(slot.pool, slot.first_node, slot.nodes) for slots in placed for slot in slots}
-    if len(nodes) > 1 or any(count > 1 for _, _, count in nodes):
-        return Sends(near_seconds=never, far_seconds=seconds(placed[1]))
-    several = estimator.topology.kind(first[0].pool, first[0].gpu).nodes > 1
-    apart = tuple(replace(slot, first_node=slot.first_node + 1) for slot in placed[1])
-    return Sends(near_seconds=seconds(placed[1]), far_seconds=seconds(apart) if several else never)
+    kind = topology.kind(one.pool, one.gpu)
+    devices = one.replicas * one.tp + other.replicas * other.tp
+    near = one.gpu != other.gpu or devices <= kind.per_node
+    return Sends(
+        near_seconds=seconds(one.first_node) if near else never,
+        far_seconds=seconds(one.first_node + 1) if kind.nodes > 1 else never,
+    )

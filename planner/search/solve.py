@@ -12,6 +12,7 @@ from planner.search.answer import Answer
 from planner.search.deadline import Deadline
 from planner.search.diagnose import diagnose
 from planner.search.explorer import Explorer
+from planner.search.outside import outside
 from planner.search.ranking import ranked
 from planner.search.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
@@ -62,6 +63,7 @@ def search(
         solved=explorer.solved,
         seconds=monotonic() - start,
         interrupted=explorer.interrupted,
+        outside=outside(cluster, model, limits),
     )
     if not explain or explorer.interrupted or result.status == "unknown":
         return result

@@ -24,6 +24,10 @@ MAX_DEPTH = 64
 """Deepest pipeline that is offered; published runs end there."""
 
 
+MICRO_BATCHES_A_DEVICE = 64
+"""Sequences of one micro-batch for each device, at most, where stages choose their own degrees."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Outer choices that differ only in depth and interleaving."""
@@ -159,7 +163,7 @@ def _per_stage_families(
 ) -> Iterator[Family]:
     devices = sum(kind.devices for kind in kinds)
     for batch in divisors(model.training.global_batch):
-        if batch <= 64 * devices:
+        if batch <= MICRO_BATCHES_A_DEVICE * devices:
             yield from _zeros(row, limits, model, recompute, None, None, batch)
 
 
@@ -268,13 +272,8 @@ def _mixes(kinds: tuple[Kind, ...], tp: int, dp: int, family: Family) -> Iterato
 
     A mixed stage is as slow as its slowest kind, so two of them lose to two pure ones wherever those exist.
     Two kinds are mixed when one gives its remainder modulo ``dp``; more only when fewer have not enough.
-    Where a kind has several nodes, a group takes whole nodes or an even part of one.
     """
     room = {kind.key: kind.replicas(tp) for kind in kinds if kind.per_node >= tp}
-    whole = {kind.key: kind.per_node // tp if kind.nodes > 1 else 1 for kind in kinds if kind.per_node >= tp}
-
-    def even(key: tuple[str, str], count: int) -> bool:
-        return count % whole[key] == 0 or whole[key] % count == 0
 
     def group(key: tuple[str, str], count: int) -> ReplicaGroup:
         steps = family.micro_batches
@@ -282,21 +281,22 @@ def _mixes(kinds: tuple[Kind, ...], tp: int, dp: int, family: Family) -> Iterato
         return ReplicaGroup(pool=key[0], gpu=key[1], tp=tp, count=count, share=share, steps=steps)
 
     for key, capacity in room.items():
-        if capacity >= dp and even(key, dp):
+        if capacity >= dp:
             yield (group(key, dp),)
-    pure = {key for key, capacity in room.items() if capacity >= dp and even(key, dp)}
     for first, second in combinations(room, 2):
-        if dp <= max(room[first], room[second]) and not pure & {first, second}:
-            continue
         for count in sorted({room[first] % dp, dp - room[second] % dp} - {0, dp}):
-            fits = count <= room[first] and dp - count <= room[second]
-            if fits and even(first, count) and even(second, dp - count):
+            if count <= room[first] and dp - count <= room[second]:
                 yield group(first, count), group(second, dp - count)
     for width in range(3, len(room) + 1):
         for keys in combinations(room, width):
             if sum(sorted(room[key] for key in keys)[1:]) < dp <= sum(room[key] for key in keys):
                 counts = _fill([room[key] for key in keys], dp)
                 yield tuple(group(key, count) for key, count in zip(keys, counts, strict=True))
+
+
+def most_mixed(kinds: Sequence[Kind]) -> int:
+    """Stages of several kinds in one pipeline, at most: each kind leaves one remainder over."""
+    return len(kinds) - 1
 
 
 def _fill(room: list[int], dp: int) -> list[int]:

@@ -168,6 +168,8 @@ class SearchResult:
     """What using the idle devices would take; empty when all work, and under a goal."""
     limit_costs: tuple[LimitCost, ...] = ()
     """Limits that cost more than 5 %."""
+    outside: tuple[str, ...] = ()
+    """Plans that the space leaves out: the bound says nothing of them."""
     nearest: tuple[Nearest, ...] = ()
     """What comes nearest where plans fit but none meets the goal."""
     reasons_error: Exception | None = None

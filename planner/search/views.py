@@ -1,7 +1,8 @@
 """Parts of a cluster that are searched on their own: what one network reaches, and what slow links join.
 
 A plan of a part with ``islands`` uses at least two of them, so its pipeline or one of its stages crosses a slow
-link at least once: plans inside one island belong to that island's own view.
+link at least once: plans inside one island belong to that island's own view. In a view equal pools are one
+(planner.equal_pools); ``Scored`` plans are on the pools of the whole cluster.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from planner.cost.estimate import Estimator
+from planner.equal_pools import joined
 from planner.search.bounds import Bounds
 from planner.search.space import Islands, usable_kinds
 from planner.spec.cluster import ClusterSpec
@@ -30,17 +32,24 @@ class View:
         self.kinds = usable_kinds(estimator.topology, estimator.model)
 
 
-@lru_cache(maxsize=64)
-def views(estimator: Estimator, row: Target) -> dict[str, View]:
+def views(estimator: Estimator, row: Target, *, apart: bool = False) -> dict[str, View]:
     """Views of a runtime by name; bounds are shared by all searches with one estimator.
 
-    A plan of the runtime lies in exactly one view, or in one for each network that its pools share.
+    A plan of the runtime lies in exactly one view, or in one for each network that its pools share. With ``apart``
+    equal pools stay apart, for plans on some of them only.
     """
+    seen = networks(row, estimator.topology).values() if apart else ()
+    return _views(estimator, row, any(joined(cluster) is not cluster for cluster in seen))
+
+
+@lru_cache(maxsize=64)
+def _views(estimator: Estimator, row: Target, apart: bool) -> dict[str, View]:
     found: dict[str, View] = {}
     for network, cluster in networks(row, estimator.topology).items():
-        for number, (pools, islands) in enumerate(parts(row, cluster, estimator.model)):
+        seen = cluster if apart else joined(cluster)
+        for number, (pools, islands) in enumerate(parts(row, seen, estimator.model)):
             name = f"{network}:{'+'.join(pools)}" if number else network
-            found[name] = View(_restricted(estimator, cluster, pools), islands, whole=number == 0)
+            found[name] = View(_restricted(estimator, seen, pools), islands, whole=number == 0)
     return found
 
 

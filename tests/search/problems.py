@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from planner.calibration import Calibration, Family, LayerPoint, Link, LinkPoint, Stack
-from planner.spec.cluster import ClusterSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.calibration import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
+from planner.spec.cluster import ClusterSpec, FabricLinkSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.spec.model import ModelSpec
-from tests.clusters import cluster, small_problem
+from tests.clusters import cluster, gpt, small_problem
 
 Problem = tuple[ClusterSpec, ModelSpec, Calibration]
 
@@ -74,6 +74,65 @@ def with_fast_nodes(seed: int) -> Problem:
         for number, name in enumerate(names)
     )
     return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), model, calibration
+
+
+def with_odd_nodes(seed: int) -> Problem:
+    """Nodes of 2 to 7 devices, perhaps of two kinds, up to 12 devices of a kind, fabrics that only a link may join.
+
+    Wires inside nodes are now and then slower than the cards, and some pools are alike.
+    """
+    draw = random.Random(seed)
+    gpus = {
+        name: GpuSpec(
+            name=name,
+            memory_gib=draw.choice([2, 4, 8, 24]),
+            memory_bandwidth_gBps=draw.choice([320, 900, 2000]),
+            tflops={"fp16": draw.choice([5, 30, 100])},
+        )
+        for name in "AB"
+    }
+    pools: list[PoolSpec] = []
+    for number in range(draw.choice([1, 1, 2, 2, 3])):
+        if pools and draw.random() < 0.3:
+            again = {
+                "name": f"p{number}",
+                "hosts": tuple(f"{number}-{node}" for node in range(draw.choice([1, 2]))),
+            }
+            pools.append(pools[-1].model_copy(update=again))
+        else:
+            pools.append(_odd_pool(number, draw))
+    fabrics = {nic.fabric for item in pools for nic in item.nics}
+    links = (FabricLinkSpec(between=("eth", "roce"), bandwidth_gbps=draw.choice([1, 25]), latency_us=20),)
+    used = {name: gpus[name] for item in pools for name in item.devices}
+    spec = cluster(*pools, gpus=used, links=links if len(fabrics) > 1 and draw.random() < 0.7 else ())
+    kinds = sum(len(set(item.devices)) for item in pools)
+    model = gpt(
+        layers=draw.randint(2, 4 if kinds < 3 else 3 if kinds == 3 else 2),
+        hidden=draw.choice([512, 1024, 2048]),
+        heads=draw.choice([4, 6, 10]),
+        global_batch=draw.choice([3, 4, 5, 6, 7, 8, 9, 10, 12]),
+        vocab=draw.choice([1000, 32000]),
+        sequence_length=draw.choice([256, 1024]),
+    ).model_copy(update={"tied_embeddings": draw.random() < 0.5, "ffn": 1920})
+    return spec.model_copy(update={"reserve_gib": 0.5}), model, ASSUMED
+
+
+def _odd_pool(number: int, draw: random.Random) -> PoolSpec:
+    kind = draw.choice("AB")
+    size = draw.choice([2, 3, 3, 5, 5, 6, 7])
+    devices = (kind,) * size
+    if draw.random() < 0.2:
+        devices = (*devices[1:], "B" if kind == "A" else "A")
+    return PoolSpec(
+        name=f"p{number}",
+        devices=devices,
+        hosts=tuple(f"{number}-{node}" for node in range(draw.choice([1, 2, 2, 3, 4][: max(1, 12 // size)]))),
+        intra_node=IntraNodeSpec(bandwidth_gBps=draw.choice([2, 64, 300]), shared=draw.random() < 0.3),
+        nics=tuple(
+            NicSpec(fabric=fabric, bandwidth_gbps=draw.choice([10, 100, 400]))
+            for fabric in draw.choice([("eth",), ("eth",), ("roce",), ("eth", "roce")])
+        ),
+    )
 
 
 def with_measurements(seed: int) -> Problem:

@@ -24,7 +24,7 @@ def test_a_slow_link_makes_islands() -> None:
     """The whole, which must cross, and each side on its own."""
     spec = cluster(
         pool("a", nodes=2, fabric="ib"),
-        pool("b", nodes=2, fabric="ib"),
+        pool("b", nodes=2, per_node=4, fabric="ib"),
         pool("c", "V100", nodes=2, fabric="eth", gbps=10, nics=1),
     )
     spec = spec.model_copy(update={"pools": tuple(_also_slow(item) for item in spec.pools)})

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import pulp
@@ -23,7 +23,15 @@ from planner.cost.schedule import Path
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.branching import Branching
 from planner.search.milp.places import Places, State
-from planner.search.milp.rows import Entries, device_rows, node_rows, placed_alike, tied_rows, total
+from planner.search.milp.rows import (
+    Entries,
+    device_rows,
+    mixed_rows,
+    node_rows,
+    placed_alike,
+    tied_rows,
+    total,
+)
 from planner.search.milp.solver import TOLERANCE, Relaxation, Solved, relaxation, solve
 from planner.search.options import Option, StageOptions
 
@@ -74,7 +82,7 @@ class PipelineModel:
         self._one_option_per_stage()
         self._every_layer_once()
         taken = self._all()
-        self._add(device_rows(self.stages, taken))
+        self._add(chain(device_rows(self.stages, taken), mixed_rows(self.stages, taken)))
         self._places()
         self._crosses_a_slow_link()
         self._add(node_rows(self.stages, taken, self._fresh))
@@ -104,6 +112,7 @@ class PipelineModel:
         self.entries = Entries(self.places)
         self.send: list[Linear] = [pulp.LpAffineExpression() for _ in range(self.depth)]
         self._fresh: dict[tuple[str, str], list[pulp.LpVariable]] = {}
+        self._left: dict[tuple[str, str], list[pulp.LpVariable]] = {}
         self._crossing: list[pulp.LpVariable] = []
         arriving = self._first_states()
         for stage in range(self.depth - 1):
@@ -114,7 +123,7 @@ class PipelineModel:
     def _first_states(self) -> dict[State, list[pulp.LpVariable]]:
         found: dict[State, list[pulp.LpVariable]] = {}
         for place, variables in self._by_place(0).items():
-            state = self.places.entered(place)
+            state = self.places.begins(place)
             found.setdefault(state, []).extend(variables)
             self._count_fresh(state, variables)
             self.entries.add(None, place, variables)
@@ -132,18 +141,22 @@ class PipelineModel:
         for number, (state, variables) in enumerate(arriving.items()):
             leaving = []
             for place in following:
-                after, seconds = self.places.step(state, place)
-                if seconds == float("inf"):
-                    continue
-                edge = self.problem.add_variable(f"e_{stage}_{number}_{place}", lowBound=0.0, upBound=1.0)
-                cost.append((seconds / self.scale, edge))
-                leaving.append(edge)
-                incoming.setdefault(place, []).append(edge)
-                found.setdefault(after, []).append(edge)
-                self._count_fresh(after, [edge])
-                self.entries.add(state[0], place, [edge])
-                if len(self.places.islands(state[0], place)) > 1:
-                    self._crossing.append(edge)
+                left = self.places.leaves(state[0], place)
+                for after, seconds in self.places.steps(stage, state, place):
+                    if seconds == float("inf"):
+                        continue
+                    name = f"e_{stage}_{number}_{place}_{after[1]}"
+                    edge = self.problem.add_variable(name, lowBound=0.0, upBound=1.0)
+                    cost.append((seconds / self.scale, edge))
+                    leaving.append(edge)
+                    incoming.setdefault(place, []).append(edge)
+                    found.setdefault(after, []).append(edge)
+                    self._count_fresh(after, [edge])
+                    self.entries.add(state[0], place, [edge])
+                    if left is not None:
+                        self._left.setdefault(left, []).append(edge)
+                    if len(self.places.islands(state[0], place)) > 1:
+                        self._crossing.append(edge)
             self.problem += pulp.lpSum(leaving) == pulp.lpSum(variables)
         for place, variables in following.items():
             self.problem += pulp.lpSum(incoming.get(place, [])) == pulp.lpSum(variables)
@@ -169,20 +182,24 @@ class PipelineModel:
     def _round_trip(self) -> None:
         """Interleaving sends from the last stage to the first."""
         first, last = self._by_place(0), self._by_place(self.depth - 1)
-        edges: dict[tuple[int, int], pulp.LpVariable] = {}
-        for start in last:
-            for end in first:
-                if self.places.around(start, end) < float("inf"):
-                    edges[start, end] = self.problem.add_variable(
-                        f"r_{start}_{end}", lowBound=0.0, upBound=1.0
-                    )
+        edges: list[tuple[tuple[int, int], float, pulp.LpVariable]] = []
+        near: dict[tuple[str, str], list[pulp.LpVariable]] = {}
+        for start, end in product(last, first):
+            sends = self.places.around(start, end)
+            for name, seconds in (("near", sends.near_seconds), ("far", sends.far_seconds)):
+                if seconds < float("inf"):
+                    edge = self.problem.add_variable(f"r_{start}_{end}_{name}", lowBound=0.0, upBound=1.0)
+                    edges.append(((start, end), seconds, edge))
+                    if name == "near" and not self.places.stays(end):
+                        near.setdefault(self.places.kind(end), []).append(edge)
         for side, by_place in enumerate((last, first)):
             for place, variables in by_place.items():
-                found = [edge for ends, edge in edges.items() if ends[side] == place]
+                found = [edge for ends, _, edge in edges if ends[side] == place]
                 self.problem += pulp.lpSum(found) == pulp.lpSum(variables)
-        self.send[-1] = _sum(
-            (self.places.around(*ends) / self.scale, edge) for ends, edge in edges.items()
-        ) + self._always_sent(self.depth - 1, 0)
+        for kind, found in near.items():
+            self.problem += pulp.lpSum(found) <= pulp.lpSum(self._left.get(kind, []))
+        cost = _sum((seconds / self.scale, edge) for _, seconds, edge in edges)
+        self.send[-1] = cost + self._always_sent(self.depth - 1, 0)
 
     def _count_fresh(self, state: State, variables: list[pulp.LpVariable]) -> None:
         """Remember who takes an untouched node."""

@@ -2,7 +2,7 @@
 
 Stages smaller than a node fill one after the other (planner.placement); whether the next one still finds
 room decides whether the send between them stays on the node. A state is a place and the devices taken on
-the current node.
+the current node. Where a stage comes from elsewhere its node may have been untouched, or have had a gap.
 """
 
 from __future__ import annotations
@@ -41,34 +41,77 @@ class Places:
         }
         """What is more than that in every send to a composition."""
 
-    def entered(self, place: int) -> State:
-        """The state after a stage on an untouched node."""
-        return place, self._devices(place) if self._small(place) else 0
+    def begins(self, place: int) -> State:
+        """The state after the first stage of the pipeline."""
+        return self._after(place, 0)
 
-    def step(self, state: State, place: int) -> tuple[State, float]:
-        """The state after one more stage on ``place``, and what that adds to the send to it."""
+    def steps(self, stage: int, state: State, place: int) -> list[tuple[State, float]]:
+        """The states of the stage after ``stage`` on a place, and what each adds to the send to it."""
         before, taken = state
         sends = self.sends(before, place)
-        if not (self._small(before) and self._small(place)):
-            return self.entered(place), min(sends.near_seconds, sends.far_seconds)
-        if self._kind(before) != self._kind(place):
-            return self.entered(place), min(sends.near_seconds, sends.far_seconds)
+        either = min(sends.near_seconds, sends.far_seconds)
+        small = self._small(before) and self._small(place)
+        if not small or self.kind(before) != self.kind(place):
+            return [(self._after(place, used), either) for used in self._used(stage, place)]
         taken += self._devices(place)
         if taken <= self._room(place):
-            return (place, taken), sends.near_seconds
-        return self.entered(place), sends.far_seconds
+            return [((place, taken), sends.near_seconds)]
+        return [(self._after(place, used), sends.far_seconds) for used in self._used(stage, place)]
 
-    def around(self, last: int, first: int) -> float:
-        """What places add to the send from last to first: on one node only where it holds the whole pipeline."""
+    def _after(self, place: int, used: int) -> State:
+        return place, used + self._devices(place) if self._small(place) else 0
+
+    def _used(self, stage: int, place: int) -> list[int]:
+        """Devices that may be taken of a node which a stage comes to after ``stage``: none while some are untouched."""
+        if not self._small(place):
+            return [0]
+        left = self._room(place) - self._devices(place)
+        if self.returns:
+            if stage + 1 < self.stages.topology.kind(*self.kind(place)).nodes:
+                return [0]
+            same = self.stages.choice.family.dp is not None
+            return list(range(0, left + 1, self._devices(place) if same else 1))
+        return [0, *(used for used in self._leftovers(self.kind(place)) if used <= left)]
+
+    def _leftovers(self, kind: tuple[str, str]) -> list[int]:
+        """Devices that groups take of the nodes they fill, where they leave some."""
+        room = self.stages.topology.kind(*kind).per_node
+        groups = (
+            group for places in self.members for index in places for group in self.stages.compositions[index]
+        )
+        found = {
+            room // group.tp * group.tp
+            for group in groups
+            if (group.pool, group.gpu) == kind and group.count >= room // group.tp
+        }
+        return sorted(found - {room})
+
+    @property
+    def returns(self) -> bool:
+        """True when a pipeline may come back to a node that it has left: stages then fill gaps of any node."""
+        return not self.stages.pricer.target.hosts_once
+
+    def begins_fresh(self, kind: tuple[str, str]) -> bool:
+        """True when every run of stages smaller than a node of this kind begins on an untouched node."""
+        return not self.returns and not self._leftovers(kind)
+
+    def around(self, last: int, first: int) -> Sends:
+        """What places add to the send from last to first, when both stand on one node and when they do not."""
         sends = self.sends(last, first)
-        depth = self.stages.choice.depth
-        if self._small(last) and self._small(first) and depth * self._devices(first) > self._room(first):
-            return (
-                sends.far_seconds
-                if self._kind(last) == self._kind(first)
-                else min(sends.near_seconds, sends.far_seconds)
-            )
-        return min(sends.near_seconds, sends.far_seconds)
+        if self._small(last) and self._small(first) and self.kind(last) == self.kind(first):
+            return sends
+        either = min(sends.near_seconds, sends.far_seconds)
+        return Sends(near_seconds=float("inf"), far_seconds=either)
+
+    def stays(self, place: int) -> bool:
+        """True when a node holds as many stages of a place as the pipeline has."""
+        return self.stages.choice.depth * self._devices(place) <= self._room(place)
+
+    def leaves(self, before: int, place: int) -> tuple[str, str] | None:
+        """The kind whose nodes the pipeline leaves in the middle of one, perhaps, between these places."""
+        if self._small(before) and not (self._small(place) and self.kind(before) == self.kind(place)):
+            return self.kind(before)
+        return None
 
     def islands(self, *places: int) -> frozenset[int]:
         """Islands that stages on these places stand on; compositions of one place stand on the same pools."""
@@ -77,9 +120,10 @@ class Places:
         )
 
     def fresh_node(self, state: State) -> tuple[str, str] | None:
-        """The kind of which a stage that enters this state takes an untouched node, if it does."""
+        """The kind of which a stage that enters this state takes an untouched node, where that is known."""
         place, taken = state
-        return self._kind(place) if self._small(place) and taken == self._devices(place) else None
+        small = self._small(place) and taken == self._devices(place)
+        return self.kind(place) if small and self.begins_fresh(self.kind(place)) else None
 
     def lone_pools(self, place: int) -> frozenset[str]:
         """Pools of one node that a place stands on; compositions of one place stand on the same pools."""
@@ -120,7 +164,8 @@ class Places:
     def _small(self, place: int) -> bool:
         return self._is_small(self.members[place][0])
 
-    def _kind(self, place: int) -> tuple[str, str]:
+    def kind(self, place: int) -> tuple[str, str]:
+        """The first kind of a place; the only one of stages smaller than a node."""
         group = self.stages.compositions[self.members[place][0]][0]
         return group.pool, group.gpu
 
@@ -128,7 +173,7 @@ class Places:
         return self.stages.compositions[self.members[place][0]][0].devices
 
     def _room(self, place: int) -> int:
-        return self.stages.topology.kind(*self._kind(place)).per_node
+        return self.stages.topology.kind(*self.kind(place)).per_node
 
 
 def _finite(seconds: float) -> float:

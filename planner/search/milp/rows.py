@@ -36,33 +36,46 @@ def device_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstrain
 def node_rows(
     stages: StageOptions, taken: Taken, fresh: Mapping[tuple[str, str], list[pulp.LpVariable]]
 ) -> Iterator[pulp.LpConstraint]:
-    """No node twice: stages that fill nodes, and runs of stages that share one, need untouched nodes.
+    """No node twice: what fills nodes, and each part of a node with its like.
 
-    ``fresh`` holds, for each kind, who begins such a run.
+    ``fresh`` holds, for kinds whose runs of stages smaller than a node all begin on untouched ones, who begins one.
     """
     for kind in stages.topology.kinds:
-        whole = [
-            (group.count // (kind.per_node // group.tp), variable)
-            for _, option, variable in taken
-            for group in stages.compositions[option.composition]
-            if (group.pool, group.gpu) == kind.key and group.count >= kind.per_node // group.tp
-        ]
+        parts = [(part, variable) for _, option, variable in taken for part in _parts(stages, option, kind)]
         begun = [(1, variable) for variable in fresh.get(kind.key, [])]
-        if whole or begun:
-            yield total(whole + begun) <= kind.nodes
-        large = [(count, x) for _, option, x in taken if (count := _large_parts(stages, option, kind))]
-        if large:
-            yield total(large) <= kind.nodes
+        if begun:
+            yield total([*((whole, x) for (whole, _, _), x in parts), *begun]) <= kind.nodes
+        for least in sorted({rest for (_, _, rest), _ in parts}):
+            shares = [(_share(part, least, kind), variable) for part, variable in parts]
+            yield total((share, x) for share, x in shares if share) <= kind.nodes
 
 
-def _large_parts(stages: StageOptions, option: Option, kind: Kind) -> int:
-    """Nodes that an option fills by more than a half: no other such part fits there."""
-    found = 0
+Part = tuple[int, int, int]
+"""Nodes that a group fills, the devices it takes on each, and those it takes beside, all on one node."""
+
+
+def _parts(stages: StageOptions, option: Option, kind: Kind) -> Iterator[Part]:
     for group in stages.compositions[option.composition]:
         if (group.pool, group.gpu) == kind.key:
-            whole, rest = divmod(group.count, kind.per_node // group.tp)
-            found += whole + (2 * rest * group.tp > kind.per_node)
-    return found
+            per_node = kind.per_node // group.tp
+            whole, rest = divmod(group.count, per_node)
+            yield whole, per_node * group.tp, rest * group.tp
+
+
+def _share(part: Part, least: int, kind: Kind) -> float:
+    """Nodes that a group takes at least from those that hold parts of ``least`` devices or more, each an even share."""
+    whole, filled, rest = part
+    if not least:
+        return float(whole)
+    room = kind.per_node // least
+    return whole * (1 - (kind.per_node - filled) // least / room) + (rest >= least) / room
+
+
+def mixed_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]:
+    """Few stages of several kinds."""
+    mixed = [x for _, option, x in taken if stages.is_mixed(option.composition)]
+    if mixed and stages.most_mixed < stages.choice.depth:
+        yield pulp.lpSum(mixed) <= stages.most_mixed
 
 
 def tied_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]:
