@@ -86,9 +86,9 @@ def _run(root: Path, folder: Path, package: str, data: Path, report: Path) -> No
         for path in (sorted((root / place).glob("test_*.py")) if place == "tests" else [root / place])
     ]
     left_out = [f"--ignore={root / path}" for path in TIMED]
-    words = f"-m coverage run --rcfile={settings} -m pytest -q -p no:cacheprovider -p tests.mutation.contexts"
-    words += f" -o junit_family=xunit1 --junitxml={report}.part"
-    command = [sys.executable, *words.split(), "-m", "not slow", *left_out, *paths]
+    options = "-q -p no:cacheprovider -p tests.mutation.contexts -o junit_family=xunit1 -m".split()
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", *options]
+    command += ["not slow", f"--junitxml={report}.part", *left_out, *paths]
     environment = {**os.environ, "PYTHONPATH": str(root), "COVERAGE_CORE": "ctrace"}
     subprocess.run(command, cwd=root, env=environment, check=False, stdout=subprocess.DEVNULL)
     os.replace(f"{report}.part", report)
