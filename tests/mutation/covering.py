@@ -86,7 +86,16 @@ def _run(root: Path, folder: Path, package: str, data: Path, report: Path) -> No
         for path in (sorted((root / place).glob("test_*.py")) if place == "tests" else [root / place])
     ]
     left_out = [f"--ignore={root / path}" for path in TIMED]
-    options = "-q -p no:cacheprovider -p tests.mutation.contexts -o junit_family=xunit1 -m".split()
+    options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.mutation.contexts",
+        "-o",
+        "junit_family=xunit1",
+        "-m",
+    ]
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", *options]
     command += ["not slow", f"--junitxml={report}.part", *left_out, *paths]
     environment = {**os.environ, "PYTHONPATH": str(root), "COVERAGE_CORE": "ctrace"}
