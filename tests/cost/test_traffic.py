@@ -10,7 +10,7 @@ from planner.calibration import Stack
 from planner.cost.communication import Ring
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
-from planner.cost.traffic import Traffic
+from planner.cost.traffic import EndTraffic, Traffic
 from planner.targets import TARGETS
 from tests.clusters import gpt
 
@@ -81,7 +81,8 @@ def test_bytes_at_the_end_of_the_step(target: str, zero: int, reduced: int, gath
     assert found.gather_seconds == pytest.approx(gathered * PASS)
     assert found.seconds == pytest.approx((reduced + gathered) * PASS)
     assert found.hidden_seconds == 0
-    assert traffic(target).at_end(shape(zero), ALONE, COUNT, 1.0, 1.0).seconds == 0
+    assert traffic(target).at_end(shape(zero), ALONE, COUNT, 1.0, 1.0) == EndTraffic()
+    assert (EndTraffic().seconds, EndTraffic().hidden_seconds) == (0, 0)
 
 
 def test_copies_are_added_up_last() -> None:
