@@ -8,6 +8,7 @@ import pytest
 
 from planner.calibration import ASSUMED, ASSUMED_LINK
 from planner.cost.communication import Ring
+from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
 from planner.plan import ReplicaGroup
@@ -92,3 +93,19 @@ def test_chunks_add_up_to_the_stage() -> None:
         layers = one.price(replace(SHAPE, chunks=(3, 3, 3), depth=3, stage=1), (GROUP,), RING).forward[0]
         assert (parts.forward[0] > layers) == (stage == 0)
         assert parts.forward[1] == pytest.approx(layers)
+
+
+def test_what_hides_is_under_the_last_micro_batch() -> None:
+    """torch reduces under the last backward, of 2 sequences here, and gathers under the first forward, of 3."""
+    one, step = pricer("torch"), replace(SHAPE, zero=1)
+    slow = replace(RING, bytes_per_second=1e7)
+    first, last = (one.micro_batch(step, GROUP, size, slow) for size in (3, 2))
+    count = parameters_of(MODEL, layers=8, first=True, last=True, tp=1)
+    end = one.traffic.at_end(step, slow, count, first.forward_seconds, last.backward_seconds)
+    other = one.traffic.at_end(step, slow, count, first.forward_seconds, first.backward_seconds)
+    assert end.hidden_seconds < other.hidden_seconds
+    found = one.price(step, (GROUP,), slow)
+    assert found.sync_seconds == pytest.approx(end.seconds)
+    assert found.hidden_sync_seconds == pytest.approx(end.hidden_seconds)
+    in_step = one.in_step_seconds(step, GROUP, slow, first, last)
+    assert in_step == pytest.approx(end.seconds + last.backward_seconds + first.forward_seconds)
