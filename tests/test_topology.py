@@ -194,3 +194,21 @@ def test_what_a_kind_says() -> None:
     assert (kind.memory_bytes_per_second, kind.peak_flops["fp16"]) == (2039e9, 312e12)
     assert (kind.intra_bytes_per_second, kind.intra_latency_seconds) == (31.5e9, pytest.approx(5.7e-6))
     assert kind.intra_shared
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_equal_networks_the_quicker_and_the_one_of_fewer_cards(order: int) -> None:
+    """Whatever their names: first less latency, then fewer cards that share the traffic."""
+    names = ("x", "y")[::order]
+    for cards, latencies, best in (((1, 1), (9, 2), 1), ((1, 1), (2, 9), 0), ((4, 1), (5, 5), 1)):
+        nics = tuple(
+            NicSpec(fabric=name, bandwidth_gbps=400 / count, count=count)
+            for name, count in zip(names, cards, strict=True)
+        )
+        fabrics = {
+            name: FabricSpec(kind="infiniband", latency_us=latency)
+            for name, latency in zip(names, latencies, strict=True)
+        }
+        home = pool("p", nodes=2).model_copy(update={"nics": nics})
+        spec = cluster(home).model_copy(update={"fabrics": fabrics})
+        assert Topology(spec).path("p", "p").fabric == names[best]

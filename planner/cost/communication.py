@@ -366,8 +366,8 @@ def _segment_send(
         seconds = replica_bytes / inside_rate(kind, calibration) + kind.intra_latency_seconds
         return Send(seconds=seconds, link="node")
     path = topology.path(segment.first.pool, segment.last.pool)
-    if not path.connected or path.fabric == "node":
-        return _node_to_node(path, segment, replica_bytes, topology, calibration)
+    if not path.connected:
+        return Send(seconds=float("inf"), link="")
     seconds = _fabric_seconds(carried_rates(path, calibration), segment, replica_bytes, crossing)
     return Send(seconds=seconds + path.latency_seconds, link=path.fabric)
 
@@ -378,18 +378,6 @@ def _measured_send(found: Send, segment: _Segment, replica_bytes: float, curves:
     link = f"node:{segment.first.gpu}" if found.link == "node" else found.link
     known = curves.seconds(link, "send", 2, replica_bytes * at_once) if found.link else None
     return Send(seconds=known[0], link=found.link) if known else found
-
-
-def _node_to_node(
-    path: Path, segment: _Segment, replica_bytes: float, topology: Topology, calibration: Calibration
-) -> Send:
-    """A pool of one node whose slots were told apart: still inside the node."""
-    if not path.connected:
-        return Send(seconds=float("inf"), link="")
-    kind = topology.kind(segment.first.pool, segment.first.gpu)
-    share = calibration.family(kind.family).link_efficiency
-    seconds = replica_bytes / (path.bytes_per_second * share) + path.latency_seconds
-    return Send(seconds=seconds, link="node")
 
 
 def _fabric_seconds(

@@ -371,3 +371,34 @@ def test_measured_sends_win() -> None:
     assert near.link == "node"
     assert near.seconds == pytest.approx(1.0)
     assert sends(spec, four, four, curves=curve("ib", "send", 2)) == sends(spec, four, four)
+
+
+def test_a_stage_sends_to_replicas_on_several_pools() -> None:
+    """Replicas are paired in order; the slowest pair counts, and a receiver alone on its node has all of its cards."""
+    spec = cluster(pool("a"), pool("b", nics=4), pool("c", nics=1))
+    placed = place_stages([[group("a", 8)], [group("b", 4), group("c", 4)]], spec)
+    found = send(placed[0], placed[1], 1e9, Topology(spec), ASSUMED)
+    rail = ASSUMED_LINK.rail
+    assert found.link == "ib"
+    assert found.seconds == pytest.approx(4 * 1e9 / (25e9 * WIRE) + 5e-6)
+    wide = place_stages([[group("a", 8)], [group("b", 4), group("b", 4)]], spec)
+    assert send(wide[0], wide[1], 1e9, Topology(spec), ASSUMED).seconds == pytest.approx(
+        4 * 1e9 / (100e9 * WIRE * rail**2) + 5e-6
+    )
+
+
+def test_a_wider_stage_sends_parts_at_the_same_time() -> None:
+    """Eight replicas to two: what all eight send leaves one node."""
+    spec = cluster(pool("a", nics=1), pool("b", nics=8))
+    placed = place_stages([[group("a", 8)], [group("b", 2)]], spec)
+    found = send(placed[0], placed[1], 1e9, Topology(spec), ASSUMED)
+    assert found.seconds == pytest.approx(8 * 1e9 / (25e9 * WIRE) + 5e-6)
+
+
+def test_all_that_crosses_a_gateway_shares_it() -> None:
+    """Eight sends through 10 Gbit/s, whatever the cards."""
+    link = FabricLinkSpec(between=("ib", "roce"), bandwidth_gbps=10, latency_us=1000)
+    spec = cluster(pool("a", fabric="ib"), pool("b", fabric="roce"), links=(link,))
+    found = sends(spec, group("a", 8), group("b", 8))
+    assert found.link == "ib+roce"
+    assert found.seconds == pytest.approx(8 * 1e9 / (1.25e9 * WIRE) + 1.01e-3)

@@ -443,3 +443,12 @@ def test_deepspeed_adds_tied_gradients_up_first() -> None:
         end = max(first + priced.stages[0].tail_seconds, begin + priced.stages[1].tail_seconds)
         assert estimator.estimate(plan).step_seconds == pytest.approx(end)
         assert end == pytest.approx(begin + priced.stages[1].tail_seconds)
+
+
+def test_replicas_of_a_stage_that_cannot_talk() -> None:
+    """The estimate refuses them by the number of the stage."""
+    spec = cluster(pool("a", fabric="ib"), pool("b", fabric="roce"))
+    groups = tuple(ReplicaGroup(pool=name, gpu="A100", tp=1, count=8, share=4, steps=4) for name in "ab")
+    plan = Plan(target="megatron", zero=0, stages=(Stage(first_layer=0, end_layer=24, replicas=groups),))
+    with pytest.raises(PlanError, match=r"stages\[0\]: its replicas stand on pools without a common fabric"):
+        estimate(plan, spec, gpt(global_batch=64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from itertools import permutations, product
 from time import perf_counter
@@ -91,6 +92,21 @@ def test_a_slow_approach_to_the_steady_state_is_followed(chunks: int, batches: i
     backward = [[2.0] * chunks] * 4
     assert stage_ends(forward, backward, batches) == pytest.approx(
         simulate(forward, backward, batches).stage_ends(), rel=1e-12, abs=0.0
+    )
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_periods_that_are_skipped_are_those_of_the_simulation(seed: int) -> None:
+    """Many micro-batches through few interleaved stages, each waiting for others somewhere in its chunks."""
+    draw = random.Random(seed)
+    depth, chunks = draw.randint(2, 4), draw.randint(2, 3)
+    seconds = [0.01, 0.1, 1.0, 2.0, 5.0]
+    forward, backward = (
+        [[draw.choice(seconds) for _ in range(chunks)] for _ in range(depth)] for _ in range(2)
+    )
+    batches = depth * draw.randint(10, 25)
+    assert stage_ends(forward, backward, batches) == pytest.approx(
+        simulate(forward, backward, batches).stage_ends(), rel=1e-9, abs=0.0
     )
 
 

@@ -49,7 +49,10 @@ class Field:
             return None
         if faults(plan, self.cluster, self.model):
             return None
-        found = self.estimator.estimate(plan)
+        try:
+            found = self.estimator.estimate(plan)
+        except PlanError:  # replicas that reach each other only over a network that the job does not use
+            return None
         return found.step_seconds if found.fits else None
 
 

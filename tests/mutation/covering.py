@@ -27,7 +27,6 @@ TIMED = ("tests/cost/test_speed.py", "tests/test_architecture.py")
 RUN = """\
 [run]
 source = planner
-dynamic_context = test_function
 data_file = {data}
 """
 
@@ -87,27 +86,18 @@ def _run(root: Path, folder: Path, package: str, data: Path, report: Path) -> No
         for path in (sorted((root / place).glob("test_*.py")) if place == "tests" else [root / place])
     ]
     left_out = [f"--ignore={root / path}" for path in TIMED]
-    command = [
-        sys.executable,
-        "-m",
-        "coverage",
-        "run",
-        f"--rcfile={settings}",
-        "-m",
-        "pytest",
+    options = [
         "-q",
-        "-m",
-        "not slow",
-    ]
-    command += [
-        f"--junitxml={report}.part",
-        "-o",
-        "junit_family=xunit1",
         "-p",
         "no:cacheprovider",
-        *left_out,
-        *paths,
+        "-p",
+        "tests.mutation.contexts",
+        "-o",
+        "junit_family=xunit1",
+        "-m",
     ]
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", *options]
+    command += ["not slow", f"--junitxml={report}.part", *left_out, *paths]
     environment = {**os.environ, "PYTHONPATH": str(root), "COVERAGE_CORE": "ctrace"}
     subprocess.run(command, cwd=root, env=environment, check=False, stdout=subprocess.DEVNULL)
     os.replace(f"{report}.part", report)
@@ -133,13 +123,7 @@ def _add_lines(
     for file in found.measured_files():
         path = Path(file).relative_to(root).as_posix()
         for line, contexts in found.contexts_by_lineno(file).items():
-            for context in contexts:
-                module, _, function = context.rpartition(".")
-                test = f"{module.replace('.', '/')}.py::{function}"
-                if test in passed:
-                    lines[path][line].add(test)
-                else:
-                    lines[path][line] |= set()
+            lines[path][line].update(context for context in contexts if context in passed)
 
 
 def told(covering: Covering) -> str:

@@ -153,6 +153,8 @@ def _mutant(root: Path, package: str, path: Path, line: int, rng: random.Random)
             if before != after
         ]
         number, before, after = changed[0]
+        if before.replace("strict=True", "strict=False") == after:
+            continue
         name = path.relative_to(root).as_posix()
         return Mutant(package=package, path=name, line=number, before=before, after=after, code=code)
     return None

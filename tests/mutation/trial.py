@@ -34,6 +34,9 @@ LIBRARIES = (
 )
 """Imported once for all mutants."""
 
+MEMORY_BYTES = 4 * 2**30
+"""What the tests of one mutant may take: some mutants grow without end."""
+
 
 def warm() -> None:
     """Import what every fork needs."""
@@ -76,6 +79,7 @@ def _child(root: Path, tests: list[str], cpu_seconds: float) -> None:
         os.setsid()
         limit = int(cpu_seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 2))
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
         for name in [name for name in sys.modules if name.split(".")[0] in ("planner", "tests")]:

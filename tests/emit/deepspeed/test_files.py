@@ -159,3 +159,24 @@ def test_offload_of_the_optimizer_alone() -> None:
         "Offload"
         not in {file.path: file.text for file in files(data_parallel(2), CLUSTER, model(42))}["README.md"]
     )
+
+
+def test_numbers_of_the_configuration() -> None:
+    """What Hugging Face's ``auto`` gives (10 h for what stays whole), two layers alive, dynamic scaling from 2^16."""
+    spec = model(data_parallel(3).global_batch, precision="fp16")
+    config = common_config(data_parallel(3), spec)
+    assert config["fp16"] == {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}
+    assert config["zero_allow_untested_optimizer"] is True
+    found = section(data_parallel(3))["zero_optimization"]
+    layer = spec.layer_parameters
+    assert found["stage3_param_persistence_threshold"] == 10 * spec.hidden
+    assert found["stage3_prefetch_bucket_size"] == min(layer, found["reduce_bucket_size"])
+    assert found["stage3_max_live_parameters"] == max(2 * layer, spec.embedding_parameters)
+    assert found["stage3_max_reuse_distance"] == layer
+    for key in ("contiguous_gradients", "reduce_scatter", "stage3_gather_16bit_weights_on_model_save"):
+        assert found[key] is True
+    for zero in (1, 2):
+        part = section(data_parallel(zero))["zero_optimization"]
+        assert part["allgather_bucket_size"] == part["reduce_bucket_size"]
+        assert part["contiguous_gradients"] is True
+        assert part["reduce_scatter"] is True

@@ -1,0 +1,164 @@
+"""Streams, kernels and launches of a layer, as docs/cost_model.md and the papers that it names count them."""
+
+from __future__ import annotations
+
+from math import log2
+from typing import Any
+
+import pytest
+
+from planner.calibration import ASSUMED, Calibration, Family, Stack
+from planner.cost.compute import (
+    Device,
+    LayerPass,
+    attention_seconds,
+    element_wise_bytes,
+    embedding_pass,
+    head_pass,
+    layer_pass,
+    layer_products,
+    optimizer_seconds,
+)
+from planner.spec.model import ModelSpec
+from planner.topology import Topology
+from tests.clusters import cluster, gpt, pool
+
+KIND = Topology(cluster(pool("p"))).kinds[0]
+TOKENS = 2 * 1024
+
+
+def one(model: ModelSpec, stack: str = "megatron", *, tp: int = 1, size: int = 1, **rest: Any) -> LayerPass:
+    """A layer for one micro-batch."""
+    calibration = rest.pop("calibration", ASSUMED)
+    return layer_pass(
+        model, KIND, calibration, stack, tp=tp, micro_batch=size, sequence_parallel=rest.get("split", False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("heads", "tp", "attention", "kernels"),
+    [
+        (16, 1, "flash", 20),
+        (16, 2, "flash", 22),
+        (16, 8, "flash", 22),
+        (16, 1, "unfused", 20),
+        (6, 1, "unfused", 28),
+        (6, 2, "unfused", 30),
+    ],
+)
+def test_launches_of_a_layer(heads: int, tp: int, attention: str, kernels: int) -> None:
+    """20 kernels, 2 more with tensor parallelism, 8 more where Megatron's fused softmax does not take the scores."""
+    constants = Calibration(
+        families={KIND.family: Family(launch_seconds=1e-5)}, stacks={"megatron": Stack(host_factor=2.0)}
+    )
+    found = one(gpt(heads=heads, hidden=64 * heads, attention=attention), tp=tp, calibration=constants)
+    assert found.host_seconds == pytest.approx(kernels * 1e-5 * 2.0 * (1 + 0.06 * log2(tp)))
+
+
+@pytest.mark.parametrize(("kind", "share"), [("decoder", 0.5), ("encoder", 1.0)])
+@pytest.mark.parametrize("tp", [1, 4])
+def test_flash_attention_is_one_kernel(kind: str, share: float, tp: int) -> None:
+    """4 b s^2 a d / t FLOPs, half of them under a causal mask, and 2.5 times as many backward (arXiv:2307.08691)."""
+    model = gpt().model_copy(update={"kind": kind})
+    device = Device(KIND, ASSUMED, "fp16")
+    flops = 4 * 2 * 1024**2 * 2048 / tp * share
+    rate = KIND.peak_flops["fp16"] * device.family.attention_efficiency
+    kernel = device.family.kernel_seconds
+    found = attention_seconds(model, device, "torch", tp=tp, micro_batch=2)
+    assert found == pytest.approx((flops / rate + kernel, 2.5 * flops / rate + kernel))
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_streams_of_the_score_matrix(dropout: bool) -> None:
+    """2 streams and 2 kernels forward where the softmax is fused, 9 and 7 where it is not, 3 and 2 backward; dropout
+    adds 2.5 both ways."""
+    model = gpt(heads=6, hidden=768, attention="unfused", dropout=dropout)
+    device = Device(KIND, ASSUMED, "fp16")
+    scores = 2 * 2 * 6 / 2 * 1024**2
+    drop = 2.5 if dropout else 0.0
+    fused, backward = attention_seconds(model, device, "deepspeed", tp=2, micro_batch=2)
+    apart, same = attention_seconds(model, device, "megatron", tp=2, micro_batch=2)
+    assert backward == same
+    assert apart - fused == pytest.approx(device.stream(7 * scores, 5))
+    other = gpt(heads=6, hidden=768, attention="unfused", dropout=not dropout)
+    turned = attention_seconds(other, device, "deepspeed", tp=2, micro_batch=2)
+    sign = 1 if dropout else -1
+    assert fused - turned[0] == pytest.approx(sign * device.stream(2.5 * scores, 0))
+    assert backward - turned[1] == pytest.approx(sign * device.stream(2.5 * scores, 0))
+    quick = Device(KIND, Calibration(families={KIND.family: Family(matmul_efficiency=1e9)}), "fp16")
+    batched = (
+        2 * quick.family.kernel_seconds + 2 * (1024 * 128 * 2 + 1024**2) * 12 / 2 * 2 / quick._bytes_rate
+    )
+    found = attention_seconds(model, quick, "deepspeed", tp=2, micro_batch=2)[0]
+    assert found == pytest.approx(batched + quick.stream((2 + drop) * scores, 2), rel=1e-6)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("dropout", [True, False])
+def test_element_wise_streams(gated: bool, dropout: bool) -> None:
+    """9 h a token (8 without dropout), 2 f (3 f when gated), 2 (a + 2 k) d; 7 kernels, 8 of 1.6 times as much."""
+    model = gpt(dropout=dropout).model_copy(update={"gated_mlp": gated, "kv_heads": 4})
+    wide = 2 * TOKENS * (9 if dropout else 8) * 2048
+    narrow = 2 * TOKENS * ((3 if gated else 2) * 8192 + 2 * (16 + 2 * 4) * 128)
+    for tp, split, ways in ((1, False, 1), (4, False, 1), (4, True, 4)):
+        found = element_wise_bytes(model, 2, tp=tp, tokens=TOKENS, split=split)
+        assert found == (wide / ways, narrow / tp)
+    device = Device(KIND, ASSUMED, "fp16")
+    forward, backward = device.products(layer_products(model, tp=1, tokens=TOKENS))
+    core, core_back = attention_seconds(model, device, "megatron", tp=1, micro_batch=2)
+    layer = one(model, size=2)
+    assert layer.attention_seconds == core
+    assert layer.forward_seconds == pytest.approx(forward + core + device.stream(wide + narrow, 7))
+    assert layer.backward_seconds == pytest.approx(
+        backward + core_back + device.stream(1.6 * (wide + narrow), 8)
+    )
+
+
+def test_products_of_a_layer() -> None:
+    """Queries, keys and values; output; both ways of the MLP: 2 x parameters FLOPs a token (arXiv:1909.08053)."""
+    for gated in (False, True):
+        model = gpt().model_copy(update={"gated_mlp": gated, "kv_heads": 4})
+        for tp in (1, 4):
+            shapes = [(part.columns, part.inner) for part in layer_products(model, tp=tp, tokens=TOKENS)]
+            assert shapes == [
+                ((16 + 2 * 4) * 128 / tp, 2048),
+                (2048, 16 * 128 / tp),
+                ((2 if gated else 1) * 8192 / tp, 2048),
+                (2048, 8192 / tp),
+            ]
+
+
+def test_ends_of_the_model() -> None:
+    """An embedding streams its rows in and out; the loss 24 bytes a logit forward and 20 backward."""
+    model = gpt(vocab=50257)
+    device = Device(KIND, ASSUMED, "fp16")
+    embedding = embedding_pass(model, KIND, ASSUMED, tp=1, micro_batch=2)
+    assert embedding.forward_seconds == pytest.approx(device.stream(4 * 2 * TOKENS * 2048, 3))
+    assert embedding.backward_seconds == 2 * embedding.forward_seconds
+    for tp, columns in ((1, 50304), (4, 12608)):
+        quick = Calibration(families={KIND.family: Family(matmul_efficiency=1e9)})
+        fast = Device(KIND, quick, "fp16")
+        head = head_pass(model, KIND, quick, tp=tp, micro_batch=2)
+        moved = 2 * (TOKENS * 2048 + 2048 * columns + TOKENS * columns)
+        product = fast.stream(moved, 1)
+        assert head.forward_seconds == pytest.approx(product + fast.stream(24 * TOKENS * columns, 6))
+        assert head.backward_seconds == pytest.approx(2 * product + fast.stream(20 * TOKENS * columns, 4))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "precision", "size"),
+    [
+        # Read a half gradient and write it in fp32, clip and clear it, move the states, write the half weight.
+        ("adamw", "fp16", 2 + 4 + 4 + 4 + 2 + 24 + 4),
+        ("sgd", "fp16", 2 + 4 + 4 + 4 + 2 + 16 + 4),
+        ("adamw", "fp32", 4 + 4 + 24 + 4),
+    ],
+)
+def test_bytes_of_an_update(optimizer: str, precision: str, size: int) -> None:
+    """For each element; a measured update takes the place of the states alone."""
+    model = gpt(optimizer=optimizer, precision=precision)
+    device = Device(KIND, ASSUMED, precision)
+    assert optimizer_seconds(1e8, KIND, model, ASSUMED) == pytest.approx(device.stream(size * 1e8, 0))
+    states = (24 if optimizer == "adamw" else 16) + 4
+    measured = optimizer_seconds(1e8, KIND, model, ASSUMED, 0.5)
+    assert measured == pytest.approx(device.stream((size - states) * 1e8, 0) + 0.5)

@@ -1,0 +1,111 @@
+"""A stage on given replicas: uneven micro-batches, tied embeddings, what follows the last backward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.calibration import ASSUMED, ASSUMED_LINK
+from planner.cost.communication import Ring
+from planner.cost.memory import parameters_of
+from planner.cost.shape import Shape
+from planner.cost.stage import Pricer
+from planner.plan import ReplicaGroup
+from planner.spec.model import ModelSpec
+from planner.targets import TARGETS
+from planner.topology import Topology
+from tests.clusters import cluster, gpt, pool
+
+MODEL = gpt(8, 512, 8)
+RING = Ring(size=4, bytes_per_second=1e9, latency_seconds=0.0, crosses="ib")
+GROUP = ReplicaGroup(pool="p", gpu="A100", tp=1, count=4, share=10, steps=4)
+"""Micro-batches of 3, 3, 2 and 2."""
+SHAPE = Shape(
+    chunks=(8,),
+    stage=0,
+    depth=1,
+    micro_batches=4,
+    zero=0,
+    recompute="none",
+    sequence_parallel=False,
+)
+
+
+def pricer(target: str = "deepspeed", model: ModelSpec = MODEL, nics: int = 4) -> Pricer:
+    """Nodes of eight A100 with cards of 100 Gbit/s."""
+    spec = cluster(pool("p", nodes=2, gbps=100, nics=nics))
+    return Pricer(Topology(spec), model, ASSUMED, TARGETS[target], None)
+
+
+def test_smaller_micro_batches_take_their_own_time() -> None:
+    """Two of 3 and two of 2 sequences; in lock step all wait for the largest."""
+    one = pricer()
+    three, two = (one.micro_batch(SHAPE, GROUP, size, RING).seconds for size in (3, 2))
+    assert three > two
+    assert one.price(SHAPE, (GROUP,), RING).work_seconds == pytest.approx(2 * three + 2 * two)
+    even = replace(GROUP, share=12)
+    assert one.price(SHAPE, (even,), RING).work_seconds == pytest.approx(4 * three)
+    step = replace(SHAPE, zero=2)
+    lock = one.micro_batch(step, GROUP, 3, RING).seconds
+    assert one.price(step, (GROUP,), RING).work_seconds == pytest.approx(4 * lock)
+
+
+def test_the_tail_is_synchronisation_and_the_optimizer() -> None:
+    """Of one group, as in the price of the whole stage."""
+    one = pricer()
+    whole = one.price(SHAPE, (GROUP,), RING)
+    micro = one.micro_batch(SHAPE, GROUP, GROUP.micro_batch, RING)
+    assert one.sync_seconds(SHAPE, GROUP, RING, micro) == whole.sync_seconds
+    assert whole.optimizer_seconds > 0
+    assert one.tail_seconds(SHAPE, GROUP, RING) == pytest.approx(whole.sync_seconds + whole.optimizer_seconds)
+
+
+def test_gradients_of_a_tied_embedding_cross_between_the_ends() -> None:
+    """The table over the cards of a node: two bytes of fp16 in every runtime; only on the ends of a pipeline."""
+    table = 51200 * 512 * 2
+    found = pricer()
+    deep = replace(SHAPE, depth=3, zero=0)
+    rail = ASSUMED_LINK.rail**2
+    expected = table / (4 * 12.5e9) / (ASSUMED_LINK.efficiency * rail)
+    for stage, share in ((0, 1), (1, 0), (2, 1)):
+        shape = replace(deep, stage=stage)
+        assert found.tied_seconds(shape, GROUP) == pytest.approx(share * expected)
+    assert found.tied_seconds(deep, replace(GROUP, tp=4)) == pytest.approx(expected / 4)
+    assert found.tied_seconds(SHAPE, GROUP) == 0
+    untied = MODEL.model_copy(update={"tied_embeddings": False})
+    assert pricer(model=untied).tied_seconds(deep, GROUP) == 0
+    lonely = cluster(pool("p").model_copy(update={"nics": ()}))
+    inside = Pricer(Topology(lonely), MODEL, ASSUMED, TARGETS["deepspeed"], None)
+    assert inside.tied_seconds(deep, GROUP) == pytest.approx(table / 300e9)
+
+
+def test_chunks_add_up_to_the_stage() -> None:
+    """Interleaving divides the layers; the embedding is in the first chunk, the head in the last."""
+    one = pricer("megatron")
+    for stage in (0, 1):
+        whole = one.price(replace(SHAPE, depth=2, stage=stage), (GROUP,), RING)
+        parts = one.price(replace(SHAPE, chunks=(3, 3, 2), depth=2, stage=stage), (GROUP,), RING)
+        assert len(parts.forward) == len(parts.backward) == 3
+        host = one.host_seconds(one.topology.kinds[0])
+        assert sum(parts.forward) - 2 * host / 2 == pytest.approx(whole.forward[0])
+        assert sum(parts.backward) - 2 * host / 2 == pytest.approx(whole.backward[0])
+        layers = one.price(replace(SHAPE, chunks=(3, 3, 3), depth=3, stage=1), (GROUP,), RING).forward[0]
+        assert (parts.forward[0] > layers) == (stage == 0)
+        assert parts.forward[1] == pytest.approx(layers)
+
+
+def test_what_hides_is_under_the_last_micro_batch() -> None:
+    """torch reduces under the last backward, of 2 sequences here, and gathers under the first forward, of 3."""
+    one, step = pricer("torch"), replace(SHAPE, zero=1)
+    slow = replace(RING, bytes_per_second=1e7)
+    first, last = (one.micro_batch(step, GROUP, size, slow) for size in (3, 2))
+    count = parameters_of(MODEL, layers=8, first=True, last=True, tp=1)
+    end = one.traffic.at_end(step, slow, count, first.forward_seconds, last.backward_seconds)
+    other = one.traffic.at_end(step, slow, count, first.forward_seconds, first.backward_seconds)
+    assert end.hidden_seconds < other.hidden_seconds
+    found = one.price(step, (GROUP,), slow)
+    assert found.sync_seconds == pytest.approx(end.seconds)
+    assert found.hidden_sync_seconds == pytest.approx(end.hidden_seconds)
+    in_step = one.in_step_seconds(step, GROUP, slow, first, last)
+    assert in_step == pytest.approx(end.seconds + last.backward_seconds + first.forward_seconds)

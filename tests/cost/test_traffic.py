@@ -1,0 +1,138 @@
+"""Bytes that replicas exchange by ZeRO stage and runtime, and what of the time computation hides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.calibration import Stack
+from planner.cost.communication import Ring
+from planner.cost.memory import parameters_of
+from planner.cost.shape import Shape
+from planner.cost.traffic import EndTraffic, Traffic
+from planner.targets import TARGETS
+from tests.clusters import gpt
+
+MODEL = gpt(8, 512, 8)
+RING = Ring(size=4, bytes_per_second=1e9, latency_seconds=0.0, crosses="ib")
+ALONE = Ring(size=1, bytes_per_second=1e9, latency_seconds=0.0, crosses="device")
+COUNT = parameters_of(MODEL, layers=8, first=True, last=True, tp=1)
+PASS = 3 / 4 * COUNT / 1e9
+"""Seconds in which one byte of each parameter goes around the ring once."""
+
+
+def shape(zero: int = 0, depth: int = 1, stage: int = 0) -> Shape:
+    """All layers in one chunk."""
+    return Shape(
+        chunks=(8,),
+        stage=stage,
+        depth=depth,
+        micro_batches=4,
+        zero=zero,
+        recompute="none",
+        sequence_parallel=False,
+    )
+
+
+def traffic(target: str, overlap: float = 0.0) -> Traffic:
+    """fp16 training, so that gradients and parameters have two bytes in every runtime."""
+    return Traffic(MODEL, TARGETS[target], Stack(overlap=overlap))
+
+
+@pytest.mark.parametrize(
+    ("target", "zero", "gathered", "reduced"),
+    [
+        # arXiv:1910.02054, section 7: an all-reduce moves the gradients twice, a scatter once.
+        ("megatron", 0, 0, 0),
+        ("megatron", 1, 0, 0),
+        ("torch", 2, 0, 2),
+        ("torch", 3, 2, 2),
+        # DeepSpeed sums the gradients on every rank with ZeRO 2.
+        ("deepspeed", 2, 0, 4),
+        ("deepspeed", 3, 2, 2),
+    ],
+)
+def test_bytes_in_every_micro_batch(target: str, zero: int, gathered: int, reduced: int) -> None:
+    """ZeRO-3 gathers parameters, ZeRO 2 and 3 reduce gradients; nothing on one device."""
+    found = traffic(target).in_micro_batch(shape(zero), RING, 8, True, True, 1)
+    assert found == pytest.approx((gathered * PASS, reduced * PASS))
+    assert traffic(target).in_micro_batch(shape(zero), ALONE, 8, True, True, 1) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "zero", "reduced", "gathered"),
+    [
+        ("megatron", 0, 4, 0),
+        ("megatron", 1, 2, 2),
+        ("deepspeed", 0, 4, 0),
+        ("deepspeed", 1, 4, 2),
+        ("deepspeed", 2, 0, 2),
+        ("deepspeed", 3, 0, 0),
+        ("torch", 1, 2, 2),
+        ("torch", 2, 0, 2),
+        ("torch", 3, 0, 0),
+    ],
+)
+def test_bytes_at_the_end_of_the_step(target: str, zero: int, reduced: int, gathered: int) -> None:
+    """What ZeRO leaves for the end, with nothing to hide under."""
+    found = traffic(target).at_end(shape(zero), RING, COUNT, 1e9, 1e9)
+    assert found.reduction_seconds == pytest.approx(reduced * PASS)
+    assert found.gather_seconds == pytest.approx(gathered * PASS)
+    assert found.seconds == pytest.approx((reduced + gathered) * PASS)
+    assert found.hidden_seconds == 0
+    assert traffic(target).at_end(shape(zero), ALONE, COUNT, 1.0, 1.0) == EndTraffic()
+    assert (EndTraffic().seconds, EndTraffic().hidden_seconds) == (0, 0)
+
+
+def test_copies_are_added_up_last() -> None:
+    """Each member all-reduces its part of the gradients with the same member of the other groups."""
+    copies = Ring(size=2, bytes_per_second=5e8, latency_seconds=0.0, crosses="ib")
+    both = traffic("torch").at_end(shape(3), replace(RING, copies=copies), COUNT, 1.0, 1.0)
+    assert both.reduction_seconds == pytest.approx(2 * (1 / 2) * (2 * COUNT / 4) / 5e8)
+
+
+@pytest.mark.parametrize(
+    ("target", "zero", "depth", "reduction", "gather"),
+    [
+        ("megatron", 0, 1, True, False),
+        ("megatron", 1, 4, True, True),
+        ("torch", 1, 1, True, True),
+        ("deepspeed", 0, 1, False, False),
+        ("deepspeed", 1, 1, True, False),
+        ("deepspeed", 1, 4, False, False),
+    ],
+)
+def test_what_hides_under_computation(
+    target: str, zero: int, depth: int, reduction: bool, gather: bool
+) -> None:
+    """Reductions under the last backward and gathers under the next forward, as far as the runtime can."""
+    slow, plain = traffic(target, 0.25), traffic(target)
+    shown = plain.at_end(shape(zero, depth), RING, COUNT, 1e9, 1e9)
+    found = slow.at_end(shape(zero, depth), RING, COUNT, 1e9, 1e9)
+    kept = [0.75 if reduction else 1.0, 0.75 if gather else 1.0]
+    assert found.reduction_seconds == pytest.approx(kept[0] * shown.reduction_seconds)
+    assert found.gather_seconds == pytest.approx(kept[1] * shown.gather_seconds)
+    assert found.hidden_seconds == pytest.approx(shown.seconds - found.seconds)
+
+
+def test_no_more_hides_than_there_is_computation() -> None:
+    """The shorter of the two, times the share that overlaps."""
+    assert traffic("torch", 0.5).exposed(4.0, 2.0) == (3.0, 1.0)
+    assert traffic("torch", 0.5).exposed(2.0, 4.0) == (1.0, 1.0)
+
+
+def test_who_waits_in_the_last_backward() -> None:
+    """torch alone, without a pipeline and with ZeRO 0 or 1; whole gradients and copies only where nothing hides."""
+    copies = replace(RING, copies=RING)
+    hides, shows = traffic("torch", 0.5), traffic("torch")
+    assert [hides.keeps_step(shape(zero), RING) for zero in range(4)] == [False, True, False, False]
+    assert [shows.keeps_step(shape(zero), RING) for zero in range(4)] == [True, True, False, False]
+    assert not hides.keeps_step(shape(1), copies)
+    assert shows.keeps_step(shape(1), copies)
+    assert not shows.keeps_step(shape(1, depth=2), RING)
+    assert not shows.keeps_step(shape(1), ALONE)
+    assert not traffic("megatron").keeps_step(shape(1), RING)
+    assert shows.holds_gradients(shape(1, depth=2))
+    assert not shows.holds_gradients(shape(1))
+    assert not traffic("megatron").holds_gradients(shape(1, depth=2))
