@@ -14,6 +14,8 @@ class Wish:
 
     def __init__(self) -> None:
         self._asked = False
+        self.insisted = False
+        """True once it was asked again."""
 
     def is_set(self) -> bool:
         """True from the first Ctrl-C on."""
@@ -22,6 +24,7 @@ class Wish:
     def ask(self, _number: int, _frame: FrameType | None) -> None:
         """The handler of the signal: an exception could be raised anywhere, even inside a solver."""
         if self._asked:
+            self.insisted = True
             raise KeyboardInterrupt
         self._asked = True
 

@@ -42,7 +42,13 @@ if TYPE_CHECKING:
     from planner.targets import Recompute
 
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan to FILE.")
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the plan to FILE, as soon as there is one and whenever there is a better one.",
+    ),
 ]
 TargetName = Annotated[
     str | None,
@@ -86,7 +92,7 @@ TimeLimit = Annotated[
         metavar="SECONDS",
         min=TIME_LIMIT.least,
         callback=_time_limit,
-        help="Stop after this time with the best so far and its gap; inf for no limit.",
+        help="Stop so long after the start, reasons included, with the best so far and its gap; inf for no limit.",
     ),
 ]
 Zero = Annotated[str | None, typer.Option("--zero", metavar="LIST", help="ZeRO stages to allow, e.g. 0,1.")]
@@ -131,7 +137,7 @@ def search(
     """Find the fastest or cheapest plan, and prove how good it is.
 
     Prints what was understood, the plan, the families of plans that lost and why, and what to type next.
-    Ctrl-C stops the search and keeps the best plan so far.
+    Ctrl-C stops the search and keeps the best plan so far; a second one ends the program at once.
     """
     from planner.search.values import Limits
 
@@ -188,7 +194,13 @@ def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -
     kept = None if output is None else KeptPlan(asked, output)
     wish = Wish()
     with keeping_the_best(wish):
-        result = _run(asked, kept, wish)
+        try:
+            result = _run(asked, kept, wish)
+        except Exception:
+            # The second Ctrl-C may have been raised inside a solver, which makes something else of it.
+            if wish.insisted:
+                raise typer.Exit(INTERRUPTED) from None
+            raise
         unwritten = kept.finish(result) if kept else None
     if result.reasons_error is not None and not result.interrupted:
         _tell_of_reasons(result.reasons_error)

@@ -92,6 +92,7 @@ class _QuickSearch:
                 if not view.whole or not kinds >= self.wanted.least.keys():
                     continue
                 for choice in data_parallel_choices(row, self.limits, view.estimator):
+                    self.deadline.check()
                     self._share(Shares(choice, view.estimator, self.limits))
                 for family in families(row, self.limits, view.estimator.model, view.kinds):
                     self.deadline.check()

@@ -89,11 +89,9 @@ class Explorer:
         self._floor = self._taken_bound = floor_seconds(estimator)
         self.candidates = 0
         self.solved = 0
-        self._rounds = 0
-        self._phase = 0
+        self._rounds = self._phase = 0
         self.interrupted = False
-        self.finished = False
-        """True when nothing is left that could win."""
+        self.finished = False  # true once nothing is left that could win
         self._heap: list[tuple[float, int, Item]] = []
         self._tried: dict[tuple[Shares, Counts], float] = {}
         self._count = 0
@@ -215,11 +213,13 @@ class Explorer:
 
     def _open(self) -> None:
         self._heap, self.candidates = [], 0
-        listed = searched(self.estimator, self.limits, one_degree=self.one_degree)
-        for row, name, view, found in listed:
+        listed = []
+        for row, name, view, found in searched(self.estimator, self.limits, one_degree=self.one_degree):
+            listed.append((row, name, view, found))
             self._views[row.name, name] = view
-            if self.best is None or not self.out_of_time:
-                self._first.any(view, found)
+            if self.best is not None:
+                self.deadline.check()
+            self._first.any(view, found)
             if self.best is None and view.whole:
                 self._first.evenly(tuple(data_parallel_choices(row, self.limits, view.estimator)), view)
         for row, name, view, found in listed:

@@ -5,7 +5,7 @@ A large cluster has tens of thousands of families; most are never worth a look o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from planner.cost.estimate import Estimator
@@ -34,17 +34,14 @@ class Group:
 
 def searched(
     estimator: Estimator, limits: Limits, *, one_degree: bool
-) -> list[tuple[Target, str, View, list[Family]]]:
+) -> Iterator[tuple[Target, str, View, list[Family]]]:
     """All families by target, name of the view, and view.
 
     With ``one_degree`` only targets whose stages may have their own degrees, and only families in which they have not.
     """
-    return [
-        (row, name, view, _families(row, name, view, limits, one_degree=one_degree))
-        for row in targets_of(limits)
-        if row.dp_per_stage or not one_degree
-        for name, view in views(estimator, row).items()
-    ]
+    for row in targets_of(limits):
+        for name, view in views(estimator, row).items() if row.dp_per_stage or not one_degree else ():
+            yield row, name, view, _families(row, name, view, limits, one_degree=one_degree)
 
 
 def _families(row: Target, network: str, view: View, limits: Limits, *, one_degree: bool) -> list[Family]:

@@ -26,8 +26,8 @@ def idle_costs(
     idle.sort(key=lambda kind: (used[kind.key] - kind.devices, kind.key))
     found = []
     for kind in idle[:MOST]:
-        cost = _cost(kind, best, estimator, limits, deadline)
-        if deadline.struck:
+        cost = None if deadline.struck else _cost(kind, best, estimator, limits, deadline)
+        if cost is None or deadline.struck:
             break
         found.append(cost)
     return tuple(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from unittest.mock import patch
 
 import pytest
@@ -16,10 +17,14 @@ from planner.cost.values import Estimate
 from planner.errors import PlanError
 from planner.search.answer import meets, value_of
 from planner.search.choose import choose
+from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.exhaustive import plans
 from planner.search.explorer import Explorer
+from planner.search.objectives import BestSearch
+from planner.search.ranking import ranked
+from planner.search.rungs import Ladder
 from planner.search.subclusters import ladder
-from planner.search.values import Goal, Limits, Objective, SearchResult
+from planner.search.values import Goal, Limits, Objective, SearchResult, Silent
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
 from tests.clusters import cluster, gpt, pool, small_problem
@@ -257,3 +262,37 @@ def test_an_interrupt_keeps_the_best_plan(calls: int) -> None:
     assert (found.best is None) == (calls == 1)
     assert found.objective_bound is not None
     assert found.objective_bound <= value_of(exact.estimate, "cost") * (1 + 1e-6)
+
+
+def test_searches_of_parts_go_on_until_all_are_proven() -> None:
+    """However short the slices are that each gets at first: the end is the same as without any."""
+
+    class After:
+        def __init__(self, checks: int) -> None:
+            self.left = checks
+
+        def is_set(self) -> bool:
+            self.left -= 1
+            return self.left < 0
+
+    goal, slices = Goal(objective="cost"), count(20)
+    exact = chosen(goal, Limits(gap=0.0))
+
+    def short(_: Ladder, __: float) -> Deadline:
+        return Deadline(flag=After(next(slices) ** 2 // 20))
+
+    original = Explorer.go_on
+
+    def not_the_user(self: Explorer, deadline: Deadline, cutoff_seconds: float) -> None:
+        original(self, deadline, cutoff_seconds)
+        self.interrupted = False
+
+    spec, model = problem()
+    search = BestSearch(Estimator(ranked(spec), model), Limits(gap=0.0), goal, Silent(), NO_LIMIT)
+    with patch.object(Ladder, "_slice", short), patch.object(Explorer, "go_on", not_the_user):
+        search.run()
+    assert next(slices) > 20 + len(search.rungs)
+    assert search.status == "optimal"
+    assert exact.best is not None
+    assert search.value == pytest.approx(value_of(exact.best.estimate, "cost"))
+    assert search.bound <= search.value

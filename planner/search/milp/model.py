@@ -47,15 +47,13 @@ class PipelineModel:
         stages: StageOptions,
         cutoff_seconds: float,
         solver: str | None = None,
-        *,
         deadline: Deadline = NO_LIMIT,
     ) -> None:
         self.stages, self.scale = stages, cutoff_seconds
         self.solver, self.deadline = solver, deadline
         self.depth, self.chunks = stages.choice.depth, stages.choice.interleave
-        self.options = self._useful(
-            [list(stages.options(stage, cutoff_seconds)) for stage in range(self.depth)]
-        )
+        offered = [list(stages.options(stage, cutoff_seconds)) for stage in range(self.depth)]
+        self.options = self._useful(offered)
         self.problem = pulp.LpProblem("pipeline", pulp.LpMinimize)
         self._relaxation: Relaxation | None = None
         self.end = self.problem.add_variable("T", lowBound=0.0, upBound=1.0)
