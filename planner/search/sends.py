@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
-from planner.cost.communication import least_send, send
 from planner.cost.estimate import Estimator
+from planner.cost.sends import least_send, send
 from planner.errors import PlanError
 from planner.placement import place_stages
 from planner.search.space import Composition
