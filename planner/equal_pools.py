@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from json import dumps
 
 from planner.placement import Placement, Slot, place
@@ -20,16 +20,22 @@ from planner.topology import Topology
 
 def joined(cluster: ClusterSpec) -> ClusterSpec:
     """The cluster with each set of equal pools as one, named and placed as the first of them."""
-    alike: dict[str, list[PoolSpec]] = {}
-    for pool in cluster.pools:
-        alike.setdefault(_likeness(pool), []).append(pool)
+    alike = _alike(cluster)
     if len(alike) == len(cluster.pools):
         return cluster
     pools = (
         pools[0].model_copy(update={"hosts": tuple(host for pool in pools for host in pool.hosts)})
-        for pools in alike.values()
+        for pools in alike
     )
     return cluster.model_copy(update={"pools": tuple(pools)})
+
+
+def _alike(cluster: ClusterSpec) -> list[list[PoolSpec]]:
+    """Sets of equal pools, in the order of the first of each."""
+    found: dict[str, list[PoolSpec]] = {}
+    for pool in cluster.pools:
+        found.setdefault(_likeness(pool), []).append(pool)
+    return list(found.values())
 
 
 def _likeness(pool: PoolSpec) -> str:
@@ -91,12 +97,12 @@ class Joined:
 
     def __init__(self, cluster: ClusterSpec) -> None:
         self.topology = Topology(joined(cluster))
-        starts = {
-            host: (pool.name, node)
-            for pool in self.topology.cluster.pools
-            for node, host in enumerate(pool.hosts)
-        }
-        self._starts = {pool.name: starts[pool.hosts[0]] for pool in cluster.pools}
+        self._starts: dict[str, tuple[str, int]] = {}
+        for pools in _alike(cluster):
+            ends = accumulate((len(pool.hosts) for pool in pools), initial=0)
+            self._starts |= {
+                pool.name: (pools[0].name, first) for pool, first in zip(pools, ends, strict=False)
+            }
 
     def placement(self, placed: Placement) -> Placement:
         """The same nodes; what the pools of the cluster cut apart is one run of nodes again."""

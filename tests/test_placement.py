@@ -10,7 +10,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
-from planner.placement import Rank, agents, place, ranks, split_nodes
+from planner.placement import Rank, agents, place, place_stages, ranks, split_nodes
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.spec.cluster import ClusterSpec, GpuSpec, IntraNodeSpec, PoolSpec
 
@@ -191,3 +191,31 @@ def test_what_the_cluster_lacks(wanted: ReplicaGroup, message: str) -> None:
     """Two nodes of four cannot hold it."""
     with pytest.raises(PlanError, match=message):
         place(plan((wanted,)), cluster(("AAAA", 2)))
+
+
+def test_a_pipeline_comes_back_to_a_node_with_room() -> None:
+    """Once no node is untouched; before that every run of stages has a node of its own."""
+    spec = cluster(("AAAA", 2), ("AAAA", 1))
+    placed = place_stages([[group(name, "A", 1, 1)] for name in ("p0", "p1", "p0", "p1", "p0")], spec)
+    nodes = [(slots[0].pool, slots[0].first_node, slots[0].first_device) for slots in placed]
+    assert nodes == [("p0", 0, 0), ("p1", 0, 0), ("p0", 1, 0), ("p1", 0, 1), ("p0", 0, 1)]
+
+
+@pytest.mark.parametrize(("nodes", "rests"), [(4, [2, 3]), (3, [2, 2])])
+def test_rests_take_untouched_nodes_until_these_are_too_few(nodes: int, rests: list[int]) -> None:
+    """Then they share: two rests of three on one node of six."""
+    placed = place_stages([[group("p0", "A", 1, 9)]] * 2, cluster(("AAAAAA", nodes)))
+    assert [slots[1].first_node for slots in placed] == rests
+
+
+def test_rests_fill_gaps_first_where_nodes_are_too_few() -> None:
+    """The first rest leaves the untouched node to the second, which fits nowhere else."""
+    stages = [[group("p0", "A", 1, 2)], [group("p0", "A", 1, 8)], [group("p0", "A", 1, 11)]]
+    placed = place_stages(stages, cluster(("AAAAAA", 4)))
+    assert [[slot.first_node for slot in slots] for slots in placed] == [[2], [0, 2], [1, 3]]
+
+
+def test_rests_of_one_stage_stay_together() -> None:
+    """Groups that differ only in their share of the batch."""
+    (slots,) = place_stages([[group("p0", "A", 1, 2), group("p0", "A", 1, 1)]], cluster(("AAAA", 2)))
+    assert [slot.first_node for slot in slots] == [0, 0]

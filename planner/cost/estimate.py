@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.calibration import ASSUMED, Calibration
-from planner.cost.communication import Ring, Send, send, tensor_ring
+from planner.cost.communication import Ring, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedule import Durations, Timeline, simulate, stage_ends
+from planner.cost.sends import Send, send
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer

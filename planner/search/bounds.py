@@ -14,8 +14,9 @@ from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.plan import ReplicaGroup
 from planner.search.counted import Counted, Crossing, Room, Speed, fastest_slots, parts
-from planner.search.options import StageOptions, fastest_ring
+from planner.search.options import StageOptions
 from planner.search.own_degrees import OwnDegrees
+from planner.search.rings import fastest_ring
 from planner.search.sends import Hops
 from planner.search.space import (
     MAX_INTERLEAVE,

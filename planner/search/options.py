@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from planner.cost.communication import Ring, carried_rates, inside_rate
+from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.errors import PlanError
 from planner.placement import place_stages
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan import Plan, Stage
 from planner.search.sends import Hops, Sends, least_sends, send_alone
 from planner.search.space import (
     Choice,
@@ -33,7 +33,7 @@ from planner.search.space import (
 from planner.search.values import Limits
 from planner.stage_rules import ends_fault, joins_ends, nodes_once
 from planner.targets import Recompute
-from planner.topology import Kind, Topology
+from planner.topology import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,27 +326,3 @@ def ring_alone(groups: Composition, estimator: Estimator, stack: str, shard_size
         placement, shard_size, estimator.topology, estimator.calibration, stack, estimator.curves
     )
     return ring
-
-
-def fastest_ring(estimator: Estimator, stack: str, kinds: Sequence[Kind], group: ReplicaGroup) -> Ring | None:
-    """A ring that no ring of the group's replicas beats; None where they cannot talk.
-
-    Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring where
-    collectives were measured.
-    """
-    topology, calibration = estimator.topology, estimator.calibration
-    kind = topology.kind(group.pool, group.gpu)
-    wire = calibration.stack(stack).wire
-    paths = [topology.path(kind.pool, pool) for pool in {other.pool for other in kinds}]
-    between = max(
-        (carried_rates(path, calibration)[0] * wire for path in paths if path.fabric not in ("node", "")),
-        default=0.0,
-    )
-    rate = between / group.tp
-    if group.count <= sum(other.per_node for other in kinds if other.pool == kind.pool) // group.tp:
-        rate = max(rate, inside_rate(kind, calibration))
-    if not rate and group.count > 1:
-        return None
-    if estimator.curves is not None:
-        rate = float("inf")
-    return Ring(size=group.count, bytes_per_second=rate, latency_seconds=0.0, crosses="node")

@@ -240,7 +240,11 @@ class OpenChoice:
     def _cut_path(self, model: PipelineModel, plan: Plan) -> None:
         if plan.pp * plan.micro_batches * plan.interleave > MAX_CUT_OPERATIONS:
             return
-        priced = self.estimator.price(plan)
+        try:
+            priced = self.estimator.price(plan)
+        except PlanError:
+            # On the network of this view its stages stand apart; on the whole cluster they may talk by another.
+            return
         timeline = simulate(priced.forward, priced.backward, plan.micro_batches, priced.held)
         ends = timeline.stage_ends()
         begins = together(ends) if priced.outer_wait else ends

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
-from planner.cost.communication import least_send, send
 from planner.cost.estimate import Estimator
+from planner.cost.sends import least_send, send
 from planner.errors import PlanError
 from planner.placement import place_stages
 from planner.search.space import Composition
@@ -112,7 +112,9 @@ def send_alone(first: Composition, last: Composition, replica_bytes: float, esti
     topology = estimator.topology
     (one, *more), (other, *others) = placed
     if more or others or one.nodes > 1 or other.nodes > 1 or one.pool != other.pool:
-        least = least_send(*placed, replica_bytes, topology, estimator.calibration, estimator.curves)
+        least = least_send(
+            placed[0], placed[1], replica_bytes, topology, estimator.calibration, estimator.curves
+        )
         return Sends(near_seconds=never, far_seconds=least)
 
     def seconds(node: int) -> float:

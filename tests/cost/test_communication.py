@@ -19,14 +19,13 @@ from planner.calibration import (
 from planner.cost.communication import (
     SOCKET_BYTES,
     Ring,
-    Send,
     carried_rates,
     crossing_rings,
     data_ring,
-    send,
     tensor_ring,
 )
 from planner.cost.measured_curves import LinkCurves
+from planner.cost.sends import Send, send
 from planner.placement import Placement, place_stages
 from planner.plan import ReplicaGroup
 from planner.spec.cluster import ClusterSpec, FabricLinkSpec

@@ -15,7 +15,14 @@ from planner.search.explorer import Explorer
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, SearchResult
 from tests.clusters import small_problem
-from tests.search.problems import Problem, with_constants, with_fast_nodes, with_measurements, with_shapes
+from tests.search.problems import (
+    Problem,
+    with_constants,
+    with_fast_nodes,
+    with_measurements,
+    with_odd_nodes,
+    with_shapes,
+)
 
 SEEDS = st.integers(0, 10**9)
 PARTS = 5
@@ -108,6 +115,32 @@ def test_any_shapes(seed: int, target: str | None) -> None:
 def test_groups_that_shard_in_nodes(seed: int) -> None:
     """Nodes that are fast inside, where hybrid sharding is the best of all plans now and then."""
     check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)))
+
+
+ODD_TARGETS = [("megatron", None), ("flagscale", (1, 2)), ("deepspeed", (2, 3)), ("torch", (2, 3))]
+
+
+def check_odd_nodes(seed: int, target: str, depths: tuple[int, ...] | None) -> None:
+    """Stages that fill some nodes and a part of another, and gateways."""
+    zero = ((0,), (1,))[seed % 2]
+    check(with_odd_nodes(seed), Limits(gap=0.0, target=target, pp=depths, zero=zero, recompute=("none",)))
+
+
+@pytest.mark.parametrize(("target", "depths"), ODD_TARGETS)
+@given(SEEDS)
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_odd_nodes(target: str, depths: tuple[int, ...] | None, seed: int) -> None:
+    """Pipelines and tensor parallelism on nodes of 2 to 7 devices."""
+    check_odd_nodes(seed, target, depths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "depths"), ODD_TARGETS)
+@given(SEEDS)
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+def test_hundreds_of_odd_nodes(target: str, depths: tuple[int, ...] | None, seed: int) -> None:
+    """The same on many more."""
+    check_odd_nodes(seed, target, depths)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import chain
 from typing import Any
 
 import pulp
@@ -22,9 +22,8 @@ import pulp
 from planner.cost.schedule import Path
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.branching import Branching
-from planner.search.milp.places import Places, State
+from planner.search.milp.flow import Flow, weighted
 from planner.search.milp.rows import (
-    Entries,
     device_rows,
     mixed_rows,
     node_rows,
@@ -81,10 +80,11 @@ class PipelineModel:
         self._every_layer_once()
         taken = self._all()
         self._add(chain(device_rows(self.stages, taken), mixed_rows(self.stages, taken)))
-        self._places()
+        self.flow = Flow(self.problem, self.stages, self.options, self.take, self.scale, self.deadline)
+        self.send = self.flow.send
         self._crosses_a_slow_link()
-        self._add(node_rows(self.stages, taken, self._fresh))
-        self._add(chain(tied_rows(self.stages, taken), self.entries.rows()))
+        self._add(node_rows(self.stages, taken, self.flow.fresh))
+        self._add(chain(tied_rows(self.stages, taken), self.flow.entries.rows()))
         self._durations()
         if self.stages.once_seconds:
             self.problem += self._before[-1] >= self.stages.once_seconds * (1 - TOLERANCE) / self.scale
@@ -99,73 +99,8 @@ class PipelineModel:
             self.problem += pulp.lpSum(variables) == 1
 
     def _every_layer_once(self) -> None:
-        total = _sum((option.layers, variable) for _, option, variable in self._all())
+        total = weighted((option.layers, variable) for _, option, variable in self._all())
         self.problem += total == self.stages.estimator.model.layers
-
-    def _places(self) -> None:
-        """Sends cost what the places of both ends say: a flow from state to state along the stages."""
-        self.places = Places(
-            self.stages, sorted({option.composition for row in self.options for option in row})
-        )
-        self.entries = Entries(self.places)
-        self.send: list[Linear] = [pulp.LpAffineExpression() for _ in range(self.depth)]
-        self._fresh: dict[tuple[str, str], list[pulp.LpVariable]] = {}
-        self._left: dict[tuple[str, str], list[pulp.LpVariable]] = {}
-        self._crossing: list[pulp.LpVariable] = []
-        arriving = self._first_states()
-        for stage in range(self.depth - 1):
-            arriving = self._flow(stage, arriving)
-        if self.chunks > 1:
-            self._round_trip()
-
-    def _first_states(self) -> dict[State, list[pulp.LpVariable]]:
-        found: dict[State, list[pulp.LpVariable]] = {}
-        for place, variables in self._by_place(0).items():
-            state = self.places.begins(place)
-            found.setdefault(state, []).extend(variables)
-            self._count_fresh(state, variables)
-            self.entries.add(None, place, variables)
-        return found
-
-    def _flow(
-        self, stage: int, arriving: dict[State, list[pulp.LpVariable]]
-    ) -> dict[State, list[pulp.LpVariable]]:
-        """Edges from the states of a stage to the places of the next; returns what arrives in each state there."""
-        self.deadline.check()
-        incoming: dict[int, list[pulp.LpVariable]] = {}
-        found: dict[State, list[pulp.LpVariable]] = {}
-        cost: list[tuple[float, pulp.LpVariable]] = []
-        following = self._by_place(stage + 1)
-        for number, (state, variables) in enumerate(arriving.items()):
-            leaving = []
-            for place in following:
-                left = self.places.leaves(state[0], place)
-                for after, seconds in self.places.steps(stage, state, place):
-                    if seconds == float("inf"):
-                        continue
-                    name = f"e_{stage}_{number}_{place}_{after[1]}"
-                    edge = self.problem.add_variable(name, lowBound=0.0, upBound=1.0)
-                    cost.append((seconds / self.scale, edge))
-                    leaving.append(edge)
-                    incoming.setdefault(place, []).append(edge)
-                    found.setdefault(after, []).append(edge)
-                    self._count_fresh(after, [edge])
-                    self.entries.add(state[0], place, [edge])
-                    if left is not None:
-                        self._left.setdefault(left, []).append(edge)
-                    if len(self.places.islands(state[0], place)) > 1:
-                        self._crossing.append(edge)
-            self.problem += pulp.lpSum(leaving) == pulp.lpSum(variables)
-        for place, variables in following.items():
-            self.problem += pulp.lpSum(incoming.get(place, [])) == pulp.lpSum(variables)
-        self.send[stage] = _sum(cost) + self._always_sent(stage, stage + 1)
-        return found
-
-    def _always_sent(self, stage: int, following: int) -> Linear:
-        """What a send takes whatever the places of the other end."""
-        leaving, arriving = self.places.leaving, self.places.arriving
-        sent = self._stage_sum(stage, lambda option: leaving[option.composition])
-        return sent + self._stage_sum(following, lambda option: arriving[option.composition])
 
     def _crosses_a_slow_link(self) -> None:
         """Plans on one island are another view's, so the pipeline leaves one somewhere, or a stage stands on two."""
@@ -175,40 +110,7 @@ class PipelineModel:
                 for _, option, variable in self._all()
                 if len(self.stages.used_islands(self.stages.compositions[option.composition])) > 1
             ]
-            self.problem += total((1, variable) for variable in self._crossing + wide) >= 1
-
-    def _round_trip(self) -> None:
-        """Interleaving sends from the last stage to the first."""
-        first, last = self._by_place(0), self._by_place(self.depth - 1)
-        edges: list[tuple[tuple[int, int], float, pulp.LpVariable]] = []
-        near: dict[tuple[str, str], list[pulp.LpVariable]] = {}
-        for start, end in product(last, first):
-            sends = self.places.around(start, end)
-            for name, seconds in (("near", sends.near_seconds), ("far", sends.far_seconds)):
-                if seconds < float("inf"):
-                    edge = self.problem.add_variable(f"r_{start}_{end}_{name}", lowBound=0.0, upBound=1.0)
-                    edges.append(((start, end), seconds, edge))
-                    if name == "near" and not self.places.stays(end):
-                        near.setdefault(self.places.kind(end), []).append(edge)
-        for side, by_place in enumerate((last, first)):
-            for place, variables in by_place.items():
-                found = [edge for ends, _, edge in edges if ends[side] == place]
-                self.problem += pulp.lpSum(found) == pulp.lpSum(variables)
-        for kind, found in near.items():
-            self.problem += pulp.lpSum(found) <= pulp.lpSum(self._left.get(kind, []))
-        cost = _sum((seconds / self.scale, edge) for _, seconds, edge in edges)
-        self.send[-1] = cost + self._always_sent(self.depth - 1, 0)
-
-    def _count_fresh(self, state: State, variables: list[pulp.LpVariable]) -> None:
-        """Remember who takes an untouched node."""
-        if (kind := self.places.fresh_node(state)) is not None:
-            self._fresh.setdefault(kind, []).extend(variables)
-
-    def _by_place(self, stage: int) -> dict[int, list[pulp.LpVariable]]:
-        found: dict[int, list[pulp.LpVariable]] = {}
-        for option, variable in zip(self.options[stage], self.take[stage], strict=True):
-            found.setdefault(self.places.of[option.composition], []).append(variable)
-        return found
+            self.problem += total((1, variable) for variable in self.flow.crossing + wide) >= 1
 
     def _durations(self) -> None:
         """Variables of their own keep the paths sparse."""
@@ -301,7 +203,7 @@ class PipelineModel:
     def _stage_sum(self, stage: int, value: Callable[[Option], float]) -> Linear:
         self.deadline.check()
         pairs = zip(self.options[stage], self.take[stage], strict=True)
-        return _sum((value(option) / self.scale, variable) for option, variable in pairs)
+        return weighted((value(option) / self.scale, variable) for option, variable in pairs)
 
     def _all(self) -> list[tuple[int, Option, pulp.LpVariable]]:
         return [
@@ -360,7 +262,3 @@ class PipelineModel:
         ]
         low, high = bound_seconds / self.scale, min(seconds / self.scale, 2.0)
         self.problem += self.end >= low + (high - low) * (pulp.lpSum(taken) - (self.depth - 1))
-
-
-def _sum(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
-    return pulp.LpAffineExpression([(variable, factor) for factor, variable in terms])

@@ -1,0 +1,52 @@
+"""What the space leaves out is named where it matters, and only there."""
+
+from __future__ import annotations
+
+from planner.search.outside import outside
+from planner.search.solve import search
+from planner.search.values import Limits
+from tests.clusters import cluster, gpt, pool
+
+
+def test_one_device_leaves_nothing_out() -> None:
+    """No pipeline, no second kind, no second node."""
+    assert outside(cluster(pool("a", per_node=1)), gpt(), Limits(target="flagscale")) == ()
+
+
+def test_depth_and_chunks() -> None:
+    """Named where layers and devices allow more than the search tries."""
+    deep = "pipelines of more than 64 stages"
+    chunks = "more than 4 chunks of layers a device"
+    spec, model = cluster(pool("a", nodes=16)), gpt(96)
+    assert {deep, chunks} <= set(outside(spec, model, Limits(target="megatron")))
+    assert deep not in outside(spec, gpt(48), Limits(target="megatron"))
+    assert deep not in outside(spec, model, Limits(target="megatron", pp=(8,)))
+    assert chunks not in outside(spec, model, Limits(target="deepspeed"))
+    assert chunks not in outside(spec, model, Limits(target="megatron", pp=(1,)))
+
+
+def test_kinds_nodes_batches_and_groups() -> None:
+    """Stages of several kinds, on parts of nodes, large micro-batches, hybrid sharding and offloading."""
+    one, two = cluster(pool("a")), cluster(pool("a", nodes=2), pool("b", "V100"))
+    mixed = "stages that mix kinds of device but for remainders"
+    parts = "stages on parts of several nodes"
+    assert not {mixed, parts} & set(outside(one, gpt(), Limits(target="megatron")))
+    assert {mixed, parts} <= set(outside(two, gpt(), Limits(target="megatron")))
+    assert "stages of several kinds of device" in outside(two, gpt(), Limits(target="flagscale"))
+    large = "micro-batches of more than 512 sequences"
+    assert large not in outside(one, gpt(global_batch=512), Limits(target="torch"))
+    assert large in outside(one, gpt(global_batch=513), Limits(target="torch"))
+    assert large not in outside(one, gpt(global_batch=513), Limits(target="megatron"))
+    hybrid = "hybrid sharding in pipelines and with tensor parallelism"
+    assert hybrid in outside(one, gpt(), Limits(target="torch"))
+    assert "offloading" in outside(one, gpt(), Limits(target="deepspeed"))
+    assert hybrid not in outside(one, gpt(), Limits(target="megatron"))
+    assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))
+
+
+def test_a_search_says_it() -> None:
+    """With its answer; sub-clusters are named under a goal."""
+    found = search(cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, global_batch=4))
+    assert "stages that mix kinds of device but for remainders" in found.outside
+    ladder = "numbers of devices between those of the sub-clusters"
+    assert ladder in outside(cluster(pool("a")), gpt(), Limits(), subclusters=True)
