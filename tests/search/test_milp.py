@@ -124,6 +124,9 @@ def test_a_relaxation_follows_the_bounds(name: str) -> None:
     assert relaxed(NO_LIMIT) == float("inf")
     take[0].upBound = take[1].upBound = 1.0
     assert relaxed(NO_LIMIT) == pytest.approx(2 + 3 / 2)
+    solve(problem, gap=0.0, solver=name)
+    take[0].upBound = 0.0
+    assert relaxed(NO_LIMIT) == pytest.approx(3 + 5 / 2)
 
 
 def test_stages_are_dealt_to_islands_before_the_ilp() -> None:

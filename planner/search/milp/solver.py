@@ -55,7 +55,11 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
 
     def callSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802
         """Solve; raises KeyboardInterrupt when it came meanwhile."""
-        lp.solverModel.run()
+        self.run(lp.solverModel)
+
+    def run(self, model: Any) -> None:
+        """Solve a model of HiGHS; raises KeyboardInterrupt when it came meanwhile."""
+        model.run()
         if self.interrupted:
             raise KeyboardInterrupt
 
@@ -130,11 +134,11 @@ def relaxation(problem: pulp.LpProblem, solver: str | None = None) -> Relaxation
         lower = np.array([-np.inf if item.lowBound is None else item.lowBound for item in variables])
         upper = np.array([np.inf if item.upBound is None else item.upBound for item in variables])
         highs.changeColsBounds(len(columns), columns, lower, upper)
-        made.callSolver(problem)
+        made.run(highs)
         deadline.check()
         if highs.getModelStatus().name not in (*_INFEASIBLE, "kOptimal"):
             highs.clearSolver()
-            made.callSolver(problem)
+            made.run(highs)
             deadline.check()
         if highs.getModelStatus().name in _INFEASIBLE:
             return float("inf")
