@@ -11,6 +11,8 @@ from planner.cost.communication import Ring
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
+from planner.cost.stage_price import Replica, common_seconds
+from planner.cost.traffic import EndTraffic
 from planner.plan import ReplicaGroup
 from planner.spec.model import ModelSpec
 from planner.targets import TARGETS
@@ -109,3 +111,27 @@ def test_what_hides_is_under_the_last_micro_batch() -> None:
     assert found.hidden_sync_seconds == pytest.approx(end.hidden_seconds)
     in_step = one.in_step_seconds(step, GROUP, slow, first, last)
     assert in_step == pytest.approx(end.seconds + last.backward_seconds + first.forward_seconds)
+
+
+def test_work_and_synchronisation_of_replicas() -> None:
+    """They add up; in step all take as long as the slowest there, and never less than one of them."""
+    end = EndTraffic(reduction_seconds=2.0, gather_seconds=1.0, hidden_seconds=9.0)
+    one = Replica(work_seconds=10.0, end=end, tied_seconds=0.5, in_step_seconds=4.0)
+    assert (one.sync_seconds, one.seconds) == (3.5, 13.5)
+    other = Replica(work_seconds=12.0, end=EndTraffic(), tied_seconds=0.0, in_step_seconds=1.0)
+    assert common_seconds([one, other]) == 11.0 + 4.0
+    assert common_seconds([one, replace(other, in_step_seconds=0.0)]) == 12.0 + 4.0
+    assert common_seconds([one]) == 13.5
+
+
+def test_the_replica_that_synchronises_longest_can_be_the_slowest() -> None:
+    """Equal work; the wider batch of one is not what decides, but work and synchronisation together."""
+    one, step = pricer("deepspeed"), replace(SHAPE, zero=1)
+    fast = ReplicaGroup(pool="p", gpu="A100", tp=1, count=2, share=12, steps=3)
+    small = ReplicaGroup(pool="p", gpu="A100", tp=1, count=2, share=12, steps=12)
+    slow = replace(RING, bytes_per_second=1e7)
+    found = one.price(step, (fast, small), slow)
+    alone = [one.price(step, (group,), slow) for group in (fast, small)]
+    seconds = [price.work_seconds + price.sync_seconds for price in alone]
+    assert found.slowest == seconds.index(max(seconds))
+    assert found.work_seconds + found.sync_seconds == pytest.approx(max(seconds))

@@ -49,6 +49,7 @@ def test_uneven_slots_in_rank_order(tmp_path: Path) -> None:
     slots = chosen_slots(tmp_path, chosen, UNEVEN)
     assert list(slots.items()) == [("a-0", [0, 1, 2, 3]), ("a-1", [0, 1, 2, 3]), ("b-0", [0, 1])]
     assert "deepspeed --hostfile hostfile train.py" in readme(chosen, UNEVEN)
+    assert "--master_addr a-0 train.py" in readme(chosen, UNEVEN)
 
 
 def test_devices_that_are_not_the_first(tmp_path: Path) -> None:

@@ -67,6 +67,24 @@ def test_gpt_like_model() -> None:
     assert "--use-distributed-optimizer" not in words["parallel"]
 
 
+def test_only_grouped_queries_are_grouped() -> None:
+    """As many key/value heads as heads is Megatron's default; one alone is a group too."""
+    for kv_heads, groups in ((4, None), (2, "2"), (1, "1")):
+        words = model_words(model(8, kv_heads=kv_heads))
+        assert ("--group-query-attention" in words) == (groups is not None)
+        if groups:
+            assert words[words.index("--num-query-groups") + 1] == groups
+
+
+def test_models_that_megatron_builds_differ_in_nothing() -> None:
+    """And one that it does not, in each of its parts."""
+    assert list(differences(model(8, learned_positions=64))) == []
+    odd = model(8, layer_norms=4, token_types=2, embedding_norm=True, final_norm=False, head_bias=True)
+    assert len(list(differences(odd))) == 5
+    encoder = model(8, kind="encoder", learned_positions=64, head_transform=True, head_bias=True)
+    assert not [text for text in differences(encoder) if "output layer" in text]
+
+
 @pytest.mark.parametrize(("gated", "dropout"), [(True, None), (True, False), (False, False)])
 def test_models_without_dropout_switch_it_off(gated: bool, dropout: bool | None) -> None:
     """Megatron's defaults drop a tenth."""
