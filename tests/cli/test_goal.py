@@ -35,12 +35,12 @@ def test_the_cheapest_plan_is_kept_with_its_objective(priced: Path, hetplan: Com
     """From files to a plan file; show says of what its gap is."""
     code, out, err = search(hetplan, "--objective", "cost", "-o", "plan.yaml")
     assert (code, err) == (0, "")
-    assert "optimal: no plan of 8 sub-clusters is cheaper" in out
+    assert "plan of 8 sub-clusters by the cost model" in " ".join(out.split())
     summary = read(Path("plan.yaml")).summary
     assert summary is not None
     assert (summary.objective, summary.subclusters) == ("cost", 8)
     shown = hetplan("show", "plan.yaml")
-    assert "optimal: no plan of 8 sub-clusters is cheaper" in shown.out
+    assert "plan of 8 sub-clusters by the cost model" in " ".join(shown.out.split())
 
 
 def test_the_table_of_time_against_cost(priced: Path, hetplan: Command) -> None:

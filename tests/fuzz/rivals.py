@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from planner.calibration_file import shipped
 from planner.cost.estimate import Estimator
+from planner.equal_pools import joined, on_joined_pools
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.plan_check import faults
@@ -15,7 +16,7 @@ from planner.search.space import MAX_DEPTH, MAX_INTERLEAVE, divisors
 from planner.search.values import Limits
 from planner.spec.cluster import ClusterSpec
 from planner.spec.model import ModelSpec
-from planner.targets import RECOMPUTES, TARGETS, Target
+from planner.targets import RECOMPUTES, TARGETS, Target, target
 
 MOST_OPERATIONS = 20_000
 """Micro-batches times stages of a plan that is priced here; more take the pipeline too long."""
@@ -26,6 +27,7 @@ class Field:
 
     def __init__(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits, rng: random.Random) -> None:
         self.cluster = cluster
+        self.joined = joined(cluster)
         self.model = model
         self.limits = limits
         self.rng = rng
@@ -45,7 +47,10 @@ class Field:
 
     def seconds(self, plan: Plan) -> float | None:
         """Step of a plan that can be launched, is allowed, and fits; None of any other."""
-        if outside(plan, self.limits) or plan.micro_batches * plan.pp > MOST_OPERATIONS:
+        if (
+            outside(on_joined_pools(plan, self.joined, self.cluster), self.limits)
+            or plan.micro_batches * plan.pp > MOST_OPERATIONS
+        ):
             return None
         if faults(plan, self.cluster, self.model):
             return None
@@ -57,7 +62,10 @@ class Field:
 
 
 def outside(plan: Plan, limits: Limits) -> str:
-    """Why the search does not promise to consider a plan (docs/search.md), or the user forbids it; else empty."""
+    """Why the search does not promise to consider a plan (docs/search.md), or the user forbids it; else empty.
+
+    Equal pools are one in the plan, as in the search.
+    """
     groups = list(_groups(plan))
     steps = {group.steps for group in groups}
     allowed = (
@@ -76,6 +84,13 @@ def outside(plan: Plan, limits: Limits) -> str:
         return "offload"
     if plan.zero >= 2 and plan.pp == 1 and len(steps) > 1:
         return "ZeRO 2 or 3 with padding"
+    per_device = (
+        plan.pp == 1 and groups[0].tp == 1 and target(plan.target).batch_without_pipeline == "per-device"
+    )
+    if not per_device and any(
+        len({(group.pool, group.gpu) for group in stage.replicas}) > 1 for stage in plan.stages
+    ):
+        return "a stage that mixes types of device"
     if plan.shard_size and (plan.pp > 1 or groups[0].tp > 1):
         return "hybrid sharding in a pipeline"
     return ""
