@@ -8,7 +8,7 @@ from planner.search.data_parallel import MAX_MICRO_BATCH
 from planner.search.space import (
     MAX_DEPTH,
     MAX_INTERLEAVE,
-    MICRO_BATCHES_A_DEVICE,
+    holds_groups,
     offers,
     targets_of,
     usable_kinds,
@@ -58,9 +58,10 @@ def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: L
     alone = limits.pp is None or 1 in limits.pp
     if alone and row.batch_without_pipeline == "per-device" and batch > MAX_MICRO_BATCH:
         yield f"micro-batches of more than {MAX_MICRO_BATCH} sequences"
-    if row.dp_per_stage and batch > MICRO_BATCHES_A_DEVICE * devices:
-        yield f"micro-batches of more than {MICRO_BATCHES_A_DEVICE} sequences a device"
     if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
         yield "hybrid sharding in pipelines and with tensor parallelism"
+        sizes = {kind.per_node for kind in kinds} - {1}
+        if not all(holds_groups(kind, size) for kind in kinds for size in sizes):
+            yield "hybrid sharding in groups that nodes do not hold whole"
     if row.offloading != type(row.offloading)():
         yield "offloading"

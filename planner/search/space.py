@@ -24,10 +24,6 @@ MAX_DEPTH = 64
 """Deepest pipeline that is offered; published runs end there."""
 
 
-MICRO_BATCHES_A_DEVICE = 64
-"""Sequences of one micro-batch for each device, at most, where stages choose their own degrees."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Outer choices that differ only in depth and interleaving."""
@@ -147,7 +143,8 @@ def families(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, .
     degrees = tp_degrees(row, limits, model, kinds)
     for recompute in family_recomputes(row, limits, model):
         if row.dp_per_stage:
-            yield from _per_stage_families(row, limits, model, kinds, recompute)
+            for batch in divisors(model.training.global_batch):
+                yield from _zeros(row, limits, model, recompute, None, None, batch)
             continue
         for tp in degrees:
             replicas = sum(kind.replicas(tp) for kind in kinds)
@@ -156,15 +153,6 @@ def families(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, .
                     if dp > replicas or (limits.micro_batch and batch // dp not in limits.micro_batch):
                         continue
                     yield from _zeros(row, limits, model, recompute, tp, dp, batch)
-
-
-def _per_stage_families(
-    row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...], recompute: Recompute | None
-) -> Iterator[Family]:
-    devices = sum(kind.devices for kind in kinds)
-    for batch in divisors(model.training.global_batch):
-        if batch <= MICRO_BATCHES_A_DEVICE * devices:
-            yield from _zeros(row, limits, model, recompute, None, None, batch)
 
 
 def _zeros(

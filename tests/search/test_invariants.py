@@ -24,7 +24,7 @@ from tests.search.problems import Problem, with_constants, with_shapes
 from tests.search.variants import three_pools
 
 SEEDS = st.integers(0, 10**9)
-FEW = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 SLACK = 1 + 1e-6
 
@@ -94,7 +94,7 @@ def check_never_hurts(change: str, problem: Problem) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 @given(SEEDS)
-@settings(FEW, max_examples=8)
+@settings(FEW, max_examples=4)
 def test_better_hardware_never_hurts(change: str, seed: int) -> None:
     """With constants far from the assumed ones too.
 
