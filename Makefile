@@ -17,7 +17,7 @@ SEED ?= 1
 JOBS ?= auto
 
 # Everything else has the versions of the lock file. These are pinned to what the launch files were checked against; torch
-# comes first, so that deepspeed does not choose it.
+# comes first, so that nothing that needs it chooses another build.
 TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
@@ -117,8 +117,8 @@ $(VENV)/base.stamp: pyproject.toml $(LOCK) | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/torch.stamp: $(LOCK) | $(VENV)/bin/python
-	$(PIP) --requirement $(LOCK) setuptools wheel ninja packaging psutil py-cpuinfo
 	$(PIP) $(TORCH)
+	$(PIP) --requirement $(LOCK) setuptools wheel ninja packaging psutil py-cpuinfo
 	DS_BUILD_OPS=0 $(PIP) --no-build-isolation $(DEEPSPEED)
 	@touch $@
 
