@@ -34,7 +34,7 @@ def test_the_largest_table_is_imported(tmp_path: Path) -> None:
     spent = measured_hetplan("calibrate", "import", "--layers", table, "-o", output)
     assert spent.code == 0
     assert spent.peak_bytes < 300e6
-    assert spent.cpu_seconds < 3 * measured("-c", REFERENCE).cpu_seconds
+    assert spent.cpu_seconds < 3 * measured(REFERENCE).cpu_seconds
     assert output.read_text().count("micro_batch:") == len(lines) - 1
     assert "MiB, more than the 4 MiB that hetplan reads" in spent.err
 
@@ -64,7 +64,7 @@ def test_the_most_pools_are_checked(tmp_path: Path) -> None:
     path.write_text(many_pools(MOST_POOLS))
     spent = measured_hetplan("check", path)
     assert (spent.code, spent.err) == (0, "")
-    assert spent.cpu_seconds < 3 * measured("-c", REFERENCE).cpu_seconds
+    assert spent.cpu_seconds < 3 * measured(REFERENCE).cpu_seconds
 
 
 def test_the_links_of_many_pools(hetplan: Command, tmp_path: Path) -> None:
