@@ -130,7 +130,7 @@ def tell():
         told.write(next(line for line in status if line.startswith("VmHWM:")))
 atexit.register(tell)
 """
-"""Has a process write down its largest memory: what the system tells of it counts that of its parent before exec too."""
+"""Has a process write down its largest memory: what the system tells counts that of its parent before exec too."""
 
 
 def measured(code: str, *arguments: object) -> Spent:
