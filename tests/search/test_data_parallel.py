@@ -61,7 +61,7 @@ def best_of_sets(shares: Shares) -> float:
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_each_choice_is_solved_exactly(seed: int) -> None:
     """The least step of every ZeRO stage, recomputation and size of groups, against all its plans."""
     zero = seed % 4
@@ -109,7 +109,7 @@ def test_all_sets_of_devices_are_in_the_space() -> None:
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_no_set_of_a_box_is_faster_than_its_bound(seed: int) -> None:
     """Random boxes of clusters with odd nodes, several fabrics and gateways; random sets in them."""
     draw = random.Random(seed)

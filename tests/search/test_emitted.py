@@ -62,7 +62,7 @@ def check(problem: Problem, asked: Limits) -> bool:
 
 @pytest.mark.parametrize("target", TARGETS)
 @given(SEEDS, st.sampled_from([plain, with_constants, with_shapes, several_nodes]))
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_proposals_can_be_emitted(target: str, seed: int, problem: Callable[[int], Problem]) -> None:
     """Random clusters and models, the best plan of each target."""
     check(reshaped(problem(seed), seed), Limits(target=target))

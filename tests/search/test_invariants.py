@@ -24,7 +24,7 @@ from tests.search.problems import Problem, with_constants, with_shapes
 from tests.search.variants import three_pools
 
 SEEDS = st.integers(0, 10**9)
-FEW = settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 SLACK = 1 + 1e-6
 

@@ -33,7 +33,7 @@ from tests.search.problems import Problem, with_constants
 SEEDS = st.integers(0, 10**9)
 TARGETS = st.sampled_from(["megatron", "deepspeed"])
 OBJECTIVES = st.sampled_from(["time", "cost", "energy"])
-FEW = settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def rated(spec: ClusterSpec, seed: int) -> ClusterSpec:

@@ -76,42 +76,42 @@ def test_the_search_finds_what_exhaustion_finds(part: int, seed: int) -> None:
 
 
 @given(SEEDS, st.sampled_from(["megatron", "deepspeed", "torch"]))
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_pipelines_alone(seed: int, target: str) -> None:
     """Only several stages, so that the ILP has to answer."""
     check(plain(seed), limits(seed, target, (2, 3, 4)))
 
 
 @given(SEEDS)
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_degrees_of_each_stage(seed: int) -> None:
     """The target whose stages have tensor- and data-parallel degrees of their own."""
     check(plain(seed), Limits(gap=0.0, target="flagscale"))
 
 
 @given(SEEDS, TARGETS)
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_constants(seed: int, target: str | None) -> None:
     """Tiles, ramps, hosts, overlaps and links far from what is assumed."""
     check(with_constants(seed), limits(seed, target))
 
 
 @given(SEEDS, TARGETS)
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_measured_layers_and_links(seed: int, target: str | None) -> None:
     """One device by measurement, the other by formula; some links by measurement."""
     check(with_measurements(seed), limits(seed, target))
 
 
 @given(SEEDS, TARGETS)
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_shapes(seed: int, target: str | None) -> None:
     """Sequences and heads that are not aligned, softmax that is fused now and then, all number formats."""
     check(with_shapes(seed), limits(seed, target))
 
 
 @given(SEEDS)
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_groups_that_shard_in_nodes(seed: int) -> None:
     """Nodes that are fast inside, where hybrid sharding is the best of all plans now and then."""
     check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)))
@@ -128,7 +128,7 @@ def check_odd_nodes(seed: int, target: str, depths: tuple[int, ...] | None) -> N
 
 @pytest.mark.parametrize(("target", "depths"), ODD_TARGETS)
 @given(SEEDS)
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_odd_nodes(target: str, depths: tuple[int, ...] | None, seed: int) -> None:
     """Pipelines and tensor parallelism on nodes of 2 to 7 devices."""
     check_odd_nodes(seed, target, depths)

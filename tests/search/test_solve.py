@@ -21,7 +21,7 @@ from planner.spec.model import ModelSpec
 from tests.clusters import cluster, gpt, pool, small_problem
 
 SEEDS = st.integers(0, 10**9)
-QUICK = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def seconds(spec: ClusterSpec, model: ModelSpec) -> float:

@@ -42,8 +42,8 @@ def check(spec: ClusterSpec, model: ModelSpec) -> int:
 
 def test_any_cluster_gives_valid_plans_or_reasons() -> None:
     """Layers once, shares that add up, devices that exist: the rules of every plan; most baselines have one."""
-    plans = [check(*problem(seed)) for seed in range(40)]
-    assert sum(plans) > 40 * 6
+    plans = [check(*problem(seed)) for seed in range(15)]
+    assert sum(plans) > 6 * len(plans)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,9 @@ def test_a_baseline_that_does_not_fit_says_by_how_much_and_where() -> None:
 def test_a_number_format_that_the_runtime_lacks_is_the_reason() -> None:
     """DeepSpeed does not train in fp8."""
     spec, model = cluster(pool("a", per_node=2)), gpt(precision="fp32")
-    spec.gpus["A100"].tflops["fp8"] = 600.0
+    gpu = spec.gpus["A100"]
+    fast = gpu.model_copy(update={"tflops": {**gpu.tflops, "fp8": 600.0}})
+    spec = spec.model_copy(update={"gpus": {**spec.gpus, "A100": fast}})
     eight = model.model_copy(update={"training": model.training.model_copy(update={"precision": "fp8"})})
     estimator = Estimator(spec, eight)
     found = best_of("Poplar", BASELINES[4].plans(estimator), estimator)
