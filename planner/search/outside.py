@@ -10,6 +10,8 @@ from planner.search.space import (
     MAX_INTERLEAVE,
     holds_groups,
     offers,
+    splits,
+    splits_sequence,
     targets_of,
     usable_kinds,
 )
@@ -55,6 +57,11 @@ def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: L
     grouped = pipelines or row.batch_without_pipeline == "equal" or row.tensor_parallel != "none"
     if grouped and any(kind.nodes > 1 and kind.per_node > 1 for kind in kinds):
         yield "stages on parts of several nodes"
+    most = max(kind.per_node for kind in kinds)
+    if row.tensor_parallel == "per-stage" and any(
+        splits(model, tp) and not splits_sequence(row, model, tp) for tp in range(2, most + 1)
+    ):
+        yield "tensor-parallel degrees that do not divide the sequence"
     alone = limits.pp is None or 1 in limits.pp
     if alone and row.batch_without_pipeline == "per-device" and batch > MAX_MICRO_BATCH:
         yield f"micro-batches of more than {MAX_MICRO_BATCH} sequences"

@@ -91,6 +91,9 @@ def outside(plan: Plan, limits: Limits) -> str:
         len({(group.pool, group.gpu) for group in stage.replicas}) > 1 for stage in plan.stages
     ):
         return "a stage that mixes types of device"
+    row, tp = target(plan.target), max(group.tp for group in groups)
+    if row.tensor_parallel == "per-stage" and tp > 1 and not plan.sequence_parallel:
+        return "a degree that does not divide the sequence"
     if plan.shard_size and (plan.pp > 1 or groups[0].tp > 1):
         return "hybrid sharding in a pipeline"
     return ""
