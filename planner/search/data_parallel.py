@@ -120,10 +120,6 @@ class Shares:
         dealt = self._lock_step(used, ring, box) if self.choice.zero >= 2 else self._alone(used, ring, box)
         return dealt.seconds + self._least_update(used, box)
 
-    def bound_of(self, counts: Counts) -> float:
-        """No shares of these devices are faster."""
-        return self.bound(Box(counts, counts))
-
     def plan(self, counts: Counts, cutoff_seconds: float = float("inf")) -> Plan | None:
         """The fastest shares of these devices; None when some device cannot hold its part or none beats the cutoff."""
         return self.best(counts, cutoff_seconds)[1]

@@ -52,7 +52,7 @@ def best_of_sets(shares: Shares) -> float:
     best = float("inf")
     for counts in all_counts(shares):
         bound, plan = shares.best(counts)
-        assert shares.bound_of(counts) <= bound * (1 + 1e-9)
+        assert shares.bound(Box(counts, counts)) <= bound * (1 + 1e-9)
         if plan is not None:
             estimate = shares.estimator.estimate(plan)
             assert bound <= estimate.step_seconds * (1 + 1e-12)
