@@ -42,6 +42,7 @@ def target_faults(plan: Plan, model: ModelSpec) -> tuple[Fault, ...]:
     return (
         *found,
         *model_faults(row, model),
+        *_sharded_optimizer(plan, row, model),
         *_kv_heads(plan, row, model),
         *_tied_ends(plan, row, model),
         *_sequence_parallel(plan, row, model),
@@ -116,6 +117,16 @@ def unwritten(row: Target, model: ModelSpec) -> str | None:
     if wanted in row.offered_precisions:
         return None
     return f"training in {wanted} with {row.name} is priced, but hetplan writes no launch files for it"
+
+
+def _sharded_optimizer(plan: Plan, row: Target, model: ModelSpec) -> Iterator[Fault]:
+    optimizer = model.training.optimizer
+    if plan.zero and optimizer not in row.sharding_optimizers:
+        able = ", ".join(row.sharding_optimizers)
+        what = (
+            f"{row.name} shards the states of {able} only, expected ZeRO 0 with {optimizer}, got {plan.zero}"
+        )
+        yield Fault(("zero",), what)
 
 
 def _tensor_parallel_shape(path: Path, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:

@@ -287,6 +287,18 @@ def test_key_value_heads_and_tensor_parallelism() -> None:
     ]
 
 
+def test_an_optimizer_whose_states_the_target_does_not_shard() -> None:
+    """Megatron's distributed optimizer is Adam's; torch shards SGD's too."""
+    training = MODEL.training.model_copy(update={"optimizer": "sgd"})
+    sgd = MODEL.model_copy(update={"training": training})
+    with pytest.raises(
+        PlanError, match="zero: megatron shards the states of adamw only, expected ZeRO 0 with sgd"
+    ):
+        check_plan(plan(stage(0, 8), zero=1), CLUSTER, sgd)
+    check_plan(plan(stage(0, 8), zero=0), CLUSTER, sgd)
+    check_plan(plan(stage(0, 8), zero=1, target="torch"), CLUSTER, sgd)
+
+
 def test_a_precision_that_a_device_lacks() -> None:
     """The device that forbids it is named."""
     training = MODEL.training.model_copy(update={"precision": "bf16"})

@@ -33,12 +33,15 @@ def send(
 
     ``replica_bytes`` is what one replica of ``first`` sends; a receiver of another size takes its part.
     """
-    crossing = sum(segment.replicas for segment in _segments(first, last) if not segment.same_node)
+    segments = _segments(first, last)
+    flows = [segment for segment in segments if not segment.same_node]
+    crossing = sum(flow.replicas for flow in flows)
     worst = Send(seconds=0.0, link="node")
-    for segment in _segments(first, last):
-        found = _segment_send(segment, replica_bytes, crossing, topology, calibration)
-        if curves is not None:
-            found = _measured_send(found, segment, replica_bytes, curves)
+    for segment in segments:
+        out = _busiest(segment.first, [(flow.first, flow.replicas) for flow in flows])
+        into = _busiest(segment.last, [(flow.last, flow.replicas) for flow in flows])
+        load = _Load(out, into, crossing)
+        found = _segment_send(segment, replica_bytes, load, topology, calibration, curves)
         if found.seconds > worst.seconds or not found.link:
             worst = found
     return worst
@@ -57,22 +60,29 @@ def least_send(
     Parts of both may find themselves on one node, or on different ones.
     """
 
-    def seconds(segment: _Segment) -> float:
-        found = _segment_send(segment, replica_bytes, crossing, topology, calibration)
-        if curves is not None:
-            found = _measured_send(found, segment, replica_bytes, curves)
-        return found.seconds if found.link else float("inf")
-
     segments = _segments(first, last)
     near = [_fit_one_node(segment, topology) for segment in segments]
-    crossing = sum(segment.replicas for segment, able in zip(segments, near, strict=True) if not able)
+    flows = [segment for segment, able in zip(segments, near, strict=True) if not able]
+    crossing = sum(flow.replicas for flow in flows)
     worst = 0.0
     for segment, able in zip(segments, near, strict=True):
+        # Which slots share a node is not known here, so that each counts alone: no more than with company.
+        out = sum(flow.replicas for flow in flows if flow.first == segment.first)
+        into = sum(flow.replicas for flow in flows if flow.last == segment.last)
+        load = _Load(
+            min(segment.first.replicas_per_node, max(out, segment.replicas)),
+            min(segment.last.replicas_per_node * segment.ratio, max(into, segment.replicas)),
+            crossing,
+        )
         ways = [True] if able else []
         ways += (
             [False] if not (able and topology.kind(segment.first.pool, segment.first.gpu).nodes == 1) else []
         )
-        worst = max(worst, min(seconds(replace(segment, same_node=way)) for way in ways))
+        found = (
+            _segment_send(replace(segment, same_node=way), replica_bytes, load, topology, calibration, curves)
+            for way in ways
+        )
+        worst = max(worst, min(one.seconds if one.link else float("inf") for one in found))
     return worst
 
 
@@ -91,8 +101,41 @@ class _Segment:
 
     first: Slot
     last: Slot
-    replicas: int
+    replicas: float
+    """Those that send; a replica that sends to several counts for each in part."""
+    ratio: float
+    """Replicas that send to one that receives."""
     same_node: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What a node sends, what one receives and what crosses at the same time, in replicas that send."""
+
+    out: float
+    into: float
+    crossing: float
+
+
+def _busiest(slot: Slot, ends: Sequence[tuple[Slot, float]]) -> float:
+    """The most that any node of ``slot`` sends, or receives; ``ends``: slots with the replicas that cross there."""
+    moved: dict[Slot, float] = {}
+    for other, replicas in ends:
+        if other.pool == slot.pool:
+            moved[other] = moved.get(other, 0.0) + replicas
+    end = slot.first_node + slot.nodes
+    starts = {other.first_node for other in moved if slot.first_node <= other.first_node < end}
+    return max(
+        (
+            sum(
+                replicas / other.nodes
+                for other, replicas in moved.items()
+                if other.first_node <= node < other.first_node + other.nodes
+            )
+            for node in (slot.first_node, *sorted(starts))
+        ),
+        default=0.0,
+    )
 
 
 def _segments(first: Sequence[Slot], last: Sequence[Slot]) -> list[_Segment]:
@@ -115,7 +158,7 @@ def _segments(first: Sequence[Slot], last: Sequence[Slot]) -> list[_Segment]:
                 and slot.nodes == other.nodes == 1
                 and slot.first_node == other.first_node
             )
-            found.append(_Segment(slot, other, max(1, round(stop - position)), same))
+            found.append(_Segment(slot, other, stop - position, ratio, same))
             position = stop
             if position >= ends[index][0] - 1e-9 and index + 1 < len(ends):
                 index += 1
@@ -123,30 +166,25 @@ def _segments(first: Sequence[Slot], last: Sequence[Slot]) -> list[_Segment]:
 
 
 def _segment_send(
-    segment: _Segment, replica_bytes: float, crossing: int, topology: Topology, calibration: Calibration
+    segment: _Segment,
+    replica_bytes: float,
+    load: _Load,
+    topology: Topology,
+    calibration: Calibration,
+    curves: LinkCurves | None,
 ) -> Send:
+    """The formula's time; where somebody has measured the link, that of all that a node sends at once."""
+    kind = topology.kind(segment.first.pool, segment.first.gpu)
     if segment.same_node:
-        kind = topology.kind(segment.first.pool, segment.first.gpu)
         seconds = replica_bytes / inside_rate(kind, calibration) + kind.intra_latency_seconds
-        return Send(seconds=seconds, link="node")
-    path = topology.path(segment.first.pool, segment.last.pool)
-    if not path.connected:
-        return Send(seconds=float("inf"), link="")
-    seconds = _fabric_seconds(carried_rates(path, calibration), segment, replica_bytes, crossing)
-    return Send(seconds=seconds + path.latency_seconds, link=path.fabric)
-
-
-def _measured_send(found: Send, segment: _Segment, replica_bytes: float, curves: LinkCurves) -> Send:
-    """The measured time of all that a node sends at once, where somebody has measured this link."""
-    at_once = 1 if segment.same_node else min(segment.first.replicas_per_node, segment.replicas)
-    link = f"node:{segment.first.gpu}" if found.link == "node" else found.link
-    known = curves.seconds(link, "send", 2, replica_bytes * at_once) if found.link else None
-    return Send(seconds=known[0], link=found.link) if known else found
-
-
-def _fabric_seconds(
-    carried: tuple[float, float, float], segment: _Segment, replica_bytes: float, crossing: int
-) -> float:
-    out = min(segment.first.replicas_per_node, segment.replicas)
-    into = min(segment.last.replicas_per_node, segment.replicas)
-    return replica_bytes * max(out / carried[0], into / carried[1], crossing / carried[2])
+        at_once, link, curve = 1.0, "node", f"node:{segment.first.gpu}"
+    else:
+        path = topology.path(segment.first.pool, segment.last.pool)
+        if not path.connected:
+            return Send(seconds=float("inf"), link="")
+        out, into, crossing = carried_rates(path, calibration)
+        slowest = max(load.out / out, load.into / into, load.crossing / crossing)
+        seconds = replica_bytes * slowest + path.latency_seconds
+        at_once, link, curve = load.out, path.fabric, path.fabric
+    known = curves.seconds(curve, "send", 2, replica_bytes * at_once) if curves is not None else None
+    return Send(seconds=known[0] if known else seconds, link=link)

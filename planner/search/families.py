@@ -166,27 +166,34 @@ def families(limits: Limits) -> list[tuple[str, Limits]]:
             for zero in row.zero_without_pipeline:
                 found.append((f"{row.name}: ZeRO-{zero}", replace(base, zero=(zero,), pp=(1,), tp=(1,))))
         deeper, wider = tuple(range(2, 1025)), tuple(range(2, 65))
-        if _meets(row.zero_with_pipeline, limits.zero):
+        if _both(row.zero_with_pipeline, limits.zero):
             found.append((f"{row.name}: pipeline", replace(base, pp=deeper, tp=(1,))))
             if row.tensor_parallel != "none":
                 found.append((f"{row.name}: pipeline + tensor", replace(base, pp=deeper, tp=wider)))
-        if row.tensor_parallel != "none" and _meets(row.zero_without_pipeline, limits.zero):
+        if row.tensor_parallel != "none" and _both(row.zero_without_pipeline, limits.zero):
             found.append((f"{row.name}: data + tensor", replace(base, pp=(1,), tp=wider)))
             if row.batch_without_pipeline != "per-device":
                 found.append((f"{row.name}: data parallel", replace(base, pp=(1,), tp=(1,))))
-    return [(name, item) for name, item in found if _possible(item, limits)]
-
-
-def _possible(item: Limits, limits: Limits) -> bool:
-    """True when the family lies inside what the user allows."""
-    return all(
-        _meets(own, users)
-        for own, users in ((item.zero, limits.zero), (item.tp, limits.tp), (item.pp, limits.pp))
+    within = (
+        (
+            name,
+            replace(
+                item,
+                zero=_both(item.zero, limits.zero),
+                tp=_both(item.tp, limits.tp),
+                pp=_both(item.pp, limits.pp),
+            ),
+        )
+        for name, item in found
     )
+    return [(name, item) for name, item in within if () not in (item.zero, item.tp, item.pp)]
 
 
-def _meets(own: tuple[int, ...] | None, users: tuple[int, ...] | None) -> bool:
-    return own is None or users is None or bool(set(own) & set(users))
+def _both(own: tuple[int, ...] | None, users: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """What the family has and the user allows; None for everything."""
+    if own is None or users is None:
+        return own if users is None else users
+    return tuple(value for value in own if value in set(users))
 
 
 def family_of(scored: Scored) -> str:

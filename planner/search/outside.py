@@ -8,6 +8,7 @@ from planner.search.data_parallel import MAX_MICRO_BATCH
 from planner.search.space import (
     MAX_DEPTH,
     MAX_INTERLEAVE,
+    MAX_SHARD_NODES,
     holds_groups,
     offers,
     splits,
@@ -70,5 +71,7 @@ def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: L
         sizes = {kind.per_node for kind in kinds} - {1}
         if not all(holds_groups(kind, size) for kind in kinds for size in sizes):
             yield "hybrid sharding in groups that nodes do not hold whole"
+        if any(kind.nodes > 2 * MAX_SHARD_NODES for kind in kinds):
+            yield f"hybrid sharding over more than {MAX_SHARD_NODES} nodes that do not divide a kind evenly"
     if row.offloading != type(row.offloading)():
         yield "offloading"

@@ -18,6 +18,8 @@ from planner.spec.model import ModelSpec
 from planner.targets import TARGETS, Recompute, Target, target
 from planner.topology import Kind, Topology
 
+MAX_SHARD_NODES = 16
+"""Nodes that may share a copy in hybrid sharding; more where so many divide a kind of device evenly."""
 MAX_INTERLEAVE = 4
 
 MAX_DEPTH = 64
@@ -164,11 +166,13 @@ def _zeros(
     dp: int | None,
     batch: int,
 ) -> Iterator[Family]:
-    """ZeRO stages worth trying: without a group to share with, all are the same."""
+    """ZeRO stages worth trying. A replica alone shards nothing, but ZeRO-3 holds no whole fp32 copy of gradients."""
     offered = allowed(tuple(sorted({*row.zero_without_pipeline, *row.zero_with_pipeline})), limits.zero)
     if model.training.optimizer not in row.sharding_optimizers:
         offered = tuple(zero for zero in offered if zero == 0)
-    for zero in offered[:1] if dp == 1 else offered:
+    if dp == 1:
+        offered = tuple(zero for zero in offered if zero in (offered[0], 3))
+    for zero in offered:
         yield Family(
             target=row.name,
             zero=zero,
@@ -208,16 +212,20 @@ def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, 
 
 
 def shard_sizes(row: Target, zero: int, kinds: Sequence[Kind]) -> tuple[int, ...]:
-    """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of a node or of a pool.
+    """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of one node or of several.
 
     Each group is of one kind whose nodes it fills, or fill it, so that at least two must be found in such kinds.
     """
     if zero not in row.hybrid_zero:
         return ()
-    natural = {kind.per_node for kind in kinds} | {kind.devices for kind in kinds}
+    sizes = {
+        kind.per_node * nodes
+        for kind in kinds
+        for nodes in {*range(1, min(kind.nodes, MAX_SHARD_NODES) + 1), *divisors(kind.nodes)}
+    }
     return tuple(
         size
-        for size in sorted(natural - {1})
+        for size in sorted(sizes - {1})
         if sum(kind.devices // size for kind in kinds if holds_groups(kind, size)) > 1
     )
 

@@ -382,8 +382,33 @@ def test_a_stage_sends_to_replicas_on_several_pools() -> None:
     assert found.seconds == pytest.approx(4 * 1e9 / (25e9 * WIRE) + 5e-6)
     wide = place_stages([[group("a", 8)], [group("b", 4), group("b", 4)]], spec)
     assert send(wide[0], wide[1], 1e9, Topology(spec), ASSUMED).seconds == pytest.approx(
-        4 * 1e9 / (100e9 * WIRE * rail**2) + 5e-6
+        8 * 1e9 / (100e9 * WIRE * rail**2) + 5e-6
     )
+
+
+@pytest.mark.parametrize("sizes", [(6,), (1, 5), (2, 2, 2), (1, 1, 1, 1, 1, 1)])
+@pytest.mark.parametrize("others", [(6,), (3, 3), (1, 4, 1), (3,), (1, 2), (1,)])
+def test_how_a_stage_is_written_does_not_change_its_sends(
+    sizes: tuple[int, ...], others: tuple[int, ...]
+) -> None:
+    """The same replicas on the same node take as long as one group as in parts, on both sides."""
+    spec = cluster(pool("a", nics=1), pool("b", nics=4))
+
+    def seconds(first: tuple[int, ...], last: tuple[int, ...]) -> float:
+        placed = place_stages([[group("a", one) for one in first], [group("b", one) for one in last]], spec)
+        return send(placed[0], placed[1], 1e9, Topology(spec), ASSUMED).seconds
+
+    assert seconds(sizes, others) == pytest.approx(seconds((sum(sizes),), (sum(others),)))
+
+
+@pytest.mark.parametrize(("senders", "receivers"), [(8, 2), (2, 8), (4, 4)])
+def test_all_that_is_sent_is_received(senders: int, receivers: int) -> None:
+    """Whichever end has the slow card, it carries what all replicas of the first stage send."""
+    slow, fast = pool("a", nics=1), pool("b", nics=8)
+    for spec, first, last in ((cluster(slow, fast), "a", "b"), (cluster(slow, fast), "b", "a")):
+        placed = place_stages([[group(first, senders)], [group(last, receivers)]], spec)
+        found = send(placed[0], placed[1], 1e9, Topology(spec), ASSUMED)
+        assert found.seconds == pytest.approx(senders * 1e9 / (25e9 * WIRE) + 5e-6)
 
 
 def test_a_wider_stage_sends_parts_at_the_same_time() -> None:

@@ -12,6 +12,7 @@ from planner.equal_pools import joined, on_joined_pools
 from planner.errors import PlanError
 from planner.plan import Plan, ReplicaGroup, Stage
 from planner.plan_check import faults
+from planner.search.data_parallel import MAX_MICRO_BATCH
 from planner.search.space import MAX_DEPTH, MAX_INTERLEAVE, divisors
 from planner.search.values import Limits
 from planner.spec.cluster import ClusterSpec
@@ -91,6 +92,8 @@ def outside(plan: Plan, limits: Limits) -> str:
         len({(group.pool, group.gpu) for group in stage.replicas}) > 1 for stage in plan.stages
     ):
         return "a stage that mixes types of device"
+    if per_device and max(group.micro_batch for group in groups) > MAX_MICRO_BATCH:
+        return "micro-batches larger than the space"
     row, tp = target(plan.target), max(group.tp for group in groups)
     if row.tensor_parallel == "per-stage" and tp > 1 and not plan.sequence_parallel:
         return "a degree that does not divide the sequence"

@@ -58,6 +58,15 @@ def test_families_lie_within_the_limits() -> None:
     assert families(Limits(target="deepspeed", tp=(2,))) == []
 
 
+def test_families_obey_the_limits_that_they_share_with_the_user() -> None:
+    """A pipeline of the family is no deeper than the user allows, and so with degrees and ZeRO stages."""
+    pp, tp, zero = (1, 2, 3), (1, 4), (0, 3)
+    for name, own in families(Limits(pp=pp, tp=tp, zero=zero)):
+        for values, allowed in ((own.pp, pp), (own.tp, tp), (own.zero, zero)):
+            assert values, name
+            assert set(values) <= set(allowed), name
+
+
 def test_every_plan_is_of_its_family_or_pool() -> None:
     """The family of a plan, told from the plan, is the one that it stands for."""
     spec, model = cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.search.space import splits, tp_degrees
+from planner.search.space import divisors, families, shard_sizes, splits, tp_degrees
 from planner.search.values import Limits
 from planner.targets import TARGETS
 from planner.topology import Topology
@@ -35,3 +35,25 @@ def test_degrees_stay_in_a_node_and_divide_the_feed_forward_width() -> None:
     assert tp_degrees(TARGETS["megatron"], Limits(tp=(2, 8)), WIDE, kinds) == (2,)
     odd = WIDE.model_copy(update={"ffn": 7 * 512})
     assert [tp for tp in range(1, 13) if splits(odd, tp)] == [1, 2, 4]
+
+
+def test_alone_a_replica_has_two_zero_stages() -> None:
+    """The first, and ZeRO-3, which holds no whole fp32 copy of the gradients; SGD's states a target may not shard."""
+    kinds = Topology(cluster(pool("p"))).kinds
+    found = {(item.dp, item.zero) for item in families(TARGETS["torch"], Limits(), WIDE, kinds)}
+    assert {zero for dp, zero in found if dp == 1} == {0, 3}
+    assert {zero for dp, zero in found if dp == 2} == {0, 1, 2, 3}
+    training = WIDE.training.model_copy(update={"optimizer": "sgd"})
+    sgd = WIDE.model_copy(update={"training": training})
+    assert {item.zero for item in families(TARGETS["megatron"], Limits(), sgd, kinds)} == {0}
+
+
+def test_groups_that_share_a_copy_are_whole_nodes() -> None:
+    """One node to sixteen, and more that divide the nodes; at least two groups, in nodes that they fill."""
+    torch = TARGETS["torch"]
+    few = Topology(cluster(pool("p", nodes=5, per_node=2))).kinds
+    assert shard_sizes(torch, 1, few) == (2, 4)
+    many = Topology(cluster(pool("p", nodes=72, per_node=1))).kinds
+    assert shard_sizes(torch, 1, many) == (*range(2, 17), 18, 24, 36)
+    assert {18, 24, 36} <= {*divisors(72)}
+    assert shard_sizes(TARGETS["megatron"], 1, many) == ()
