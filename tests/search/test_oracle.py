@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration import ASSUMED
-from planner.search.exhaustive import exhaustive
+from planner.cost.estimate import Estimator
+from planner.search.exhaustive import exhaustive, plans
 from planner.search.explorer import Explorer
+from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, SearchResult
 from tests.clusters import small_problem
@@ -25,14 +28,23 @@ from tests.search.problems import (
 )
 
 SEEDS = st.integers(0, 10**9)
+QUICK = 8_000
+"""Plans of a problem of the quick tests."""
 PARTS = 5
 """Tests among which the instances are dealt, so that several processes can share them."""
 
 TARGETS = st.sampled_from([None, "megatron", "deepspeed", "flagscale", "torch"])
 
 
-def check(problem: Problem, asked: Limits) -> None:
-    """The same cost as the oracle, with the quick first plans and with the ILP alone."""
+def check(problem: Problem, asked: Limits, most: int | None = None) -> None:
+    """The same cost as the oracle, with the quick first plans and with the ILP alone.
+
+    ``most``: leave alone a problem with more plans; each costs the oracle half a millisecond.
+    """
+    if most is not None:
+        cluster, model, calibration = problem
+        all_plans = plans(Estimator(ranked(cluster), model, calibration), asked)
+        assume(next(islice(all_plans, most, None), None) is None)
     best = exhaustive(*problem, asked)
     compare(search(*problem, asked, explain=False), best)
     with (
@@ -72,58 +84,60 @@ def compare(found: SearchResult, best: Scored | None) -> None:
 @settings(max_examples=10 // PARTS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_the_search_finds_what_exhaustion_finds(part: int, seed: int) -> None:
     """All targets that are emitted, the whole space."""
-    check(plain(PARTS * seed + part), limits(seed, None))
+    check(plain(PARTS * seed + part), limits(seed, None), QUICK)
 
 
 @given(SEEDS, st.sampled_from(["megatron", "deepspeed", "torch"]))
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_pipelines_alone(seed: int, target: str) -> None:
     """Only several stages, so that the ILP has to answer."""
-    check(plain(seed), limits(seed, target, (2, 3, 4)))
+    check(plain(seed), limits(seed, target, (2, 3, 4)), QUICK)
 
 
 @given(SEEDS)
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_degrees_of_each_stage(seed: int) -> None:
     """The target whose stages have tensor- and data-parallel degrees of their own."""
-    check(plain(seed), Limits(gap=0.0, target="flagscale"))
+    check(plain(seed), Limits(gap=0.0, target="flagscale"), QUICK)
 
 
 @given(SEEDS, TARGETS)
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_constants(seed: int, target: str | None) -> None:
     """Tiles, ramps, hosts, overlaps and links far from what is assumed."""
-    check(with_constants(seed), limits(seed, target))
+    check(with_constants(seed), limits(seed, target), QUICK)
 
 
 @given(SEEDS, TARGETS)
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_measured_layers_and_links(seed: int, target: str | None) -> None:
     """One device by measurement, the other by formula; some links by measurement."""
-    check(with_measurements(seed), limits(seed, target))
+    check(with_measurements(seed), limits(seed, target), QUICK)
 
 
 @given(SEEDS, TARGETS)
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_shapes(seed: int, target: str | None) -> None:
     """Sequences and heads that are not aligned, softmax that is fused now and then, all number formats."""
-    check(with_shapes(seed), limits(seed, target))
+    check(with_shapes(seed), limits(seed, target), QUICK)
 
 
 @given(SEEDS)
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_groups_that_shard_in_nodes(seed: int) -> None:
     """Nodes that are fast inside, where hybrid sharding is the best of all plans now and then."""
-    check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)))
+    check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)), QUICK)
 
 
 ODD_TARGETS = [("megatron", None), ("flagscale", (1, 2)), ("deepspeed", (2, 3)), ("torch", (2, 3))]
 
 
-def check_odd_nodes(seed: int, target: str, depths: tuple[int, ...] | None) -> None:
+def check_odd_nodes(seed: int, target: str, depths: tuple[int, ...] | None, most: int | None = None) -> None:
     """Stages that fill some nodes and a part of another, and gateways."""
     zero = ((0,), (1,))[seed % 2]
-    check(with_odd_nodes(seed), Limits(gap=0.0, target=target, pp=depths, zero=zero, recompute=("none",)))
+    check(
+        with_odd_nodes(seed), Limits(gap=0.0, target=target, pp=depths, zero=zero, recompute=("none",)), most
+    )
 
 
 @pytest.mark.parametrize(("target", "depths"), ODD_TARGETS)
@@ -131,7 +145,7 @@ def check_odd_nodes(seed: int, target: str, depths: tuple[int, ...] | None) -> N
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_odd_nodes(target: str, depths: tuple[int, ...] | None, seed: int) -> None:
     """Pipelines and tensor parallelism on nodes of 2 to 7 devices."""
-    check_odd_nodes(seed, target, depths)
+    check_odd_nodes(seed, target, depths, QUICK)
 
 
 @pytest.mark.slow
