@@ -87,7 +87,7 @@ format: $(VENV)/test.stamp  ## put the code into its format
 docs: $(VENV)/base.stamp  ## write docs/cli.md, the ranges in docs/formats.md and the outputs in README.md
 	$(BIN)/python -m planner.cli.reference > docs/cli.md
 	$(BIN)/python -m tests.cli.readme
-	$(BIN)/python -m tests.spec.ranges_table
+	$(BIN)/python -m tests.files.ranges_table
 
 docs-check: $(VENV)/base.stamp  ## docs/cli.md is what the program says
 	@$(BIN)/python -m planner.cli.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)

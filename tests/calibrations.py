@@ -7,7 +7,8 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from planner.calibration import (
+from planner.calibration.merge import kernel_key, layer_key, link_key, sections
+from planner.calibration.values import (
     Calibration,
     Constant,
     CurveError,
@@ -22,7 +23,6 @@ from planner.calibration import (
     Residual,
     Stack,
 )
-from planner.calibration_merge import kernel_key, layer_key, link_key, sections
 
 NAMES = st.sampled_from(["A100", "H100-80", "V100", "1e9", "no", "RTX-3090", "x.y", "null"])
 SHARES = st.one_of(st.floats(0.001, 1), st.sampled_from([1.0, 0.75, 0.7]))

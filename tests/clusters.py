@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from planner.spec.cluster import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
-from planner.spec.model import ModelSpec, TrainingSpec
+from planner.cluster.spec import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.model.spec import ModelSpec, TrainingSpec
 
 GPUS = {
     "A100": GpuSpec(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.plan import Plan, ReplicaGroup, Stage
-from planner.spec.cluster import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
-from planner.spec.model import ModelSpec, TrainingSpec
+from planner.cluster.spec import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.model.spec import ModelSpec, TrainingSpec
+from planner.plan.values import Plan, ReplicaGroup, Stage
 
 A100 = GpuSpec(name="A100", memory_gib=80, memory_bandwidth_gBps=2000, tflops={"bf16": 312, "fp16": 312})
 T4 = GpuSpec(name="T4", memory_gib=15, memory_bandwidth_gBps=320, tflops={"fp16": 65})

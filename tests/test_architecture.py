@@ -18,7 +18,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "deepspeed": ("runtime",),
     "highspy": ("search/milp",),
     "matplotlib": ("report/validation_plot.py",),
-    "networkx": ("topology.py", "routes.py"),
+    "networkx": ("cluster/topology.py", "cluster/routes.py"),
     "pulp": ("search/milp",),
     "rich": ("report", "cli"),
     "scipy": ("cost/measured_curves.py", "logs/trial.py", "measured"),

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planner.spec.yaml_nodes import parse
+from planner.files.nodes import parse
+from planner.files.yaml_text import dump
 from planner.visible import is_hidden, visible, visible_json
-from planner.yaml_text import dump
 
 
 @pytest.mark.parametrize(

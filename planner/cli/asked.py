@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.calibration import Calibration
-    from planner.plan_file import UsedCalibration
+    from planner.calibration.values import Calibration
+    from planner.cluster.spec import ClusterSpec
+    from planner.model.spec import ModelSpec
+    from planner.plan.file import UsedCalibration
     from planner.search.values import Goal, Limits
-    from planner.spec.cluster import ClusterSpec
-    from planner.spec.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from planner.cli.output import show, show_document, typed, warn
 from planner.errors import OutputError, Problem, SpecError, UsageError
 
 if TYPE_CHECKING:
-    from planner.calibration import Calibration
+    from planner.calibration.values import Calibration
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def import_tables(
 
 def save_readable(found: Calibration, output: Path) -> None:
     """Write the calibration file, and warn when it is larger than what other commands read."""
-    from planner.calibration_file import save_calibration, too_large
+    from planner.calibration.file import save_calibration, too_large
 
     save_calibration(found, output)
     problem = too_large(found, output)
@@ -69,8 +69,8 @@ def require_new(output: Path, force: bool) -> None:
 
 def _imported(layers: Path | None, links: Path | None) -> Calibration:
     """Both tables; every problem of both is reported at once."""
-    from planner.calibration import Calibration
-    from planner.calibration_csv import import_layers_csv, import_links_csv
+    from planner.calibration.tables import import_layers_csv, import_links_csv
+    from planner.calibration.values import Calibration
 
     problems: list[Problem] = []
     layer_points = _table(import_layers_csv, layers, problems)

@@ -19,10 +19,10 @@ from planner.errors import UsageError
 from planner.ranges import BATCH, NODE_DEVICES, TIME_LIMIT, ZERO
 
 if TYPE_CHECKING:
-    from planner.calibration import Calibration
+    from planner.calibration.values import Calibration
     from planner.measure.backend import Backend
     from planner.measure.session import Request, Session
-    from planner.spec.model import ModelSpec
+    from planner.model.spec import ModelSpec
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
 Model = Annotated[
@@ -64,7 +64,7 @@ class _Writer:
     latest: Calibration | None = field(default=None)
 
     def keep(self, found: Calibration) -> None:
-        from planner.calibration_file import save_calibration
+        from planner.calibration.file import save_calibration
         from planner.measure.resume import with_facts
 
         self.latest = with_facts(found, self.facts)
@@ -150,16 +150,16 @@ def _model(path: Path | None, precision: str | None, length: int | None) -> Mode
             raise UsageError("--precision and --sequence-length: expected --model FILE with them")
         return None
     from planner.cli.inputs import Overrides, overridden
-    from planner.spec.model_file import load_model
+    from planner.model.file import load_model
 
     return overridden(load_model(path), Overrides(precision=precision, sequence_length=length))
 
 
 def before(output: Path, force: bool) -> Calibration:
     """What the output holds already, each point with its source."""
-    from planner.calibration import ASSUMED
-    from planner.calibration_file import load_calibration
-    from planner.calibration_sources import sourced
+    from planner.calibration.file import load_calibration
+    from planner.calibration.merge import sourced
+    from planner.calibration.values import ASSUMED
 
     return ASSUMED if force or not output.is_file() else sourced(load_calibration(output))
 

@@ -16,7 +16,7 @@ from planner.cli.output import colours, show, show_document, typed
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
 
 if TYPE_CHECKING:
-    from planner.calibration import Calibration
+    from planner.calibration.values import Calibration
     from planner.measured.fit import Fit, Progress
 
 MaybeOutput = Annotated[
@@ -41,7 +41,7 @@ def fit_constants(
         require_new(output, force)
     found, calibration = _fitted(measured, source, half)
     if output is not None:
-        from planner.calibration_file import save_calibration
+        from planner.calibration.file import save_calibration
 
         save_calibration(calibration, output)
     from planner.report.fitted import fitted_document, fitted_sections
@@ -58,7 +58,7 @@ def fit_constants(
 def _fitted(measured: Path | None, source: list[str] | None, half: str | None) -> tuple[Fit, Calibration]:
     from dataclasses import replace
 
-    from planner.calibration_file import shipped
+    from planner.calibration.file import shipped
     from planner.measured.fit import fit
     from planner.measured.fit_memory import fit_memory
     from planner.measured.parameters import BARE

@@ -15,8 +15,8 @@ from planner.cli.output import show, show_document, typed, warn
 from planner.errors import Problem, SpecError, UsageError
 
 if TYPE_CHECKING:
-    from planner.calibration import Calibration
-    from planner.calibration_sources import Clash
+    from planner.calibration.merge import Clash
+    from planner.calibration.values import Calibration
 
 Inputs = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Calibration files.")]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
@@ -48,8 +48,8 @@ def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: A
 
 def _read(paths: list[Path]) -> list[Calibration]:
     """All files; every problem of all is reported at once."""
-    from planner.calibration_file import load_calibration
-    from planner.calibration_sources import sourced
+    from planner.calibration.file import load_calibration
+    from planner.calibration.merge import sourced
 
     problems: list[Problem] = []
     found = []
@@ -68,7 +68,7 @@ def _merged(paths: list[Path], files: list[Calibration]) -> Calibration:
     from dataclasses import replace
     from functools import reduce
 
-    from planner.calibration_sources import clashes, combined
+    from planner.calibration.merge import clashes, combined
     from planner.measure.curve_error import with_errors
     from planner.measure.resume import run_facts
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from planner.calibration_merge import link_key, link_name_key
+from planner.calibration.merge import link_key, link_name_key
 from planner.cli.calibrate import EXAMPLE, Force
 from planner.cli.calibrate_device import Minutes, Output, before, budget_seconds, require_torch
 from planner.cli.exits import BAD_INPUT
@@ -25,7 +25,7 @@ from planner.errors import UsageError
 from planner.ranges import DEVICES, TENSOR_MIB
 
 if TYPE_CHECKING:
-    from planner.calibration import Calibration, LinkPoint
+    from planner.calibration.values import Calibration, LinkPoint
     from planner.measure.network import Work, World
 
 Cluster = Annotated[
@@ -175,9 +175,9 @@ class _Record:
 
     def keep(self, points: tuple[LinkPoint, ...]) -> None:
         """Write what there is, one point or more; a curve of one size waits for its second."""
-        from planner.calibration import Calibration
-        from planner.calibration_file import save_calibration
-        from planner.calibration_merge import merged
+        from planner.calibration.file import save_calibration
+        from planner.calibration.merge import merged
+        from planner.calibration.values import Calibration
         from planner.measure.curve_error import without_lonely
         from planner.measure.resume import with_facts
 
@@ -192,7 +192,7 @@ class _Record:
 
     def close(self) -> None:
         """Write the errors of the curves, and say what is missing."""
-        from planner.calibration_file import save_calibration
+        from planner.calibration.file import save_calibration
         from planner.measure.curve_error import with_errors
 
         if self.new:
@@ -227,7 +227,7 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
 
     Raises BrokenError, after which there is no report.
     """
-    from planner.calibration import ASSUMED
+    from planner.calibration.values import ASSUMED
     from planner.cli.progress import measuring
     from planner.measure.network import BrokenError, agreed
     from planner.measure.network import measure_network as measure
@@ -278,7 +278,7 @@ def _work(world: World, asked: _Asked, kept: Calibration) -> Work:
     if asked.cluster is None:
         groups = teams(world.hosts, world.gpus, asked.fabric)
     else:
-        from planner.spec.cluster_file import load_cluster
+        from planner.cluster.file import load_cluster
 
         groups, notes = cluster_teams(load_cluster(asked.cluster), world.hosts, world.gpus, asked.fabric)
         for line in notes:
@@ -311,8 +311,8 @@ def _import(
 
 
 def _read(path: Path, link: str | None, operation: str | None, members: int | None) -> tuple[LinkPoint, ...]:
-    from planner.calibration import Operation
-    from planner.calibration_records import LINK_PATTERN, LONGEST_LINK
+    from planner.calibration.records import LINK_PATTERN, LONGEST_LINK
+    from planner.calibration.values import Operation
     from planner.measure.nccl_tests import read_nccl_tests
 
     if link is None or len(link) > LONGEST_LINK or not re.fullmatch(LINK_PATTERN, link):

@@ -15,7 +15,7 @@ from planner.cli.output import show, show_document
 if TYPE_CHECKING:
     from planner.logs.trial import Trial
     from planner.logs.values import Observed
-    from planner.plan_file import PlanFile
+    from planner.plan.file import PlanFile
     from planner.report.keys import Document
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan that ran, of at least two stages.")]
@@ -39,13 +39,13 @@ def fit_run(
     and networks first.
     """
     require_new(output, force)
-    from planner.calibration import ASSUMED
-    from planner.calibration_file import load_calibration, save_calibration
-    from planner.calibration_merge import merged
+    from planner.calibration.file import load_calibration, save_calibration
+    from planner.calibration.merge import merged
+    from planner.calibration.values import ASSUMED
     from planner.cli.inputs import concerning, read_calibration
     from planner.logs.trial import host_launches
     from planner.measure.resume import run_facts, with_facts
-    from planner.plan_file import read
+    from planner.plan.file import read
 
     saved = read(plan)
     constants = read_calibration(calibration)
@@ -70,7 +70,7 @@ def _observed(logs: list[Path], saved: PlanFile) -> Observed:
     from planner.logs.job import require_same_job
     from planner.logs.reading import read_logs
     from planner.logs.values import observed
-    from planner.placement import ranks
+    from planner.plan.placement import ranks
 
     found = read_logs(logs, saved.plan)
     require_same_job(found, saved.plan, ranks(saved.plan, saved.cluster))

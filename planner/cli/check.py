@@ -14,9 +14,9 @@ from planner.cli.output import show, show_document, typed
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from planner.spec.cluster import ClusterSpec
-    from planner.spec.model import ModelSpec
-    from planner.topology import Topology
+    from planner.cluster.spec import ClusterSpec
+    from planner.cluster.topology import Topology
+    from planner.model.spec import ModelSpec
 
 OptionalModel = Annotated[
     Path | None, typer.Argument(metavar="[MODEL]", help="Model file (YAML, or a Hugging Face config.json).")
@@ -28,7 +28,7 @@ def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = F
 
     Prints totals, number formats and the links between pools; searches nothing.
     """
-    from planner.topology import Topology
+    from planner.cluster.topology import Topology
 
     found_cluster, found_model = _read(cluster, model)
     topology = Topology(found_cluster)
@@ -44,7 +44,7 @@ def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = F
 def _read(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpec | None]:
     if model is not None:
         return read_inputs(cluster, model, Overrides())
-    from planner.spec.cluster_file import load_cluster
+    from planner.cluster.file import load_cluster
 
     return load_cluster(cluster), None
 

@@ -14,11 +14,11 @@ from planner.cli.saved import read_priced, warn_of_other_calibration
 from planner.errors import UsageError
 
 if TYPE_CHECKING:
-    from planner.calibration import Calibration
-    from planner.plan_file import PlanFile
+    from planner.calibration.values import Calibration
+    from planner.cluster.spec import ClusterSpec
+    from planner.plan.file import PlanFile
     from planner.report.compare import Contender
     from planner.search.values import Scored
-    from planner.spec.cluster import ClusterSpec
 
 Baselines = Annotated[
     bool,
@@ -90,8 +90,8 @@ def _against_logs(
     from planner.logs.job import require_same_job
     from planner.logs.reading import read_logs
     from planner.logs.values import observed
-    from planner.placement import ranks
-    from planner.plan_file import read
+    from planner.plan.file import read
+    from planner.plan.placement import ranks
     from planner.report.observed import observed_document, observed_sections
 
     constants, saved = read_calibration(calibration), read(plans[0])
@@ -148,7 +148,7 @@ def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
 
 def _today(first: PlanFile, constants: Calibration) -> list[Contender]:
     """What people do today on the first plan's cluster, for its runtime."""
-    from planner.search.baselines import baselines
+    from planner.rivals.baselines import baselines
     from planner.search.values import Limits
 
     found = baselines(first.cluster, first.model, constants, Limits(target=first.plan.target))

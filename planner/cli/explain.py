@@ -12,9 +12,9 @@ from planner.cli.saved import considered_in, proof_in, read_priced, warn_of_othe
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from planner.calibration import Calibration
+    from planner.calibration.values import Calibration
     from planner.cost.binding import Binding
-    from planner.plan_file import PlanFile
+    from planner.plan.file import PlanFile
     from planner.report.alternatives import Considered
     from planner.report.neighbours import Neighbour
     from planner.search.values import Scored

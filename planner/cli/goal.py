@@ -13,9 +13,9 @@ from planner.ranges import DEVICES, PREDICTED
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from planner.cluster.spec import ClusterSpec
     from planner.errors import Problem
     from planner.search.values import Goal, Objective
-    from planner.spec.cluster import ClusterSpec
 
 ObjectiveName = Annotated[
     str,
@@ -66,8 +66,8 @@ def read_goal(
     pareto: bool,
 ) -> Goal:
     """The goal of the options; raises UsageError, or SpecError where the cluster file lacks a price or a power."""
+    from planner.files.document import fail_on
     from planner.search.values import Goal
-    from planner.spec.yaml_file import fail_on
 
     if objective not in OBJECTIVES:
         raise UsageError(f"--objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}")
@@ -127,7 +127,7 @@ def _require_devices(cluster: ClusterSpec, goal: Goal) -> None:
 
 def _unknown(path: Path, cluster: ClusterSpec, goal: Goal, reason: str) -> Iterator[Problem]:
     """Every pool that may be used and lacks its price, or its power."""
-    from planner.spec.yaml_file import read_document
+    from planner.files.document import read_document
 
     document = read_document(path)
     unused = {pool for pool, most in goal.use_at_most if not most}

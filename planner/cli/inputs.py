@@ -12,10 +12,10 @@ from planner.cli.options import choices
 from planner.cli.output import typed, warn
 
 if TYPE_CHECKING:
-    from planner.calibration import Calibration
-    from planner.plan_file import UsedCalibration
-    from planner.spec.cluster import ClusterSpec
-    from planner.spec.model import ModelSpec
+    from planner.calibration.values import Calibration
+    from planner.cluster.spec import ClusterSpec
+    from planner.model.spec import ModelSpec
+    from planner.plan.file import UsedCalibration
 
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")
 
@@ -56,9 +56,9 @@ def concerning(*paths: Path) -> Iterator[None]:
 
 def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[ClusterSpec, ModelSpec]:
     """Both files; every problem of both is reported at once."""
+    from planner.cluster.file import load_cluster
     from planner.errors import Problem, SpecError
-    from planner.spec.cluster_file import load_cluster
-    from planner.spec.model_file import load_model
+    from planner.model.file import load_model
 
     problems: list[Problem] = []
     found_cluster = found_model = None
@@ -77,9 +77,8 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
 
 def read_calibration(path: Path | None) -> Calibration:
     """What ships with the package; what the file says, where there is one, wins over it."""
-    from planner.calibration_file import load_calibration, shipped
-    from planner.calibration_merge import merged
-    from planner.calibration_sources import sourced
+    from planner.calibration.file import load_calibration, shipped
+    from planner.calibration.merge import merged, sourced
 
     return shipped() if path is None else merged(shipped(), sourced(load_calibration(path)))
 
@@ -98,7 +97,7 @@ def used_calibration(path: Path | None) -> UsedCalibration | None:
     """What a plan file keeps of a calibration file: its name and the SHA-256 of its bytes."""
     from hashlib import sha256
 
-    from planner.plan_file import UsedCalibration
+    from planner.plan.file import UsedCalibration
 
     if path is None:
         return None
@@ -112,7 +111,7 @@ def with_calibration(command: str, path: Path | None) -> str:
 
 def overridden(model: ModelSpec, overrides: Overrides) -> ModelSpec:
     """The model with the training settings of the command line."""
-    from planner.spec.model import TrainingSpec
+    from planner.model.spec import TrainingSpec
 
     if overrides.precision is not None:
         choices("--precision", overrides.precision, PRECISIONS)

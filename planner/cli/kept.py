@@ -12,7 +12,7 @@ from planner.errors import OutputError
 
 if TYPE_CHECKING:
     from planner.cli.asked import Asked
-    from planner.plan_file import Summary
+    from planner.plan.file import Summary
     from planner.search.values import Scored, SearchResult
 
 PAUSE_SECONDS = 0.5
@@ -53,7 +53,7 @@ class KeptPlan:
 
     def _unproven(self, scored: Scored) -> Summary:
         """What is known of a plan while the search goes on."""
-        from planner.plan_file import Summary
+        from planner.plan.file import Summary
 
         objective = self._asked.goal.objective
         return Summary(
@@ -66,7 +66,7 @@ class KeptPlan:
         )
 
     def _write(self, scored: Scored, summary: Summary | None) -> None:
-        from planner.plan_file import PlanFile, write
+        from planner.plan.file import PlanFile, write
 
         file = PlanFile(
             plan=scored.plan,

@@ -12,7 +12,7 @@ from planner.cli.started import started
 
 if TYPE_CHECKING:
     from planner.cli.asked import Asked
-    from planner.search.pareto import Front
+    from planner.search.objectives.pareto import Front
 
 
 def answer_front(asked: Asked, as_json: bool) -> NoReturn:
@@ -20,7 +20,7 @@ def answer_front(asked: Asked, as_json: bool) -> NoReturn:
     from planner.cli.interrupt import Wish, keeping_the_best
     from planner.cli.progress import reporter
     from planner.search.deadline import Deadline
-    from planner.search.pareto import front
+    from planner.search.objectives.pareto import front
 
     wish = Wish()
     deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)

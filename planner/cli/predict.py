@@ -29,10 +29,10 @@ from planner.cli.output import show, show_document, typed
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from planner.calibration import Calibration
+    from planner.calibration.values import Calibration
+    from planner.cluster.spec import ClusterSpec
+    from planner.model.spec import ModelSpec
     from planner.search.values import Scored
-    from planner.spec.cluster import ClusterSpec
-    from planner.spec.model import ModelSpec
 
 HandPlan = Annotated[
     Path, typer.Argument(metavar="PLAN", help="Plan file, or a short plan such as `tp: 8`, `pp: 8`.")
@@ -71,7 +71,7 @@ def predict(
 
 def _priced(plan: Path, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration) -> Scored:
     from planner.cost.estimate import estimate
-    from planner.plan_file import load_plan
+    from planner.plan.file import load_plan
     from planner.search.values import Scored
 
     decided = load_plan(plan, cluster, model)

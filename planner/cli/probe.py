@@ -134,8 +134,8 @@ def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[Host, ...])
 
 def _deliver(nodes: list[Node], hosts: tuple[Host, ...], name: str, output: Path | None) -> None:
     """The draft on stdout or in the file; what it lacks on stderr."""
+    from planner.files.whole import write_whole
     from planner.probe.draft import assumptions, draft, lacking, unseen
-    from planner.whole_file import write_whole
 
     text = draft(nodes, hosts, name)
     if output is None:

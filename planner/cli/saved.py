@@ -9,8 +9,8 @@ from planner.cli.inputs import concerning, used_calibration
 from planner.cli.output import warn
 
 if TYPE_CHECKING:
-    from planner.calibration import Calibration
-    from planner.plan_file import PlanFile, Summary
+    from planner.calibration.values import Calibration
+    from planner.plan.file import PlanFile, Summary
     from planner.report.alternatives import Considered
     from planner.report.proof import Proof
     from planner.search.values import Scored, SearchResult
@@ -22,7 +22,7 @@ CHOSEN = "chosen"
 def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]:
     """A plan file and its plan with its estimate."""
     from planner.cost.estimate import estimate
-    from planner.plan_file import read
+    from planner.plan.file import read
     from planner.search.values import Scored
 
     saved = read(path)
@@ -33,10 +33,10 @@ def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]
 
 def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: Path | None) -> None:
     """Raise PlanError when a plan was made for another cluster or model than the files given, naming what differs."""
+    from planner.cluster.file import load_cluster
     from planner.errors import PlanError
-    from planner.plan_difference import cluster_differences, model_differences, told
-    from planner.spec.cluster_file import load_cluster
-    from planner.spec.model_file import load_model
+    from planner.model.file import load_model
+    from planner.plan.difference import cluster_differences, model_differences, told
 
     parts = []
     if cluster is not None:
@@ -106,7 +106,7 @@ def considered_in(saved: PlanFile) -> tuple[Considered, ...]:
 
 def summary_of(result: SearchResult) -> Summary | None:
     """What a plan file keeps of a search; None when it found no plan."""
-    from planner.plan_file import Alternative, Summary
+    from planner.plan.file import Alternative, Summary
     from planner.report.alternatives import advice_text, considered
 
     if result.best is None:

@@ -22,7 +22,7 @@ def schema(name: WhichFile) -> None:
     """
     import json
 
-    from planner.spec.schema import cluster_schema, model_schema
+    from planner.model.schema import cluster_schema, model_schema
 
     if name not in FILES:
         raise UsageError(f"schema: expected {' or '.join(FILES)}, got {name!r}")

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from planner.cli.interrupt import Wish
     from planner.cli.kept import KeptPlan
+    from planner.cluster.spec import ClusterSpec
     from planner.search.values import Scored, SearchResult
-    from planner.spec.cluster import ClusterSpec
     from planner.targets import Recompute
 
 Output = Annotated[
@@ -217,8 +217,8 @@ def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -
 
 def _run(asked: Asked, kept: KeptPlan | None, wish: Wish) -> SearchResult:
     from planner.cli.progress import reporter
-    from planner.search.choose import choose
     from planner.search.deadline import Deadline
+    from planner.search.objectives.choose import choose
 
     deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
     with reporter(kept.catch_up if kept else None) as talk:

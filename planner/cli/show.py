@@ -17,11 +17,11 @@ from planner.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from planner.calibration import Calibration
-    from planner.plan_file import PlanFile
+    from planner.calibration.values import Calibration
+    from planner.cluster.spec import ClusterSpec
+    from planner.model.spec import ModelSpec
+    from planner.plan.file import PlanFile
     from planner.search.values import Scored
-    from planner.spec.cluster import ClusterSpec
-    from planner.spec.model import ModelSpec
 
 Shown = Annotated[
     Path, typer.Argument(metavar="FILE", help="Plan file written by search -o, or calibration file.")
@@ -80,8 +80,8 @@ def _is_calibration(path: Path) -> bool:
 
 
 def _show_calibration(path: Path, cluster: Path | None, model: Path | None, as_json: bool) -> None:
-    from planner.calibration_file import load_calibration, shipped
-    from planner.calibration_sources import sourced
+    from planner.calibration.file import load_calibration, shipped
+    from planner.calibration.merge import sourced
     from planner.report.calibration_coverage import coverage, coverage_section
     from planner.report.calibration_curves import calibration_document, calibration_sections
 
@@ -106,7 +106,7 @@ def _what_for(cluster: Path | None, model: Path | None) -> tuple[ClusterSpec | N
         return None, None
     if model is not None:
         return read_inputs(cluster, model, Overrides())
-    from planner.spec.cluster_file import load_cluster
+    from planner.cluster.file import load_cluster
 
     return load_cluster(cluster), None
 

@@ -10,7 +10,7 @@ from planner.cost.estimate import Estimator, Priced, pipeline_ends, shape_of, wi
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Memory
-from planner.plan import Plan, ReplicaGroup
+from planner.plan.values import Plan, ReplicaGroup
 from planner.targets import target
 
 Traffic = Literal["gradients", "tied embedding", "sends", "tensor-parallel collectives", "ZeRO gathers"]

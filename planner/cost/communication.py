@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import ceil, log2
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
+from planner.cluster.topology import Kind, Path, Topology
 from planner.cost.measured_curves import LinkCurves
-from planner.placement import Slot
-from planner.topology import Kind, Path, Topology
+from planner.plan.placement import Slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

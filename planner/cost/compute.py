@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2
 
-from planner.calibration import Calibration, Family
-from planner.spec.model import ModelSpec
-from planner.topology import Kind
+from planner.calibration.values import Calibration, Family
+from planner.cluster.topology import Kind
+from planner.model.spec import ModelSpec
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
 """Bytes of a stored element; fp8 is a format of products only, weights and activations stay in bf16."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.calibration import ASSUMED, Calibration
+from planner.calibration.values import ASSUMED, Calibration
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Topology, sockets_only
 from planner.cost.communication import Ring, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops
 from planner.cost.measured_curves import LinkCurves
@@ -17,14 +19,12 @@ from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
-from planner.equal_pools import Joined
 from planner.errors import PlanError
-from planner.placement import Placement, place
-from planner.plan import Plan, Stage
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.equal_pools import Joined
+from planner.plan.placement import Placement, place
+from planner.plan.values import Plan, Stage
 from planner.targets import Target, target
-from planner.topology import Topology, sockets_only
 
 
 def estimate(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES, LayerPass
 from planner.cost.measured_curves import LayerTimes
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 from planner.targets import Recompute
 
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from planner.calibration import Calibration, LayerPoint, LinkPoint
-from planner.calibration_merge import link_name_key, name_key
+from planner.calibration.merge import link_name_key, name_key
+from planner.calibration.values import Calibration, LayerPoint, LinkPoint
 
 Curve = Callable[[float], tuple[float, bool]]
 """From an abscissa to (value, extrapolated)."""

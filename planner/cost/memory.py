@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.calibration import Stack
+from planner.calibration.values import Stack
+from planner.cluster.topology import Kind
 from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.values import Memory
-from planner.plan import ON_DEVICE, Offload
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import ON_DEVICE, Offload
 from planner.targets import Recompute
-from planner.topology import Kind
 
 BUCKET_ELEMENTS = 2e8
 """Elements of a reduction or gather bucket; the emitted DeepSpeed configuration sets the same."""

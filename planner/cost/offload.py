@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.cluster.topology import Kind
 from planner.cost.compute import ELEMENT_BYTES, MIXED, OPTIMIZER_STATES
 from planner.cost.memory import OPTIMIZER_BYTES, activation_bytes_per_layer
 from planner.errors import PlanError
-from planner.plan import Offload
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import Offload
 from planner.targets import OffloadTo, Target
-from planner.topology import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

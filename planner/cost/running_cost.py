@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
+from planner.cluster.spec import ClusterSpec
+from planner.plan.values import Plan
 
 Devices = Mapping[tuple[str, str], int]
 """Number of devices by (pool, gpu)."""

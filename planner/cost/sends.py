@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
+from planner.cluster.topology import Topology
 from planner.cost.communication import carried_rates, inside_rate
 from planner.cost.measured_curves import LinkCurves
-from planner.placement import Slot
-from planner.topology import Topology
+from planner.plan.placement import Slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.plan import ON_DEVICE, Offload
+from planner.plan.values import ON_DEVICE, Offload
 from planner.targets import Recompute
 
 

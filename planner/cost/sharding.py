@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
+from planner.cluster.topology import Topology
 from planner.cost.communication import NodeLoad, Ring, crossing_rings, data_ring
 from planner.cost.measured_curves import LinkCurves
-from planner.placement import Slot
-from planner.topology import Topology
+from planner.plan.placement import Slot
 
 Node = tuple[str, int]
 """(pool, node)."""

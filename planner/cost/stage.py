@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
+from planner.cluster.topology import Kind, Topology
 from planner.cost.communication import Ring, fabric_share, tensor_ring
 from planner.cost.compute import (
     EndPass,
@@ -21,10 +22,9 @@ from planner.cost.shape import Shape
 from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
 from planner.cost.traffic import EndTraffic, Seconds, Traffic
 from planner.cost.values import Memory
-from planner.plan import ReplicaGroup
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import ReplicaGroup
 from planner.targets import Recompute, Target
-from planner.topology import Kind, Topology
 
 
 class Pricer:

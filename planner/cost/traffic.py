@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibration import Stack
+from planner.calibration.values import Stack
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 from planner.targets import Target
 
 Seconds = NDArray[np.float64]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.emit.json_text import rows
-from planner.placement import Rank
-from planner.plan import Plan, ReplicaGroup
-from planner.plan_document import shard_part
+from planner.plan.document import shard_part
+from planner.plan.placement import Rank
+from planner.plan.values import Plan, ReplicaGroup
 
 FORMAT = 1
 """Version of batches.json; the runtime refuses any other."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
+from planner.cluster.spec import ClusterSpec
 from planner.errors import EmitError
-from planner.plan import Plan
-from planner.plan_check import listed, node_faults, target_faults, unwritten
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.checks import listed, node_faults, target_faults, unwritten
+from planner.plan.values import Plan
 from planner.targets import target
 
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.emit.files import EmittedFile
-from planner.placement import Agent
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec, PoolSpec
-from planner.spec.runs import compress_hosts, numbered_hosts
+from planner.files.short_lists import compress_hosts, numbered_hosts
+from planner.plan.placement import Agent
+from planner.plan.values import Plan
 
 WORD = re.compile(r"[\w.-]+")
 """What may be a host's name in a file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.deepspeed import files as deepspeed
 from planner.emit.expressible import check_inputs
 from planner.emit.files import EmittedFile
@@ -17,11 +18,10 @@ from planner.emit.megatron import files as megatron
 from planner.emit.readme_common import before_start
 from planner.emit.torch_native import files as torch_native
 from planner.errors import EmitError
-from planner.placement import Rank, agents, ranks
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
-from planner.spec.runs import expand_hosts
+from planner.files.short_lists import expand_hosts
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Rank, agents, ranks
+from planner.plan.values import Plan
 
 __all__ = ["LAUNCHERS", "EmittedFile", "emit", "unnamed_hosts", "write_folder"]
 

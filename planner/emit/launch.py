@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.files import EmittedFile
 from planner.emit.host_names import is_any_node, on_one_node
 from planner.emit.network import JobNetwork, job_network, pool_environment
-from planner.placement import Agent
-from planner.spec.cluster import ClusterSpec
+from planner.plan.placement import Agent
 
 MASTER_PORT = 29500
 LOOPBACK = "127.0.0.1"

@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.placement import Agent
-from planner.spec.cluster import ClusterSpec, NicSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
+from planner.plan.placement import Agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

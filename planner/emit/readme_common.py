@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from planner import __version__
 from planner.emit.files import EmittedFile
-from planner.placement import Agent
-from planner.plan import Plan
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Agent
+from planner.plan.values import Plan
 
 FILL_IN = "# EDIT:"
 """Marks a line of an environment file that the user has to complete."""

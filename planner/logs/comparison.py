@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from planner.cost.estimate import Estimator, Priced
 from planner.cost.values import Estimate, Memory
 from planner.logs.values import PARTS, Observed, Part, RankMemory
-from planner.placement import Rank
-from planner.plan import Plan
+from planner.plan.placement import Rank
+from planner.plan.values import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

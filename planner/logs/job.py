@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from planner.errors import UsageError
 from planner.logs.values import Log
-from planner.placement import Rank
-from planner.plan import Plan
+from planner.plan.placement import Rank
+from planner.plan.values import Plan
 
 
 def require_same_job(log: Log, plan: Plan, ranks: Sequence[Rank]) -> None:

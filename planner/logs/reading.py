@@ -14,7 +14,7 @@ from planner.logs.example import ExampleLines
 from planner.logs.megatron import MegatronLines
 from planner.logs.series import Series
 from planner.logs.values import Log, PartTime, RankMemory
-from planner.plan import Plan
+from planner.plan.values import Plan
 
 Reader = ExampleLines | DeepSpeedLines | MegatronLines
 

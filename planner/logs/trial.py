@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from scipy.optimize import brentq
 
-from planner.calibration import Calibration, Constant, Stack
+from planner.calibration.values import Calibration, Constant, Stack
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.errors import UsageError
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
 
 MOST_LAUNCHES = 1e6
 """More would be a second and longer for each micro-batch."""

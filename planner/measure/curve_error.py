@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import mean
 
-from planner.calibration import Calibration, CurveError, LayerPoint, LinkPoint
-from planner.calibration_merge import link_name_key
+from planner.calibration.merge import link_name_key
+from planner.calibration.values import Calibration, CurveError, LayerPoint, LinkPoint
 from planner.cost.measured_curves import LayerCurves, LinkCurves
 
 LEAST = 3

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from planner.calibration import Calibration, Constant, CurveError, Family, KernelPoint
+from planner.calibration.values import Calibration, Constant, CurveError, Family, KernelPoint
+from planner.cluster.topology import Host, Kind
 from planner.cost.compute import TILE_FILL, Device, Product
 from planner.measure.samples import sample
-from planner.topology import Host, Kind
 
 STACK = "torch"
 """The framework that runs the layers here."""

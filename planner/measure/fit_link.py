@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from planner.calibration import LinkPoint
+from planner.calibration.values import LinkPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from planner.calibration import Kernel, KernelPoint
+from planner.calibration.values import Kernel, KernelPoint
 from planner.cost.compute import ELEMENT_BYTES, FORWARD_KERNELS
 from planner.measure.backend import Backend, Call
 from planner.measure.samples import Sample, sample

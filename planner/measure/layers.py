@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from planner.calibration import LayerPoint
+from planner.calibration.values import LayerPoint
 from planner.errors import UsageError
 from planner.measure.backend import DTYPES, LEAST_SECONDS, MOST_SECONDS, REPEATS, Backend, Mark
 from planner.measure.peak import kept_bytes
 from planner.measure.samples import sample
+from planner.model.spec import ModelSpec
 from planner.runtime.example_model import Layer, Shape
-from planner.spec.model import ModelSpec
 
 LEAST_DEPTH = 2
 """Layers in a row: a single one would find its inputs and weights in the caches."""

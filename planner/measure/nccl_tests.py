@@ -9,10 +9,10 @@ from math import isfinite
 from pathlib import Path
 from statistics import median
 
-from planner.calibration import LinkPoint, Operation
+from planner.calibration.values import LinkPoint, Operation
 from planner.errors import Problem
+from planner.files.document import fail_on, read_text
 from planner.ranges import BYTES, SECONDS
-from planner.spec.yaml_file import fail_on, read_text
 
 OPERATIONS: dict[str, Operation] = {
     "all_reduce": "all-reduce",

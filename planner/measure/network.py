@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 import torch.distributed as distributed
 
-from planner.calibration import LinkPoint, Operation
-from planner.calibration_merge import link_key
+from planner.calibration.merge import link_key
+from planner.calibration.values import LinkPoint, Operation
 from planner.errors import UsageError
 from planner.measure.backend import Backend, open_backend, out_of_memory
 from planner.measure.samples import Event, Sample, sample

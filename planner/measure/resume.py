@@ -7,10 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from planner.calibration import Calibration, KernelPoint, LayerPoint
-from planner.calibration_merge import name_key
-from planner.calibration_sources import MODEL_FACT, PRECISION_FACT, shapes, sourced
-from planner.spec.model import ModelSpec
+from planner.calibration.merge import MODEL_FACT, PRECISION_FACT, name_key, shapes, sourced
+from planner.calibration.values import Calibration, KernelPoint, LayerPoint
+from planner.model.spec import ModelSpec
 
 if TYPE_CHECKING:
     from planner.measure.backend import Backend

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from planner.calibration import Calibration, Constant, KernelPoint, LayerPoint, Stack
-from planner.calibration_file import shipped
-from planner.calibration_merge import kernel_key, layer_key, merged, name_key
+from planner.calibration.file import shipped
+from planner.calibration.merge import kernel_key, layer_key, merged, name_key
+from planner.calibration.values import Calibration, Constant, KernelPoint, LayerPoint, Stack
 from planner.errors import UsageError
 from planner.measure.backend import Backend, out_of_memory
 from planner.measure.curve_error import with_errors
@@ -22,7 +22,7 @@ from planner.measure.growth import Limit, grow
 from planner.measure.kernels import Case, cases, measure_kernel, optimizer_case
 from planner.measure.layers import STEADY, LayerBench
 from planner.measure.samples import Event
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 
 ROUNDS = 3
 """How often all micro-batches are read again, in turns, while their readings differ."""

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, zip_longest
 
-from planner.calibration import Operation
-from planner.calibration_file import shipped
-from planner.calibration_merge import link_name_key, name_key
+from planner.calibration.file import shipped
+from planner.calibration.merge import link_name_key, name_key
+from planner.calibration.values import Operation
+from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.topology import Path, Topology
 from planner.cost.communication import carried_rates
 from planner.errors import UsageError
-from planner.spec.cluster import ClusterSpec, PoolSpec
-from planner.topology import Path, Topology
 
 OPERATIONS: tuple[Operation, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")
 

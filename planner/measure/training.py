@@ -19,8 +19,8 @@ from planner.measure.backend import DTYPES, REPEATS, Backend, out_of_memory
 from planner.measure.layers import numerics, share_of
 from planner.measure.peak import peak_bytes
 from planner.measure.samples import sample
+from planner.model.spec import ModelSpec
 from planner.runtime.example_model import Transformer, loss_of
-from planner.spec.model import ModelSpec
 from planner.targets import Recompute
 
 FORMATS = ("bf16", "fp32", "tf32")

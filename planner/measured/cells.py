@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import Problem, SpecError
+from planner.files.document import fail_on
+from planner.files.messages import nearest
 from planner.measured.row import COLUMNS, Row, parse_row
-from planner.spec.complaints import nearest
-from planner.spec.yaml_file import fail_on
 
 MOST_BYTES = 64 * 2**20
 """Largest table that is read."""

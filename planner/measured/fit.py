@@ -15,7 +15,7 @@ from math import exp, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibration import Calibration, Constant, Residual
+from planner.calibration.values import Calibration, Constant, Residual
 from planner.errors import UsageError
 from planner.measured.parameters import BOUNDS, certain, families_of, parameters_of, with_values
 from planner.measured.predictions import priced

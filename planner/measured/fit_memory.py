@@ -8,7 +8,7 @@ from math import exp, log
 
 import numpy as np
 
-from planner.calibration import Calibration, Constant
+from planner.calibration.values import Calibration, Constant
 from planner.measured.predictions import priced
 from planner.measured.values import Run
 

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from planner import catalog
+from planner.cluster.file import catalogue_gpu, catalogue_link, load_cluster
+from planner.cluster.spec import ClusterSpec, FabricSpec, HostSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.errors import PlanError, Problem, SpecError
+from planner.files.document import fail_on
+from planner.files.messages import nearest
+from planner.files.short_lists import numbered_hosts
 from planner.measured.cells import NumberedRow
 from planner.measured.row import Row, columns
-from planner.plan import Offload, Plan, ReplicaGroup, Stage
-from planner.plan_file import load_plan
+from planner.model.file import load_model
+from planner.model.spec import ModelSpec, TrainingSpec
+from planner.plan.file import load_plan
+from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import DEVICES, NODE_DEVICES
-from planner.spec.cluster import ClusterSpec, FabricSpec, HostSpec, IntraNodeSpec, NicSpec, PoolSpec
-from planner.spec.cluster_file import catalogue_gpu, catalogue_link, load_cluster
-from planner.spec.complaints import nearest
-from planner.spec.model import ModelSpec, TrainingSpec
-from planner.spec.model_file import load_model
-from planner.spec.runs import numbered_hosts
-from planner.spec.yaml_file import fail_on
 
 LATENCY_US = {"infiniband": 5.0, "roce": 5.0, "ethernet": 30.0}
 """Latency of one message between two nodes, microseconds (assumed; no source states it)."""

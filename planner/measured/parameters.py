@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from planner.calibration import Calibration, Family, Link, Stack
+from planner.calibration.values import Calibration, Family, Link, Stack
 from planner.measured.values import Run
 
 BOUNDS: dict[str, tuple[float, float]] = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.values import Estimate
 from planner.errors import HetplanError
 from planner.measured.values import Run
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 
 Progress = Callable[[int, int], None]
 """Told after every run: runs done, runs in all."""

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from planner.ranges import LAYERS, STAGES
-from planner.spec.base import (
+from planner.cluster.spec import FabricKind
+from planner.files.fields import (
     Batch,
     Bytes,
     Cards,
@@ -29,10 +29,10 @@ from planner.spec.base import (
     Width,
     ZeroStage,
 )
-from planner.spec.cluster import FabricKind
-from planner.spec.complaints import complaints, figure
-from planner.spec.model import Attention, Optimizer, Precision
-from planner.spec.yaml_nodes import resolve
+from planner.files.messages import complaints, figure
+from planner.files.nodes import resolve
+from planner.model.spec import Attention, Optimizer, Precision
+from planner.ranges import LAYERS, STAGES
 from planner.targets import OffloadTo, Recompute
 
 Text = Annotated[str, Field(min_length=1)]

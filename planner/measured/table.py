@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from planner.cluster.spec import ClusterSpec
 from planner.errors import PlanError, Problem, SpecError, UsageError
+from planner.files.document import dotted, fail_on
 from planner.measured.cells import NumberedRow, read_rows
 from planner.measured.inputs import (
     cluster_of,
@@ -16,10 +18,7 @@ from planner.measured.inputs import (
     plan_problems,
 )
 from planner.measured.values import Run, Skipped, Table
-from planner.plan_check import faults
-from planner.spec.cluster import ClusterSpec
-from planner.spec.yaml_file import dotted, fail_on
-from planner.target_rules import Fault
+from planner.plan.checks import Fault, faults
 
 _PACKAGE = Path(__file__).parents[1]
 

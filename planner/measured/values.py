@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.cluster.spec import ClusterSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from planner.cluster.file import problems_of
 from planner.errors import Problem
+from planner.files.document import Document
+from planner.files.nodes import parse
 from planner.probe.cards import FABRICS
 from planner.probe.entry import ASSUMED, NOT_SEEN, Entry, flow
 from planner.probe.hosts import Host
 from planner.probe.node import Node
 from planner.probe.pools import Pool, pools_of
-from planner.spec.cluster_file import problems_of
-from planner.spec.yaml_file import Document
-from planner.spec.yaml_nodes import parse
 
 _HEAD = f"""\
 # Drafted by hetplan probe. Fill in the lines marked "{NOT_SEEN.strip()}", check the values marked "{ASSUMED.strip()}".

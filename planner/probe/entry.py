@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from planner.yaml_text import dump
+from planner.files.yaml_text import dump
 
 ASSUMED = "assumed: "
 NOT_SEEN = "not seen: "

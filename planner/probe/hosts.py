@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from planner.files.short_lists import expand_hosts
 from planner.probe.text import Text, short
-from planner.spec.runs import expand_hosts
 
 _SLOTS = re.compile(r"slots=(\d{1,4})")
 _GRES = re.compile(r"gpu:(?:([A-Za-z][\w.-]*):)?(\d{1,4})")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from planner.files.short_lists import compress_devices, compress_hosts
 from planner.probe.cards import cards_of
 from planner.probe.entry import ASSUMED, Entry, flow, remark
 from planner.probe.hosts import Host
 from planner.probe.kinds import Kind, kinds_of
 from planner.probe.links import intra_node
 from planner.probe.node import Node
-from planner.spec.runs import compress_devices, compress_hosts
 
 
 @dataclass(slots=True)

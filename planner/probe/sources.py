@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import UsageError
+from planner.files.document import read_text
+from planner.files.short_lists import expand_hosts
 from planner.probe.nvidia_smi import FIELDS
 from planner.probe.text import Text
-from planner.spec.runs import expand_hosts
-from planner.spec.yaml_file import read_text
 
 TIMEOUT_SECONDS = 60
 """A driver that hangs is given up after this time."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Group
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
 from planner.report.layout import bullets, section
 from planner.report.numbers import count
 

@@ -9,17 +9,17 @@ from typing import Literal
 
 from rich.console import Group
 
-from planner.calibration import Calibration, Constant
-from planner.calibration_merge import link_name_key, merged, name_key
+from planner.calibration.merge import link_name_key, merged, name_key
+from planner.calibration.values import Calibration, Constant
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Kind, Topology
 from planner.cost.communication import carried_rates, inside_rate
+from planner.model.spec import ModelSpec
 from planner.report.keys import Document
 from planner.report.layout import section
 from planner.report.numbers import percent, significant
 from planner.report.table import table, words
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
 from planner.targets import TARGETS
-from planner.topology import Kind, Topology
 
 State = Literal["measured", "fitted", "datasheet", "assumed", "missing"]
 SHARES = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import RenderableType
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
 from planner.report.calibration_coverage import Covered, coverage_keys
 from planner.report.document import head
 from planner.report.keys import Document, Json

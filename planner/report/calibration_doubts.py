@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.calibration import Calibration
-from planner.calibration_merge import name_key
-from planner.calibration_sources import shapes, share_formats
+from planner.calibration.merge import name_key, shapes, share_formats
+from planner.calibration.values import Calibration
+from planner.cluster.spec import ClusterSpec
 from planner.measure.resume import shape_text
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 
 
 def doubts(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from rich.console import Group
 
+from planner.cluster.spec import ClusterSpec
 from planner.cost.values import Estimate
+from planner.model.spec import ModelSpec
 from planner.report.layout import bullets, section
 from planner.report.numbers import (
     MISSING,
@@ -23,8 +25,6 @@ from planner.report.plan_table import CAUSES
 from planner.report.table import number, table, words
 from planner.report.traits import differences, in_short
 from planner.search.values import Scored
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
 
 TITLES: dict[str, str] = {
     "compute_seconds": "compute",

@@ -8,7 +8,7 @@ from rich.console import Group
 
 from planner.report.layout import bullets, section
 from planner.report.numbers import duration, percent
-from planner.search.limit_costs import option_text
+from planner.search.explain.sensitivity import option_text
 from planner.search.values import IdleCost, LimitCost
 
 

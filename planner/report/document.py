@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from itertools import combinations_with_replacement
 from pathlib import PurePath
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Topology
 from planner.cost.binding import Binding
+from planner.model.spec import ModelSpec
 from planner.report.alternatives import Considered, considered
 from planner.report.compare import Contender
 from planner.report.keys import (
@@ -36,9 +39,6 @@ from planner.report.proof import Proof, proof_of
 from planner.report.ranks import rank_runs
 from planner.report.traits import in_short
 from planner.search.values import Scored, SearchResult
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
-from planner.topology import Topology
 
 FORMAT = 1
 """Version of the documents; grows when a key changes its meaning or goes away."""

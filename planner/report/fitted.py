@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import RenderableType
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
 from planner.measured.fit import Fit
 from planner.report.document import head
 from planner.report.keys import Document

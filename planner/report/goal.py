@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group
 
 from planner.cost.running_cost import devices_of
-from planner.plan import Plan
+from planner.plan.values import Plan
 from planner.report.layout import paragraphs, section
 from planner.report.numbers import count, duration, rate, significant
 from planner.search.values import Goal, Nearest, Objective, SearchResult

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Group
 
+from planner.cluster.topology import Kind
+from planner.model.spec import ModelSpec
 from planner.report.layout import section
 from planner.report.numbers import MISSING, gib, significant
 from planner.report.paragraph import Paragraph
 from planner.report.table import number, table, words
 from planner.report.understood import memory_text
-from planner.spec.model import ModelSpec
-from planner.topology import Kind
 from planner.units import gib_from_bytes
 
 FORMATS = ("bf16", "fp16", "fp32")

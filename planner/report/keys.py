@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Kind, Path
 from planner.cost.binding import Binding
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
-from planner.plan import Plan
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
 from planner.report.alternatives import Considered
 from planner.report.neighbours import Neighbour
 from planner.report.proof import Proof
 from planner.report.ranks import RankRun, idle_devices
 from planner.report.verdict import misfits
 from planner.search.values import Advice, Diagnosis, IdleCost, LimitCost, Nearest, Scored
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
-from planner.topology import Kind, Path
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Document = dict[str, Json]

@@ -7,12 +7,12 @@ from itertools import chain, islice
 
 from rich.console import Group, RenderableType
 
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Path, Topology
 from planner.report.layout import pairs, section
 from planner.report.numbers import duration, significant
 from planner.report.paragraph import Paragraph
 from planner.report.table import number, table, words
-from planner.spec.cluster import ClusterSpec
-from planner.topology import Path, Topology
 
 PER_BLOCK = 5
 """Columns of the matrix that fit 80 cells."""

@@ -9,17 +9,17 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
-from planner.calibration import Calibration, CurveError, LayerPoint
-from planner.calibration_merge import name_key
+from planner.calibration.merge import name_key
+from planner.calibration.values import Calibration, CurveError, LayerPoint
 from planner.measure.fit_device import Peaks
 from planner.measure.growth import Limit
 from planner.measure.samples import BUSY
+from planner.model.spec import ModelSpec
 from planner.report.document import head
 from planner.report.keys import Document, Json
 from planner.report.layout import bullets, section, warnings_section
 from planner.report.numbers import MISSING, count, gib, percent, significant, time_unit
 from planner.report.table import FittedTable, number, table, words
-from planner.spec.model import ModelSpec
 from planner.units import gib_from_bytes
 
 SHOWN = 4

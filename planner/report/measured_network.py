@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import RenderableType
 
-from planner.calibration import Calibration, CurveError, LinkPoint
+from planner.calibration.values import Calibration, CurveError, LinkPoint
 from planner.measure.curve_error import link_errors
 from planner.measure.fit_link import fit_links
 from planner.report.document import head

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
-from planner.plan import ON_DEVICE, Plan, ReplicaGroup, Stage
-from planner.plan_check import target_faults
-from planner.search.space import shard_sizes
+from planner.model.spec import ModelSpec
+from planner.plan.checks import target_faults
+from planner.plan.values import ON_DEVICE, Plan, ReplicaGroup, Stage
+from planner.search.space.choices import shard_sizes
 from planner.search.values import Scored
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
 from planner.targets import Target, target
-from planner.topology import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

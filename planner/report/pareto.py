@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 
+from planner.cluster.spec import ClusterSpec
 from planner.cost.running_cost import devices_of
+from planner.model.spec import ModelSpec
 from planner.report.document import head
 from planner.report.goal import devices_text
 from planner.report.keys import Document, Json, understood_keys
@@ -22,9 +24,7 @@ from planner.report.numbers import (
 )
 from planner.report.paragraph import Paragraph
 from planner.report.table import number, table, words
-from planner.search.pareto import Front, Point
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.search.objectives.pareto import Front, Point
 
 FRONT = "*"
 """Marks points of the Pareto front."""

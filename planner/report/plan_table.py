@@ -7,8 +7,9 @@ from collections.abc import Container, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 
+from planner.cluster.spec import ClusterSpec
 from planner.cost.values import Breakdown, Estimate
-from planner.plan import Plan
+from planner.plan.values import Plan
 from planner.report.costs import idle_text
 from planner.report.goal import cost_text
 from planner.report.layout import section
@@ -18,7 +19,6 @@ from planner.report.proof import Proof, proof_text
 from planner.report.stage_table import FEW, stage_table
 from planner.report.traits import offload_text, recompute_text
 from planner.search.values import IdleCost, Scored
-from planner.spec.cluster import ClusterSpec
 
 CAUSES: dict[str, str] = {
     "compute_seconds": "compute",

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from rich.console import Group
 
-from planner.placement import Slot, place
-from planner.plan import Plan
+from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.plan.placement import Slot, place
+from planner.plan.values import Plan
 from planner.report.layout import bullets, section
 from planner.report.numbers import count, names, runs
 from planner.report.table import table, words
-from planner.spec.cluster import ClusterSpec, PoolSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

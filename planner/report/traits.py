@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import groupby
 
-from planner.plan import Plan, Stage
+from planner.plan.values import Plan, Stage
 
 
 def traits(plan: Plan) -> dict[str, str]:

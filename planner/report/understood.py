@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from rich.console import Group
 
-from planner.calibration import Calibration
-from planner.calibration_merge import name_key
+from planner.calibration.merge import name_key
+from planner.calibration.values import Calibration
+from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
+from planner.model.spec import ModelSpec
 from planner.report.layout import pairs, section
 from planner.report.numbers import count
 from planner.search.values import Limits
-from planner.spec.cluster import ClusterSpec, NicSpec, PoolSpec
-from planner.spec.model import ModelSpec
 from planner.units import format_count
 
 

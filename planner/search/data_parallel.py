@@ -19,12 +19,13 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from planner.cluster.topology import Kind
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
-from planner.plan import Plan, ReplicaGroup, Stage
-from planner.search.dealing import (
+from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.search.batch_partition import (
     Added,
     Dealt,
     Seconds,
@@ -32,12 +33,11 @@ from planner.search.dealing import (
     least_in_lock_step,
     least_in_step,
 )
-from planner.search.device_sets import Box, Counts, all_sets
-from planner.search.options import ring_alone
-from planner.search.space import allowed, recomputes_of, shard_sizes, usable_kinds
+from planner.search.space.choices import allowed, recomputes_of, shard_sizes, usable_kinds
+from planner.search.space.device_sets import Box, Counts, all_sets
+from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
 from planner.targets import Recompute, Target
-from planner.topology import Kind
 
 MAX_MICRO_BATCH = 512
 """Largest micro-batch of a device that is offered, in sequences."""

@@ -8,24 +8,32 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
+from planner.search.bounds.groups import (
+    Families,
+    Group,
+    group_bound,
+    grouped,
+    members,
+    of_one_degree,
+    searched,
+)
+from planner.search.bounds.peak import floor_seconds
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
-from planner.search.device_sets import Box, Counts
-from planner.search.first_plans import FirstPlans
-from planner.search.floor import floor_seconds
-from planner.search.groups import Families, Group, group_bound, grouped, members, of_one_degree, searched
-from planner.search.local import best_near
+from planner.search.heuristics.local import best_near
+from planner.search.heuristics.quick import FirstPlans
 from planner.search.pipeline import OpenChoice, priced_on
-from planner.search.space import (
+from planner.search.space.choices import (
     Choice,
     Family,
     depths,
     interleavings,
     targets_of,
 )
+from planner.search.space.device_sets import Box, Counts
+from planner.search.space.partitions import View
 from planner.search.values import Limits, Reporter, Scored, Silent, Status, proven
-from planner.search.views import View
 from planner.targets import Target
 
 

@@ -7,15 +7,15 @@ from heapq import heappop, heappush
 
 from planner.cost.estimate import Estimator, together
 from planner.cost.schedule import critical_path, simulate
-from planner.equal_pools import on_own_pools
 from planner.errors import PlanError
-from planner.plan import Plan
+from planner.plan.equal_pools import on_own_pools
+from planner.plan.values import Plan
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.milp.branching import Assigned
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import TOLERANCE
-from planner.search.options import Option, StageOptions
-from planner.search.space import Choice, Islands
+from planner.search.space.choices import Choice, Islands
+from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits, Scored
 
 MAX_CUT_OPERATIONS = 20_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from json import dumps
 
-from planner.spec.base import Frozen
-from planner.spec.cluster import ClusterSpec, GpuSpec, PoolSpec
-from planner.topology import Path, Topology
+from planner.cluster.spec import ClusterSpec, GpuSpec, PoolSpec
+from planner.cluster.topology import Path, Topology
+from planner.files.fields import Frozen
 
 Key = tuple[object, ...]
 

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 
-from planner.calibration import ASSUMED, Calibration
+from planner.calibration.values import ASSUMED, Calibration
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.model.spec import ModelSpec
 from planner.search.answer import Answer
 from planner.search.deadline import Deadline
-from planner.search.diagnose import diagnose
+from planner.search.explain.diagnose import diagnose
+from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
 from planner.search.explorer import Explorer
-from planner.search.outside import outside
 from planner.search.ranking import ranked
-from planner.search.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
+from planner.search.space.outside import outside
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
 
 
 def search(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from planner.cost.values import Estimate
-from planner.plan import Plan
+from planner.plan.values import Plan
 from planner.targets import Recompute
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from planner.cli.inputs import Overrides, overridden, read_calibration
+from planner.cluster.file import load_cluster
+from planner.cluster.topology import Topology
+from planner.model.file import load_model
 from planner.search.solve import search
-from planner.search.space import usable_kinds
+from planner.search.space.choices import usable_kinds
 from planner.search.values import Limits, SearchResult
-from planner.spec.cluster_file import load_cluster
-from planner.spec.model_file import load_model
-from planner.topology import Topology
 from tests.benchmarks.search import ROOT
 
 STEPS = (0.0101, 0.02, 0.05, 0.1, 0.2, 1.0)

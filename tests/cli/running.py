@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli.app import run
-from planner.plan_file import PlanFile, Summary, write
+from planner.plan.file import PlanFile, Summary, write
 from tests.report import examples
 
 ROOT = Path(__file__).parents[2]

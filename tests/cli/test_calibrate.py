@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, Constant, Family, LayerPoint, LinkPoint
-from planner.calibration_file import load_calibration, save_calibration
-from planner.calibration_merge import merged
+from planner.calibration.file import load_calibration, save_calibration
+from planner.calibration.merge import merged
+from planner.calibration.values import ASSUMED, Calibration, Constant, Family, LayerPoint, LinkPoint
 from planner.cli.inputs import read_calibration
-from planner.plan_file import UsedCalibration, read
+from planner.plan.file import UsedCalibration, read
+from tests.calibration.test_tables import LAYERS, LINKS
 from tests.cli.running import CLUSTER, MODEL, Command
-from tests.test_calibration_csv import LAYERS, LINKS
 
 SLOW = Calibration(
     families={name: Family(matmul_efficiency=0.01) for name in ("A100", "V100", "Ampere", "Volta")},
@@ -103,7 +103,7 @@ def test_the_group_alone_shows_its_help(hetplan: Command) -> None:
 def test_the_users_file_wins_over_the_shipped_one(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Constant by constant."""
     base = Calibration(families={"A100": Family(memory_efficiency=0.9)})
-    monkeypatch.setattr("planner.calibration_file.shipped", lambda: base)
+    monkeypatch.setattr("planner.calibration.file.shipped", lambda: base)
     assert read_calibration(None) is base
     found = read_calibration(Path("slow.yaml"))
     assert found == merged(base, SLOW)

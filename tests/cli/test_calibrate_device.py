@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from planner.calibration import Calibration, KernelPoint
-from planner.calibration_file import load_calibration, save_calibration
-from planner.calibration_sources import share_formats
+from planner.calibration.file import load_calibration, save_calibration
+from planner.calibration.merge import share_formats
+from planner.calibration.values import Calibration, KernelPoint
 from tests.cli.running import Command
 from tests.measure.conftest import quick as quick
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration_file import load_calibration, shipped
+from planner.calibration.file import load_calibration, shipped
 from tests.cli.running import Command
 
 COLUMNS = (

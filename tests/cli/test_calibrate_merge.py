@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration import Calibration, Constant, Family, LayerPoint, LinkPoint
-from planner.calibration_file import load_calibration, save_calibration
+from planner.calibration.file import load_calibration, save_calibration
+from planner.calibration.values import Calibration, Constant, Family, LayerPoint, LinkPoint
 from tests.cli.running import Command
 
 FACTS = {

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from planner.calibration import LinkPoint, Operation
-from planner.calibration_file import load_calibration
+from planner.calibration.file import load_calibration
+from planner.calibration.values import LinkPoint, Operation
 from tests.cli.running import ROOT, Command
 from tests.measure.test_nccl_tests import TEXT
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration_file import load_calibration
-from planner.plan_file import PlanFile, write
+from planner.calibration.file import load_calibration
+from planner.plan.file import PlanFile, write
 from tests.cli.running import Command
 from tests.logs import jobs
 from tests.logs.printing import example_text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.plan_file import PlanFile, write
+from planner.plan.file import PlanFile, write
 from tests.cli.running import Command
 from tests.logs import jobs
 from tests.logs.printing import deepspeed_text, example_text, predicted_parts

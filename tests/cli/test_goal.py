@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from planner.plan_file import read
-from planner.search.pareto import Front
+from planner.plan.file import read
+from planner.search.objectives.pareto import Front
 from tests.cli.running import CLUSTER, Command, separately
 from tests.report import examples
 
@@ -75,7 +75,7 @@ def test_exit_codes_of_the_table(
 ) -> None:
     """Points, interrupted, nothing in time, nothing at all."""
     given: Front = replace(examples.front(), **found)
-    monkeypatch.setattr("planner.search.pareto.front", lambda *_, **__: given)
+    monkeypatch.setattr("planner.search.objectives.pareto.front", lambda *_, **__: given)
     (priced / "cluster.yaml").write_text(
         PRICES.replace("name: fast", "name: a100").replace("name: slow", "name: v100")
     )

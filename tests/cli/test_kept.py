@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 import pytest
 
-from planner.calibration import ASSUMED
+from planner.calibration.values import ASSUMED
 from planner.cli.asked import Asked
 from planner.cli.interrupt import Wish, keeping_the_best
 from planner.cli.kept import KeptPlan
-from planner.plan_file import read
+from planner.plan.file import read
 from planner.search.values import Goal, Limits, Scored
 from tests.cli.running import ROOT, Command
 from tests.report import examples
@@ -118,7 +118,7 @@ def test_reasons_that_fail_are_one_warning(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops\nand more")
 
-    monkeypatch.setattr("planner.search.reasons.advise", broken)
+    monkeypatch.setattr("planner.search.explain.reasons.advise", broken)
     done = hetplan("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml")
     assert done.code == 0
     assert done.err == (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.cost.values import Estimate
-from planner.plan import Plan
+from planner.plan.values import Plan
 from planner.search.values import Alternative
 from tests.cli.running import Command, write_plan
 from tests.report import examples
@@ -88,7 +88,7 @@ def test_compare_marks_other_batches_and_refuses_other_models(
     text = Path("short.yaml").read_text()
     assert "hidden: 4096" in text
     other = examples.model().model_copy(update={"ffn": 8192, "name": "other"})
-    from planner.plan_file import PlanFile, write
+    from planner.plan.file import PlanFile, write
 
     write(PlanFile(plan=examples.plan(), cluster=examples.cluster(), model=other), Path("other.yaml"))
     done = hetplan("compare", "best.yaml", "other.yaml")
@@ -114,7 +114,7 @@ def test_compare_with_what_people_do_today(
         ),
         Alternative(family="fastest pool only", scored=None, chosen=False, reason="A100 lacks 3.1 GiB"),
     )
-    monkeypatch.setattr("planner.search.baselines.baselines", lambda *_: today)
+    monkeypatch.setattr("planner.rivals.baselines.baselines", lambda *_: today)
     write_plan(Path("best.yaml"))
     done = hetplan("compare", "best.yaml", "--baselines")
     assert done.code == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.plan_file import read
+from planner.plan.file import read
 from planner.search.values import Goal, Limits, SearchResult
 from tests.cli.running import ROOT, Command, separately
 from tests.report import examples
@@ -47,9 +47,9 @@ class Fake:
 def answer(monkeypatch: pytest.MonkeyPatch, files: Path) -> Fake:
     """Lets every search of the test give one answer, on the example's inputs."""
     fake = Fake(examples.found())
-    monkeypatch.setattr("planner.search.choose.choose", fake)
-    monkeypatch.setattr("planner.spec.cluster_file.load_cluster", lambda path: examples.cluster())
-    monkeypatch.setattr("planner.spec.model_file.load_model", lambda path: examples.model())
+    monkeypatch.setattr("planner.search.objectives.choose.choose", fake)
+    monkeypatch.setattr("planner.cluster.file.load_cluster", lambda path: examples.cluster())
+    monkeypatch.setattr("planner.model.file.load_model", lambda path: examples.model())
     return fake
 
 

@@ -9,8 +9,8 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
-from planner.spec.cluster_checks import MOST_POOLS
-from planner.spec.yaml_file import MOST_BYTES
+from planner.cluster.checks import MOST_POOLS
+from planner.files.document import MOST_BYTES
 from tests.cli.running import Command, measured, measured_hetplan
 
 REFERENCE = """\

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.plan_file import read
+from planner.plan.file import read
 from tests.cli.running import ROOT, Outcome, separately, write_plan
 
 COMMANDS = {

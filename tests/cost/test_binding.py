@@ -8,7 +8,7 @@ import pytest
 
 from planner.cost.binding import binding
 from planner.cost.estimate import Estimator
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.clusters import cluster, gpt, pool
 
 KINDS = (("a", "A100"), ("b", "V100"))

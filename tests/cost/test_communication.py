@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.calibration import (
+from planner.calibration.values import (
     ASSUMED,
     ASSUMED_FAMILY,
     ASSUMED_LINK,
@@ -16,6 +16,8 @@ from planner.calibration import (
     LinkPoint,
     Stack,
 )
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec
+from planner.cluster.topology import Topology
 from planner.cost.communication import (
     SOCKET_BYTES,
     Ring,
@@ -26,10 +28,8 @@ from planner.cost.communication import (
 )
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.sends import Send, send
-from planner.placement import Placement, place_stages
-from planner.plan import ReplicaGroup
-from planner.spec.cluster import ClusterSpec, FabricLinkSpec
-from planner.topology import Topology
+from planner.plan.placement import Placement, place_stages
+from planner.plan.values import ReplicaGroup
 from tests.clusters import cluster, pool
 
 WIRE = ASSUMED_LINK.efficiency

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED, ASSUMED_FAMILY, Calibration, Family, Stack
+from planner.calibration.values import ASSUMED, ASSUMED_FAMILY, Calibration, Family, Stack
+from planner.cluster.topology import Kind, Topology
 from planner.cost.communication import tensor_ring
 from planner.cost.compute import (
     ELEMENT_BYTES,
@@ -32,9 +33,8 @@ from planner.cost.compute import (
     optimizer_seconds,
 )
 from planner.cost.layer import LayerPrice, layer_price
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 from planner.targets import Recompute
-from planner.topology import Kind, Topology
 from tests.clusters import cluster, gpt, pool
 
 KIND = replace(Topology(cluster(pool("p"))).kinds[0], family="A100")

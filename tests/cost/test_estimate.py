@@ -7,14 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, KernelPoint, LayerPoint, LinkPoint, Residual, Stack
-from planner.calibration_file import shipped
+from planner.calibration.file import shipped
+from planner.calibration.values import (
+    ASSUMED,
+    Calibration,
+    KernelPoint,
+    LayerPoint,
+    LinkPoint,
+    Residual,
+    Stack,
+)
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, estimate
 from planner.cost.schedule import stage_ends
 from planner.errors import PlanError
-from planner.plan import Plan, ReplicaGroup, Stage
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.targets import Recompute
 from tests.clusters import GPUS, cluster, gpt, pool
 

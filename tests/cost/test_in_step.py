@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, Stack
+from planner.calibration.values import ASSUMED, Calibration, Stack
 from planner.cost.binding import binding
 from planner.cost.estimate import Estimator, estimate
 from planner.cost.stage_price import Replica, common_seconds
 from planner.cost.traffic import EndTraffic
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool
 

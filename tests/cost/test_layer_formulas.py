@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, Family, Stack
+from planner.calibration.values import ASSUMED, Calibration, Family, Stack
+from planner.cluster.topology import Topology
 from planner.cost.compute import (
     Device,
     LayerPass,
@@ -19,8 +20,7 @@ from planner.cost.compute import (
     layer_products,
     optimizer_seconds,
 )
-from planner.spec.model import ModelSpec
-from planner.topology import Topology
+from planner.model.spec import ModelSpec
 from tests.clusters import cluster, gpt, pool
 
 KIND = Topology(cluster(pool("p"))).kinds[0]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.calibration import Calibration, KernelPoint, LayerPoint, LinkPoint
+from planner.calibration.values import Calibration, KernelPoint, LayerPoint, LinkPoint
 from planner.cost.measured_curves import LayerCurves, LayerTimes, LinkCurves, OptimizerCurves
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED_STACK, Stack
+from planner.calibration.values import ASSUMED_STACK, Stack
+from planner.cluster.topology import Topology
 from planner.cost.memory import (
     MOST_SLACK,
     Load,
@@ -18,7 +19,6 @@ from planner.cost.memory import (
     parameters_of,
 )
 from planner.targets import Recompute
-from planner.topology import Topology
 from tests.clusters import cluster, gpt, pool
 
 ZERO_TABLE_1 = {

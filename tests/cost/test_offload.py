@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from planner.cluster.file import catalogue_gpu
+from planner.cluster.spec import ClusterSpec, HostSpec
+from planner.cluster.topology import Kind, Topology
 from planner.cost.estimate import estimate
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.values import Estimate, Memory
 from planner.errors import PlanError
-from planner.plan import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
-from planner.spec.cluster import ClusterSpec, HostSpec
-from planner.spec.cluster_file import catalogue_gpu
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.targets import target
-from planner.topology import Kind, Topology
 from tests.clusters import cluster, gpt, pool
 
 V100 = catalogue_gpu("V100-SXM-32GB")

@@ -6,7 +6,7 @@ import pytest
 
 from planner.cost.estimate import estimate
 from planner.cost.running_cost import devices_of, price_per_hour, watts
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.clusters import cluster, gpt, pool
 
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED, Calibration, LinkPoint
+from planner.calibration.values import ASSUMED, Calibration, LinkPoint
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, PoolSpec
+from planner.cluster.topology import Topology
 from planner.cost.binding import binding
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.sharding import stage_rings
 from planner.cost.values import Estimate
-from planner.placement import place_stages
-from planner.plan import Plan, ReplicaGroup, Stage
-from planner.spec.cluster import ClusterSpec, FabricLinkSpec, PoolSpec
-from planner.topology import Topology
+from planner.plan.placement import place_stages
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.clusters import cluster, gpt, pool
 
 SIZE = 1e9

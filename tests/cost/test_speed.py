@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from planner.calibration_file import shipped
+from planner.calibration.file import shipped
 from planner.cost.estimate import Estimator
 from planner.measured.table import load_table, published_path
 from planner.measured.values import Run

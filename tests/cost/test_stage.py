@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibration import ASSUMED, ASSUMED_LINK
+from planner.calibration.values import ASSUMED, ASSUMED_LINK
+from planner.cluster.topology import Topology
 from planner.cost.communication import Ring
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import Replica, common_seconds
 from planner.cost.traffic import EndTraffic
-from planner.plan import ReplicaGroup
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import ReplicaGroup
 from planner.targets import TARGETS
-from planner.topology import Topology
 from tests.clusters import cluster, gpt, pool
 
 MODEL = gpt(8, 512, 8)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibration import Stack
+from planner.calibration.values import Stack
 from planner.cost.communication import Ring
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.plan import Plan, ReplicaGroup, Stage
-from planner.spec.cluster import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
-from planner.spec.model import ModelSpec, TrainingSpec
+from planner.cluster.spec import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.model.spec import ModelSpec, TrainingSpec
+from planner.plan.values import Plan, ReplicaGroup, Stage
 
 GPU_MEMORY_GIB = {"A100": 80.0, "A100-SXM-80GB": 80.0, "T4": 16.0}
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.emit.batch_table import batch, table_text
-from planner.placement import ranks
-from planner.plan import Plan
+from planner.plan.placement import ranks
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 4, 2))

@@ -7,8 +7,8 @@ import pytest
 from planner.emit.expressible import check_inputs
 from planner.emit.interface import emit
 from planner.errors import EmitError
-from planner.plan import Offload, Plan
-from planner.plan_check import faults, target_faults
+from planner.plan.checks import faults, target_faults
+from planner.plan.values import Offload, Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 
 A = ("a", "A100")

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.host_names import placeholders
 from planner.emit.interface import emit, unnamed_hosts
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 
 PLAN = plan("deepspeed", 0, [4], [(group("a", "T4", count=2), group("b", "T4"))])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.network import job_network, pool_environment
-from planner.placement import Agent
-from planner.spec.cluster import ClusterSpec
+from planner.plan.placement import Agent
 from tests.emit.builders import cluster, nic, pool
 
 IB = nic("ib", "ib0", "mlx5_0,mlx5_1", gbps=200.0)

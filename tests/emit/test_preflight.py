@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.device_names import driver_names, product_labels
-from planner.spec.cluster import ClusterSpec
 from tests.emit.builders import cluster, group, plan, pool
 from tests.emit.launchers.stand_ins import SSH, TORCHRUN, folder_of, run, three_nodes
 

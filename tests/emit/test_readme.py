@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit
 from planner.emit.readme_common import sizes_text
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from planner.calibration_file import shipped
+from planner.calibration.file import shipped
 from planner.cli.app import run
+from planner.cluster.spec import ClusterSpec
+from planner.model.spec import ModelSpec
 from planner.search.solve import search
 from planner.search.values import SearchResult
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
 from tests.fuzz.worlds import World, read
 
 Json = dict[str, Any]

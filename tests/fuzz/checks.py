@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.calibration_file import shipped
+from planner.calibration.file import shipped
 from planner.cost.estimate import estimate
-from planner.plan_file import PlanFile, write
+from planner.plan.file import PlanFile, write
 from planner.report.traits import in_short
 from tests.fuzz.asked import Answer, Json, Said, ask, plan_of, tell
 from tests.fuzz.rewritten import BETTER, SAME, one_of

@@ -7,8 +7,8 @@ import re
 
 from pydantic import ValidationError
 
-from planner.plan_document import PlanRecord, cluster_digest, model_digest
-from planner.spec.yaml_nodes import YamlError, parse
+from planner.files.nodes import YamlError, parse
+from planner.plan.document import PlanRecord, cluster_digest, model_digest
 
 MARK = "FORGED"
 """Begins a line that only a value of a file can have begun."""

@@ -28,11 +28,11 @@ from pathlib import Path
 
 from planner.cli.exits import ANSWER, BAD_INPUT, BUG, MEANINGS
 from planner.visible import is_hidden, visible
+from tests.calibration.test_tables import LAYERS, LINKS
 from tests.cli.running import CLUSTER, MODEL, ROOT, SHORT_PLAN, write_plan
 from tests.fuzz.damage import MARK, damaged
 from tests.measure.test_nccl_tests import TEXT as NCCL
-from tests.spec.test_huggingface import PUBLISHED
-from tests.test_calibration_csv import LAYERS, LINKS
+from tests.model.test_huggingface import PUBLISHED
 
 MOST_MEMORY = 3 * 2**30
 """Bytes of address space of one case."""
@@ -275,9 +275,9 @@ def _tell(text: str) -> None:
 def _warm() -> None:
     """Import once what every case needs."""
     import planner.cli.saved
-    import planner.plan_file
+    import planner.plan.file
     import planner.report.console
-    import planner.search.choose  # noqa: F401
+    import planner.search.objectives.choose  # noqa: F401
 
 
 if __name__ == "__main__":

@@ -6,17 +6,17 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from planner.calibration_file import shipped
+from planner.calibration.file import shipped
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.equal_pools import joined, on_joined_pools
 from planner.errors import PlanError
-from planner.plan import Plan, ReplicaGroup, Stage
-from planner.plan_check import faults
+from planner.model.spec import ModelSpec
+from planner.plan.checks import faults
+from planner.plan.equal_pools import joined, on_joined_pools
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.search.data_parallel import MAX_MICRO_BATCH
-from planner.search.space import MAX_DEPTH, MAX_INTERLEAVE, divisors
+from planner.search.space.choices import MAX_DEPTH, MAX_INTERLEAVE, divisors
 from planner.search.values import Limits
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
 from planner.targets import RECOMPUTES, TARGETS, Target, target
 
 MOST_OPERATIONS = 20_000

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.search.values import Limits
-from planner.spec.cluster import ClusterSpec
 from tests.fuzz import checks
 from tests.fuzz.asked import Said
 from tests.fuzz.checks import Case, opened

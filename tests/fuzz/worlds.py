@@ -13,11 +13,11 @@ from typing import Any
 
 import yaml
 
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec
+from planner.model.file import load_model
+from planner.model.spec import ModelSpec
 from planner.search.values import Limits
-from planner.spec.cluster import ClusterSpec
-from planner.spec.cluster_file import load_cluster
-from planner.spec.model import ModelSpec
-from planner.spec.model_file import load_model
 from planner.targets import RECOMPUTES, TARGETS
 
 Yaml = dict[str, Any]

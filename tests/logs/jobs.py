@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from planner.calibration import ASSUMED
+from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
 from planner.logs.comparison import Comparison, Predicted, compared, predicted
 from planner.logs.findings import Finding, findings
 from planner.logs.job import require_same_job
 from planner.logs.reading import read_logs
 from planner.logs.values import Observed, observed
-from planner.placement import ranks
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan.placement import ranks
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.report import examples
 
 MODEL = examples.model(precision="fp16")

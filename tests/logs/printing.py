@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planner.logs.comparison import Predicted
 from planner.logs.values import Part
-from planner.placement import Rank
+from planner.plan.placement import Rank
 
 SAMPLES = Path(__file__).parent / "samples"
 """What emitted folders printed on a CPU with DeepSpeed 0.19.8."""

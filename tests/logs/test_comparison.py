@@ -33,7 +33,7 @@ def test_errors_and_spreads() -> None:
 @pytest.mark.parametrize("plan", [jobs.data_parallel(), jobs.across_nodes(), jobs.pipeline()])
 def test_parts_add_up_to_the_step(plan: object) -> None:
     """On every rank: a faster replica or stage waits for the slower ones."""
-    from planner.plan import Plan
+    from planner.plan.values import Plan
 
     assert isinstance(plan, Plan)
     found = jobs.prediction(plan)
@@ -126,12 +126,12 @@ def test_a_peak_of_nobody_stands_against_the_fullest(tmp_path: Path) -> None:
 
 def test_a_real_run_on_uneven_batches() -> None:
     """The prediction of a cluster of GPUs is far from two processors, and all parts are there."""
-    from planner.calibration import ASSUMED
+    from planner.calibration.values import ASSUMED
     from planner.cost.estimate import Estimator
     from planner.logs.comparison import compared, predicted
     from planner.logs.reading import read_logs
     from planner.logs.values import observed
-    from planner.placement import ranks
+    from planner.plan.placement import ranks
     from tests.emit.builders import model
     from tests.runtime.test_training import three_ranks, uneven_plan
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.logs.findings import Finding
-from planner.plan import Plan
+from planner.plan.values import Plan
 from tests.logs import jobs
 from tests.logs.printing import (
     deepspeed_text,

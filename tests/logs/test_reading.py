@@ -15,8 +15,8 @@ from planner.logs.job import require_same_job
 from planner.logs.megatron import MegatronLines
 from planner.logs.reading import read_logs
 from planner.logs.values import Log
-from planner.placement import ranks
-from planner.plan import Plan
+from planner.plan.placement import ranks
+from planner.plan.values import Plan
 from tests.logs import jobs
 from tests.logs.printing import (
     SAMPLES,

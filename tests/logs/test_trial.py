@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED
-from planner.calibration_merge import merged
+from planner.calibration.merge import merged
+from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator, estimate
 from planner.errors import UsageError
 from planner.logs.trial import Trial, host_launches, with_launches

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibration import Calibration, CurveError, LayerPoint, LinkPoint
+from planner.calibration.values import Calibration, CurveError, LayerPoint, LinkPoint
 from planner.measure.curve_error import with_errors, without_lonely
 
 LAYERS = tuple(

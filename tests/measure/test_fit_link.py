@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.calibration import LinkPoint
+from planner.calibration.values import LinkPoint
 from planner.measure.fit_link import fit_links, line
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration import LinkPoint
+from planner.calibration.values import LinkPoint
 from planner.errors import SpecError
 from planner.measure.nccl_tests import read_nccl_tests
 

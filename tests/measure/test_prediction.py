@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibration import ASSUMED
-from planner.calibration_merge import merged
+from planner.calibration.merge import merged
+from planner.calibration.values import ASSUMED
+from planner.cluster.spec import GpuSpec
 from planner.cost.estimate import estimate
-from planner.spec.cluster import GpuSpec
-from planner.spec.model import ModelSpec, TrainingSpec
+from planner.model.spec import ModelSpec, TrainingSpec
 from tests.emit.builders import cluster, group, model, plan, pool
 
 torch = pytest.importorskip("torch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.calibration import Calibration, LayerPoint
+from planner.calibration.values import Calibration, LayerPoint
 from planner.measure.resume import resumable, with_facts
 from tests.emit.builders import model
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, LayerPoint
+from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.errors import UsageError
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 from tests.emit.builders import model
 
 torch = pytest.importorskip("torch")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec
 from planner.errors import UsageError
 from planner.measure.teams import Team, cluster_teams, teams
-from planner.spec.cluster import ClusterSpec
-from planner.spec.cluster_file import load_cluster
 
 TWO_SITES = """\
 name: two-sites

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.errors import UsageError
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 from tests.emit.builders import model
 
 torch = pytest.importorskip("torch")

@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.measured.predictions import Prediction
 from planner.measured.values import Run, Skipped
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 from tests.report import examples
 
 GIB = 2**30

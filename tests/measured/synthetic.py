@@ -7,12 +7,12 @@ from dataclasses import replace
 from math import exp
 from typing import Any
 
-from planner.calibration import Calibration, Family, Link, Stack
+from planner.calibration.values import Calibration, Family, Link, Stack
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.measured.values import Run
-from planner.plan import Plan, ReplicaGroup, Stage
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.clusters import GPUS, cluster, gpt, pool
 
 TRUTH = Calibration(

@@ -8,7 +8,7 @@ from math import log
 
 import pytest
 
-from planner.calibration import Calibration, Constant, Residual, Stack
+from planner.calibration.values import Calibration, Constant, Residual, Stack
 from planner.errors import UsageError
 from planner.measured.fit import Fit, fit
 from planner.measured.parameters import BARE, BOUNDS

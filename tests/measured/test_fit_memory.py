@@ -8,7 +8,7 @@ from math import exp, log
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, Constant, Stack
+from planner.calibration.values import ASSUMED, Calibration, Constant, Stack
 from planner.cost.estimate import Estimator
 from planner.measured.fit_memory import BOUNDS_BYTES, FEWEST, fit_memory
 from planner.measured.values import Run

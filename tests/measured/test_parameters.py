@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, Family, Link, Stack
+from planner.calibration.values import ASSUMED, Calibration, Family, Link, Stack
 from planner.measured.parameters import (
     BARE,
     BOUNDS,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibration import ASSUMED, Stack
+from planner.calibration.values import ASSUMED, Stack
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, estimate
 from planner.measured.predictions import predict
-from planner.spec.cluster import ClusterSpec
 from tests.measured.examples import GIB, failed, prediction, run
 from tests.plans import CLUSTER, MODEL, group, plan, stage
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from planner import catalog
-from planner.calibration_file import shipped
+from planner.calibration.file import shipped
 from planner.cost.estimate import estimate
 from planner.errors import UsageError
 from planner.measured.inputs import LATENCY_US
@@ -20,7 +20,7 @@ from planner.measured.parameters import certain
 from planner.measured.row import COLUMNS, Row
 from planner.measured.table import load_table, published_path
 from planner.measured.values import Run, Table
-from planner.plan import Offload
+from planner.plan.values import Offload
 
 HERE = Path(__file__).parent
 DOC = HERE.parents[1] / "docs" / "measurements.md"

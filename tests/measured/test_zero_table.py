@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration import Stack
+from planner.calibration.values import Stack
+from planner.cluster.topology import Topology
 from planner.cost.memory import Load, memory, parameters_of
-from planner.topology import Topology
 from tests.clusters import cluster, gpt, pool
 
 KIND = Topology(cluster(pool("p"))).kinds[0]

@@ -23,8 +23,8 @@ from cosmic_ray.mutating import mutate_code
 PACKAGES: dict[str, tuple[str, ...]] = {
     "cost": ("planner/cost/*.py",),
     "plan": (
-        *("planner/plan*.py", "planner/target*.py", "planner/stage_rules.py"),
-        *("planner/placement.py", "planner/topology.py"),
+        *("planner/plan*.py", "planner/target*.py", "planner/plan/stage_rules.py"),
+        *("planner/plan/placement.py", "planner/cluster/topology.py"),
     ),
     "emit": ("planner/emit/*.py",),
     "search": ("planner/search/*.py",),

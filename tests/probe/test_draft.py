@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner import catalog
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec
 from planner.probe.draft import assumptions, draft, lacking, unseen
 from planner.probe.hosts import Host
 from planner.probe.kinds import kinds_of
@@ -17,8 +19,6 @@ from planner.probe.node import Node, parse_node
 from planner.probe.nvidia_smi import SeenGpu
 from planner.probe.sources import SOURCES
 from planner.probe.topo import Topo
-from planner.spec.cluster import ClusterSpec
-from planner.spec.cluster_file import load_cluster
 from tests.probe.seen import SAMPLES, sample
 
 

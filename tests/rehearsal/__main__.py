@@ -11,11 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from planner.calibration import Calibration, Stack
-from planner.calibration_file import load_calibration, save_calibration
-from planner.calibration_merge import merged
-from planner.spec.cluster_file import load_cluster
-from planner.spec.model_file import load_model
+from planner.calibration.file import load_calibration, save_calibration
+from planner.calibration.merge import merged
+from planner.calibration.values import Calibration, Stack
+from planner.cluster.file import load_cluster
+from planner.model.file import load_model
 from tests.rehearsal.calibrating import measure_devices, measure_host, measure_networks
 from tests.rehearsal.clusters import CLUSTERS, DEVICES, MODEL, Rehearsed, yaml_text
 from tests.rehearsal.emulation import missing

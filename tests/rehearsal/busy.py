@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planner.measure.backend import open_backend
 from planner.measure.training import Configuration, Training
-from planner.spec.model_file import load_model
+from planner.model.file import load_model
 
 MICRO_BATCH = 6
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import yaml
 
-from planner.calibration import ASSUMED, Calibration
-from planner.calibration_file import load_calibration
-from planner.calibration_merge import merged
+from planner.calibration.file import load_calibration
+from planner.calibration.merge import merged
+from planner.calibration.values import ASSUMED, Calibration
+from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.logs.trial import Trial, host_launches
-from planner.plan_file import read_short
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model_file import load_model
+from planner.model.file import load_model
+from planner.plan.file import read_short
 from tests.rehearsal.clusters import MODEL, Rehearsed, pipeline, yaml_text
 from tests.rehearsal.emulation import Node, address, command, emulated, environment, throttle
 from tests.rehearsal.running import keep_busy, run

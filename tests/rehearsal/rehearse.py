@@ -9,15 +9,15 @@ from statistics import mean, median
 
 from scipy.stats import spearmanr
 
-from planner.calibration import Calibration
+from planner.calibration.values import Calibration
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.emit.interface import emit, write_folder
-from planner.plan import Plan
-from planner.plan_file import read_short
+from planner.model.spec import ModelSpec
+from planner.plan.file import read_short
+from planner.plan.values import Plan
 from planner.search.solve import search
 from planner.search.values import Limits
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
 from tests.rehearsal.clusters import Rehearsed, yaml_text
 from tests.rehearsal.running import run, spread
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from planner.cluster.file import load_cluster
 from planner.emit.interface import emit
-from planner.plan_file import read_short
-from planner.spec.cluster_file import load_cluster
-from planner.spec.model_file import load_model
+from planner.model.file import load_model
+from planner.plan.file import read_short
 from tests.rehearsal.clusters import CLUSTERS, MODEL, Rehearsed, yaml_text
 from tests.rehearsal.rehearse import CHOSEN, Row, even_factor, mean_error, rank_correlation, regret
 from tests.rehearsal.table import markdown

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.cluster.spec import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.cost.binding import Binding, BusyLink, TightDevice
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
-from planner.plan import Plan, ReplicaGroup, Stage
-from planner.search.pareto import Front, Point
+from planner.model.spec import ModelSpec, TrainingSpec
+from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.search.objectives.pareto import Front, Point
 from planner.search.values import (
     Advice,
     Alternative,
@@ -19,8 +21,6 @@ from planner.search.values import (
     Scored,
     SearchResult,
 )
-from planner.spec.cluster import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
-from planner.spec.model import ModelSpec, TrainingSpec
 
 GIB = 2**30
 

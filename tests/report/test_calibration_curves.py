@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Group
 
-from planner.calibration import ASSUMED
-from planner.calibration_merge import merged
+from planner.calibration.merge import merged
+from planner.calibration.values import ASSUMED
 from planner.report.calibration_curves import calibration_sections, plot
 from tests.report.drawing import drawn
 from tests.report.test_measured_device import CALIBRATION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.plan import Plan
+from planner.plan.values import Plan
 from planner.report.compare import Contender, close_calls, compare_section, reason, uneven
 from planner.report.traits import by_stage, differences, in_short, traits
 from planner.search.values import Scored

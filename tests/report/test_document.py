@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, Constant
+from planner.calibration.values import ASSUMED, Calibration, Constant
+from planner.cluster.topology import Topology
 from planner.report.alternatives import considered
 from planner.report.calibration_coverage import coverage
 from planner.report.calibration_curves import calibration_document
@@ -34,7 +35,6 @@ from planner.report.neighbours import neighbours
 from planner.report.pareto import front_document
 from planner.report.proof import proof_of
 from planner.report.validation_document import validation_document
-from planner.topology import Topology
 from tests.measured import examples as measured
 from tests.report import examples
 from tests.report.test_fitted import CALIBRATION, fitted

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.calibration import ASSUMED
+from planner.calibration.values import ASSUMED
+from planner.cluster.spec import HostSpec, PoolSpec
 from planner.cost.estimate import estimate
-from planner.plan import Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.report.explain import balance_section, neighbours_section, time_section
 from planner.report.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
-from planner.spec.cluster import HostSpec, PoolSpec
 from tests.report import examples
 from tests.report.drawing import drawn
 

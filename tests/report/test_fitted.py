@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Group
 
-from planner.calibration import Calibration, Constant, Residual
+from planner.calibration.values import Calibration, Constant, Residual
 from planner.measured.fit import Fit
 from planner.report.document import text
 from planner.report.fitted import fitted_document, fitted_sections

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.report.goal import devices_text, goal_text, nearest_section
 from planner.search.values import Goal
 from tests.report import examples

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec
+from planner.cluster.topology import Topology
 from planner.report.inventory import inventory_section, precision_warnings
 from planner.report.links import links_section, unreachable
-from planner.spec.cluster import ClusterSpec, FabricLinkSpec, FabricSpec
-from planner.topology import Topology
 from tests.report import examples
 from tests.report.drawing import drawn
 

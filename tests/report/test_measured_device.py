@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.console import Group
 
-from planner.calibration import Calibration, Constant, CurveError, KernelPoint, LayerPoint
+from planner.calibration.values import Calibration, Constant, CurveError, KernelPoint, LayerPoint
 from planner.measure.fit_device import Peaks
 from planner.measure.growth import Limit
+from planner.model.spec import ModelSpec
 from planner.report.measured_device import Told, declaration, device_sections, warnings
-from planner.spec.model import ModelSpec
 from tests.emit.builders import model
 from tests.report.drawing import drawn
 
@@ -77,7 +77,7 @@ def test_a_device_without_a_datasheet_is_declared() -> None:
     """In lines that a cluster file takes as they are."""
     import yaml
 
-    from planner.spec.cluster import GpuSpec
+    from planner.cluster.spec import GpuSpec
 
     found = yaml.safe_load("\n".join(declaration(told())))["gpus"]["Abacus"]
     assert found.pop("source") == "hetplan calibrate device"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Group
 
-from planner.calibration import Calibration, CurveError, LinkPoint
+from planner.calibration.values import Calibration, CurveError, LinkPoint
 from planner.report.measured_network import network_sections
 from tests.report.drawing import drawn
 

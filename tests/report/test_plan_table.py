@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.calibration import ASSUMED, Calibration, Constant, LayerPoint, Residual
-from planner.plan import Offload, Plan, ReplicaGroup, Stage
+from planner.calibration.values import ASSUMED, Calibration, Constant, LayerPoint, Residual
+from planner.cluster.spec import HostSpec
+from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
 from planner.report.memory import memory_section
 from planner.report.plan_table import headline, plan_section, running_cost_lines
@@ -14,7 +15,6 @@ from planner.report.traits import differences
 from planner.report.understood import memory_text, pool_text, provenance_text, understood
 from planner.report.verdict import misfits, warnings_of
 from planner.search.values import Limits
-from planner.spec.cluster import HostSpec
 from tests.report import examples
 from tests.report.drawing import drawn
 

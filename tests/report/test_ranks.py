@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.placement import ranks
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.cluster.spec import ClusterSpec
+from planner.plan.placement import ranks
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.report.ranks import idle_devices, idle_lines, idle_section, rank_runs, ranks_section
-from planner.spec.cluster import ClusterSpec
 from tests.report import examples
 from tests.report.drawing import drawn
 

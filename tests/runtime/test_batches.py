@@ -11,8 +11,8 @@ import pytest
 
 from planner.emit.batch_table import table_text
 from planner.emit.interface import emit, write_folder
-from planner.placement import ranks
-from planner.plan import Plan
+from planner.plan.placement import ranks
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 
 torch = pytest.importorskip("torch")

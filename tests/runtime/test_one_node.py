@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.spec.cluster import ClusterSpec
 from tests.emit.builders import cluster, group, model, plan, pool
 from tests.runtime.launching import losses, run_together
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.plan import Offload, Plan
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import Offload, Plan
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.runtime import reference
 from tests.runtime.launching import launch, losses

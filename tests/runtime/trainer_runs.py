@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.runtime import reference, trainer_program
 from tests.runtime.launching import free_port, run_together

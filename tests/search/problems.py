@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from planner.calibration import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
-from planner.spec.cluster import ClusterSpec, FabricLinkSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
-from planner.spec.model import ModelSpec
+from planner.calibration.values import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.model.spec import ModelSpec
 from tests.clusters import cluster, gpt, small_problem
 
 Problem = tuple[ClusterSpec, ModelSpec, Calibration]

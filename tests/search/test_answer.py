@@ -8,15 +8,15 @@ from unittest.mock import patch
 
 import pytest
 
-from planner.calibration import ASSUMED
+from planner.calibration.values import ASSUMED
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.model.spec import ModelSpec
 from planner.search.answer import Answer, obeys, value_of
-from planner.search.choose import choose
-from planner.search.families import alternatives
+from planner.search.explain.families import alternatives
+from planner.search.objectives.choose import choose
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, Scored, SearchResult
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
 from tests.clusters import cluster, gpt, pool
 from tests.search.variants import three_pools
 
@@ -143,7 +143,7 @@ def test_an_excluded_pool_is_as_if_it_were_not_there() -> None:
 def test_a_bug_in_the_reasons_costs_no_plan() -> None:
     """It is kept beside the plan and its proof."""
     spec, model = problem()
-    with patch("planner.search.reasons.advise", side_effect=ZeroDivisionError("oops")):
+    with patch("planner.search.explain.reasons.advise", side_effect=ZeroDivisionError("oops")):
         result = search(spec, model)
         priced_result = choose(priced(spec), model, ASSUMED, Limits(), Goal(objective="cost"))
     for found in (result, priced_result):

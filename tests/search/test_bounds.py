@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.cost.estimate import Estimator
-from planner.search.bounds import Bounds
+from planner.search.bounds.closed_form import Bounds
 from planner.search.pipeline import OpenChoice
-from planner.search.space import Choice, depths, families, interleavings, usable_kinds
+from planner.search.space.choices import Choice, depths, families, interleavings, usable_kinds
 from planner.search.values import Limits
 from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool, small_problem

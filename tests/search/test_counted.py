@@ -8,8 +8,8 @@ from itertools import permutations, product
 import pytest
 
 from planner.cost.schedule import stage_ends
-from planner.search.counted import Counted, Crossing, Room, Speed
-from planner.search.sends import Hops
+from planner.search.bounds.layer_counts import Counted, Crossing, Room, Speed
+from planner.search.space.sends import Hops
 
 
 def speed(seconds: float, slots: int, most: int, tail: float) -> Speed:

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED
+from planner.calibration.values import ASSUMED
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec
+from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
-from planner.placement import place
-from planner.plan import Plan
+from planner.plan.placement import place
+from planner.plan.values import Plan
+from planner.rivals.exhaustive import plans
 from planner.search.data_parallel import DataParallel, Shares, choices
-from planner.search.device_sets import Box, Counts
-from planner.search.exhaustive import plans
 from planner.search.solve import search
-from planner.search.space import shard_sizes
+from planner.search.space.choices import shard_sizes
+from planner.search.space.device_sets import Box, Counts
+from planner.search.space.partitions import views
 from planner.search.values import Limits
-from planner.search.views import views
-from planner.spec.cluster import ClusterSpec, FabricLinkSpec
 from planner.targets import TARGETS
-from planner.topology import Topology
 from tests.clusters import cluster, gpt, pool
 from tests.search.problems import with_fast_nodes
 

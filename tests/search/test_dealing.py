@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.plan import ReplicaGroup
-from planner.search.dealing import Added, Seconds, Team, least_in_lock_step, least_in_step
+from planner.plan.values import ReplicaGroup
+from planner.search.batch_partition import Added, Seconds, Team, least_in_lock_step, least_in_step
 
 INFINITE = float("inf")
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED
-from planner.calibration_file import shipped
+from planner.calibration.file import shipped
+from planner.calibration.values import ASSUMED
 from planner.cli.inputs import Overrides, read_inputs
-from planner.search.choose import choose
+from planner.cluster.spec import ClusterSpec
+from planner.model.spec import ModelSpec
+from planner.search.objectives.choose import choose
 from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, Scored
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
 from tests.clusters import cluster, gpt, pool
 from tests.search.variants import nameless, renamed, shuffled, three_pools
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
-from planner.plan_check import check_plan
-from planner.search.devices import Wanted, everywhere, quick_plan
+from planner.plan.checks import check_plan
+from planner.search.heuristics.quick import Wanted, everywhere, quick_plan
 from planner.search.solve import search
 from planner.search.values import Limits
-from planner.spec.cluster import ClusterSpec
 from tests.clusters import cluster, gpt, pool
 
 MODEL = gpt(global_batch=64)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED
+from planner.calibration.values import ASSUMED
 from planner.emit.interface import emit
-from planner.plan_check import check_plan
+from planner.plan.checks import check_plan
 from planner.search.solve import search
 from planner.search.values import Limits
 from planner.targets import TARGETS

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.cost.estimate import Estimator
-from planner.search.causes import reason_against, worst_cause
-from planner.search.families import alternatives, families, family_of
+from planner.search.explain.families import alternatives, families, family_of, reason_against, worst_cause
 from planner.search.solve import search
 from planner.search.values import Limits, Scored
 from tests.clusters import cluster, gpt, pool

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from planner.cluster.spec import ClusterSpec, GpuSpec
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
-from planner.search.idle import idle_costs
+from planner.model.spec import ModelSpec
+from planner.search.explain.sensitivity import idle_costs
 from planner.search.solve import search
 from planner.search.values import IdleCost, Limits, SearchResult
-from planner.spec.cluster import ClusterSpec, GpuSpec
-from planner.spec.model import ModelSpec
 from tests.clusters import cluster, gpt, pool
 
 OLD = GpuSpec(name="OLD", memory_gib=8, memory_bandwidth_gBps=100, tflops={"fp16": 4})

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED, Calibration, Family
+from planner.calibration.values import ASSUMED, Calibration, Family
+from planner.cluster.spec import ClusterSpec, GpuSpec, PoolSpec
+from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator, estimate
-from planner.placement import ranks
-from planner.plan_check import check_plan, faults
+from planner.model.spec import ModelSpec
+from planner.plan.checks import check_plan, faults
+from planner.plan.placement import ranks
 from planner.search.solve import search
 from planner.search.values import Limits, Scored
-from planner.spec.cluster import ClusterSpec, GpuSpec, PoolSpec
-from planner.spec.model import ModelSpec
 from planner.targets import TARGETS
-from planner.topology import Topology
 from tests.clusters import cluster, gpt, pool, small_problem
 from tests.search.problems import Problem, with_constants, with_shapes
 from tests.search.variants import three_pools

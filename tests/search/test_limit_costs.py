@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.cost.estimate import Estimator
-from planner.search.limit_costs import given, limit_costs, option_text, used, without
+from planner.search.explain.sensitivity import given, limit_costs, option_text, used, without
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.clusters import cluster, gpt, pool

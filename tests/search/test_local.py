@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from planner.cost.estimate import Estimator
-from planner.plan_check import faults
+from planner.plan.checks import faults
 from planner.search.explorer import Explorer
-from planner.search.local import best_near
+from planner.search.heuristics.local import best_near
 from planner.search.solve import search
+from planner.search.space.partitions import views
 from planner.search.values import Limits, Scored, Silent
-from planner.search.views import views
 from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool, small_problem
 

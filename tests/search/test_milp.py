@@ -8,15 +8,15 @@ from unittest.mock import patch
 import pulp
 import pytest
 
+from planner.cluster.spec import NicSpec
 from planner.cost.estimate import Estimator
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import available, relaxation, solve
-from planner.search.options import StageOptions
-from planner.search.space import Choice, Family
+from planner.search.space.choices import Choice, Family
+from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Silent
-from planner.spec.cluster import NicSpec
 from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool, small_problem
 

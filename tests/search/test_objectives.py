@@ -10,23 +10,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED
+from planner.calibration.values import ASSUMED
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.cost.values import Estimate
 from planner.errors import PlanError
+from planner.model.spec import ModelSpec
+from planner.rivals.exhaustive import plans
 from planner.search.answer import meets, value_of
-from planner.search.choose import choose
 from planner.search.deadline import NO_LIMIT, Deadline
-from planner.search.exhaustive import plans
 from planner.search.explorer import Explorer
-from planner.search.objectives import BestSearch
+from planner.search.objectives.candidates import Ladder
+from planner.search.objectives.choose import choose
+from planner.search.objectives.objectives import BestSearch
+from planner.search.objectives.subclusters import ladder
 from planner.search.ranking import ranked
-from planner.search.rungs import Ladder
-from planner.search.subclusters import ladder
 from planner.search.values import Goal, Limits, Objective, SearchResult, Silent
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
 from tests.clusters import cluster, gpt, pool, small_problem
 from tests.search.problems import Problem, with_constants
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED
+from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
-from planner.search.exhaustive import exhaustive, plans
+from planner.rivals.exhaustive import exhaustive, plans
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.solve import search

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.search.outside import outside
 from planner.search.solve import search
+from planner.search.space.outside import outside
 from planner.search.values import Limits
 from tests.clusters import cluster, gpt, pool
 

@@ -7,11 +7,11 @@ from unittest.mock import patch
 
 import pytest
 
-from planner.calibration import ASSUMED
+from planner.calibration.values import ASSUMED
 from planner.cost.running_cost import devices_of
-from planner.search.choose import choose
 from planner.search.explorer import Explorer
-from planner.search.pareto import Front, front
+from planner.search.objectives.choose import choose
+from planner.search.objectives.pareto import Front, front
 from planner.search.values import Goal, Limits, Objective
 from tests.clusters import gpt
 from tests.search.test_objectives import problem

@@ -11,15 +11,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from planner.calibration import ASSUMED, LayerPoint
+from planner.calibration.values import ASSUMED, LayerPoint
+from planner.cluster.spec import ClusterSpec, GpuSpec
 from planner.cost.estimate import estimate
-from planner.plan_check import check_plan
+from planner.model.spec import ModelSpec
+from planner.plan.checks import check_plan
 from planner.report.plan_table import plan_section
 from planner.report.proof import proof_of
 from planner.search.solve import search
 from planner.search.values import Limits, SearchResult
-from planner.spec.cluster import ClusterSpec, GpuSpec
-from planner.spec.model import ModelSpec
 from tests.clusters import cluster, gpt, pool
 
 T4 = GpuSpec(name="T4", memory_gib=16, memory_bandwidth_gBps=320, tflops={"fp16": 65})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planner.calibration import ASSUMED, Calibration, LayerPoint
+from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.cost.estimate import Estimator
-from planner.search.rungs import Rates, seconds_at
+from planner.search.objectives.candidates import Rates, seconds_at
 from planner.search.values import Goal
 from tests.clusters import cluster, gpt, pool
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from planner.cost.estimate import Estimator
-from planner.search.options import StageOptions
-from planner.search.sends import Hops
-from planner.search.space import Choice, Family
+from planner.search.space.choices import Choice, Family
+from planner.search.space.sends import Hops
+from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
 from tests.clusters import cluster, gpt, pool
 

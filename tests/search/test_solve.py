@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.cluster.spec import ClusterSpec, GpuSpec
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
-from planner.plan_check import check_plan
+from planner.model.spec import ModelSpec
+from planner.plan.checks import check_plan
 from planner.search.explorer import Explorer
 from planner.search.solve import search
 from planner.search.values import Limits, SearchResult, Silent
-from planner.spec.cluster import ClusterSpec, GpuSpec
-from planner.spec.model import ModelSpec
 from tests.clusters import cluster, gpt, pool, small_problem
 
 SEEDS = st.integers(0, 10**9)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration import ASSUMED
+from planner.calibration.values import ASSUMED
+from planner.cluster.spec import GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.search.values import Limits
-from planner.spec.cluster import GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
 from tests.clusters import cluster, gpt
 from tests.search.problems import Problem
 from tests.search.test_oracle import check

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.search.subclusters import MOST, ladder
-from planner.spec.cluster import ClusterSpec, IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, IntraNodeSpec
+from planner.search.objectives.subclusters import MOST, ladder
 from tests.clusters import cluster, gpt, pool
 
 MODEL = gpt()

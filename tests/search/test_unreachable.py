@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cost.estimate import Estimator
-from planner.search.devices import everywhere, quick_plan
-from planner.search.greedy import greedy, layered
-from planner.search.options import StageOptions
+from planner.search.heuristics.greedy import greedy, layered
+from planner.search.heuristics.quick import everywhere, quick_plan
 from planner.search.solve import search
-from planner.search.space import Choice, depths, families
+from planner.search.space.choices import Choice, depths, families
+from planner.search.space.partitions import views
+from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
-from planner.search.views import views
-from planner.spec.cluster import ClusterSpec, FabricLinkSpec
 from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool
 

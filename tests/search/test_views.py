@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.search.views import views
-from planner.spec.cluster import ClusterSpec
+from planner.search.space.partitions import views
 from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool
 
@@ -47,7 +47,7 @@ def test_pools_that_cannot_train_are_on_no_island() -> None:
 
 def _also_slow(item: object) -> object:
     """Every node has a slow card too."""
-    from planner.spec.cluster import NicSpec, PoolSpec
+    from planner.cluster.spec import NicSpec, PoolSpec
 
     assert isinstance(item, PoolSpec)
     if any(nic.fabric == "eth" for nic in item.nics):

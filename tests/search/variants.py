@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
-from planner.spec.model import ModelSpec
+from planner.cluster.spec import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
 from tests.clusters import gpt
 
 FABRICS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import MIXED
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.batch_table import table_text
@@ -12,10 +13,9 @@ from planner.emit.files import EmittedFile, runtime_file
 from planner.emit.json_text import document
 from planner.emit.launch import Program, launch_files, number_format_lines
 from planner.emit.network import job_network
-from planner.placement import agents, ranks
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.placement import agents, ranks
+from planner.plan.values import Plan
 
 
 def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:

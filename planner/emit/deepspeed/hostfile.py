@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.placement import Agent, Rank
+from planner.plan.placement import Agent, Rank
 
 
 def hostfile(launchers: Sequence[Agent]) -> str | None:

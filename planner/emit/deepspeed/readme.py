@@ -10,9 +10,9 @@ from planner.emit.host_names import on_one_node
 from planner.emit.launch import LOOPBACK
 from planner.emit.network import JobNetwork
 from planner.emit.readme_common import heading, starting, to_edit
-from planner.placement import Agent, Rank
-from planner.plan import Plan
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Agent, Rank
+from planner.plan.values import Plan
 
 VERSION = "0.19.8"
 """DeepSpeed that the folder was tried with."""

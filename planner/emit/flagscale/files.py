@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.files import EmittedFile
 from planner.emit.flagscale.literal import check_shell, literal
 from planner.emit.flagscale.meshes import host_types, meshes
@@ -15,11 +16,10 @@ from planner.emit.flagscale.settings import Sections, settings
 from planner.emit.launch import MASTER_PORT, on_sockets
 from planner.emit.network import Line, job_network, pool_lines
 from planner.emit.readme_common import FILL_IN
-from planner.placement import Agent, agents, ranks
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
-from planner.yaml_text import dump
+from planner.files.yaml_text import dump
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Agent, agents, ranks
+from planner.plan.values import Plan
 
 ENTRY = "./flagscale/train/train_gpt.py"
 """FlagScale's training script of decoders, relative to its checkout."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from planner.placement import Agent, Rank
-from planner.plan import Plan, Stage
+from planner.plan.placement import Agent, Rank
+from planner.plan.values import Plan, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

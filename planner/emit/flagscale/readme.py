@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from planner.emit.flagscale.meshes import Mesh
 from planner.emit.megatron.model import differences
 from planner.emit.readme_common import heading, markdown_table
-from planner.placement import Agent
-from planner.plan import Plan
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Agent
+from planner.plan.values import Plan
 from planner.targets import target
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from planner.emit.flagscale.meshes import Mesh
 from planner.emit.megatron.arguments import arguments
 from planner.emit.megatron.model import model_words
-from planner.plan import Plan
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
 
 Sections = dict[str, dict[str, Any]]
 """Settings by part and section of FlagScale's file, e.g. ``system.hetero``."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from planner.placement import Agent, Rank
-from planner.spec.cluster import ClusterSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.plan.placement import Agent, Rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from textwrap import indent
 
+from planner.cluster.spec import PoolSpec
 from planner.emit.device_names import product_labels
 from planner.emit.files import EmittedFile
 from planner.emit.launch import MASTER_PORT
 from planner.emit.launchers.job import Job, label
-from planner.spec.cluster import PoolSpec
 
 FOLDER = "/hetplan/run"
 """Where pods see the launch folder."""

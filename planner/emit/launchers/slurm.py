@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from planner.cluster.spec import PoolSpec
 from planner.emit.files import EmittedFile
 from planner.emit.launchers.job import Job
-from planner.spec.cluster import PoolSpec
 
 
 def files(job: Job) -> tuple[EmittedFile, ...]:

@@ -6,8 +6,8 @@ import shlex
 
 from planner.emit.megatron.layout import layout
 from planner.emit.megatron.model import differences, model_words
-from planner.plan import Plan
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
 
 Sections = dict[str, list[str]]
 """Words of the command line by section, in order."""

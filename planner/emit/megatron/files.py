@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.files import EmittedFile, runtime_file
 from planner.emit.launch import Program, launch_files, number_format_lines
 from planner.emit.megatron.arguments import arguments, arguments_script
@@ -9,10 +10,9 @@ from planner.emit.megatron.network import group_networks
 from planner.emit.megatron.readme import readme
 from planner.emit.megatron.rules import check_arguments
 from planner.emit.network import job_network
-from planner.placement import Rank, agents, by_pipeline, ranks
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Rank, agents, by_pipeline, ranks
+from planner.plan.values import Plan
 
 ENTRY = {"decoder": "pretrain_gpt.py", "encoder": "examples/bert/pretrain_bert.py"}
 """Megatron's training script of each kind of model, relative to its checkout."""

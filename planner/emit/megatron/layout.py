@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cost.shape import chunk_layers
-from planner.plan import Plan
+from planner.plan.values import Plan
 
 
 def layout(plan: Plan) -> str:

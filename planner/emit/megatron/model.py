@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 
 
 def model_words(model: ModelSpec) -> list[str]:

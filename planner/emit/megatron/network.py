@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from planner.emit.network import JobNetwork
-from planner.placement import Rank
+from planner.plan.placement import Rank
 
 REPLICAS = ("dp", "dp_cp", "intra_dp_cp", "gtp_remat_dp", "gtp_remat_dp_cp", "ep_dp", "intra_ep_dp")
 """Groups over the replicas of one stage."""

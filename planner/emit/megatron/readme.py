@@ -9,9 +9,9 @@ from planner.emit.megatron.layout import layout
 from planner.emit.megatron.model import differences
 from planner.emit.network import JobNetwork
 from planner.emit.readme_common import heading, starting, to_edit
-from planner.placement import Agent
-from planner.plan import Plan
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Agent
+from planner.plan.values import Plan
 
 VERSION = "core 0.20.0"
 """Megatron-LM whose parser the arguments were tried with."""

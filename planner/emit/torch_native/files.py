@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.batch_table import table_text
 from planner.emit.deepspeed.files import model_shape
 from planner.emit.files import EmittedFile, runtime_file
@@ -9,10 +10,9 @@ from planner.emit.json_text import document
 from planner.emit.launch import Program, launch_files, number_format_lines
 from planner.emit.network import job_network
 from planner.emit.torch_native.readme import readme
-from planner.placement import agents, ranks
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.placement import agents, ranks
+from planner.plan.values import Plan
 
 CLIP = 1.0
 """Largest norm of the gradients of the whole model."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from planner.emit.files import EmittedFile
 from planner.emit.network import JobNetwork
 from planner.emit.readme_common import heading, starting, to_edit
-from planner.placement import Agent
-from planner.plan import Plan
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Agent
+from planner.plan.values import Plan
 
 VERSION = "2.13"
 """PyTorch that the folder was tried with."""

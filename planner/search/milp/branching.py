@@ -12,7 +12,7 @@ from math import floor
 
 import pulp
 
-from planner.search.options import Option, StageOptions
+from planner.search.space.stages import Option, StageOptions
 
 Key = tuple[int, ...]
 """Islands that a stage stands on, or the number of its devices and its composition."""

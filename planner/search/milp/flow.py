@@ -11,7 +11,7 @@ import pulp
 from planner.search.deadline import Deadline
 from planner.search.milp.places import Places, State
 from planner.search.milp.rows import Entries
-from planner.search.options import Option, StageOptions
+from planner.search.space.stages import Option, StageOptions
 
 Linear = Any
 """A linear expression of PuLP, which has no types."""

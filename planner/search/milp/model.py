@@ -32,7 +32,7 @@ from planner.search.milp.rows import (
     total,
 )
 from planner.search.milp.solver import TOLERANCE, Relaxation, Solved, relaxation, solve
-from planner.search.options import Option, StageOptions
+from planner.search.space.stages import Option, StageOptions
 
 Linear = Any
 """A linear expression of PuLP, which has no types."""

@@ -1,14 +1,14 @@
 """Where stages stand, as far as sends are concerned: places, and states of the node that is being filled.
 
-Stages smaller than a node fill one after the other (planner.placement); whether the next one still finds
+Stages smaller than a node fill one after the other (planner.plan.placement); whether the next one still finds
 room decides whether the send between them stays on the node. A state is a place and the devices taken on
 the current node. Where a stage comes from elsewhere its node may have been untouched, or have had a gap.
 """
 
 from __future__ import annotations
 
-from planner.search.options import StageOptions
-from planner.search.sends import Sends
+from planner.search.space.sends import Sends
+from planner.search.space.stages import StageOptions
 
 State = tuple[int, int]
 """(place, devices taken on the current node; 0 where it does not matter)."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pulp
 
+from planner.cluster.topology import Kind
 from planner.search.milp.places import Places
-from planner.search.options import Option, StageOptions
-from planner.topology import Kind
+from planner.search.space.stages import Option, StageOptions
 
 Taken = Sequence[tuple[int, Option, pulp.LpVariable]]
 """(stage, option, its variable) of all options of all stages."""

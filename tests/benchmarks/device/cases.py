@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.measure.training import Configuration
-from planner.spec.model import ModelSpec
-from planner.spec.model_file import load_model
+from planner.model.file import load_model
+from planner.model.spec import ModelSpec
 from planner.targets import Recompute
 
 MODEL_SPECS = Path(__file__).parents[3] / "model_specs"

@@ -9,7 +9,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from planner.calibration_file import load_calibration
+from planner.calibration.file import load_calibration
 from planner.measured.predictions import Prediction, predict
 from planner.measured.table import load_table
 from tests.benchmarks.device.results import Results

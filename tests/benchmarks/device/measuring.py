@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from planner.calibration import ASSUMED, Calibration, Constant
-from planner.calibration_file import load_calibration, save_calibration
-from planner.calibration_merge import merged
+from planner.calibration.file import load_calibration, save_calibration
+from planner.calibration.merge import merged
+from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.cost.estimate import estimate
 from planner.errors import UsageError
 from planner.measure.backend import Backend
@@ -19,7 +19,7 @@ from planner.measure.samples import Event
 from planner.measure.session import Request, Session
 from planner.measure.training import Configuration, fits, train
 from planner.measured.table import load_table
-from planner.spec.model import ModelSpec
+from planner.model.spec import ModelSpec
 from planner.targets import Recompute
 from tests.benchmarks.device.cases import Series, name_of, with_batch
 from tests.benchmarks.device.results import COMMAND, Results

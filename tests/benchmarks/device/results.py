@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from planner import catalog
+from planner.files.whole import write_whole
+from planner.files.yaml_text import dump
 from planner.measure.backend import Backend
 from planner.measure.fit_device import Peaks
 from planner.measure.training import Configuration, Trained
 from planner.measured.row import COLUMNS
 from planner.units import gib_from_bytes
-from planner.whole_file import write_whole
-from planner.yaml_text import dump
 
 COMMAND = "python -m tests.benchmarks.device"
 OWN = ("device", "driver", "torch", "threads", "clock")

@@ -13,9 +13,9 @@ import pytest
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.deepspeed.files import common_config, files
 from planner.emit.interface import emit, write_folder
-from planner.placement import ranks
-from planner.plan import Offload, Plan
-from planner.plan_check import faults
+from planner.plan.checks import faults
+from planner.plan.placement import ranks
+from planner.plan.values import Offload, Plan
 from planner.runtime import batches
 from tests.emit.builders import cluster, group, model, plan, pool
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.deepspeed.files import files
 from planner.emit.deepspeed.hostfile import hostfile, include, keeps_kinds
-from planner.placement import agents, ranks
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
+from planner.plan.placement import agents, ranks
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 
 UNEVEN = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))

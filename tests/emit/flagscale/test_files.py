@@ -10,7 +10,7 @@ import yaml
 from planner.emit.flagscale.meshes import meshes
 from planner.emit.interface import emit
 from planner.errors import EmitError
-from planner.plan import Plan, ReplicaGroup, Stage
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 3), pool("t", ("T4",) * 4, 4))

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from planner.emit.flagscale.literal import EXECUTED, literal
 from planner.emit.interface import emit
 from planner.errors import EmitError
-from planner.plan import Plan
-from planner.yaml_text import dump
+from planner.files.yaml_text import dump
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 
 HARD = [

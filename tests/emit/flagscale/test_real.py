@@ -20,9 +20,9 @@ import pytest
 
 from planner.emit.interface import emit, write_folder
 from planner.errors import EmitError
-from planner.placement import Rank, ranks
-from planner.plan import Plan
-from planner.yaml_text import dump
+from planner.files.yaml_text import dump
+from planner.plan.placement import Rank, ranks
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 from tests.emit.flagscale.test_rules import BASE, RANKS, REFUSED
 

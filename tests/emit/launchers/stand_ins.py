@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, nic, plan, pool
 
 KINDS = {"ib": "infiniband", "eth": "ethernet"}

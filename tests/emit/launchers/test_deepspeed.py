@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
 from planner.errors import EmitError
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, plan, pool
 from tests.emit.launchers.stand_ins import SSH, folder_of, run
 

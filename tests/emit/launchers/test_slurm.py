@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
+from planner.cluster.spec import ClusterSpec
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, nic, plan, pool
 from tests.emit.launchers.stand_ins import TORCHRUN, folder_of, journal, run
 

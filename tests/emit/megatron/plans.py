@@ -7,14 +7,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from planner.calibration import ASSUMED
-from planner.plan import Offload, Plan, ReplicaGroup
+from planner.calibration.values import ASSUMED
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec
+from planner.model.file import load_model
+from planner.model.spec import ModelSpec
+from planner.plan.values import Offload, Plan, ReplicaGroup
 from planner.search.solve import search
 from planner.search.values import Limits
-from planner.spec.cluster import ClusterSpec
-from planner.spec.cluster_file import load_cluster
-from planner.spec.model import ModelSpec
-from planner.spec.model_file import load_model
 from tests.emit.builders import cluster, group, model, plan, pool
 
 REPOSITORY = Path(__file__).parents[3]

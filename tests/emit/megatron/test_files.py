@@ -10,8 +10,8 @@ from planner.emit.megatron.files import numbered
 from planner.emit.megatron.layout import layout
 from planner.emit.megatron.model import differences, model_words
 from planner.errors import EmitError
-from planner.placement import agents, ranks
-from planner.plan import Offload, Plan, Stage
+from planner.plan.placement import agents, ranks
+from planner.plan.values import Offload, Plan, Stage
 from tests.emit.builders import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 4))

@@ -6,11 +6,11 @@ from collections import defaultdict
 
 import yaml
 
+from planner.cluster.spec import ClusterSpec
 from planner.emit.megatron.network import group_networks
 from planner.emit.network import job_network
-from planner.placement import agents, ranks
-from planner.plan import Plan
-from planner.spec.cluster import ClusterSpec
+from planner.plan.placement import agents, ranks
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, nic, plan, pool
 
 KINDS = {"ib": "infiniband", "eth": "ethernet", "roce": "roce"}

@@ -23,8 +23,8 @@ from planner.emit.megatron.files import files, numbered
 from planner.emit.megatron.network import group_networks
 from planner.emit.megatron.rules import check_arguments
 from planner.emit.network import job_network
-from planner.placement import Rank, agents
-from planner.plan import Plan
+from planner.plan.placement import Rank, agents
+from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 from tests.emit.megatron.plans import Case, generated, searched
 from tests.emit.megatron.test_network import EAST, KINDS, PLAIN, WEST, split

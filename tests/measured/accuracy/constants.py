@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from planner import catalog
-from planner.calibration import (
+from planner.calibration.values import (
     ASSUMED_FAMILY,
     ASSUMED_LINK,
     ASSUMED_STACK,
@@ -39,7 +39,7 @@ def constants_section(found: Material) -> str:
                 f"{len(fitted)} constants are fitted: at most {_most(fitted, 'families')} of a GPU family and at most",
                 f"{_most(fitted, 'stacks')} of a stack; none belongs to a model, a run or a paper. ± is the relative",
                 "standard error; a constant at its bound was stopped by what hardware can do. The",
-                "others are assumed: the runs say less about them than the assumption. `planner/calibration.py`",
+                "others are assumed: the runs say less about them than the assumption. `planner/calibration/values.py`",
                 "says what each means.",
             ),
             "### GPU families\n",

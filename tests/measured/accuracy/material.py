@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from textwrap import fill
 
-from planner.calibration import Calibration
-from planner.calibration_file import shipped
+from planner.calibration.file import shipped
+from planner.calibration.values import Calibration
 from planner.measured.halves import fitted_half
 from planner.measured.predictions import Prediction, predict
 from planner.measured.statistics import Truth, truth

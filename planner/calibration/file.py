@@ -1,0 +1,299 @@
+"""Calibration files: read with every problem named by its line, written whole, and the one that ships."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from planner import catalog
+from planner.calibration.merge import gives, link_name_key, name_key, sections
+from planner.calibration.records import (
+    FORMAT,
+    CalibrationRecord,
+    Entry,
+    KernelEntry,
+    LayerEntry,
+    LinkPointEntry,
+)
+from planner.calibration.values import (
+    ASSUMED,
+    Calibration,
+    Constant,
+    CurveError,
+    Family,
+    KernelPoint,
+    LayerPoint,
+    Link,
+    LinkPoint,
+    Residual,
+    Stack,
+)
+from planner.errors import Problem
+from planner.files.document import MOST_BYTES, Document, fail_on
+from planner.files.fields import Frozen
+from planner.files.kinds import read_as
+from planner.files.lenient import mappings
+from planner.files.nodes import MOST_NODES
+from planner.files.whole import write_whole
+from planner.files.yaml_text import dump
+
+Row = tuple[int, Mapping[str, Any]]
+"""Where the row stands (its index, or its line), and its values by key, as far as they can be read."""
+
+LAYER_KEYS = ("gpu", "model", "tp", "micro_batch")
+LINK_KEYS = ("link", "operation", "members", "size_bytes")
+KERNEL_KEYS = ("gpu", "kernel", "precision", "shape")
+RESIDUAL_KEYS = ("family", "stack")
+_CURVE_KEYS = LINK_KEYS[:3]
+_NORMAL = {"gpu": name_key, "model": name_key, "link": link_name_key}
+
+
+def repeated(rows: Iterable[Row], keys: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """(where, where before) of every row that measures what an earlier one has measured."""
+    first: dict[Hashable, int] = {}
+    for where, row in rows:
+        key = _key(row, keys)
+        if key is not None and first.setdefault(key, where) != where:
+            yield where, first[key]
+
+
+def lonely(rows: Iterable[Row]) -> Iterator[tuple[int, str]]:
+    """(where, curve in words) of every link point whose curve has no second size."""
+    known = [(where, row, _key(row, _CURVE_KEYS)) for where, row in rows]
+    sizes = Counter(key for _, _, key in known)
+    for where, row, key in known:
+        if key is not None and sizes[key] == 1:
+            yield where, f"{row['operation']} of {row['members']} over {row['link']}"
+
+
+def _key(row: Mapping[str, Any], keys: tuple[str, ...]) -> Hashable | None:
+    """The values of the keys, None when one cannot be read."""
+    found: list[Hashable] = []
+    for key in keys:
+        value = row.get(key)
+        if not isinstance(value, str | int | float):
+            return None
+        found.append(_NORMAL[key](value) if key in _NORMAL and isinstance(value, str) else value)
+    return tuple(found)
+
+
+SHIPPED = Path(catalog.__file__).with_name("constants.yaml")
+"""The calibration that ships with the package."""
+
+_HEADER = """\
+# A calibration of hetplan: constants that were fitted or measured, and measured layers and collectives. Whatever
+# is absent keeps its assumed value. docs/formats.md says what every key means.
+"""
+PART = 1000
+"""Points whose records are checked at once."""
+_LARGEST_EXACT = 2**53
+_KEYS = {
+    "residuals": RESIDUAL_KEYS,
+    "layers": LAYER_KEYS,
+    "link_points": LINK_KEYS,
+    "kernel_points": KERNEL_KEYS,
+    "curve_errors": ("curve",),
+}
+"""What makes an entry of a section the same as another."""
+
+
+def load_calibration(path: Path) -> Calibration:
+    """The calibration of a file; raises SpecError with every problem of the file."""
+    document = read_as(path, "calibration")
+    fail_on(_version(document))
+    fail_on([*document.problems(CalibrationRecord), *_conflicts(document)])
+    return _calibration(document.to(CalibrationRecord))
+
+
+def save_calibration(calibration: Calibration, path: Path) -> None:
+    """Write the file whole or not at all.
+
+    Raises OutputError when it cannot be written, ValueError when it could not be read back.
+    """
+    text = to_text(calibration)
+    write_whole(text, path, "calibration.yaml")
+
+
+def too_large(calibration: Calibration, path: Path) -> str | None:
+    """Why ``load_calibration`` will refuse the file that was written of a calibration; None when it will not."""
+    size = path.stat().st_size if path.is_file() else 0
+    if size > MOST_BYTES:
+        return f"is {size / 2**20:.1f} MiB, more than the {MOST_BYTES >> 20} MiB that hetplan reads"
+    points = (point for section in _KEYS for point in _points(calibration, section))
+    values = sum(1 + len(point) for point in points)
+    return (
+        f"has {values:,} values, more than the {MOST_NODES:,} that hetplan reads"
+        if values > MOST_NODES
+        else None
+    )
+
+
+def to_text(calibration: Calibration) -> str:
+    """The file's content; raises ValueError for numbers that ``load_calibration`` refuses."""
+    data = _data(calibration)
+    for part in _in_parts(data):
+        CalibrationRecord.model_validate_json(json.dumps(part))
+    return _HEADER + dump(data)
+
+
+def _in_parts(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The file without its lists, then each list in pieces, so that the records need little memory."""
+    yield {key: value for key, value in data.items() if key not in _KEYS}
+    for section in _KEYS:
+        items = data.get(section, [])
+        for start in range(0, len(items), PART):
+            yield {"format": FORMAT, section: items[start : start + PART]}
+
+
+@cache
+def shipped() -> Calibration:
+    """The calibration that ships with the package; everything assumed when there is none."""
+    return load_calibration(SHIPPED) if SHIPPED.exists() else ASSUMED
+
+
+def _version(document: Document) -> Iterator[Problem]:
+    found = document.data.get("format")
+    if found is None:
+        yield document.problem(("format",), f"missing, expected {FORMAT}", f"begin with: format: {FORMAT}")
+    elif str(found).startswith("hetplan-calibration/") and found != FORMAT:
+        what = f"the file is {found}, this hetplan reads {FORMAT}"
+        yield document.problem(("format",), what, "use the hetplan that wrote the file, or measure again")
+    elif found != FORMAT:
+        yield document.problem(("format",), f"expected {FORMAT}, got {found}")
+
+
+def _conflicts(document: Document) -> Iterator[Problem]:
+    """Points and residuals that are there twice, and link curves of one size."""
+    for section, keys in _KEYS.items():
+        for where, before in repeated(_rows(document, section), keys):
+            what = f"the same {', '.join(keys)} as {section}[{before}] on line "
+            line = document.line((section, before))
+            yield document.problem((section, where), f"{what}{line}", "remove one of the two")
+    for where, curve in lonely(_rows(document, "link_points")):
+        what = f"the only size of {curve}, expected at least two"
+        yield document.problem(("link_points", where, "size_bytes"), what, "measure a second size")
+    known = document.data.get("sources")
+    for section in ("layers", "link_points", "kernel_points"):
+        for where, row in _rows(document, section):
+            source = row.get("source")
+            if isinstance(source, str) and not (isinstance(known, dict) and source in known):
+                what = f"expected a key of sources, got {source}"
+                yield document.problem((section, where, "source"), what, "leave it out if nobody knows")
+
+
+def _rows(document: Document, section: str) -> Iterator[Row]:
+    return mappings(document.data.get(section))
+
+
+def _calibration(record: CalibrationRecord) -> Calibration:
+    links = {name: getattr(record.links, name) for name in _given(record.links)}
+    parts = (("families", record.families), ("stacks", record.stacks), ("links", links))
+    return Calibration(
+        families={name: Family(**_values(part)) for name, part in record.families.items()},
+        stacks={name: Stack(**_values(part)) for name, part in record.stacks.items()},
+        links={name: Link(**_values(part)) for name, part in links.items()},
+        layers=tuple(LayerPoint(**_fields(point)) for point in record.layers),
+        link_points=tuple(LinkPoint(**_fields(point)) for point in record.link_points),
+        kernel_points=tuple(KernelPoint(**_fields(point)) for point in record.kernel_points),
+        curve_errors=tuple(CurveError(**item.model_dump()) for item in record.curve_errors),
+        residuals=tuple(Residual(**item.model_dump()) for item in record.residuals),
+        constants=tuple(
+            constant
+            for section, records in parts
+            for name, part in records.items()
+            for constant in _constants(f"{section}.{name}", part)
+        ),
+        default_spread=record.default_spread,
+        notes=record.notes,
+        provenance=record.provenance,
+        sources=record.sources,
+    )
+
+
+def _fields(point: LayerEntry | LinkPointEntry | KernelEntry) -> dict[str, Any]:
+    """What a point is made of; a source that is absent is an empty one."""
+    return {**point.model_dump(), "source": point.source or ""}
+
+
+def _given(record: Frozen) -> list[str]:
+    """Keys that the file has, in the order of the record."""
+    return [key for key in type(record).model_fields if key in record.model_fields_set]
+
+
+def _entry(record: Frozen, key: str) -> Entry:
+    """A constant of the file; a bare number is a measured one."""
+    found = getattr(record, key)
+    return found if isinstance(found, Entry) else Entry(value=found)
+
+
+def _values(record: Frozen) -> dict[str, float]:
+    return {key: _entry(record, key).value for key in _given(record)}
+
+
+def _constants(name: str, record: Frozen) -> Iterator[Constant]:
+    """Provenance of each constant of the file that is not plainly assumed."""
+    for key in _given(record):
+        entry = _entry(record, key)
+        default = type(record).model_fields[key].default
+        if entry.provenance != "assumed" or entry.spread is not None or entry.value == default:
+            yield Constant(
+                name=f"{name}.{key}",
+                value=entry.value,
+                provenance=entry.provenance,
+                spread=entry.spread,
+                source=entry.source or "",
+            )
+
+
+def _data(calibration: Calibration) -> dict[str, Any]:
+    """The file as plain data; absent what is empty."""
+    known = {constant.name: constant for constant in calibration.constants}
+    data: dict[str, Any] = {
+        "notes": calibration.notes,
+        "provenance": calibration.provenance,
+        "sources": calibration.sources,
+    }
+    if calibration.default_spread != ASSUMED.default_spread:
+        data["default_spread"] = _number(calibration.default_spread)
+    for section, parts, assumed in sections(calibration):
+        data[section] = {
+            name: {
+                key: _constant(getattr(part, key), known.get(f"{section}.{name}.{key}"))
+                for key in gives(section, name, part, assumed, known)
+            }
+            for name, part in parts.items()
+        }
+    for section in _KEYS:
+        data[section] = list(_points(calibration, section))
+    return {"format": FORMAT, **{key: value for key, value in data.items() if value}}
+
+
+def _constant(value: float, known: Constant | None) -> dict[str, Any]:
+    entry = {"value": _number(value), "provenance": known.provenance if known else "assumed"}
+    if known is not None and known.spread is not None:
+        entry["spread"] = _number(known.spread)
+    return entry | ({"source": known.source} if known is not None and known.source else {})
+
+
+def _points(calibration: Calibration, section: str) -> Iterator[dict[str, Any]]:
+    """The entries of a section, absent what is empty."""
+    points = getattr(calibration, section)
+    names = [field.name for field in fields(points[0])] if points else []
+    for point in points:
+        values = ((name, getattr(point, name)) for name in names)
+        yield {
+            key: _number(value)
+            for key, value in values
+            if value is not None and value is not False and (key, value) != ("source", "")
+        }
+
+
+def _number(value: Any) -> Any:
+    """A whole number without its point."""
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_EXACT
+    return int(value) if whole else value

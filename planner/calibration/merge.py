@@ -1,0 +1,312 @@
+"""Two calibrations as one, and when two measured points are of the same thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from hashlib import sha256
+from math import hypot, inf, log
+from typing import Any, Literal, TypeVar
+
+from planner.calibration.values import (
+    ASSUMED,
+    ASSUMED_FAMILY,
+    ASSUMED_LINK,
+    ASSUMED_STACK,
+    Calibration,
+    Constant,
+    Family,
+    KernelPoint,
+    LayerPoint,
+    Link,
+    LinkPoint,
+    Stack,
+)
+
+FAR = 5.0
+"""Two values contradict each other from this many of their standard deviations on."""
+LEAST_SPREAD = 0.05
+"""Standard deviation of a value at least: two runs on one device differ by more than the repeats of one."""
+MODEL_FACT = "model."
+"""Begins the facts that say the shape of a model's measured layers."""
+PRECISION_FACT = "precision"
+"""The fact that says to which number format's kernels the shares of peak FLOP/s were fitted; old files lack it."""
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+Sourced = LayerPoint | LinkPoint | KernelPoint | Constant
+
+
+def sourced(calibration: Calibration, facts: Mapping[str, str] | None = None) -> Calibration:
+    """Points and constants that name no source name these facts; the file's own provenance without them."""
+    told = dict(calibration.provenance if facts is None else facts)
+    parts = ("layers", "link_points", "kernel_points", "constants")
+    if not told or all(item.source for part in parts for item in getattr(calibration, part)):
+        return calibration
+    key = "m" + sha256(repr(sorted(told.items())).encode()).hexdigest()[:8]
+    return replace(
+        calibration,
+        layers=tuple(replace(item, source=item.source or key) for item in calibration.layers),
+        link_points=tuple(replace(item, source=item.source or key) for item in calibration.link_points),
+        kernel_points=tuple(replace(item, source=item.source or key) for item in calibration.kernel_points),
+        constants=tuple(replace(item, source=item.source or key) for item in calibration.constants),
+        sources={**calibration.sources, key: told},
+    )
+
+
+def shapes(calibration: Calibration, points: Iterable[LayerPoint] | None = None) -> dict[str, set[str]]:
+    """By name of a model, the shapes that its measured layers had, in words; models of unknown shape are absent."""
+    found: dict[str, set[str]] = {}
+    for point in calibration.layers if points is None else points:
+        for name, text in calibration.sources.get(point.source, {}).items():
+            if name_key(name) == name_key(MODEL_FACT + point.model):
+                found.setdefault(name_key(point.model), set()).add(text)
+    return found
+
+
+def share_formats(calibration: Calibration) -> dict[str, set[str]]:
+    """By GPU family, the number formats that its shares of peak FLOP/s were fitted to, where that is known."""
+    found: dict[str, set[str]] = {}
+    for constant in calibration.constants:
+        section, _, rest = constant.name.partition(".")
+        family, _, key = rest.rpartition(".")
+        precision = calibration.sources.get(constant.source, {}).get(PRECISION_FACT)
+        if section == "families" and key in ("matmul_efficiency", "attention_efficiency") and precision:
+            found.setdefault(family, set()).add(precision)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clash:
+    """Two values of one thing that cannot both be right."""
+
+    what: str
+    first: str
+    last: str
+    newer: Literal["first", "last", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One measured value."""
+
+    what: str
+    value: float
+    unit: str
+    spread: float
+    date: str
+
+    def told(self) -> str:
+        """The value with its date."""
+        return f"{self.value:.4g}{self.unit} ({self.date or 'no date'})"
+
+
+def clashes(first: Calibration, last: Calibration) -> Iterator[Clash]:
+    """What two calibrations contradict each other in: facts of a model's layers, then values by their spreads."""
+    yield from _shape_clashes(first, last)
+    others = _items(last)
+    for key, item in _items(first).items():
+        other = others.get(key)
+        if other is not None and _far(item, other):
+            yield Clash(what=item.what, first=item.told(), last=other.told(), newer=_newer(item, other))
+
+
+def combined(first: Calibration, last: Calibration) -> Calibration:
+    """Both; of two values of one thing the newer, the last where nobody can tell."""
+    before, after = _items(first), _items(last)
+    old = {key for key, item in after.items() if key in before and _newer(before[key], item) == "first"}
+    return merged(first, _without(last, old))
+
+
+def _shape_clashes(first: Calibration, last: Calibration) -> Iterator[Clash]:
+    """One name for layers of two shapes: neither is a newer measurement of the other."""
+    known, others = shapes(first), shapes(last)
+    for model in sorted(known.keys() & others.keys()):
+        if known[model] != others[model]:
+            texts = ["; ".join(sorted(found[model])) for found in (known, others)]
+            yield Clash(what=f"layers of {model}", first=texts[0], last=texts[1], newer="unknown")
+    sizes = {_curve(point): point.parameters for point in first.layers if point.parameters}
+    told: set[Hashable] = set()
+    for point in last.layers:
+        size, curve = sizes.get(_curve(point)), _curve(point)
+        if size and point.parameters and size != point.parameters and curve not in told:
+            told.add(curve)
+            what = f"parameters of a layer of {point.model}, tp {point.tp}"
+            yield Clash(what=what, first=f"{size:.0f}", last=f"{point.parameters:.0f}", newer="unknown")
+
+
+def _curve(point: LayerPoint) -> Hashable:
+    return name_key(point.gpu), name_key(point.model), point.tp
+
+
+def _items(calibration: Calibration) -> dict[Hashable, _Item]:
+    """Every measured value by what it is of."""
+    found: dict[Hashable, _Item] = {}
+    for layer in calibration.layers:
+        what = f"layer of {layer.model} on {layer.gpu}, tp {layer.tp}, micro-batch {layer.micro_batch}"
+        seconds = layer.forward_seconds + layer.backward_seconds
+        found["layer", layer_key(layer)] = _item(calibration, layer, what, seconds, " s")
+    for link in calibration.link_points:
+        what = f"{link.operation} of {link.members} over {link.link}, {link.size_bytes:g} bytes"
+        found["link", link_key(link)] = _item(calibration, link, what, link.seconds, " s")
+    for kernel in calibration.kernel_points:
+        what = f"{kernel.kernel} {kernel.shape} {kernel.precision} on {kernel.gpu}"
+        found["kernel", kernel_key(kernel)] = _item(calibration, kernel, what, kernel.seconds, " s")
+    for constant in calibration.constants:
+        found["constant", constant.name] = _item(calibration, constant, constant.name, constant.value, "")
+    return found
+
+
+def _item(calibration: Calibration, item: Sourced, what: str, value: float, unit: str) -> _Item:
+    date = calibration.sources.get(item.source, {}).get("date", "")
+    return _Item(what, value, unit, max(item.spread or 0.0, LEAST_SPREAD), date)
+
+
+def _far(one: _Item, other: _Item) -> bool:
+    """True when the spreads do not explain the difference."""
+    low, high = sorted((one.value, other.value))
+    distance = 0.0 if low == high else log(high / low) if low > 0 else inf
+    return distance > FAR * hypot(one.spread, other.spread)
+
+
+def _newer(first: _Item, last: _Item) -> Literal["first", "last", "unknown"]:
+    """By their dates, where both are written year first."""
+    if not (_DATE.match(first.date) and _DATE.match(last.date)) or first.date == last.date:
+        return "unknown"
+    return "first" if first.date > last.date else "last"
+
+
+def _without(calibration: Calibration, old: set[Hashable]) -> Calibration:
+    """The calibration without some of its values."""
+    gone = {item.name for item in calibration.constants if ("constant", item.name) in old}
+    parts: dict[str, dict[str, Family | Stack | Link]] = {
+        section: {
+            name: replace(
+                part,
+                **{
+                    key: getattr(assumed, key)
+                    for key in type(part).__dataclass_fields__
+                    if f"{section}.{name}.{key}" in gone
+                },
+            )
+            for name, part in own.items()
+        }
+        for section, own, assumed in sections(calibration)
+    }
+    return replace(
+        calibration,
+        layers=tuple(item for item in calibration.layers if ("layer", layer_key(item)) not in old),
+        link_points=tuple(item for item in calibration.link_points if ("link", link_key(item)) not in old),
+        kernel_points=tuple(
+            item for item in calibration.kernel_points if ("kernel", kernel_key(item)) not in old
+        ),
+        constants=tuple(item for item in calibration.constants if item.name not in gone),
+        **parts,  # type: ignore[arg-type]
+    )
+
+
+T = TypeVar("T")
+Part = TypeVar("Part", Family, Stack, Link)
+Section = tuple[str, dict[str, Any], Any]
+"""Name, parts by their names, defaults of a part."""
+
+
+@lru_cache(maxsize=10_000)
+def name_key(name: str) -> str:
+    """The part of a GPU's or a model's name that counts: ``OPT_350M`` is ``opt-350m``."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+@lru_cache(maxsize=10_000)
+def link_name_key(name: str) -> str:
+    """The part of a link's name that counts: a GPU's name as elsewhere, fabrics as written, from either end."""
+    kind, colon, gpu = name.partition(":")
+    if colon:
+        return f"{kind}:{name_key(gpu)}"
+    fabrics = name.split("+")
+    return "+".join(min(fabrics, fabrics[::-1]))
+
+
+def layer_key(point: LayerPoint) -> Hashable:
+    """What a layer point is of: device, model, tp, micro-batch."""
+    return name_key(point.gpu), name_key(point.model), point.tp, point.micro_batch
+
+
+def link_key(point: LinkPoint) -> Hashable:
+    """What a link point is of: link, operation, members, size."""
+    return link_name_key(point.link), point.operation, point.members, point.size_bytes
+
+
+def kernel_key(point: KernelPoint) -> Hashable:
+    """What a kernel point is of: device, kernel, precision, shape."""
+    return name_key(point.gpu), point.kernel, point.precision, point.shape
+
+
+def merged(base: Calibration, own: Calibration) -> Calibration:
+    """Both; ``own`` wins constant by constant, point by point, and for the residual of a family and stack."""
+    given = {constant.name for constant in own.constants}
+    spread = base.default_spread if own.default_spread == ASSUMED.default_spread else own.default_spread
+    return replace(
+        base,
+        families=_parts("families", base.families, own.families, ASSUMED_FAMILY, given),
+        stacks=_parts("stacks", base.stacks, own.stacks, ASSUMED_STACK, given),
+        links=_parts("links", base.links, own.links, ASSUMED_LINK, given),
+        layers=_points(layer_key, base.layers, own.layers),
+        link_points=_points(link_key, base.link_points, own.link_points),
+        kernel_points=_points(kernel_key, base.kernel_points, own.kernel_points),
+        curve_errors=_points(lambda item: item.curve, base.curve_errors, own.curve_errors),
+        residuals=_points(lambda item: (item.family, item.stack), base.residuals, own.residuals),
+        constants=_constants(base, own),
+        default_spread=spread,
+        notes=own.notes or base.notes,
+        provenance={**base.provenance, **own.provenance},
+        sources={**base.sources, **own.sources},
+    )
+
+
+def gives(section: str, name: str, part: Part, assumed: Part, given: Iterable[str]) -> tuple[str, ...]:
+    """Constants that a calibration says of a part: those with a provenance and those that are not assumed."""
+    return tuple(
+        field.name
+        for field in fields(part)
+        if f"{section}.{name}.{field.name}" in given
+        or getattr(part, field.name) != getattr(assumed, field.name)
+    )
+
+
+def _parts(
+    section: str, base: dict[str, Part], own: dict[str, Part], assumed: Part, given: set[str]
+) -> dict[str, Part]:
+    found = dict(base)
+    for name, part in own.items():
+        changes = {key: getattr(part, key) for key in gives(section, name, part, assumed, given)}
+        found[name] = replace(found.get(name, assumed), **changes)
+    return found
+
+
+def _points(key: Callable[[T], Hashable], base: tuple[T, ...], own: tuple[T, ...]) -> tuple[T, ...]:
+    return tuple({key(point): point for point in (*base, *own)}.values())
+
+
+def _constants(base: Calibration, own: Calibration) -> tuple[Constant, ...]:
+    """Provenance of every constant; what ``own`` assumes of its own has none."""
+    given = {constant.name for constant in own.constants}
+    assumed = {
+        f"{section}.{name}.{key}"
+        for section, parts, default in sections(own)
+        for name, part in parts.items()
+        for key in gives(section, name, part, default, given)
+    } - given
+    kept = [constant for constant in base.constants if constant.name not in assumed]
+    return _points(lambda constant: constant.name, tuple(kept), own.constants)
+
+
+def sections(calibration: Calibration) -> tuple[Section, ...]:
+    """Every section of constants."""
+    return (
+        ("families", calibration.families, ASSUMED_FAMILY),
+        ("stacks", calibration.stacks, ASSUMED_STACK),
+        ("links", calibration.links, ASSUMED_LINK),
+    )

@@ -1,0 +1,157 @@
+"""Tables of measured layers and of measured collectives, as they leave a spreadsheet or a script."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from planner.calibration.file import LAYER_KEYS, LINK_KEYS, lonely, repeated
+from planner.calibration.records import LayerRecord, LinkPointRecord
+from planner.calibration.values import LayerPoint, LinkPoint
+from planner.errors import Problem
+from planner.files.document import MOST_PROBLEMS, fail_on, read_text
+from planner.files.messages import complaints, nearest
+from planner.files.nodes import resolve
+
+IGNORED = "reference"
+"""A column for readers."""
+_TEXTS = ("gpu", "model", "link", "operation")
+
+BATCH = 1000
+"""Rows that are checked at once."""
+
+Record = type[LayerRecord] | type[LinkPointRecord]
+Row = tuple[int, dict[str, Any]]
+"""Line, and values by column; an empty cell is an absent one."""
+P = TypeVar("P", LayerPoint, LinkPoint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Rows of a CSV file with the line of each."""
+
+    file: str
+    first: int
+    """Line of the names of the columns."""
+    columns: list[str]
+    rows: list[Row]
+    widths: dict[int, int]
+    """Cells by line, of the rows that have not as many as there are columns."""
+
+    def problem(self, line: int | None, column: str, what: str, hint: str | None = None) -> Problem:
+        return Problem(file=self.file, line=line, key=column, what=what, hint=hint)
+
+
+def import_layers_csv(path: Path) -> tuple[LayerPoint, ...]:
+    """The layer points of a table; raises SpecError with every problem of the file."""
+    return tuple(_points(path, LayerRecord, LayerPoint, LAYER_KEYS))
+
+
+def import_links_csv(path: Path) -> tuple[LinkPoint, ...]:
+    """The link points of a table; raises SpecError with every problem of the file."""
+    return tuple(_points(path, LinkPointRecord, LinkPoint, LINK_KEYS))
+
+
+def _points(path: Path, model: Record, point: type[P], keys: tuple[str, ...]) -> list[P]:
+    """The point of each row; the records that check them are let go batch by batch."""
+    table: _Table = _read(path)
+    fail_on(_heading_problems(table, model))
+    batch: TypeAdapter[list[BaseModel]] = TypeAdapter(list[model])  # type: ignore[valid-type]
+    points: list[P] = []
+    doubtful: list[Row] = []
+    for start in range(0, len(table.rows), BATCH):
+        rows = table.rows[start : start + BATCH]
+        try:
+            records = batch.validate_json(json.dumps([values for _, values in rows]))
+            points += [point(**vars(record)) for record in records]
+        except ValidationError:
+            doubtful += rows
+    fail_on([*_row_problems(table, doubtful, model), *_conflicts(table, keys)])
+    return points
+
+
+def _read(path: Path) -> _Table:
+    reader = csv.reader(io.StringIO(read_text(path, "CSV"), newline=""), skipinitialspace=True)
+    table = _Table(str(path), 1, [], [], {})
+    try:
+        for cells in reader:
+            cells = [cell.strip() for cell in cells]
+            if not any(cells):
+                continue
+            if not table.columns:
+                table = replace(table, first=reader.line_num, columns=cells)
+                continue
+            known = zip(table.columns, cells, strict=False)
+            values = {key: _value(key, cell) for key, cell in known if cell and key != IGNORED}
+            table.rows.append((reader.line_num, values))
+            if len(cells) != len(table.columns):
+                table.widths[reader.line_num] = len(cells)
+    except csv.Error as error:
+        what = f"not CSV: {error}"
+        fail_on([Problem(file=str(path), line=reader.line_num, key="", what=what)])
+    return table
+
+
+def _heading_problems(table: _Table, model: Record) -> Iterator[Problem]:
+    """Columns that are unknown, there twice or missing; no rows at all."""
+    known = list(model.model_fields)
+    if not table.columns:
+        yield table.problem(None, "", "the file is empty", f"first line: {','.join(known)}")
+        return
+    for index, column in enumerate(table.columns):
+        if column not in (*known, IGNORED):
+            hint = nearest(column, known) or f"known columns: {', '.join([*known, IGNORED])}"
+            yield table.problem(table.first, column, "unknown column", hint)
+        elif column in table.columns[:index]:
+            yield table.problem(table.first, column, "this column is there twice", "remove one of the two")
+    for column, field in model.model_fields.items():
+        if field.is_required() and column not in table.columns:
+            yield table.problem(table.first, column, "missing column", field.description)
+    if not table.rows:
+        yield table.problem(table.first, "", "has no rows below its first line")
+
+
+def _row_problems(table: _Table, doubtful: list[Row], model: Record) -> list[Problem]:
+    """Rows of another width, and cells that are not what their column wants."""
+    width = len(table.columns)
+    found = [
+        table.problem(line, "", f"expected {width} cells, got {cells}", "put quotes around commas")
+        for line, cells in table.widths.items()
+    ]
+    for line, row in doubtful:
+        found += [] if line in table.widths else _cell_problems(table, line, row, model)
+        if len(found) > MOST_PROBLEMS:
+            break
+    return found
+
+
+def _cell_problems(table: _Table, line: int, row: dict[str, Any], model: Record) -> list[Problem]:
+    try:
+        model.model_validate_json(json.dumps(row))
+    except ValidationError as error:
+        return [
+            table.problem(line, str(item.path[0]), item.what, item.hint)
+            for item in complaints(error, model, row)
+        ]
+    return []
+
+
+def _conflicts(table: _Table, keys: tuple[str, ...]) -> Iterator[Problem]:
+    for line, before in repeated(table.rows, keys):
+        what = f"the same {', '.join(keys)} as line {before}"
+        yield table.problem(line, keys[-1], what, "remove one of the two")
+    if keys == LINK_KEYS:
+        for line, curve in lonely(table.rows):
+            what = f"the only size of {curve}, expected at least two"
+            yield table.problem(line, "size_bytes", what, "measure a second size")
+
+
+def _value(column: str, cell: str) -> Any:
+    return cell if column in _TEXTS else resolve(cell)

@@ -1,0 +1,217 @@
+"""Constants of the cost model: what was fitted to measurements, what is assumed; and measured curves.
+
+Every constant has a physical meaning and belongs to a GPU family, to a software stack, or to a kind of link;
+none belongs to a model, a run or a paper. ``planner/calibration/file.py`` reads and writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+Provenance = Literal["measured", "fitted", "datasheet", "assumed"]
+Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
+Kernel = Literal["matmul", "attention", "copy", "triad", "floor", "launch", "optimizer"]
+"""floor: a kernel without work; launch: host time per kernel of a layer without work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Constants of one generation of GPUs; the defaults hold for a family that nobody has fitted."""
+
+    matmul_efficiency: float = 0.75
+    """Share of the dense peak that a large, well-shaped matrix product reaches."""
+    attention_efficiency: float = 0.50
+    """Share of the dense peak that fused (flash) attention reaches."""
+    memory_efficiency: float = 0.80
+    """Share of the datasheet memory bandwidth that a streaming kernel reaches."""
+    kernel_seconds: float = 5e-6
+    """Device seconds that every kernel costs before and after its work: ramp, tail, cold caches."""
+    launch_seconds: float = 4e-5
+    """Host seconds per kernel of an eager framework; a layer takes at least its kernels times this."""
+    link_efficiency: float = 0.75
+    """Share of the in-node wire that a collective's ring carries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Constants of one training framework."""
+
+    host_factor: float = 0.5
+    """Host time per layer over that of Megatron without captured graphs: below 1 thin, compiled or captured code."""
+    overlap: float = 0.70
+    """Share of gradient and parameter traffic that is free while it runs under a computation."""
+    runtime_bytes: float = 1.5 * 2**30
+    """Device context, libraries and allocator slack of one process."""
+    wire: float = 1.0
+    """Share of a fabric's rate that the framework's own collectives between nodes reach: 1 for large buckets."""
+    micro_batch_launches: float = 0.0
+    """What the host does for a micro-batch of a pipeline stage and its messages and nothing hides, in launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Constants of one kind of network between nodes."""
+
+    efficiency: float = 0.75
+    """Share of the wire that a collective or a send carries on nodes with one card."""
+    rail: float = 0.85
+    """What is left of that share each time the cards of a node are doubled: bridges, rings that miss a card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPoint:
+    """Measured seconds and bytes of one transformer layer on one device."""
+
+    gpu: str
+    """Catalogue name of the device."""
+    model: str
+    """Name of the model that the layer belongs to."""
+    tp: int
+    micro_batch: int
+    """Sequences."""
+    forward_seconds: float
+    """Forward of one layer with its tensor-parallel collectives."""
+    backward_seconds: float
+    activation_bytes: float | None = None
+    """Kept for the backward; None when not measured."""
+    parameters: float | None = None
+    """Elements on one device; None when not measured."""
+    spread: float | None = None
+    """Robust relative standard deviation of the repeats, the wider direction; None when unknown."""
+    peak_bytes: float | None = None
+    """Most that the device had allocated for tensors during the measurement; None when not measured."""
+    reserved_bytes: float | None = None
+    """Most that the allocator held of the device; None when not measured."""
+    without_collectives: bool = False
+    """True when one device alone ran its share of the layer: the cost model adds the collectives."""
+    source: str = ""
+    """Key of the calibration's ``sources``; empty when unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPoint:
+    """Measured seconds of one kernel, which the constants of a family are fitted to."""
+
+    gpu: str
+    kernel: Kernel
+    precision: str
+    shape: str
+    """Sizes joined by x: rows, columns, inner of a matmul; batch, heads, length, width of attention; elements."""
+    flops: float
+    moved_bytes: float
+    """Least traffic with the device's memory."""
+    seconds: float
+    spread: float | None = None
+    """Robust relative standard deviation of the repeats."""
+    source: str = ""
+    """Key of the calibration's ``sources``; empty when unknown."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of the shape."""
+        return tuple(int(size) for size in self.shape.split("x"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPoint:
+    """Measured seconds of one collective or send of a size."""
+
+    link: str
+    """``node:<gpu>`` inside a node, or the name of a fabric."""
+    operation: Operation
+    members: int
+    """Devices of the group."""
+    size_bytes: float
+    seconds: float
+    spread: float | None = None
+    """Robust relative standard deviation of the repeats; None when unknown."""
+    source: str = ""
+    """Key of the calibration's ``sources``; empty when unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """How far the fit is from the measurements it was fitted to."""
+
+    family: str
+    stack: str
+    rows: int
+    spread: float
+    """Robust relative standard error of the step time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveError:
+    """How well a fitted curve predicts each of its points from the others."""
+
+    curve: str
+    points: int
+    mean: float
+    """Mean relative error of the points left out one by one."""
+    largest: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """Where one constant comes from."""
+
+    name: str
+    """Dotted, as ``families.A100.matmul_efficiency``."""
+    value: float
+    provenance: Provenance
+    spread: float | None = None
+    """Relative standard error; None when unknown."""
+    source: str = ""
+    """Key of the calibration's ``sources``; empty when unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Everything the cost model takes from measurements; anything absent has an assumed default."""
+
+    families: dict[str, Family] = field(default_factory=dict)
+    stacks: dict[str, Stack] = field(default_factory=dict)
+    links: dict[str, Link] = field(default_factory=dict)
+    """By kind of fabric: infiniband, roce, ethernet."""
+    layers: tuple[LayerPoint, ...] = ()
+    link_points: tuple[LinkPoint, ...] = ()
+    kernel_points: tuple[KernelPoint, ...] = ()
+    """What the constants of families were fitted to; the cost model reads those of the optimizer alone."""
+    curve_errors: tuple[CurveError, ...] = ()
+    residuals: tuple[Residual, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    """Provenance and spread of the constants that are not assumed."""
+    default_spread: float = 0.20
+    """Relative standard error of a step time on a family and stack without measurements."""
+    notes: str = ""
+    """Free text for readers."""
+    provenance: dict[str, str] = field(default_factory=dict)
+    """What the last measurements were made with, for readers: device, driver, torch, date, command."""
+    sources: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The same for each source that points and constants name."""
+
+    def family(self, name: str) -> Family:
+        """Constants of a GPU family; the defaults for an unknown one."""
+        return self.families.get(name, ASSUMED_FAMILY)
+
+    def stack(self, name: str) -> Stack:
+        """Constants of a framework; the defaults for an unknown one."""
+        return self.stacks.get(name, ASSUMED_STACK)
+
+    def link(self, kind: str) -> Link:
+        """Constants of a kind of fabric; the defaults for an unknown one."""
+        return self.links.get(kind, ASSUMED_LINK)
+
+    def spread(self, families: Iterable[str], stack: str) -> float:
+        """Relative standard error of a step time on these families: the widest that applies."""
+        known = {(item.family, item.stack): item.spread for item in self.residuals}
+        return max(known.get((family, stack), self.default_spread) for family in families)
+
+
+ASSUMED_FAMILY = Family()
+ASSUMED_STACK = Stack()
+ASSUMED_LINK = Link()
+ASSUMED = Calibration()
+"""Nothing measured: every constant at its assumed value."""

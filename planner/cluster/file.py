@@ -1,0 +1,278 @@
+"""The cluster file: what a user writes, and how it becomes a ClusterSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, Tag
+
+from planner import catalog
+from planner.cluster.checks import MOST_POOLS, check_cluster
+from planner.cluster.spec import (
+    ClusterSpec,
+    FabricKind,
+    FabricLinkSpec,
+    FabricSpec,
+    GpuSpec,
+    HostSpec,
+    IntraNodeSpec,
+    NicSpec,
+    PoolSpec,
+)
+from planner.errors import Problem
+from planner.files.document import Document, fail_on
+from planner.files.fields import (
+    Dtype,
+    Frozen,
+    Gib,
+    Latency,
+    Multiprocessors,
+    Name,
+    NodeDevices,
+    Nodes,
+    Oversubscription,
+    Price,
+    Rate,
+    ReserveGib,
+    Watts,
+)
+from planner.files.kinds import read_as
+from planner.files.short_lists import expand_hosts, numbered_hosts, split_times
+
+FABRIC_LATENCY_US = {"infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
+"""Latency that a fabric has when the file gives none, microseconds (assumed)."""
+_UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
+"""Network inside nodes of one device; carries nothing."""
+
+
+class GpuFile(Frozen):
+    """A kind of device by its numbers."""
+
+    memory_gib: Gib
+    """Memory of one device, GiB; what nvidia-smi calls memory.total."""
+    memory_bandwidth_gBps: Rate
+    """Memory bandwidth, gigabyte/s."""
+    tflops: Annotated[dict[Dtype, Rate], Field(min_length=1)]
+    """Dense peak by number format (bf16, fp16, fp32, tf32, fp8), TFLOP/s; an absent one is not supported."""
+    family: Name | None = None
+    """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
+    multiprocessors: Multiprocessors | None = None
+    """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
+    tdp_watts: Watts | None = None
+    """Board power, watt."""
+    reserve_gib: ReserveGib | None = None
+    """Memory kept free on each device of this kind, GiB."""
+    host_link_gBps: Rate | None = None
+    """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
+    source: str | None = None
+    """Where the numbers are from; free text."""
+
+
+class NamedGpuFile(GpuFile):
+    """A kind of device by its numbers, written where it is used."""
+
+    name: Name | None = None
+    """What to call it; the pool's name when absent."""
+
+
+def _written(value: Any) -> str:
+    return (
+        "<name>" if isinstance(value, str) else "<inline>" if isinstance(value, (dict, Frozen)) else "<name>"
+    )
+
+
+_Gpu = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[NamedGpuFile, Tag("<inline>")], Discriminator(_written)
+]
+_IntraNode = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[IntraNodeSpec, Tag("<inline>")], Discriminator(_written)
+]
+
+
+class PoolFile(Frozen):
+    """Identical nodes on the same fabrics."""
+
+    name: Name
+    """Name of the pool; nodes are called after it when only their number is given."""
+    gpu: _Gpu | None = None
+    """Kind of all devices of a node: a name of the catalogue or of ``gpus``, or its numbers."""
+    gpus_per_node: NodeDevices | None = None
+    """Devices of one node; 1 when absent."""
+    devices: Annotated[tuple[_Gpu, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Kind of each device of a node in index order, for nodes that mix kinds; ``3 x T4`` stands for three."""
+    nodes: Nodes | None = None
+    """Number of nodes; they are called <pool>-0, <pool>-1 and so on."""
+    hosts: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Host names, instead of ``nodes``; ``a100-[01-16]`` stands for sixteen."""
+    intra_node: _IntraNode | None = None
+    """Network between the devices of a node: a catalogue name, or its numbers; needed from two devices on."""
+    nics: Annotated[tuple[NicSpec, ...], Field(max_length=100)] = ()
+    """Network cards of one node; needed from two nodes on."""
+    price_per_gpu_hour: Price | None = None
+    """Price of one device for one hour, in the currency of your choice."""
+    watts_per_gpu: Watts | None = None
+    """Power of one device while it trains, watt; the board power of its kind when absent."""
+    reserve_gib: ReserveGib | None = None
+    """Memory kept free on each device of the pool, GiB; wins over the kind's and the cluster's."""
+    host: HostSpec | None = None
+    """What a node offers to what is kept off its devices; for plans that offload."""
+    source: str | None = None
+    """Where the numbers are from; free text."""
+
+
+class FabricFile(Frozen):
+    """A network on which NICs talk natively."""
+
+    kind: FabricKind
+    """infiniband, roce or ethernet (TCP)."""
+    latency_us: Latency | None = None
+    """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
+    oversubscription: Oversubscription = 1.0
+    """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
+    source: str | None = None
+    """Where the numbers are from; free text."""
+
+
+class FabricLinkFile(FabricLinkSpec):
+    """A gateway or WAN link that joins two fabrics; all traffic across shares it."""
+
+    source: str | None = None
+    """Where the numbers are from; free text."""
+
+
+class ClusterFile(Frozen):
+    """A cluster: pools of nodes and the fabrics between them."""
+
+    name: Name
+    """Name of the cluster."""
+    notes: str | None = None
+    """Free text."""
+    source: str | None = None
+    """Where the numbers are from; free text."""
+    gpus: dict[Name, GpuFile] = Field(default_factory=dict)
+    """Your own kinds of devices, by name; they win over the catalogue's."""
+    pools: Annotated[tuple[PoolFile, ...], Field(min_length=1, max_length=MOST_POOLS)]
+    """Pools of identical nodes."""
+    fabrics: dict[Name, FabricFile] = Field(default_factory=dict)
+    """Networks between nodes, by name."""
+    links: Annotated[tuple[FabricLinkFile, ...], Field(max_length=10_000)] = ()
+    """Gateways and WAN links between fabrics."""
+    reserve_gib: ReserveGib = 2.0
+    """Memory kept free on each device, GiB."""
+
+
+def load_cluster(path: Path) -> ClusterSpec:
+    """The cluster of a file; raises SpecError with every problem of the file."""
+    document = read_as(path, "cluster")
+    fail_on(problems_of(document))
+    return _cluster(document.to(ClusterFile))
+
+
+def problems_of(document: Document) -> list[Problem]:
+    """Everything that keeps the document from being a cluster file."""
+    return [*document.problems(ClusterFile), *check_cluster(document)]
+
+
+def _cluster(file: ClusterFile) -> ClusterSpec:
+    kinds: dict[str, GpuSpec] = {}
+    pools = tuple(_pool(pool, file, kinds) for pool in file.pools)
+    return ClusterSpec(
+        name=file.name,
+        gpus=kinds,
+        pools=pools,
+        fabrics={name: _fabric(fabric) for name, fabric in file.fabrics.items()},
+        links=tuple(
+            FabricLinkSpec(
+                between=link.between, bandwidth_gbps=link.bandwidth_gbps, latency_us=link.latency_us
+            )
+            for link in file.links
+        ),
+        reserve_gib=file.reserve_gib,
+    )
+
+
+def _pool(pool: PoolFile, file: ClusterFile, kinds: dict[str, GpuSpec]) -> PoolSpec:
+    found = [_kind(gpu, name, file) for gpu, name in _devices(pool)]
+    kinds.update({gpu.name: gpu for gpu in found})
+    return PoolSpec(
+        name=pool.name,
+        devices=tuple(gpu.name for gpu in found),
+        hosts=expand_hosts(pool.hosts) if pool.hosts else numbered_hosts(pool.name, pool.nodes or 1),
+        intra_node=_intra_node(pool),
+        nics=pool.nics,
+        price_per_gpu_hour=pool.price_per_gpu_hour,
+        watts_per_gpu=pool.watts_per_gpu,
+        reserve_gib=pool.reserve_gib,
+        host=pool.host,
+    )
+
+
+def _devices(pool: PoolFile) -> Iterator[tuple[str | NamedGpuFile, str]]:
+    """Each device of a node with the name that it takes when it has none."""
+    if pool.gpu is not None:
+        for _ in range(pool.gpus_per_node or 1):
+            yield pool.gpu, f"{pool.name}-gpu"
+    for index, device in enumerate(pool.devices or ()):
+        times, gpu = split_times(device) if isinstance(device, str) else (1, device)
+        for _ in range(times):
+            yield gpu, f"{pool.name}-gpu{index}"
+
+
+def _kind(gpu: str | NamedGpuFile, default_name: str, file: ClusterFile) -> GpuSpec:
+    if isinstance(gpu, NamedGpuFile):
+        return _own(gpu.name or default_name, gpu)
+    if gpu in file.gpus:
+        return _own(gpu, file.gpus[gpu])
+    return catalogue_gpu(gpu)
+
+
+def catalogue_gpu(name: str) -> GpuSpec:
+    """A device of the catalogue; raises KeyError."""
+    known = catalog.gpu(name)
+    return GpuSpec.model_validate(
+        {
+            "name": known.name,
+            "memory_gib": known.memory_gib,
+            "memory_bandwidth_gBps": known.memory_bandwidth_gBps,
+            "tflops": dict(known.tflops),
+            "family": known.family,
+            "multiprocessors": known.multiprocessors,
+            "tdp_watts": known.tdp_watts,
+            "host_link_gBps": known.host_link_gBps,
+        }
+    )
+
+
+def _own(name: str, gpu: GpuFile) -> GpuSpec:
+    return GpuSpec(
+        name=name,
+        memory_gib=gpu.memory_gib,
+        memory_bandwidth_gBps=gpu.memory_bandwidth_gBps,
+        tflops=gpu.tflops,
+        family=gpu.family or "",
+        multiprocessors=gpu.multiprocessors or 0,
+        tdp_watts=gpu.tdp_watts,
+        reserve_gib=gpu.reserve_gib,
+        host_link_gBps=gpu.host_link_gBps,
+    )
+
+
+def _intra_node(pool: PoolFile) -> IntraNodeSpec:
+    if isinstance(pool.intra_node, str):
+        return catalogue_link(pool.intra_node)
+    return pool.intra_node or _UNUSED
+
+
+def catalogue_link(name: str) -> IntraNodeSpec:
+    """A network inside nodes of the catalogue; raises KeyError."""
+    known = catalog.link(name)
+    return IntraNodeSpec(
+        bandwidth_gBps=known.bandwidth_gBps, latency_us=known.latency_us, shared=known.shared
+    )
+
+
+def _fabric(fabric: FabricFile) -> FabricSpec:
+    latency = FABRIC_LATENCY_US[fabric.kind] if fabric.latency_us is None else fabric.latency_us
+    return FabricSpec(kind=fabric.kind, latency_us=latency, oversubscription=fabric.oversubscription)

@@ -1,0 +1,197 @@
+"""What a user writes about a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeGuard
+
+from pydantic import Field, field_serializer, field_validator
+
+from planner.files.fields import (
+    Cards,
+    DeviceNames,
+    Dtype,
+    Frozen,
+    Gib,
+    Latency,
+    Name,
+    Oversubscription,
+    Price,
+    Rate,
+    ReserveGib,
+    Watts,
+    whole,
+)
+from planner.files.short_lists import compress_devices, compress_hosts, expand_devices, expand_hosts
+from planner.ranges import MULTIPROCESSORS
+
+FabricKind = Literal["infiniband", "roce", "ethernet"]
+
+
+def _texts(value: object) -> TypeGuard[Sequence[str]]:
+    return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
+
+
+class GpuSpec(Frozen):
+    """A kind of device, by its numbers."""
+
+    name: Name
+    """Catalogue name, or the user's own."""
+    memory_gib: Gib
+    """Memory of one device, GiB."""
+    memory_bandwidth_gBps: Rate
+    """Memory bandwidth, gigabyte/s."""
+    tflops: dict[Dtype, Rate] = Field(min_length=1)
+    """Dense peak by number format, TFLOP/s; a format that is absent is not supported."""
+    family: str = ""
+    """Generation that calibrations are kept for (A100, H100, ...); empty when unknown."""
+    multiprocessors: Annotated[int, whole(MULTIPROCESSORS, least=0)] = 0
+    """Streaming multiprocessors or compute units; 0 when unknown."""
+    tdp_watts: Watts | None = None
+    """Board power, watt."""
+    reserve_gib: ReserveGib | None = None
+    """Memory kept free on each device of this kind, GiB; a pool's own value wins over it."""
+    host_link_gBps: Rate | None = None
+    """Wire between the device and its host in one direction, gigabyte/s; None when unknown."""
+
+
+class IntraNodeSpec(Frozen):
+    """The network between the devices of one node."""
+
+    bandwidth_gBps: Rate
+    """Bandwidth of one device in one direction, gigabyte/s."""
+    latency_us: Latency = 3.0
+    """Latency of one message, microseconds."""
+    shared: bool = False
+    """True when all devices of the node share the bandwidth (a PCIe host bridge)."""
+
+
+class HostSpec(Frozen):
+    """What a node offers to what is kept off its devices."""
+
+    link_gBps: Rate | None = None
+    """Copies between one device and host memory in one direction, as measured, gigabyte/s; 0.76 of the kind's
+    wire when absent."""
+    all_links_gBps: Rate | None = None
+    """The same for all devices of the node at once; their sum when absent."""
+    memory_gib: Gib | None = None
+    """Host memory of one node, GiB; not checked when absent."""
+    nvme_gBps: Rate | None = None
+    """What one node reads from, or writes to, its NVMe, gigabyte/s."""
+    adam_billion_per_s: Rate | None = None
+    """Billions of parameters that AdamW updates on the processors of one node in a second; the runtime's when
+    absent."""
+
+
+class NicSpec(Frozen):
+    """Identical network cards of one node on one fabric."""
+
+    fabric: Name
+    """Name of the fabric the cards are on."""
+    bandwidth_gbps: Rate
+    """Bandwidth of one card in one direction, gigabit/s."""
+    count: Cards = 1
+    """Cards per node."""
+    interface: DeviceNames | None = None
+    """Network interface name(s) for socket traffic, e.g. ``ens1`` (NCCL_SOCKET_IFNAME)."""
+    hca: DeviceNames | None = None
+    """RDMA device name(s), e.g. ``mlx5_0,mlx5_1`` (NCCL_IB_HCA)."""
+
+
+class PoolSpec(Frozen):
+    """Identical nodes on the same fabrics."""
+
+    name: Name
+    devices: tuple[Name, ...] = Field(min_length=1)
+    """Kinds of the devices of one node (keys of ``ClusterSpec.gpus``), in index order; kinds may mix."""
+    hosts: tuple[str, ...] = Field(min_length=1)
+    """Host names, one a node."""
+    intra_node: IntraNodeSpec
+    nics: tuple[NicSpec, ...] = ()
+    price_per_gpu_hour: Price | None = None
+    """Price of one device for one hour, in the user's currency."""
+    watts_per_gpu: Watts | None = None
+    """Power of one device while it trains, watt; None takes the board power of its kind."""
+    reserve_gib: ReserveGib | None = None
+    """Memory kept free on each device of the pool, GiB; None takes the kind's, else the cluster's."""
+    host: HostSpec | None = None
+    """What a node offers to what is kept off its devices."""
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _hosts(cls, value: object) -> object:
+        return expand_hosts(value) if _texts(value) else value
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _devices(cls, value: object) -> object:
+        return expand_devices(value) if _texts(value) else value
+
+    @field_serializer("hosts", when_used="json")
+    def _short_hosts(self, hosts: tuple[str, ...]) -> list[str]:
+        return list(compress_hosts(hosts))
+
+    @field_serializer("devices", when_used="json")
+    def _short_devices(self, devices: tuple[str, ...]) -> list[str]:
+        return list(compress_devices(devices))
+
+
+class FabricSpec(Frozen):
+    """A network on which NICs talk natively."""
+
+    kind: FabricKind
+    latency_us: Latency
+    """Latency of one message between two nodes, microseconds."""
+    oversubscription: Oversubscription = 1.0
+    """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
+
+
+class FabricLinkSpec(Frozen):
+    """A gateway or WAN link that joins two fabrics; all traffic across shares it."""
+
+    between: tuple[Name, Name]
+    """The two fabrics."""
+    bandwidth_gbps: Rate
+    """Bandwidth in one direction, gigabit/s."""
+    latency_us: Latency
+    """Latency of one message, microseconds."""
+
+
+HOST_LINK_EFFICIENCY = 0.76
+"""Share of the wire that copies reach: 12 GB/s of PCIe 3.0's 15.75 (arXiv:2104.07857, section 4)."""
+
+
+class ClusterSpec(Frozen):
+    """Pools of nodes and the fabrics between them, with every default filled in."""
+
+    name: Name
+    gpus: dict[Name, GpuSpec] = Field(min_length=1)
+    """Every kind of device that a pool names."""
+    pools: tuple[PoolSpec, ...] = Field(min_length=1)
+    fabrics: dict[Name, FabricSpec] = Field(default_factory=dict)
+    links: tuple[FabricLinkSpec, ...] = ()
+    reserve_gib: ReserveGib = 2.0
+    """Memory kept free on each device, GiB."""
+
+    def watts_of(self, pool: PoolSpec, gpu: str) -> float | None:
+        """Power of one ``gpu`` of the pool, watt: the pool's, else the kind's; None when both are unknown."""
+        return self.gpus[gpu].tdp_watts if pool.watts_per_gpu is None else pool.watts_per_gpu
+
+    def reserve_of(self, pool: PoolSpec, gpu: str) -> float:
+        """Memory kept free on a ``gpu`` of the pool, GiB: the pool's, else the kind's, else the cluster's."""
+        if pool.reserve_gib is not None:
+            return pool.reserve_gib
+        own = self.gpus[gpu].reserve_gib
+        return self.reserve_gib if own is None else own
+
+    def host_link_of(self, pool: PoolSpec, gpu: str) -> float | None:
+        """Copies between a ``gpu`` of the pool and host memory, all devices of its node at once, gigabyte/s.
+
+        None when neither the pool nor the kind says it.
+        """
+        host, wire = pool.host or HostSpec(), self.gpus[gpu].host_link_gBps
+        alone = host.link_gBps or (wire and HOST_LINK_EFFICIENCY * wire)
+        if host.all_links_gBps is None:
+            return alone
+        share = host.all_links_gBps / len(pool.devices)
+        return share if alone is None else min(alone, share)

@@ -1,0 +1,331 @@
+"""From a cluster to its graph: kinds of devices, and the best path between any two nodes.
+
+Pools and fabrics are the nodes of a graph; a pool hangs on a fabric by its NICs, fabrics hang together by
+links. Two nodes talk along the widest path; pools never forward traffic for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, combinations_with_replacement, pairwise
+
+import networkx as nx
+
+from planner.cluster.routes import SLOWER, Chain, End, Routes, ends_of
+from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
+from planner.units import (
+    bytes_from_gib,
+    bytes_per_second_from_gigabytes,
+    flops_from_tflops,
+    seconds_from_us,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What each device of a node has of its host when all of them use it at the same time."""
+
+    devices: int
+    """Devices of one node, of all kinds."""
+    bytes_per_second: float | None
+    """Copies to or from host memory in one direction; None when unknown."""
+    nvme_bytes_per_second: float | None
+    """Reads from or writes to NVMe; None without one."""
+    memory_bytes: float
+    """Infinite when unknown."""
+    parameters_per_second: float | None
+    """AdamW updates on the processors; None for what the runtime is known to reach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Interchangeable devices: one kind of GPU in one pool."""
+
+    pool: str
+    gpu: str
+    family: str
+    """Generation of the GPU, which calibrations are kept for; empty for an unknown device."""
+    multiprocessors: int
+    """Streaming multiprocessors or compute units; 0 when unknown."""
+    nodes: int
+    per_node: int
+    """Devices of this kind on one node."""
+    memory_bytes: float
+    reserve_bytes: float
+    memory_bytes_per_second: float
+    peak_flops: dict[str, float]
+    """Dense peak FLOP/s by number format."""
+    intra_bytes_per_second: float
+    """Bandwidth of one device to its neighbours in the node, one direction."""
+    intra_latency_seconds: float
+    intra_shared: bool
+    price_per_gpu_hour: float | None
+    host: Host
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(pool, gpu), unique in the cluster."""
+        return self.pool, self.gpu
+
+    @property
+    def devices(self) -> int:
+        """Devices of this kind in the cluster."""
+        return self.nodes * self.per_node
+
+    def replicas(self, tp: int) -> int:
+        """Replicas of ``tp`` devices that fit, none across nodes."""
+        return self.nodes * (self.per_node // tp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """How a node of one pool reaches a node of another (or another node of the same pool)."""
+
+    fabric: str
+    """``node`` inside a node, the fabric, ``a+b`` through a gateway, or empty when there is no path."""
+    first_bytes_per_second: float
+    """What the NICs of one node at the first end carry in one direction."""
+    last_bytes_per_second: float
+    shared_bytes_per_second: float
+    """Capacity of the narrowest gateway on the way, shared by all nodes; infinite without one."""
+    latency_seconds: float
+    kind: str
+    """``node``, or the slowest kind of fabric on the way: infiniband, roce, ethernet."""
+    first_cards: int
+    """Network cards of one node at the first end that carry it; 1 inside a node."""
+    last_cards: int
+    first_families: tuple[str, ...]
+    """GPU families of the nodes at the first end, whose hosts run the sockets."""
+    last_families: tuple[str, ...]
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bandwidth of one node to one other node."""
+        return min(self.first_bytes_per_second, self.last_bytes_per_second, self.shared_bytes_per_second)
+
+    @property
+    def connected(self) -> bool:
+        """False when the two nodes cannot talk."""
+        return bool(self.fabric)
+
+
+NO_PATH = Path(
+    fabric="",
+    first_bytes_per_second=0.0,
+    last_bytes_per_second=0.0,
+    shared_bytes_per_second=0.0,
+    latency_seconds=0.0,
+    kind="",
+    first_cards=1,
+    last_cards=1,
+    first_families=(),
+    last_families=(),
+)
+
+
+def _preference(path: Path) -> tuple[float, float, float, int, int, str]:
+    """Wider is better; of equal ones the network that loses less of it: RDMA, few cards. Names decide last."""
+    cards, slower = path.first_cards + path.last_cards, SLOWER.index(path.kind)
+    latency = round(path.latency_seconds, 12)  # sums in another order are equal
+    return path.bytes_per_second, -slower, -latency, -cards, -path.fabric.count("+"), path.fabric
+
+
+SLOW = 0.5
+"""A link between pools is slow when it has less than this part of the widest network inside one of them."""
+
+
+def sockets_only(cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster as a job sees it that can use no RDMA: Ethernet fabrics, the cards and links on them."""
+    kept = {name for name, fabric in cluster.fabrics.items() if fabric.kind == "ethernet"}
+    pools = tuple(
+        pool.model_copy(update={"nics": tuple(nic for nic in pool.nics if nic.fabric in kept)})
+        for pool in cluster.pools
+    )
+    links = tuple(link for link in cluster.links if set(link.between) <= kept)
+    fabrics = {name: fabric for name, fabric in cluster.fabrics.items() if name in kept}
+    return cluster.model_copy(update={"pools": pools, "links": links, "fabrics": fabrics})
+
+
+class Topology:
+    """A cluster as kinds of devices and paths; immutable, answers are cached."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        self.cluster = cluster
+        self._pools = {pool.name: pool for pool in cluster.pools}
+        self._paths: dict[tuple[str, str], Path] = {}
+        self._routes = Routes(cluster)
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Every kind of device, in the order of the pools and of their devices."""
+        keys = ((pool, gpu) for pool in self.cluster.pools for gpu in dict.fromkeys(pool.devices))
+        return tuple(self._kind(*key) for key in keys)
+
+    def kind(self, pool: str, gpu: str) -> Kind:
+        """The kind with this pool and GPU name; KeyError when the cluster has none."""
+        return self._kind_index[pool, gpu]
+
+    @cached_property
+    def _kind_index(self) -> dict[tuple[str, str], Kind]:
+        return {kind.key: kind for kind in self.kinds}
+
+    def path(self, first: str, last: str) -> Path:
+        """The widest path between nodes of two pools; of two different nodes when the pools are the same."""
+        if first == last and len(self._pools[first].hosts) == 1:
+            return self._inside(self._pools[first])
+        key = self._alike[first], self._alike[last]
+        if key not in self._paths:
+            self._paths[key] = self._widest(first, last)
+        return self._paths[key]
+
+    def on_rdma(self, first: str, last: str) -> bool:
+        """True when nodes of the two pools reach each other by RDMA all the way, or inside a node."""
+        path = self.path(first, last)
+        if path.fabric == "node":
+            return True
+        return path.kind in ("infiniband", "roce")
+
+    def needs_sockets(self, pools: Iterable[str]) -> bool:
+        """True when some two nodes of these pools reach each other by Ethernet only."""
+        return any(not self.on_rdma(*pair) for pair in combinations_with_replacement(sorted(set(pools)), 2))
+
+    def islands(self) -> tuple[tuple[str, ...], ...]:
+        """Pools that reach each other by RDMA, largest sets, all in the order of the pools."""
+        graph: nx.Graph[str] = nx.Graph()
+        graph.add_nodes_from(name for name in self._pools if self.on_rdma(name, name))
+        graph.add_edges_from(pair for pair in combinations(graph, 2) if self.on_rdma(*pair))
+        return self._in_order(nx.find_cliques(graph))
+
+    def joined_slowly(self, pools: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        """Parts of these pools that only slow links join, in the order of the pools; empty where none is slow."""
+        graph: nx.Graph[str] = nx.Graph()
+        graph.add_nodes_from(pools)
+        pairs = combinations(pools, 2)
+        graph.add_weighted_edges_from((*pair, self.path(*pair).bytes_per_second) for pair in pairs)
+        tree = nx.maximum_spanning_tree(graph)
+        rates: dict[tuple[str, str], float] = {pair: self.path(*pair).bytes_per_second for pair in tree.edges}
+        widest = max(self.path(pool, pool).bytes_per_second for pool in pools)
+        weakest = min(rates.values(), default=widest)
+        if weakest >= SLOW * widest:
+            return ()
+        tree.remove_edges_from([pair for pair, rate in rates.items() if rate <= weakest])
+        return self._in_order(nx.connected_components(tree))
+
+    def _in_order(self, sets: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
+        """Sets of pools, and the pools of each, in the order of the cluster."""
+        index = list(self._pools).index
+        found = (tuple(sorted(part, key=index)) for part in sets)
+        return tuple(sorted(found, key=lambda part: [*map(index, part)]))
+
+    def node_bytes_per_second(self, pool: str) -> float:
+        """What the cards of one node carry on its widest fabric; inside the node where it has none."""
+        rates = (end.bytes_per_second for end in self._ends[pool].values())
+        inside = self._pools[pool].intra_node.bandwidth_gBps
+        return max(rates, default=bytes_per_second_from_gigabytes(inside))
+
+    def cards(self, pool: str, fabric: str) -> int:
+        """Network cards that a node of the pool has on a fabric."""
+        ends = self._ends[pool]
+        return ends[fabric].cards if fabric in ends else 0
+
+    def widest_fabric(self, pool: str) -> str:
+        """The fabric that ``node_bytes_per_second`` speaks of; empty without one."""
+        ends = self._ends[pool]
+        return max(sorted(ends), key=lambda name: ends[name].bytes_per_second, default="")
+
+    def apart(self) -> Iterator[tuple[str, str]]:
+        """Pairs of pools whose nodes cannot talk, in the order of the pools; a pool with itself when its own cannot."""
+        islands = {
+            pool: {self._routes.island(fabric) for fabric in ends} for pool, ends in self._ends.items()
+        }
+        for first, last in combinations_with_replacement(self._pools, 2):
+            one_node = first == last and len(self._pools[first].hosts) == 1
+            if islands[first].isdisjoint(islands[last]) and not one_node:
+                yield first, last
+
+    def _widest(self, first: str, last: str) -> Path:
+        """The best path between two nodes by their cards."""
+        chains = (
+            self._routes.best(start, end, min(near.bytes_per_second, far.bytes_per_second))
+            for start, near in self._ends[first].items()
+            for end, far in self._ends[last].items()
+        )
+        candidates = [self._path(first, last, chain) for chain in chains if chain is not None]
+        return max(candidates, key=_preference, default=NO_PATH)
+
+    @cached_property
+    def _ends(self) -> dict[str, dict[str, End]]:
+        return ends_of(self.cluster)
+
+    @cached_property
+    def _alike(self) -> dict[str, str]:
+        """Pool -> the first pool with the same cards and families, whose nodes reach others in the same way."""
+        first: dict[frozenset[tuple[str, End]], str] = {}
+        return {pool: first.setdefault(frozenset(ends.items()), pool) for pool, ends in self._ends.items()}
+
+    def _path(self, first: str, last: str, chain: Chain) -> Path:
+        near, far = self._ends[first][chain[0]], self._ends[last][chain[-1]]
+        hops = [self._routes.hop(a, b) for a, b in pairwise(chain)]
+        specs = [self.cluster.fabrics[name] for name in chain]
+        return Path(
+            fabric="+".join(chain),
+            first_bytes_per_second=near.bytes_per_second,
+            last_bytes_per_second=far.bytes_per_second,
+            shared_bytes_per_second=min((hop.bytes_per_second for hop in hops), default=float("inf")),
+            latency_seconds=sum(seconds_from_us(spec.latency_us) for spec in specs)
+            + sum(seconds_from_us(hop.latency_us) for hop in hops),
+            kind=max((spec.kind for spec in specs), key=SLOWER.index),
+            first_cards=near.cards,
+            last_cards=far.cards,
+            first_families=near.families,
+            last_families=far.families,
+        )
+
+    @staticmethod
+    def _inside(pool: PoolSpec) -> Path:
+        rate = bytes_per_second_from_gigabytes(pool.intra_node.bandwidth_gBps)
+        return Path(
+            fabric="node",
+            first_bytes_per_second=rate,
+            last_bytes_per_second=rate,
+            shared_bytes_per_second=float("inf"),
+            latency_seconds=seconds_from_us(pool.intra_node.latency_us),
+            kind="node",
+            first_cards=1,
+            last_cards=1,
+            first_families=(),
+            last_families=(),
+        )
+
+    def _kind(self, pool: PoolSpec, gpu: str) -> Kind:
+        spec = self.cluster.gpus[gpu]
+        return Kind(
+            pool=pool.name,
+            gpu=gpu,
+            family=spec.family,
+            multiprocessors=spec.multiprocessors,
+            nodes=len(pool.hosts),
+            per_node=pool.devices.count(gpu),
+            memory_bytes=bytes_from_gib(spec.memory_gib),
+            reserve_bytes=bytes_from_gib(self.cluster.reserve_of(pool, gpu)),
+            memory_bytes_per_second=bytes_per_second_from_gigabytes(spec.memory_bandwidth_gBps),
+            peak_flops={dtype: flops_from_tflops(value) for dtype, value in spec.tflops.items()},
+            intra_bytes_per_second=bytes_per_second_from_gigabytes(pool.intra_node.bandwidth_gBps),
+            intra_latency_seconds=seconds_from_us(pool.intra_node.latency_us),
+            intra_shared=pool.intra_node.shared,
+            price_per_gpu_hour=pool.price_per_gpu_hour,
+            host=self._host(pool, gpu),
+        )
+
+    def _host(self, pool: PoolSpec, gpu: str) -> Host:
+        host, devices = pool.host or HostSpec(), len(pool.devices)
+        link, nvme, rate = self.cluster.host_link_of(pool, gpu), host.nvme_gBps, host.adam_billion_per_s
+        return Host(
+            devices=devices,
+            bytes_per_second=link and bytes_per_second_from_gigabytes(link),
+            nvme_bytes_per_second=nvme and bytes_per_second_from_gigabytes(nvme) / devices,
+            memory_bytes=bytes_from_gib(host.memory_gib) / devices if host.memory_gib else float("inf"),
+            parameters_per_second=rate and rate * 1e9 / devices,
+        )

@@ -1,0 +1,173 @@
+"""YAML files as validated records; every problem of a file at once, each with its line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from planner.errors import Problem, SpecError
+from planner.files.messages import complaints
+from planner.files.nodes import Data, Node, YamlError, empty_values, parse, walk
+from planner.files.nodes import Path as KeyPath
+
+MOST_BYTES = 4 * 2**20
+"""Largest file that is read."""
+
+MOST_PROBLEMS = 100
+"""Problems of one file that are shown."""
+
+_SUFFIXES = {
+    "YAML": (".yaml", ".yml", ".json"),
+    "CSV": (".csv",),
+    "text": (".csv", ".txt", ".log", ".out"),
+}
+
+T = TypeVar("T", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file that can name the line of each of its values."""
+
+    file: str
+    """Path as the user wrote it."""
+    root: Node
+    at: KeyPath = ()
+    """Where in the file the root is, for a part of it."""
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder that the file is in."""
+        return Path(self.file).resolve().parent.name
+
+    @property
+    def data(self) -> dict[str, Data]:
+        """The top mapping."""
+        assert isinstance(self.root.data, dict)
+        return self.root.data
+
+    def part(self, *path: str | int) -> Document | None:
+        """The mapping at the path as a document of its own; None when there is none."""
+        *_, (_, node) = walk(self.root, path)
+        if node is None or not isinstance(node.data, dict):
+            return None
+        return Document(self.file, node, (*self.at, *path))
+
+    def line(self, path: KeyPath) -> int:
+        """Line of the key or list item at the path, or of the nearest value around it."""
+        lines = [line for line, node in walk(self.root, path)]
+        return lines[-1]
+
+    def problem(self, path: KeyPath, what: str, hint: str | None = None) -> Problem:
+        """A problem of the value at the path."""
+        key = dotted((*self.at, *path))
+        return Problem(file=self.file, line=self.line(path), key=key, what=what, hint=hint)
+
+    def problems(self, model: type[BaseModel]) -> list[Problem]:
+        """Everything that keeps the file from being a ``model``."""
+        empty = list(islice(empty_values(self.root), MOST_PROBLEMS))
+        found = [self.problem(path, "has no value", "give one, or remove the key") for path in empty]
+        try:
+            self._validate(model)
+        except ValidationError as error:
+            others = (item for item in complaints(error, model, self.data) if item.path not in empty)
+            found += [self.problem(item.path, item.what, item.hint) for item in others]
+        return found
+
+    def to(self, model: type[T]) -> T:
+        """The file as a record; raises SpecError with every problem."""
+        fail_on(self.problems(model))
+        return self._validate(model)
+
+    def _validate(self, model: type[T]) -> T:
+        return model.model_validate_json(json.dumps(self.data))
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """A path as the user would write it: ``pools[1].nics[0].bandwidth_gbps``."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def fail_on(problems: Iterable[Problem]) -> None:
+    """Raise SpecError when there are problems: the first hundred by line, and how many more there are."""
+    ordered = sorted(set(problems), key=lambda problem: (problem.line or 0, problem.key, problem.what))
+    more = len(ordered) - MOST_PROBLEMS
+    if more > 0:
+        rest = Problem(file=ordered[0].file, line=None, key="", what=f"and {more:,} more problems at least")
+        ordered = [*ordered[:MOST_PROBLEMS], rest]
+    if ordered:
+        raise SpecError(tuple(ordered))
+
+
+def load_file(path: Path, model: type[T]) -> T:
+    """The YAML file as a ``model``; raises SpecError with every problem of the file."""
+    return read_document(path).to(model)
+
+
+def read_document(path: Path) -> Document:
+    """The YAML (or JSON) file, parsed; raises SpecError when it cannot be read or is not a mapping."""
+    text = read_text(path)
+    try:
+        root = parse(text.expandtabs() if path.suffix == ".json" else text)
+    except YamlError as error:
+        raise _failure(path, error.what, error.hint, error.line) from None
+    if not isinstance(root.data, dict):
+        raise _failure(path, "expected a mapping (key: value) at the top of the file", None, root.line)
+    return Document(str(path), root)
+
+
+def read_text(path: Path, kind: Literal["YAML", "CSV", "text"] = "YAML") -> str:
+    """The text of a file of at most ``MOST_BYTES``; raises SpecError, which names the ``kind`` of file."""
+    try:
+        if path.is_dir():
+            raise _failure(path, f"is a directory, expected a {kind} file", _files_in(path, kind))
+        if path.stat().st_size > MOST_BYTES:
+            raise _failure(
+                path, f"is {path.stat().st_size / 2**20:.1f} MiB, expected at most {MOST_BYTES >> 20} MiB"
+            )
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise _failure(path, _reason(error)) from None
+    except ValueError as error:
+        raise _failure(path, f"is not a path: {error}") from None
+    if len(content) > MOST_BYTES:
+        raise _failure(path, f"is larger than {MOST_BYTES >> 20} MiB")
+    return _decode(path, content)
+
+
+def _decode(path: Path, content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise _failure(path, "is not UTF-8 text", "save the file as UTF-8", line) from None
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, PermissionError):
+        return "no permission to read it"
+    return os.strerror(error.errno).lower() if error.errno else str(error)
+
+
+def _files_in(folder: Path, kind: str) -> str | None:
+    suffixes = _SUFFIXES[kind]
+    try:
+        names = sorted(child.name for child in folder.iterdir() if child.suffix in suffixes)
+    except OSError:
+        return None
+    return f"name one of its files: {', '.join(names[:5])}" if names else None
+
+
+def _failure(path: Path, what: str, hint: str | None = None, line: int | None = None) -> SpecError:
+    return SpecError((Problem(file=str(path), line=line, key="", what=what, hint=hint),))

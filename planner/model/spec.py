@@ -1,0 +1,149 @@
+"""What a user writes about a model and its training."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from planner.files.fields import (
+    Batch,
+    FeedForward,
+    Frozen,
+    Heads,
+    Layers,
+    Name,
+    Norms,
+    OptionalRows,
+    Rows,
+    SequenceLength,
+    Width,
+)
+
+Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
+Optimizer = Literal["adamw", "sgd"]
+Attention = Literal["flash", "unfused"]
+
+
+class TrainingSpec(Frozen):
+    """One optimizer step: how much data, in which number format, by which optimizer."""
+
+    sequence_length: SequenceLength
+    """Tokens of a sequence."""
+    global_batch: Batch
+    """Sequences of one optimizer step."""
+    precision: Precision = "bf16"
+    """tf32: stored in fp32, multiplied in TF32; fp8: stored in bf16, the layers' products in fp8."""
+    optimizer: Optimizer = "adamw"
+    attention: Attention = "flash"
+    """flash keeps no attention matrix; unfused stores it."""
+    dropout: bool | None = None
+    """Dropout after attention and both halves of a layer; absent, only models without gated MLP have it."""
+
+
+def _not_gated(fields: dict[str, Any]) -> bool:
+    return not fields.get("gated_mlp", False)
+
+
+def _usual_norm(fields: dict[str, Any]) -> str:
+    return "rms" if fields.get("gated_mlp", False) else "layer"
+
+
+def _hidden(fields: dict[str, Any]) -> int:
+    return int(fields.get("hidden", 1))
+
+
+class ModelSpec(Frozen):
+    """A dense transformer, by its shape."""
+
+    name: Name
+    kind: Literal["decoder", "encoder"] = "decoder"
+    """decoder: causal attention; encoder: full attention (BERT)."""
+    layers: Layers
+    hidden: Width
+    heads: Heads
+    kv_heads: Heads
+    """Key/value heads; equal to ``heads`` without grouped-query attention."""
+    head_dim: Width
+    ffn: FeedForward
+    """Width of the feed-forward layer."""
+    gated_mlp: bool = False
+    """True for SwiGLU-like layers with three matrices."""
+    vocab: Rows
+    tied_embeddings: bool = True
+    """True when the output layer reuses the input embedding."""
+    learned_positions: OptionalRows = 0
+    """Rows of a learned position table; 0 for rotary or none."""
+    norm: Literal["layer", "rms"] = Field(default_factory=_usual_norm)  # type: ignore[arg-type]
+    """layer: with scale and shift; rms: scale only. Absent, gated models take rms."""
+    layer_norms: Norms = 2
+    """Norms of one layer."""
+    qk_norm: bool = False
+    """True when queries and keys are normalised per head (Qwen 3)."""
+    qkv_bias: bool = Field(default_factory=_not_gated)
+    """Biases of the query, key and value projections. Absent, gated models have none."""
+    output_bias: bool = Field(default_factory=_not_gated)
+    """Bias of the attention's output projection. Absent, gated models have none."""
+    mlp_bias: bool = Field(default_factory=_not_gated)
+    """Biases of the feed-forward layer. Absent, gated models have none."""
+    embedding_width: Width = Field(default_factory=_hidden)
+    """Width of the token embedding; other than ``hidden``, two projections are added (OPT-350M)."""
+    token_types: OptionalRows = 0
+    """Rows of a token-type table (BERT)."""
+    embedding_norm: bool = False
+    """Norm after the embedding (BERT)."""
+    final_norm: bool = True
+    """Norm after the last layer."""
+    head_transform: bool = False
+    """Dense layer and norm before the output layer (BERT's masked-language head)."""
+    head_bias: bool = False
+    """Bias of the output layer."""
+    training: TrainingSpec
+
+    @property
+    def drops(self) -> bool:
+        """True when layers keep dropout masks."""
+        return not self.gated_mlp if self.training.dropout is None else self.training.dropout
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one transformer layer: matrices, biases and norms."""
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        matrices = 3 if self.gated_mlp else 2
+        mlp = matrices * self.hidden * self.ffn
+        norms = self.layer_norms * self._norm_parameters + (2 * self.head_dim if self.qk_norm else 0)
+        return attention + mlp + self._layer_biases + norms
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of the input embedding: tokens, their projections, learned positions, types, norm."""
+        projections = 2 * self.embedding_width * self.hidden if self.embedding_width != self.hidden else 0
+        tables = (self.learned_positions + self.token_types) * self.hidden
+        norm = self._norm_parameters if self.embedding_norm else 0
+        return self.vocab * self.embedding_width + projections + tables + norm
+
+    @property
+    def head_parameters(self) -> int:
+        """Parameters after the last layer: final norm, BERT's transform, the output layer when not tied."""
+        norm = self._norm_parameters if self.final_norm else 0
+        transform = (
+            self.hidden * self.hidden + self.hidden + self._norm_parameters if self.head_transform else 0
+        )
+        output = 0 if self.tied_embeddings else self.vocab * self.hidden
+        return norm + transform + output + (self.vocab if self.head_bias else 0)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model."""
+        return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+
+    @property
+    def _norm_parameters(self) -> int:
+        return self.hidden if self.norm == "rms" else 2 * self.hidden
+
+    @property
+    def _layer_biases(self) -> int:
+        qkv = self.head_dim * (self.heads + 2 * self.kv_heads) if self.qkv_bias else 0
+        output = self.hidden if self.output_bias else 0
+        mlp = self.hidden + (2 if self.gated_mlp else 1) * self.ffn if self.mlp_bias else 0
+        return qkv + output + mlp

@@ -1,0 +1,129 @@
+"""Equal pools seen as one: what a plan costs must not depend on how many pools the file writes its nodes in.
+
+Two pools are equal when they differ in names and hosts only. The search sees them as one pool, whose hosts are those of
+both; its plans are then written for the pools of the file. Placement takes nodes in the order of the hosts, so a plan
+stands on the same nodes in both forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import accumulate, groupby
+from json import dumps
+
+from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.topology import Topology
+from planner.plan.placement import Placement, Slot, place
+from planner.plan.values import Plan, ReplicaGroup
+
+
+def joined(cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster with each set of equal pools as one, named and placed as the first of them."""
+    alike = _alike(cluster)
+    if len(alike) == len(cluster.pools):
+        return cluster
+    pools = (
+        pools[0].model_copy(update={"hosts": tuple(host for pool in pools for host in pool.hosts)})
+        for pools in alike
+    )
+    return cluster.model_copy(update={"pools": tuple(pools)})
+
+
+def _alike(cluster: ClusterSpec) -> list[list[PoolSpec]]:
+    """Sets of equal pools, in the order of the first of each."""
+    found: dict[str, list[PoolSpec]] = {}
+    for pool in cluster.pools:
+        found.setdefault(_likeness(pool), []).append(pool)
+    return list(found.values())
+
+
+def _likeness(pool: PoolSpec) -> str:
+    """Everything about a pool but its name, its hosts and the order of its cards and devices."""
+    values = pool.model_dump(exclude={"name", "hosts", "nics", "devices"})
+    cards = sorted(dumps(nic.model_dump(), sort_keys=True) for nic in pool.nics)
+    return dumps([values, cards, sorted(pool.devices)], sort_keys=True)
+
+
+def on_own_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan:
+    """A plan on the pools of ``seen``, in which equal ones are joined, on those of the cluster with the same hosts."""
+    owner = {host: (pool.name, number) for number, pool in enumerate(cluster.pools) for host in pool.hosts}
+    hosts = {pool.name: pool.hosts for pool in seen.pools}
+    parts = {name: len({owner[host] for host in own}) for name, own in hosts.items()}
+    if all(parts[group.pool] == 1 for stage in plan.stages for group in stage.replicas):
+        return plan
+
+    def divided(slot: Slot) -> Iterator[tuple[str, int]]:
+        """Replicas of a slot by the pools of the cluster."""
+        own = hosts[slot.pool][slot.first_node : slot.first_node + slot.nodes]
+        for (name, _), nodes in groupby(own, key=owner.__getitem__):
+            yield name, len(list(nodes)) * slot.replicas_per_node
+
+    def regrouped(groups: tuple[ReplicaGroup, ...], slots: tuple[Slot, ...]) -> Iterator[ReplicaGroup]:
+        waiting = iter(slots)
+        for group in groups:
+            counts: list[tuple[str, int]] = []
+            while sum(count for _, count in counts) < group.count:
+                for name, count in divided(next(waiting)):
+                    if counts and counts[-1][0] == name:
+                        count += counts.pop()[1]
+                    counts.append((name, count))
+            for name, count in counts:
+                yield replace(group, pool=name, count=count)
+
+    stages = tuple(
+        replace(stage, replicas=tuple(regrouped(stage.replicas, slots)))
+        for stage, slots in zip(plan.stages, place(plan, seen), strict=True)
+    )
+    return replace(plan, stages=stages)
+
+
+def on_joined_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan:
+    """The other way round: a plan on the pools of the cluster, on those of ``seen`` that hold their hosts."""
+    holder = {host: pool.name for pool in seen.pools for host in pool.hosts}
+    name = {pool.name: holder.get(pool.hosts[0], pool.name) for pool in cluster.pools}
+
+    def regrouped(groups: tuple[ReplicaGroup, ...]) -> Iterator[ReplicaGroup]:
+        renamed = (replace(group, pool=name[group.pool]) for group in groups)
+        for group, same in groupby(renamed, key=lambda group: replace(group, count=1)):
+            yield replace(group, count=sum(item.count for item in same))
+
+    stages = (replace(stage, replicas=tuple(regrouped(stage.replicas))) for stage in plan.stages)
+    return replace(plan, stages=tuple(stages))
+
+
+class Joined:
+    """What a cluster is once its equal pools are joined, and where its nodes are then."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        self.topology = Topology(joined(cluster))
+        self._starts: dict[str, tuple[str, int]] = {}
+        for pools in _alike(cluster):
+            ends = accumulate((len(pool.hosts) for pool in pools), initial=0)
+            self._starts |= {
+                pool.name: (pools[0].name, first) for pool, first in zip(pools, ends, strict=False)
+            }
+
+    def placement(self, placed: Placement) -> Placement:
+        """The same nodes; what the pools of the cluster cut apart is one run of nodes again."""
+        return tuple(tuple(_runs(map(self._moved, slots))) for slots in placed)
+
+    def _moved(self, slot: Slot) -> Slot:
+        pool, first = self._starts[slot.pool]
+        return replace(slot, pool=pool, first_node=first + slot.first_node)
+
+
+def _runs(slots: Iterable[Slot]) -> Iterator[Slot]:
+    """Slots in order, those that go on where the one before ends as one with it."""
+    last: Slot | None = None
+    for slot in slots:
+        if last is not None and slot == replace(
+            last, first_node=last.first_node + last.nodes, nodes=slot.nodes
+        ):
+            last = replace(last, nodes=last.nodes + slot.nodes)
+            continue
+        if last is not None:
+            yield last
+        last = slot
+    if last is not None:
+        yield last

@@ -1,0 +1,275 @@
+"""Which device of which node runs each rank of a plan.
+
+Ranks run tensor-parallel fastest, then replica, then stage; this is the default order of Megatron
+and of DeepSpeed's pipeline (pipe, data). ``by_pipeline`` numbers them stage before replica, Megatron's other
+order. A replica never leaves its node, nor does a group smaller than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.errors import PlanError
+from planner.plan.values import Plan, ReplicaGroup, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Replicas of one group on one run of identical nodes."""
+
+    pool: str
+    gpu: str
+    tp: int
+    first_node: int
+    nodes: int
+    """Consecutive nodes, each with ``replicas_per_node`` replicas."""
+    first_device: int
+    """Offset, on each node, among the node's devices of this kind."""
+    replicas_per_node: int
+
+    @property
+    def replicas(self) -> int:
+        """Replicas on all nodes of the run."""
+        return self.nodes * self.replicas_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One process: where it runs and what it is."""
+
+    rank: int
+    host: str
+    device: int
+    """Index of the device on its node."""
+    pool: str
+    gpu: str
+    stage: int
+    replica: int
+    tp_rank: int
+    group: int
+    """Index of the replica group in its stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A maximal run of consecutive ranks on one node: one torchrun."""
+
+    host: str
+    pool: str
+    first_rank: int
+    devices: tuple[int, ...]
+
+
+Placement = tuple[tuple[Slot, ...], ...]
+"""Slots of each stage, [stage][slot]."""
+
+
+class _Kind:
+    """Free devices of one kind in one pool: untouched nodes and partly used ones."""
+
+    def __init__(self, pool: PoolSpec, gpu: str) -> None:
+        self.pool = pool.name
+        self.gpu = gpu
+        self.per_node = pool.devices.count(gpu)
+        self.nodes = len(pool.hosts)
+        self.next_fresh = 0
+        self.used: dict[int, int] = {}
+        self.rests: dict[int, set[int]] = {}
+        """Nodes that hold what is less than a node of a stage."""
+
+    def take_whole_nodes(self, group: ReplicaGroup) -> list[Slot]:
+        """The part of a group that fills nodes, on untouched ones."""
+        per_node = self.replicas_per_node(group)
+        nodes = group.count // per_node
+        if not nodes:
+            return []
+        if self.next_fresh + nodes > self.nodes:
+            raise PlanError(f"pool {self.pool}: fewer than {nodes} nodes left for {group.count} replicas")
+        first, self.next_fresh = self.next_fresh, self.next_fresh + nodes
+        if per_node * group.tp < self.per_node:
+            self.used.update(dict.fromkeys(range(first, self.next_fresh), per_node * group.tp))
+        return [self._slot(group, first, nodes, 0, per_node)]
+
+    def take_rest(self, group: ReplicaGroup, stage: int, beside: int, *, gaps_first: bool) -> list[Slot]:
+        """The part of a group smaller than a node, all of it on one node, at best where ``beside`` has its rests."""
+        count = group.count % self.replicas_per_node(group)
+        if not count:
+            return []
+        node = self._node_for(count * group.tp, self.rests.get(beside, set()), gaps_first=gaps_first)
+        offset = self.used.get(node, 0)
+        self.used[node] = offset + count * group.tp
+        # Of a stage that shares the node of the one before only the newest node counts.
+        kept = self.rests.get(stage, set()) if beside == stage else set()
+        self.rests[stage] = kept | {node}
+        return [self._slot(group, node, 1, offset, count)]
+
+    def replicas_per_node(self, group: ReplicaGroup) -> int:
+        if group.tp > self.per_node:
+            raise PlanError(
+                f"pool {self.pool}: a node has {self.per_node} {self.gpu}, tp {group.tp} needs more"
+            )
+        return self.per_node // group.tp
+
+    def _node_for(self, devices: int, near: set[int], *, gaps_first: bool) -> int:
+        """A node that is near and has room, else an untouched one, else the fullest with room."""
+        gaps = {node for node, used in self.used.items() if self.per_node - used >= devices}
+        found = gaps & near
+        if not found and self.next_fresh < self.nodes and not (gaps and gaps_first):
+            self.next_fresh += 1
+            return self.next_fresh - 1
+        if not gaps:
+            raise PlanError(f"pool {self.pool}: no node is left for {devices} devices {self.gpu}")
+        return min(found or gaps, key=lambda node: (-self.used[node], node))
+
+    def _slot(self, group: ReplicaGroup, node: int, nodes: int, offset: int, replicas: int) -> Slot:
+        return Slot(
+            pool=self.pool,
+            gpu=self.gpu,
+            tp=group.tp,
+            first_node=node,
+            nodes=nodes,
+            first_device=offset,
+            replicas_per_node=replicas,
+        )
+
+
+def place(plan: Plan, cluster: ClusterSpec) -> Placement:
+    """Give every stage its devices, [stage][slot]; raises PlanError when the cluster has too few."""
+    return place_stages([stage.replicas for stage in plan.stages], cluster)
+
+
+def place_stages(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec) -> Placement:
+    """Give every group of every stage its devices, [stage][slot].
+
+    Groups that fill nodes get untouched ones. A stage smaller than a node never straddles two: it shares
+    the node of the stage before it while that has room, so neighbours in the pipeline are neighbours on the
+    node. Remainders of larger or mixed stages come last, those of one stage together. What finds no untouched node
+    fills gaps; where nodes are then too few, remainders fill gaps first.
+    """
+    try:
+        return _place(stages, cluster, gaps_first=False)
+    except PlanError:
+        return _place(stages, cluster, gaps_first=True)
+
+
+def _place(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, *, gaps_first: bool) -> Placement:
+    kinds = {(pool.name, gpu): _Kind(pool, gpu) for pool in cluster.pools for gpu in set(pool.devices)}
+    wanted = [
+        _Wanted(stage, index, group, _kind_of(kinds, group), len(groups) == 1)
+        for stage, groups in enumerate(stages)
+        for index, group in enumerate(groups)
+    ]
+    taken = {(item.stage, item.index): item.kind.take_whole_nodes(item.group) for item in wanted}
+    for item in sorted(wanted, key=lambda item: (not item.is_small_stage, item.stage, item.index)):
+        small = item.is_small_stage
+        taken[item.stage, item.index] += item.kind.take_rest(
+            item.group, item.stage, item.stage - small, gaps_first=gaps_first and not small
+        )
+    return tuple(
+        tuple(slot for index in range(len(groups)) for slot in taken[stage, index])
+        for stage, groups in enumerate(stages)
+    )
+
+
+def split_nodes(placement: Placement) -> dict[tuple[str, int], int]:
+    """Nodes, (pool, number), whose ranks are not consecutive, and the stage that comes back to each first."""
+    before: tuple[str, int] | None = None
+    left: set[tuple[str, int]] = set()
+    found: dict[tuple[str, int], int] = {}
+    for stage, slots in enumerate(placement):
+        for slot in slots:
+            for number in range(slot.first_node, slot.first_node + slot.nodes):
+                node = slot.pool, number
+                if node != before and node in left:
+                    found.setdefault(node, stage)
+                left.add(node)
+                before = node
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    stage: int
+    index: int
+    group: ReplicaGroup
+    kind: _Kind
+    alone: bool
+
+    @property
+    def is_small_stage(self) -> bool:
+        """True for a whole stage that needs less than a node."""
+        return self.alone and self.group.count < self.kind.replicas_per_node(self.group)
+
+
+def _kind_of(kinds: dict[tuple[str, str], _Kind], group: ReplicaGroup) -> _Kind:
+    try:
+        return kinds[group.pool, group.gpu]
+    except KeyError:
+        raise PlanError(f"the cluster has no {group.gpu} in a pool named {group.pool}") from None
+
+
+def ranks(plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:
+    """Every process of the plan in rank order."""
+    pools = {pool.name: pool for pool in cluster.pools}
+    found: list[Rank] = []
+    for number, (stage, slots) in enumerate(zip(plan.stages, place(plan, cluster), strict=True)):
+        for replica, (group, slot, node, index) in enumerate(_replicas(stage, slots)):
+            pool = pools[slot.pool]
+            devices = [device for device, gpu in enumerate(pool.devices) if gpu == slot.gpu]
+            first = slot.first_device + index * slot.tp
+            for tp_rank, device in enumerate(devices[first : first + slot.tp]):
+                found.append(
+                    Rank(
+                        rank=len(found),
+                        host=pool.hosts[node],
+                        device=device,
+                        pool=slot.pool,
+                        gpu=slot.gpu,
+                        stage=number,
+                        replica=replica,
+                        tp_rank=tp_rank,
+                        group=group,
+                    )
+                )
+    return tuple(found)
+
+
+def _replicas(stage: Stage, slots: tuple[Slot, ...]) -> Iterator[tuple[int, Slot, int, int]]:
+    """(group, slot, node, index on the node) of each replica; slots stand in group order."""
+    group, left = 0, stage.replicas[0].count
+    for slot in slots:
+        for node in range(slot.first_node, slot.first_node + slot.nodes):
+            for index in range(slot.replicas_per_node):
+                if left == 0:
+                    group += 1
+                    left = stage.replicas[group].count
+                left -= 1
+                yield group, slot, node, index
+
+
+def by_pipeline(all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
+    """The same processes numbered tensor-parallel fastest, then stage, then replica.
+
+    On nodes that mix device kinds the stages of a replica are neighbours this way, so a node is one launcher.
+    """
+    ordered = sorted(all_ranks, key=lambda rank: (rank.replica, rank.stage, rank.tp_rank))
+    return tuple(replace(rank, rank=number) for number, rank in enumerate(ordered))
+
+
+def agents(all_ranks: tuple[Rank, ...]) -> tuple[Agent, ...]:
+    """Launchers in rank order: consecutive ranks on one node share one."""
+    found: list[Agent] = []
+    for rank in all_ranks:
+        last = found[-1] if found else None
+        if last is not None and last.host == rank.host and rank.device not in last.devices:
+            found[-1] = Agent(
+                host=last.host,
+                pool=last.pool,
+                first_rank=last.first_rank,
+                devices=(*last.devices, rank.device),
+            )
+        else:
+            found.append(Agent(host=rank.host, pool=rank.pool, first_rank=rank.rank, devices=(rank.device,)))
+    return tuple(found)

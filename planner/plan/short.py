@@ -1,0 +1,330 @@
+"""Short plans: the few lines that a user writes to have a plan priced, and how the rest is filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from planner.cluster.spec import ClusterSpec
+from planner.errors import PlanError
+from planner.files.document import Document
+from planner.files.fields import Batch, Devices, Frozen, Layers, Name, NodeDevices, Stages, ZeroStage
+from planner.model.spec import ModelSpec
+from planner.plan.checks import Fault, fail_on_faults, faults
+from planner.plan.document import OffloadRecord
+from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.ranges import STAGES
+from planner.targets import Recompute
+
+Path = tuple[str | int, ...]
+
+
+class ShortStage(Frozen):
+    """Where a pipeline stage runs, and what differs from the plan's own values."""
+
+    pool: Name | None = None
+    """Pool of the stage; filled in file order when absent."""
+    gpu: Name | None = None
+    """Kind of device, for pools that mix kinds; the pool's first when absent."""
+    layers: Layers | None = None
+    """Layers of the stage."""
+    tp: NodeDevices | None = None
+    """Devices of one replica."""
+    dp: Devices | None = None
+    """Replicas of the stage."""
+    micro_batch: Batch | None = None
+    """Sequences of one micro-batch of one replica."""
+    recompute: Recompute | None = None
+    """none, selective or full."""
+    count: Stages = 1
+    """Stages that this entry stands for."""
+
+
+class ShortReplicas(Frozen):
+    """Replicas of a plan without pipeline, with their own batch."""
+
+    pool: Name
+    """Pool of the replicas."""
+    gpu: Name | None = None
+    """Kind of device, for pools that mix kinds; the pool's first when absent."""
+    tp: NodeDevices | None = None
+    """Devices of one replica; the plan's when absent."""
+    count: Devices
+    """Replicas."""
+    micro_batch: Batch
+    """Sequences of the largest micro-batch of one replica."""
+    steps: Batch | None = None
+    """Micro-batches of one replica in a step; as many as fill the global batch when absent."""
+    share: Batch | None = None
+    """Sequences of one replica in a step; micro_batch x steps when absent."""
+
+
+class ShortPlan(Frozen):
+    """A plan by its main choices."""
+
+    target: str | None = None
+    """Runtime; megatron when absent, deepspeed for plans with ``replicas``."""
+    tp: NodeDevices = 1
+    """Devices of one replica."""
+    pp: Stages | None = None
+    """Pipeline stages; as many as ``stages`` or ``layers`` name, else 1."""
+    dp: Devices | None = None
+    """Replicas of each stage; as many as the cluster holds when absent."""
+    micro_batch: Batch = 1
+    """Sequences of one micro-batch of one replica."""
+    interleave: Layers = 1
+    """Chunks of layers per device."""
+    zero: ZeroStage = 0
+    """ZeRO stage."""
+    shard_size: Devices | None = None
+    """Replicas of a stage that share one copy of what ZeRO shards; all of them when absent."""
+    recompute: Recompute = "none"
+    """none, selective or full."""
+    sequence_parallel: bool = False
+    """True when activations are split over the sequence inside replicas."""
+    offload: OffloadRecord = OffloadRecord()
+    """What is kept off the devices."""
+    layers: tuple[Layers, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
+    """Layers of each stage; as even as possible when absent, earlier stages one more."""
+    stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
+    """Stages in pipeline order, when they differ."""
+    replicas: tuple[ShortReplicas, ...] | None = Field(default=None, min_length=1)
+    """Replicas with a batch of their own, for plans without pipeline."""
+
+
+def short_plan(document: Document, cluster: ClusterSpec, model: ModelSpec) -> Plan:
+    """The whole plan, checked; raises SpecError or PlanError with lines."""
+    short = document.to(ShortPlan)
+    try:
+        plan = (
+            _from_replicas(short, cluster, model) if short.replicas else _from_stages(short, cluster, model)
+        )
+    except _WrongError as error:
+        fail_on_faults(document, (error.fault,))
+        raise
+    fail_on_faults(document, tuple(_in_short(fault, short, model) for fault in faults(plan, cluster, model)))
+    return plan
+
+
+class _WrongError(PlanError):
+    """A value that leaves no whole plan."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(what)
+        self.fault = Fault(path, what)
+
+
+@dataclass(slots=True)
+class _Room:
+    """Devices of one kind in one pool that no stage has taken, node by node."""
+
+    pool: str
+    gpu: str
+    free: list[int]
+
+    def replicas(self, tp: int) -> int:
+        return sum(devices // tp for devices in self.free)
+
+    def take(self, count: int, tp: int) -> None:
+        """Fullest nodes first, as placement does."""
+        for node, devices in enumerate(self.free):
+            taken = min(count, devices // tp)
+            self.free[node] -= taken * tp
+            count -= taken
+
+
+def _from_stages(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Plan:
+    entries = _entries(short, model)
+    layers = _layers(short, entries, model)
+    room = _room(cluster)
+    dp = short.dp or _most_replicas(short, entries, room)
+    stages, first = [], 0
+    for number, (index, entry) in enumerate(entries):
+        groups = _groups(short, entry, ("stages", index) if short.stages else (), dp, room, model)
+        recompute = entry.recompute or short.recompute
+        stages.append(
+            Stage(first_layer=first, end_layer=first + layers[number], replicas=groups, recompute=recompute)
+        )
+        first += layers[number]
+    return _whole(short, tuple(stages), "megatron")
+
+
+def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
+    try:
+        return Plan(
+            target=short.target or target,
+            zero=short.zero,
+            shard_size=short.shard_size,
+            stages=stages,
+            interleave=short.interleave,
+            sequence_parallel=short.sequence_parallel,
+            offload=short.offload.offload(),
+        )
+    except PlanError as error:
+        about = (word for word in ("interleave", "offload", "shard_size") if error.message.startswith(word))
+        path = next(about, "stages")
+        raise _WrongError((path,), error.message.removeprefix(f"{path}: ")) from None
+
+
+def _entries(short: ShortPlan, model: ModelSpec) -> list[tuple[int, ShortStage]]:
+    """(index in the file, entry) of every pipeline stage."""
+    if short.stages:
+        _check_depth(sum(entry.count for entry in short.stages), "stages", model)
+        entries = [(index, entry) for index, entry in enumerate(short.stages) for _ in range(entry.count)]
+    else:
+        pp = short.pp or len(short.layers or (0,))
+        _check_depth(pp, "pp" if short.pp else "layers", model)
+        entries = [(index, ShortStage()) for index in range(pp)]
+    if short.pp and short.pp != len(entries):
+        raise _WrongError(("pp",), f"expected {len(entries)}, the number of stages, got {short.pp}")
+    return entries
+
+
+def _check_depth(stages: int, key: str, model: ModelSpec) -> None:
+    if stages > model.layers:
+        what = f"{stages} stages for {model.layers} layers, expected at most one stage a layer"
+        raise _WrongError((key,), what)
+    if stages > STAGES.most:
+        raise _WrongError((key,), f"{stages} stages, expected at most {STAGES.most}")
+
+
+def _layers(short: ShortPlan, entries: list[tuple[int, ShortStage]], model: ModelSpec) -> list[int]:
+    given = [entry.layers for _, entry in entries]
+    if short.layers is not None:
+        return _checked(list(short.layers), len(entries), model)
+    if any(number is not None for number in given):
+        if None in given:
+            raise _WrongError(
+                ("stages", entries[given.index(None)][0]), "layers are given for some stages only"
+            )
+        return _checked([number for number in given if number is not None], len(entries), model)
+    small, larger = divmod(model.layers, len(entries))
+    return [small + 1] * larger + [small] * (len(entries) - larger)
+
+
+def _checked(layers: list[int], stages: int, model: ModelSpec) -> list[int]:
+    if len(layers) != stages:
+        raise _WrongError(("layers",), f"expected {stages} numbers, one for each stage, got {len(layers)}")
+    if sum(layers) != model.layers:
+        raise _WrongError(
+            ("layers",), f"expected a sum of {model.layers}, the layers of {model.name}, got {sum(layers)}"
+        )
+    return layers
+
+
+def _room(cluster: ClusterSpec) -> list[_Room]:
+    """Kinds of devices in file order."""
+    return [
+        _Room(pool.name, gpu, [pool.devices.count(gpu)] * len(pool.hosts))
+        for pool in cluster.pools
+        for gpu in dict.fromkeys(pool.devices)
+    ]
+
+
+def _fitting(entry: ShortStage, room: Iterable[_Room]) -> list[_Room]:
+    """Where a stage may run; a pool without a named kind means its first."""
+    found = [kind for kind in room if entry.pool in (None, kind.pool) and entry.gpu in (None, kind.gpu)]
+    return found[:1] if entry.pool and not entry.gpu else found
+
+
+def _most_replicas(short: ShortPlan, entries: list[tuple[int, ShortStage]], room: list[_Room]) -> int:
+    """As many replicas for each stage as fit when all stages have the same number."""
+    if short.stages and any(entry.pool for _, entry in entries):
+        shared: dict[str, int] = {}
+        for _, entry in entries:
+            shared[str(entry.pool)] = shared.get(str(entry.pool), 0) + 1
+        fits = [
+            sum(kind.replicas(entry.tp or short.tp) for kind in _fitting(entry, room))
+            // shared[str(entry.pool)]
+            for _, entry in entries
+        ]
+        return max(1, min(fits))
+    return max(1, sum(kind.replicas(short.tp) for kind in room) // len(entries))
+
+
+def _groups(
+    short: ShortPlan, entry: ShortStage, path: Path, dp: int, room: list[_Room], model: ModelSpec
+) -> tuple[ReplicaGroup, ...]:
+    tp, replicas = entry.tp or short.tp, entry.dp or dp
+    micro_batch = entry.micro_batch or short.micro_batch
+    share, steps = _batch(short, path, replicas, micro_batch, model)
+    groups, left = [], replicas
+    for kind in _fitting(entry, room):
+        count = min(left, kind.replicas(tp))
+        if count:
+            kind.take(count, tp)
+            groups.append(
+                ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=tp, count=count, share=share, steps=steps)
+            )
+            left -= count
+    if left:
+        where = f"the pool {entry.pool}" if entry.pool else "the cluster"
+        what = f"{replicas} replicas of {tp} devices, {where} has room for {replicas - left} more"
+        raise _WrongError(path or ("dp",), what)
+    return tuple(groups)
+
+
+def _batch(short: ShortPlan, path: Path, dp: int, micro_batch: int, model: ModelSpec) -> tuple[int, int]:
+    """(share, steps) of each replica of a stage."""
+    batch = model.training.global_batch
+    if batch % (dp * micro_batch):
+        what = f"the global batch {batch} does not divide by dp {dp} x micro_batch {micro_batch}"
+        near = _nearest_divisor(batch, dp, micro_batch)
+        would = "no dp would do" if near is None else f"dp {near} would do"
+        raise _WrongError(path or (("dp",) if short.dp else ("micro_batch",)), f"{what}, {would}")
+    return batch // dp, batch // (dp * micro_batch)
+
+
+def _nearest_divisor(batch: int, dp: int, micro_batch: int) -> int | None:
+    return next((width for width in range(dp, 0, -1) if batch % (width * micro_batch) == 0), None)
+
+
+def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Plan:
+    replicas = short.replicas or ()
+    if short.stages or short.layers or (short.pp or 1) > 1:
+        raise _WrongError(
+            ("replicas",), "replicas are for plans without pipeline, expected no pp, layers or stages"
+        )
+    batch = model.training.global_batch
+    together = sum(entry.count * entry.micro_batch for entry in replicas)
+    kinds = {pool.name: pool.devices[0] for pool in cluster.pools}
+    groups = []
+    for index, entry in enumerate(replicas):
+        if entry.steps is None and entry.share is None and batch % together:
+            what = f"the micro-batches add up to {together}, which does not divide the global batch {batch}"
+            raise _WrongError(("replicas", index), f"{what}, expected steps and share")
+        groups.append(_own_batch(entry, index, short.tp, batch // together, kinds.get(entry.pool, "")))
+    stage = Stage(first_layer=0, end_layer=model.layers, replicas=tuple(groups), recompute=short.recompute)
+    return _whole(short, (stage,), "deepspeed")
+
+
+def _own_batch(entry: ShortReplicas, index: int, tp: int, steps: int, gpu: str) -> ReplicaGroup:
+    if entry.share is not None:
+        steps = entry.steps or -(-entry.share // entry.micro_batch)
+    else:
+        steps = entry.steps or steps
+    share = entry.share or entry.micro_batch * steps
+    if not steps <= share <= entry.micro_batch * steps:
+        most = entry.micro_batch
+        what = (
+            f"{share} sequences in {steps} steps of at most {most}, expected from {steps} to {most * steps}"
+        )
+        raise _WrongError(("replicas", index, "share"), what)
+    return ReplicaGroup(
+        pool=entry.pool, gpu=entry.gpu or gpu, tp=entry.tp or tp, count=entry.count, share=share, steps=steps
+    )
+
+
+def _in_short(fault: Fault, short: ShortPlan, model: ModelSpec) -> Fault:
+    """The fault at the place of the short file that caused it."""
+    path = fault.path
+    if path[:1] != ("stages",):
+        return fault
+    if short.replicas:
+        return Fault(("replicas", *path[3:]), fault.what)
+    if short.stages and len(path) > 1:
+        index = _entries(short, model)[int(path[1])][0]
+        return Fault(("stages", index), f"stage {path[1]}: {fault.what}")
+    return Fault((path[-1],) if path[-1] in ("tp", "layers", "recompute") else (), fault.what)

@@ -1,0 +1,106 @@
+"""AMP: homogeneous degrees by a cost model that knows slow links and unequal layers (Li et al., NeurIPS 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from planner.cluster.topology import Kind
+from planner.cost.estimate import Estimator
+from planner.cost.memory import parameters_of
+from planner.errors import PlanError
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
+from planner.rivals.building import (
+    LayerSeconds,
+    balanced_layers,
+    fastest_first,
+    filled,
+    layer_seconds,
+    pipeline,
+)
+from planner.search.space.choices import divisors, splits
+from planner.targets import target
+
+
+def amp(estimator: Estimator) -> Iterator[Plan]:
+    """The one plan of least AMP cost: no ZeRO, no recomputation, no look at memory.
+
+    As in the published code all devices are used, ranks follow the nodes (the fastest pool first here), layer times
+    are averaged over the devices and grow with the micro-batch. Its dynamic program over layers comes down to the
+    least slowest stage, since our layers are equal; seconds of links are those of our estimate. Trials of the best
+    few are left out. Raises PlanError when no degrees use all devices.
+    """
+    kinds = fastest_first(estimator)
+    room = [(kind, kind.devices) for kind in kinds]
+    best: tuple[float, Plan] | None = None
+    for tp, dp, depth, micro_batch in degrees(kinds, estimator.model):
+        one = _average(estimator, kinds, tp)
+        ends = [one.ends(stage, depth) for stage in range(depth)]
+        share = estimator.model.training.global_batch // dp
+        layers = balanced_layers([one.layer] * depth, ends, estimator.model.layers)
+        plan = pipeline(filled(room, [(tp, dp, share)] * depth, share // micro_batch), layers, zero=0)
+        try:
+            seconds = cost(estimator, plan, one)
+        except PlanError:
+            continue
+        if best is None or seconds < best[0]:
+            best = seconds, plan
+    if best is None:
+        raise PlanError(
+            f"no tp x dp x stages is all {sum(kind.devices for kind in kinds)} devices with a dp that divides the "
+            f"batch of {estimator.model.training.global_batch}"
+        )
+    yield best[1]
+
+
+def degrees(kinds: Sequence[Kind], model: ModelSpec) -> Iterator[tuple[int, int, int, int]]:
+    """Every (tp, dp, stages, micro-batch) that uses all devices and divides nodes and batch."""
+    devices = sum(kind.devices for kind in kinds)
+    for tp in divisors(min(kind.per_node for kind in kinds)):
+        if any(kind.per_node % tp for kind in kinds) or not splits(model, tp):
+            continue
+        for dp in divisors(devices // tp):
+            depth = devices // tp // dp
+            if model.training.global_batch % dp or depth > model.layers:
+                continue
+            for micro_batch in divisors(model.training.global_batch // dp):
+                yield tp, dp, depth, micro_batch
+
+
+def cost(estimator: Estimator, plan: Plan, one: LayerSeconds) -> float:
+    """Seconds of a step by AMP's cost model: ``(m - 1) max t + sum t + sends + slowest all-reduce``.
+
+    ``one`` are average seconds of one sequence. Raises PlanError when members of a group cannot talk.
+    """
+    priced, first = estimator.price(plan), plan.stages[0].replicas[0]
+    element = target(plan.target).gradient_size(estimator.model.training.precision)
+    stages = [
+        first.micro_batch * (stage.layers * one.layer + one.ends(index, plan.pp))
+        for index, stage in enumerate(plan.stages)
+    ]
+    reductions = [
+        ring.reduce_seconds(
+            element
+            * parameters_of(
+                estimator.model,
+                layers=stage.layers,
+                first=index == 0,
+                last=index == plan.pp - 1,
+                tp=first.tp,
+            )
+        )
+        for index, (stage, ring) in enumerate(zip(plan.stages, priced.rings, strict=True))
+    ]
+    sends = sum(send.seconds for send in priced.sends)
+    return (first.steps - 1) * max(stages) + sum(stages) + sends + max(reductions)
+
+
+def _average(estimator: Estimator, kinds: Sequence[Kind], tp: int) -> LayerSeconds:
+    """Seconds of one sequence, averaged over all devices."""
+    devices = sum(kind.devices for kind in kinds)
+    found = [(kind.devices / devices, layer_seconds(estimator, kind, tp, 1)) for kind in kinds]
+    return LayerSeconds(
+        layer=sum(part * one.layer for part, one in found),
+        embedding=sum(part * one.embedding for part, one in found),
+        head=sum(part * one.head for part, one in found),
+    )

@@ -1,0 +1,58 @@
+"""What people do today, as plans: each by its own method, all priced by the same estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from planner.calibration.values import ASSUMED, Calibration
+from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import Estimator
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
+from planner.rivals.amp import amp
+from planner.rivals.building import best_of
+from planner.rivals.even import equal_batches, even_pipelines
+from planner.rivals.holmes import holmes
+from planner.rivals.metis import metis
+from planner.rivals.one_pool import fastest_pool_only
+from planner.rivals.poplar import in_lock_step, without_lock_step
+from planner.rivals.whale import flops_proportional
+from planner.search.ranking import ranked
+from planner.search.space.choices import usable_kinds
+from planner.search.values import Alternative, Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A practice or a published method."""
+
+    name: str
+    source: str
+    plans: Callable[[Estimator], Iterable[Plan]]
+    """Its one plan by its own criterion; where people tune by hand, the grid of which the best counts."""
+
+
+BASELINES: tuple[Baseline, ...] = (
+    Baseline(name="equal batches (DeepSpeed)", source="arXiv:1910.02054", plans=equal_batches),
+    Baseline(name="even pipeline (Megatron-LM)", source="arXiv:2104.04473", plans=even_pipelines),
+    Baseline(name="FLOPs-proportional (Whale)", source="USENIX ATC 2022", plans=flops_proportional),
+    Baseline(name="a stage per network (Holmes)", source="arXiv:2312.03549", plans=holmes),
+    Baseline(name="measured shares (Poplar, ZeRO 0-1)", source="arXiv:2408.12596", plans=without_lock_step),
+    Baseline(name="measured steps (Poplar, ZeRO 2-3)", source="arXiv:2408.12596", plans=in_lock_step),
+    Baseline(name="one tp x dp x pp (AMP)", source="arXiv:2210.07297", plans=amp),
+    Baseline(name="groups by type (Metis)", source="USENIX ATC 2024", plans=metis),
+)
+
+
+def baselines(
+    cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED, limits: Limits | None = None
+) -> tuple[Alternative, ...]:
+    """Each baseline with its plan, which need not fit, or why it has none; none at all without usable devices."""
+    estimator = Estimator(ranked(cluster), model, calibration)
+    if not usable_kinds(estimator.topology, model):
+        return ()
+    found = [best_of(entry.name, entry.plans(estimator), estimator) for entry in BASELINES]
+    if len(cluster.pools) > 1:
+        found.append(fastest_pool_only(estimator, limits or Limits()))
+    return tuple(found)

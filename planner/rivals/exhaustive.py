@@ -1,0 +1,212 @@
+"""Every plan of the space, one by one: the oracle that the search is tested against.
+
+Only for clusters of a few devices and models of a few layers. It knows nothing of bounds, cuts, thresholds or
+the ILP; it shares with the search only what defines the space.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, combinations_with_replacement, pairwise, product
+
+from planner.calibration.values import ASSUMED, Calibration
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Kind
+from planner.cost.estimate import Estimator
+from planner.errors import PlanError
+from planner.model.spec import ModelSpec
+from planner.plan.checks import faults
+from planner.plan.equal_pools import joined, on_own_pools
+from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.search.ranking import ranked
+from planner.search.space.choices import (
+    Composition,
+    Family,
+    compositions,
+    divisors,
+    holds_groups,
+    interleavings,
+    most_mixed,
+    offers,
+    shard_sizes,
+    splits_sequence,
+    targets_of,
+    tp_degrees,
+    usable_kinds,
+    zeros_at,
+)
+from planner.search.space.partitions import networks
+from planner.search.values import Limits, Scored
+from planner.targets import Recompute, Target
+
+
+def exhaustive(
+    cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED, limits: Limits | None = None
+) -> Scored | None:
+    """The fastest of all plans that fit and that their target runs; None when there is none."""
+    limits = limits or Limits()
+    estimator = Estimator(ranked(cluster), model, calibration)
+    best: Scored | None = None
+    for plan in plans(estimator, limits):
+        try:
+            estimate = estimator.estimate(plan)
+        except PlanError:
+            continue
+        faster = best is None or estimate.step_seconds < best.estimate.step_seconds
+        if estimate.fits and faster and not faults(plan, cluster, model):
+            best = Scored(plan=plan, estimate=estimate)
+    return best
+
+
+def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+    """All plans of all targets that the limits allow, found where equal pools are one."""
+    for row in targets_of(limits):
+        for network in networks(row, estimator.topology).values():
+            seen = Estimator(joined(network), estimator.model, estimator.calibration)
+            for plan in _of_target(row, seen, limits):
+                try:
+                    yield on_own_pools(plan, seen.cluster, estimator.cluster)
+                except PlanError:
+                    continue
+
+
+def _of_target(row: Target, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+    if not offers(row, estimator.model):
+        return
+    offered = [item for item in row.recomputes if limits.recompute is None or item in limits.recompute]
+    for zero in (0, 1, 2, 3):
+        if limits.zero is not None and zero not in limits.zero:
+            continue
+        for own in [offered] if row.recompute_per_stage else [[item] for item in offered]:
+            yield from _pipelines(estimator, limits, row, zero, own)
+        if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
+            for recompute in offered:
+                for plan in _data_parallel(estimator, limits, row, zero, recompute):
+                    yield plan
+                    yield from _in_groups(plan, row, estimator)
+
+
+def _pipelines(
+    estimator: Estimator, limits: Limits, row: Target, zero: int, recomputes: Sequence[Recompute]
+) -> Iterator[Plan]:
+    """Plans with equal micro-batches in all replicas; each stage has one of the ``recomputes``."""
+    model, kinds = estimator.model, usable_kinds(estimator.topology, estimator.model)
+    for family in _families(row, zero, model, kinds, limits):
+        found = compositions(family, kinds, model, limits)
+        for depth in range(1, model.layers + 1):
+            if zero not in zeros_at(row, depth) or (limits.pp is not None and depth not in limits.pp):
+                continue
+            for chosen in product(found, repeat=depth):
+                mixed = sum(len(groups) > 1 for groups in chosen)
+                if mixed <= most_mixed(kinds) and _devices_suffice(chosen, kinds):
+                    for own in product(recomputes, repeat=depth):
+                        yield from _splits(family, chosen, own, row, model)
+
+
+def _families(
+    row: Target, zero: int, model: ModelSpec, kinds: tuple[Kind, ...], limits: Limits
+) -> Iterator[Family]:
+    for batch in divisors(model.training.global_batch):
+        steps = model.training.global_batch // batch
+        degrees: list[tuple[int | None, int | None]] = [
+            (tp, dp) for tp in tp_degrees(row, limits, model, kinds) for dp in divisors(batch)
+        ]
+        for tp, dp in [(None, None)] if row.dp_per_stage else degrees:
+            if dp is not None and limits.micro_batch is not None and batch // dp not in limits.micro_batch:
+                continue
+            yield Family(
+                target=row.name,
+                zero=zero,
+                recompute=None,
+                tp=tp,
+                dp=dp,
+                batch=batch,
+                micro_batches=steps,
+            )
+
+
+def _devices_suffice(chosen: tuple[Composition, ...], kinds: tuple[Kind, ...]) -> bool:
+    room = {kind.key: kind.devices for kind in kinds}
+    for groups in chosen:
+        for group in groups:
+            room[group.pool, group.gpu] -= group.devices
+    return min(room.values()) >= 0
+
+
+def _splits(
+    family: Family,
+    chosen: tuple[Composition, ...],
+    recomputes: tuple[Recompute, ...],
+    row: Target,
+    model: ModelSpec,
+) -> Iterator[Plan]:
+    """All ways to cut the layers into stages of these compositions, with every interleaving."""
+    depth = len(chosen)
+    for interleave in interleavings(family, depth, model):
+        for cuts in combinations(range(1, model.layers), depth - 1):
+            ends = (0, *cuts, model.layers)
+            if min(b - a for a, b in pairwise(ends)) < interleave:
+                continue
+            stages = tuple(
+                Stage(first_layer=a, end_layer=b, replicas=groups, recompute=recompute)
+                for a, b, groups, recompute in zip(ends, ends[1:], chosen, recomputes, strict=False)
+            )
+            yield Plan(
+                target=family.target,
+                zero=family.zero,
+                stages=stages,
+                interleave=interleave,
+                sequence_parallel=splits_sequence(row, model, family.tp)
+                and any(group.tp > 1 for groups in chosen for group in groups),
+            )
+
+
+def _data_parallel(
+    estimator: Estimator, limits: Limits, row: Target, zero: int, recompute: Recompute
+) -> Iterator[Plan]:
+    """Plans of one stage with any share and any micro-batch on every device."""
+    if (limits.pp is not None and 1 not in limits.pp) or (limits.tp is not None and 1 not in limits.tp):
+        return
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    batch = estimator.model.training.global_batch
+    for counts in product(*(range(kind.devices + 1) for kind in kinds)):
+        dealt = (combinations_with_replacement(_loads(batch, limits), count) for count in counts)
+        for per_kind in product(*dealt):
+            loads = [load for loads in per_kind for load in loads]
+            if sum(share for share, _ in loads) != batch:
+                continue
+            if zero >= 2 and len({steps for _, steps in loads}) > 1:
+                continue
+            groups = tuple(
+                ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=1, share=share, steps=steps)
+                for kind, kind_loads in zip(kinds, per_kind, strict=True)
+                for share, steps in kind_loads
+            )
+            stage = Stage(
+                first_layer=0, end_layer=estimator.model.layers, replicas=groups, recompute=recompute
+            )
+            yield Plan(target=row.name, zero=zero, stages=(stage,))
+
+
+def _in_groups(plan: Plan, row: Target, estimator: Estimator) -> Iterator[Plan]:
+    """The same with states sharded over groups of replicas, each of one kind."""
+    (stage,) = plan.stages
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    used = Counter((group.pool, group.gpu) for group in stage.replicas)
+    for size in shard_sizes(row, plan.zero, kinds):
+        held = all(holds_groups(kind, size) for kind in kinds if kind.key in used)
+        if held and size < stage.dp and all(count % size == 0 for count in used.values()):
+            yield replace(plan, shard_size=size)
+
+
+def _loads(batch: int, limits: Limits) -> list[tuple[int, int]]:
+    """(share, steps) of one device."""
+    most = batch if limits.micro_batch is None else max(limits.micro_batch)
+    return [
+        (share, steps)
+        for share in range(1, batch + 1)
+        for steps in range(1, share + 1)
+        if -(-share // steps) <= most
+    ]

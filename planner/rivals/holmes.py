@@ -1,0 +1,104 @@
+"""Holmes: stages inside one network each, layers by its speed (Yang et al., arXiv:2312.03549)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil, log2
+
+from planner.cluster.topology import Kind
+from planner.cost.communication import Ring, carried_rates
+from planner.cost.estimate import Estimator
+from planner.errors import PlanError
+from planner.plan.values import Plan
+from planner.rivals.building import fastest_first, filled, pipeline, replicas, whole_model
+from planner.rivals.even import MICRO_BATCHES, widest
+from planner.search.space.choices import divisors, splits
+from planner.targets import RECOMPUTES
+
+
+def holmes(estimator: Estimator) -> Iterator[Plan]:
+    """Data parallelism inside a pool, the pipeline across pools, layers by the speed of the pool.
+
+    The smallest pool is one stage, larger ones are one or as many as they hold. tp, micro-batch, recomputation and
+    which pool comes first are set by hand, so the best of a grid.
+    """
+    model, kinds = estimator.model, fastest_first(estimator)
+    if len(kinds) < 2:
+        raise PlanError("one kind of device in one pool has no second network")
+    if len({kind.pool for kind in kinds}) != len(kinds):
+        raise PlanError("a pool that mixes kinds of device has no speed of its own")
+    if len(kinds) > model.layers:
+        raise PlanError(f"{len(kinds)} pools for {model.layers} layers")
+    for tp in divisors(min(kind.per_node for kind in kinds)):
+        dp = widest(estimator, min(kind.replicas(tp) for kind in kinds))
+        most = tuple(kind.replicas(tp) // dp for kind in kinds)
+        for stages in dict.fromkeys((most, (1,) * len(kinds))):
+            if splits(model, tp) and sum(stages) <= model.layers:
+                yield from _pipelines(estimator, kinds, stages, tp, dp)
+                yield from _pipelines(estimator, kinds[::-1], stages[::-1], tp, dp)
+
+
+def _pipelines(
+    estimator: Estimator, kinds: Sequence[Kind], stages: Sequence[int], tp: int, dp: int
+) -> Iterator[Plan]:
+    share = estimator.model.training.global_batch // dp
+    room = [(kind, count * dp * tp) for kind, count in zip(kinds, stages, strict=True)]
+    for micro_batch in (size for size in divisors(share) if size <= MICRO_BATCHES):
+        speeds = [
+            count * _stage_speed(estimator, kind, tp, dp, micro_batch, sum(stages))
+            for kind, count in zip(kinds, stages, strict=True)
+        ]
+        layers = holmes_partition(speeds, estimator.model.layers, stages)
+        groups = filled(room, [(tp, dp, share)] * sum(stages), share // micro_batch)
+        for recompute in RECOMPUTES:
+            yield pipeline(groups, layers, recompute, sequence_parallel=_splits_sequence(estimator, tp))
+
+
+def _splits_sequence(estimator: Estimator, tp: int) -> bool:
+    return tp > 1 and estimator.model.training.sequence_length % tp == 0
+
+
+def holmes_partition(
+    speeds: Sequence[float], layers: int, stages: Sequence[int] | None = None, alpha: float = 1.0
+) -> list[int]:
+    """Layers of each stage: a pool gets ``floor(alpha S_i / sum S N)``, the last one the rest, evenly on its stages.
+
+    With speeds 197 and 160 this gives the 26/22 of 48 and 16/14 of 30 layers of the
+    authors' scripts. Every stage gets at least one layer. Raises PlanError for more stages than layers.
+    """
+    counts = list(stages or [1] * len(speeds))
+    if sum(counts) > layers:
+        raise PlanError(f"{sum(counts)} stages for {layers} layers")
+    total = sum(speeds)
+    shares = [int(alpha * speed / total * layers) for speed in speeds[:-1]]
+    shares = [max(count, share) for count, share in zip(counts[:-1], shares, strict=True)]
+    while sum(shares) > layers - counts[-1]:
+        shares[max(range(len(shares)), key=lambda pool: shares[pool] - counts[pool])] -= 1
+    shares.append(layers - sum(shares))
+    return [
+        share // count + (stage < share % count)
+        for share, count in zip(shares, counts, strict=True)
+        for stage in range(count)
+    ]
+
+
+def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch: int, depth: int) -> float:
+    """Layers per second of a stage on one pool, its synchronisation included, at an even split."""
+    layers = max(1, estimator.model.layers // depth)
+    steps = estimator.model.training.global_batch // dp // micro_batch
+    shape = replace(
+        whole_model(estimator, 1, "none"), chunks=(layers,), stage=1, depth=3, micro_batches=steps
+    )
+    path = estimator.topology.path(kind.pool, kind.pool)
+    if not path.connected:
+        raise PlanError(f"the nodes of pool {kind.pool} cannot talk")
+    ring = Ring(
+        size=dp,
+        bytes_per_second=min(carried_rates(path, estimator.calibration)) / tp,
+        latency_seconds=path.latency_seconds * ceil(log2(dp)),
+        crosses=path.fabric or "node",
+    )
+    group = replicas(kind, tp, dp, steps * micro_batch, steps)
+    price = estimator.pricer("megatron").price(shape, (group,), ring)
+    return layers / (price.work_seconds + price.tail_seconds)

@@ -1,0 +1,243 @@
+"""Metis: groups of one type of GPU with tp and dp of their own, layers by speed (Um et al., USENIX ATC 2024).
+
+The search of the published code, with what it gets wrong: a check of memory that loosens as groups grow, and no look
+at the network between nodes. Left out: pipelines with stages of several types of GPU, which no runtime we describe
+runs, orders of types other than by speed and its reverse, group sizes that differ beyond what a type leaves over, and
+the measured times of the optimizer and of forward-backward synchronisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from planner.cluster.topology import Kind
+from planner.cost.communication import inside_rate
+from planner.cost.estimate import Estimator, boundary_bytes
+from planner.cost.memory import parameters_of
+from planner.errors import PlanError
+from planner.plan.placement import place
+from planner.plan.values import Plan, ReplicaGroup
+from planner.rivals.building import (
+    balanced_layers,
+    by_speed,
+    data_parallel,
+    dealt_groups,
+    fastest_first,
+    filled,
+    layer_seconds,
+    pipeline,
+    replicas,
+    whole_model,
+)
+from planner.search.space.choices import divisors, splits
+from planner.targets import target
+
+MEMORY_FACTOR = 5.0
+"""Bytes of one device of a group, times this, are held against the memory of the whole group."""
+MAX_MICRO_BATCH = 16
+"""Largest micro-batch that is profiled."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuType:
+    """All devices of one name, whatever their pool; profiled on the first."""
+
+    kinds: tuple[Kind, ...]
+
+    @property
+    def devices(self) -> int:
+        """Devices of all pools."""
+        return sum(kind.devices for kind in self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class StageGroup:
+    """The devices of one stage and how they share its work."""
+
+    type: GpuType
+    tp: int
+    dp: int
+
+
+def metis(estimator: Estimator) -> Iterator[Plan]:
+    """The one plan of least Metis cost; FlagScale's where the stages differ in tp or dp.
+
+    Raises PlanError when none divides the batch, lies on the nodes and passes its check of memory.
+    """
+    types = gpu_types(estimator)
+    batches = divisors(estimator.model.training.global_batch)
+    found = [
+        _intra_stage(estimator, sizes, steps)
+        for order in dict.fromkeys((types, types[::-1]))
+        for sizes in group_sizes(order, estimator.model.layers)
+        for steps in batches
+    ]
+    if len(types) > 1:
+        found += [_one_mixed_stage(estimator, types, steps) for steps in batches]
+    best = min((entry for entry in found if entry is not None), key=lambda entry: entry[0], default=None)
+    if best is None:
+        raise PlanError("no split of its groups divides the batch and passes its check of memory")
+    yield best[1]
+
+
+def gpu_types(estimator: Estimator) -> tuple[GpuType, ...]:
+    """Types of GPU, fastest first."""
+    kinds = fastest_first(estimator)
+    names = dict.fromkeys(kind.gpu for kind in kinds)
+    types = [GpuType(tuple(kind for kind in kinds if kind.gpu == name)) for name in names]
+    return tuple(sorted(types, key=lambda item: layer_seconds(estimator, item.kinds[0], 1, 1).layer))
+
+
+def group_sizes(order: Sequence[GpuType], layers: int) -> Iterator[list[tuple[GpuType, int]]]:
+    """(type, devices) of each stage: every type cut into groups of a power of two, what is left over in one more."""
+    size = 1
+    while True:
+        groups = [
+            (item, min(size, item.devices - first))
+            for item in order
+            for first in range(0, item.devices, size)
+        ]
+        if len(groups) <= layers:
+            yield groups
+        if size >= max(item.devices for item in order):
+            return
+        size *= 2
+
+
+def _intra_stage(
+    estimator: Estimator, sizes: Sequence[tuple[GpuType, int]], steps: int
+) -> tuple[float, Plan] | None:
+    """tp and dp of each group, layers, and the cost: tp 1 everywhere, then dp is halved on the widest group."""
+    groups = [StageGroup(item, 1, devices) for item, devices in sizes]
+    while True:
+        if _runs(estimator, groups, steps):
+            layers = _balanced(estimator, groups, steps)
+            if layers:
+                return _priced(estimator, groups, layers, steps)
+        even = [index for index, group in enumerate(groups) if group.dp % 2 == 0]
+        if not even:
+            return None
+        widest = max(even, key=lambda index: groups[index].dp)
+        group = groups[widest]
+        groups[widest] = replace(group, tp=2 * group.tp, dp=group.dp // 2)
+
+
+def _runs(estimator: Estimator, groups: Sequence[StageGroup], steps: int) -> bool:
+    """True when replicas lie in nodes and micro-batches are whole and were profiled."""
+    batch, model = estimator.model.training.global_batch // steps, estimator.model
+    return all(
+        batch % group.dp == 0
+        and batch // group.dp <= MAX_MICRO_BATCH
+        and splits(model, group.tp)
+        and all(kind.per_node % group.tp == 0 for kind in group.type.kinds)
+        for group in groups
+    )
+
+
+def _micro_batch(estimator: Estimator, group: StageGroup, steps: int) -> int:
+    return estimator.model.training.global_batch // steps // group.dp
+
+
+def _balanced(estimator: Estimator, groups: Sequence[StageGroup], steps: int) -> list[int]:
+    """Layers by compute performance, as many as the check of memory lets each group have; empty when too few."""
+    depth = len(groups)
+    profiles = [
+        layer_seconds(estimator, group.type.kinds[0], group.tp, _micro_batch(estimator, group, steps))
+        for group in groups
+    ]
+    most = [_most_layers(estimator, group, stage, depth, steps) for stage, group in enumerate(groups)]
+    ends = [one.ends(stage, depth) for stage, one in enumerate(profiles)]
+    return balanced_layers([one.layer for one in profiles], ends, estimator.model.layers, most)
+
+
+def _most_layers(estimator: Estimator, group: StageGroup, stage: int, depth: int, steps: int) -> int:
+    """Most layers that pass the check of memory; 0 for none."""
+    kind = group.type.kinds[0]
+    one = replicas(kind, group.tp, 1, _micro_batch(estimator, group, steps), 1)
+    room = group.tp * group.dp * kind.memory_bytes
+    low, high = 0, estimator.model.layers
+    while low < high:
+        middle = (low + high + 1) // 2
+        shape = replace(whole_model(estimator, 0, "none"), chunks=(middle,), stage=stage, depth=depth)
+        need = MEMORY_FACTOR * estimator.pricer("megatron").memory(shape, one, group.dp).used_bytes
+        low, high = (middle, high) if need <= room else (low, middle - 1)
+    return low
+
+
+def _priced(
+    estimator: Estimator, groups: Sequence[StageGroup], layers: Sequence[int], steps: int
+) -> tuple[float, Plan] | None:
+    """Cost by Metis and the plan; None where the groups do not lie on the nodes."""
+    batch = estimator.model.training.global_batch
+    types = dict.fromkeys(group.type for group in groups)
+    room = [(kind, kind.devices) for item in types for kind in item.kinds]
+    try:
+        stages = filled(room, [(group.tp, group.dp, batch // group.dp) for group in groups], steps)
+        plan = pipeline(stages, layers, zero=0)
+        place(plan, estimator.cluster)
+    except PlanError:
+        return None
+    return cost(estimator, groups, layers, steps), plan
+
+
+def cost(estimator: Estimator, groups: Sequence[StageGroup], layers: Sequence[int], steps: int) -> float:
+    """Seconds of a step: ``(m - 1) max t + sum t + sends + slowest all-reduce``, all at the speed inside a node."""
+    depth, stages, reductions, sends = len(groups), [], [], 0.0
+    for stage, (group, count) in enumerate(zip(groups, layers, strict=True)):
+        kind, micro_batch = group.type.kinds[0], _micro_batch(estimator, group, steps)
+        one = layer_seconds(estimator, kind, group.tp, micro_batch)
+        stages.append(count * one.layer + one.ends(stage, depth))
+        reductions.append(_reduction(estimator, kind, group.tp, group.dp, count, stage, depth))
+        if stage < depth - 1:
+            sends += boundary_bytes(estimator.model, micro_batch) / inside_rate(kind, estimator.calibration)
+    return (steps - 1) * max(stages) + sum(stages) + sends + max(reductions)
+
+
+def _reduction(
+    estimator: Estimator, kind: Kind, tp: int, dp: int, layers: int, stage: int, depth: int
+) -> float:
+    """Seconds of a ring all-reduce of the gradients inside a node."""
+    count = parameters_of(estimator.model, layers=layers, first=stage == 0, last=stage == depth - 1, tp=tp)
+    size = count * target("megatron").gradient_size(estimator.model.training.precision)
+    return 2 * (dp - 1) / dp * size / inside_rate(kind, estimator.calibration)
+
+
+def _one_mixed_stage(estimator: Estimator, types: Sequence[GpuType], steps: int) -> tuple[float, Plan] | None:
+    """Data parallelism over all types with the micro-batch dealt by compute performance.
+
+    None where some device gets nothing or more than was profiled, or the check of memory fails; for a mixed group
+    it holds the factor times the bytes of all devices against the memory of all.
+    """
+    model = estimator.model
+    kinds = [kind for item in types for kind in item.kinds]
+    profiled = [item.kinds[0] for item in types for _ in item.kinds]
+    counts = [kind.devices for kind in kinds]
+    speeds = [1 / _replica_seconds(estimator, kind, 1) for kind in profiled]
+    dealt = by_speed(speeds, counts, model.training.global_batch // steps)
+    groups = dealt_groups(kinds, dealt, 1)
+    sizes = [size for parts in dealt for _, size in parts]
+    if min(sizes) < 1 or max(sizes) > MAX_MICRO_BATCH or not _holds(estimator, kinds, groups):
+        return None
+    slowest = max(
+        _replica_seconds(estimator, kind, max(size for _, size in parts))
+        for kind, parts in zip(profiled, dealt, strict=True)
+    )
+    reduction = max(_reduction(estimator, kind, 1, sum(counts), model.layers, 0, 1) for kind in kinds)
+    shares = [[(count, size * steps) for count, size in parts] for parts in dealt]
+    plan = data_parallel(estimator, dealt_groups(kinds, shares, steps), 0, "none")
+    return steps * slowest + reduction, plan
+
+
+def _holds(estimator: Estimator, kinds: Sequence[Kind], groups: Sequence[ReplicaGroup]) -> bool:
+    """True when a mixed group passes the check of memory."""
+    pricer, shape = estimator.pricer("deepspeed"), whole_model(estimator, 0, "none")
+    devices = sum(kind.devices for kind in kinds)
+    need = sum(group.count * pricer.memory(shape, group, devices).used_bytes for group in groups)
+    return MEMORY_FACTOR * need <= sum(kind.devices * kind.memory_bytes for kind in kinds)
+
+
+def _replica_seconds(estimator: Estimator, kind: Kind, sequences: int) -> float:
+    """Seconds of a micro-batch of the whole model on one device."""
+    one = layer_seconds(estimator, kind, 1, sequences)
+    return estimator.model.layers * one.layer + one.embedding + one.head

@@ -1,0 +1,128 @@
+"""Poplar: batches by measured speed, one allocation for ZeRO 0 and 1, one for 2 and 3 (arXiv:2408.12596, algorithm 2).
+
+The ZeRO stage and recomputation are what the user asks Poplar for, so the best of them is shown.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from planner.cluster.topology import Kind
+from planner.cost.estimate import Estimator
+from planner.errors import PlanError
+from planner.plan.values import Plan
+from planner.rivals.building import (
+    ALONE,
+    Dealt,
+    by_speed,
+    data_parallel,
+    dealt_groups,
+    most_sequences,
+    replicas,
+    whole_model,
+)
+from planner.search.space.choices import usable_kinds
+from planner.targets import Recompute
+
+
+def without_lock_step(estimator: Estimator) -> Iterator[Plan]:
+    """ZeRO 0 and 1: shares by best measured speed, the rest to the device that finishes first.
+
+    Each device runs the micro-batch at which it is fastest, as often as its share takes. Poplar makes the last
+    micro-batch smaller; here all are as even as possible.
+    """
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    counts = [kind.devices for kind in kinds]
+    for zero in (0, 1):
+        for recompute in ("none", "full"):
+            curves = [measured(estimator, kind, zero, recompute, sum(counts)) for kind in kinds]
+            sizes = [best_size(curve) for curve in curves]
+            speeds = [size / curve[size - 1] for size, curve in zip(sizes, curves, strict=True)]
+            dealt = by_speed(speeds, counts, estimator.model.training.global_batch)
+            groups = [
+                replicas(kind, 1, count, share, -(-share // size))
+                for kind, size, parts in zip(kinds, sizes, dealt, strict=True)
+                for count, share in parts
+                if share
+            ]
+            yield data_parallel(estimator, groups, zero, recompute)
+
+
+def in_lock_step(estimator: Estimator) -> Iterator[Plan]:
+    """ZeRO 2 and 3: the time of a micro-batch is swept, each device takes the most that it finishes in that time.
+
+    Least ``steps (time + traffic)`` wins; the last micro-batch takes what is left. Raises PlanError when a device
+    would get nothing.
+    """
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    counts = [kind.devices for kind in kinds]
+    batch = estimator.model.training.global_batch
+    if batch < sum(counts):
+        raise PlanError(f"ZeRO 2 and 3 give each of {sum(counts)} devices a sequence, the batch has {batch}")
+    for zero in (2, 3):
+        for recompute in ("none", "full"):
+            curves = [measured(estimator, kind, zero, recompute, sum(counts)) for kind in kinds]
+            traffic = _traffic_seconds(estimator, kinds, zero, recompute)
+            dealt, steps = sweep(curves, counts, batch, traffic)
+            yield data_parallel(estimator, dealt_groups(kinds, dealt, steps), zero, recompute)
+
+
+def best_size(curve: Sequence[float]) -> int:
+    """Sequences of the micro-batch with most sequences per second; ``curve`` is seconds, [sequences - 1]."""
+    return max(range(1, len(curve) + 1), key=lambda size: size / curve[size - 1])
+
+
+def sweep(
+    curves: Sequence[Sequence[float]], counts: Sequence[int], batch: int, traffic: float
+) -> tuple[Dealt, int]:
+    """Shares and number of steps of algorithm 2 for ZeRO 2 and 3.
+
+    ``curves`` are seconds of a micro-batch of 1, 2, ... sequences, [kind][sequences - 1]; ``traffic`` is seconds of
+    collectives in every micro-batch. The batch must hold a sequence for each device.
+    """
+    rising = [list(accumulate(curve, max)) for curve in curves]
+    best: tuple[float, Dealt, int] | None = None
+    for limit in sorted({seconds for curve in rising for seconds in curve}):
+        sizes = [bisect_right(curve, limit) for curve in rising]
+        if not all(sizes):
+            continue
+        steps = -(-batch // sum(size * count for size, count in zip(sizes, counts, strict=True)))
+        slowest = max(curve[size - 1] for size, curve in zip(sizes, rising, strict=True))
+        dealt = _shares(sizes, counts, batch, steps)
+        if min(share for parts in dealt for _, share in parts) < steps:
+            continue
+        if best is None or steps * (slowest + traffic) < best[0]:
+            best = steps * (slowest + traffic), dealt, steps
+    if best is None:
+        raise PlanError("no time of a micro-batch gives every device a sequence in each")
+    return best[1], best[2]
+
+
+def _shares(sizes: Sequence[int], counts: Sequence[int], batch: int, steps: int) -> Dealt:
+    """All but the last micro-batch are full; the last one is dealt in proportion."""
+    full = sum(size * count for size, count in zip(sizes, counts, strict=True))
+    last = by_speed(sizes, counts, batch - (steps - 1) * full)
+    return [
+        [(count, (steps - 1) * size + rest) for count, rest in parts]
+        for size, parts in zip(sizes, last, strict=True)
+    ]
+
+
+def measured(estimator: Estimator, kind: Kind, zero: int, recompute: Recompute, devices: int) -> list[float]:
+    """Seconds of a micro-batch of 1, 2, ... sequences up to the most that fit, without collectives (algorithm 1)."""
+    pricer, shape = estimator.pricer("deepspeed"), whole_model(estimator, zero, recompute)
+    group = replicas(kind, 1, 1, 1, 1)
+    most = most_sequences(estimator, kind, zero, recompute, devices)
+    found = (pricer.micro_batch(shape, group, size, ALONE) for size in range(1, most + 1))
+    return [micro.forward_seconds + micro.backward_seconds for micro in found]
+
+
+def _traffic_seconds(estimator: Estimator, kinds: Sequence[Kind], zero: int, recompute: Recompute) -> float:
+    """Seconds of the collectives in a micro-batch, whether hidden or not."""
+    groups = [replicas(kind, 1, kind.devices, 1, 1) for kind in kinds]
+    ring = estimator.price(data_parallel(estimator, groups, zero, recompute)).rings[0]
+    shape = whole_model(estimator, zero, recompute)
+    micro = estimator.pricer("deepspeed").micro_batch(shape, groups[0], 1, ring)
+    return micro.zero_seconds + micro.hidden_seconds

@@ -1,0 +1,74 @@
+"""Whale: shares by FLOP/s, shifted where they overflow a memory (Jia et al., USENIX ATC 2022)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+
+from planner.cost.estimate import Estimator
+from planner.plan.values import Plan
+from planner.rivals.building import Dealt, by_speed, data_parallel, dealt_groups, most_sequences
+from planner.search.space.choices import usable_kinds
+
+
+def flops_proportional(estimator: Estimator) -> Iterator[Plan]:
+    """A share of the batch for each device by algorithm 1; ZeRO stage, recomputation and steps are set by hand.
+
+    The paper counts single-precision FLOP/s; here it is the peak of the training's number format, which is kinder.
+    """
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    counts = [kind.devices for kind in kinds]
+    batch = estimator.model.training.global_batch
+    speeds = [kind.peak_flops[estimator.model.training.precision] for kind in kinds]
+    for zero in (0, 1, 2, 3):
+        for recompute in ("none", "full"):
+            most = [most_sequences(estimator, kind, zero, recompute, sum(counts)) for kind in kinds]
+            fewest = -(-batch // sum(limit * count for limit, count in zip(most, counts, strict=True)))
+            for steps in range(fewest, 2 * fewest + 2):
+                dealt = shift_overflow(speeds, counts, [limit * steps for limit in most], batch)
+                groups = dealt_groups(kinds, dealt, steps)
+                if groups and (zero < 2 or all(group.steps == steps for group in groups)):
+                    yield data_parallel(estimator, groups, zero, recompute)
+
+
+def shift_overflow(
+    speeds: Sequence[float], counts: Sequence[int], limits: Sequence[int], batch: int
+) -> Dealt:
+    """Whale's algorithm 1 in whole sequences; empty when the devices together cannot hold the batch.
+
+    Shares begin proportional to speed. The device that overflows most sheds its overflow on the one with least work
+    for its speed, as much as that one holds, until none overflows.
+    """
+    kinds = [
+        kind for kind, parts in enumerate(by_speed(speeds, counts, batch)) for n, _ in parts for _ in range(n)
+    ]
+    shares = [share for parts in by_speed(speeds, counts, batch) for n, share in parts for _ in range(n)]
+
+    def filled(device: int) -> float:
+        return shares[device] / limits[kinds[device]]
+
+    peaks = [(-filled(device), device) for device in range(len(shares)) if filled(device) > 1]
+    valleys = [
+        (shares[device] / speeds[kinds[device]], filled(device), device)
+        for device in range(len(shares))
+        if filled(device) < 1
+    ]
+    heapify(peaks)
+    heapify(valleys)
+    while peaks and valleys:
+        (_, peak), (_, _, valley) = heappop(peaks), heappop(valleys)
+        moved = min(shares[peak] - limits[kinds[peak]], limits[kinds[valley]] - shares[valley])
+        shares[peak] -= moved
+        shares[valley] += moved
+        if filled(peak) > 1:
+            heappush(peaks, (-filled(peak), peak))
+        if filled(valley) < 1:
+            heappush(valleys, (shares[valley] / speeds[kinds[valley]], filled(valley), valley))
+    if peaks:
+        return []
+    dealt = Counter(zip(kinds, shares, strict=True))
+    return [
+        sorted(((n, share) for (kind, share), n in dealt.items() if kind == index), key=lambda part: -part[1])
+        for index in range(len(counts))
+    ]

@@ -1,0 +1,28 @@
+"""A bound that costs nothing: useful operations at the peak of all devices. It counts before any other is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.cost.compute import model_flops
+from planner.cost.estimate import Estimator
+from planner.search.space.choices import usable_kinds
+from planner.units import flops_from_tflops
+
+
+def floor_seconds(estimator: Estimator) -> float:
+    """No step on devices of this cluster is shorter."""
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    return least_seconds(estimator, {kind.key: kind.devices for kind in kinds})
+
+
+def least_seconds(estimator: Estimator, devices: Mapping[tuple[str, str], int]) -> float:
+    """No step on these devices, numbers by (pool, gpu), is shorter; infinite without devices."""
+    if estimator.calibration.layers:
+        return 0.0  # measured layers may beat the datasheet
+    training = estimator.model.training
+    gpus = estimator.cluster.gpus
+    peaks = sum(
+        count * flops_from_tflops(gpus[gpu].tflops[training.precision]) for (_, gpu), count in devices.items()
+    )
+    return model_flops(estimator.model) / peaks if peaks else float("inf")

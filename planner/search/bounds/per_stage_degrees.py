@@ -1,0 +1,65 @@
+"""A lower bound of pipelines whose stages choose their own degrees, so that any devices may stand behind any layers.
+
+Of the rate R of all devices (layers of a micro-batch a second) let stage i have R_i for its L_i layers: it is busy for
+L_i / R_i seconds. With the busiest stage at b and ``once`` the sum over all p stages, 1F1B of m micro-batches ends no
+sooner than
+
+    m b,    once + (m - 1) B + max(0, m - p) F,    and for m > p    2 once + (m - p - 1) b
+
+where F and B are the forward and the backward of the busiest stage (planner.cost.pipeline_end). Layers and rate in
+proportion may be moved to the busiest stage without making it, or ``once``, longer, until the others hold one layer
+each. They share what rate it leaves, best evenly:
+
+    once >= b + (p - 1)^2 / (R - (L - p + 1) / b)
+
+And no stage is faster than all devices of the fastest kind, since a stage is of one kind: once >= L / max R_k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, sqrt
+
+from planner.search.bounds.layer_counts import Speed
+
+
+class OwnDegrees:
+    """The bound of one family; slots of its speeds are devices, and seconds device-seconds."""
+
+    def __init__(self, speeds: Sequence[Speed], layers: int, micro_batches: int) -> None:
+        self.layers, self.micro_batches = layers, micro_batches
+        rates = [speed.slots / speed.layer_seconds for speed in speeds]
+        self.rate, self.fastest = sum(rates), max(rates, default=0.0)
+        self.ends = min(
+            ((speed.first_seconds + speed.last_seconds) / speed.layer_seconds for speed in speeds),
+            default=0.0,
+        )
+        self.forward = min((speed.forward_seconds / speed.layer_seconds for speed in speeds), default=0.0)
+        self.backward = min((speed.backward_seconds / speed.layer_seconds for speed in speeds), default=0.0)
+
+    def least(self, depth: int) -> float:
+        """No pipeline of at most ``depth`` stages ends sooner; infinite without devices."""
+        return min(self.bound(number) for number in range(1, depth + 1))
+
+    def bound(self, depth: int) -> float:
+        """No pipeline of ``depth`` stages ends sooner; infinite without devices."""
+        steps, work = self.micro_batches, self.layers + self.ends
+        if not self.rate or depth > self.layers:
+            return inf
+        if depth == 1:
+            return steps * work / self.fastest
+        # How the ends divide into forward and backward is not known: they count once.
+        busy = (steps - 1) * self.backward + max(0, steps - depth) * self.forward
+        found = [steps * work / self.rate, self._path(1, busy, self.layers, depth) + self.ends / self.rate]
+        if steps > depth:
+            found.append(self._path(2, steps - depth - 1, work, depth))
+        return max(found)
+
+    def _path(self, once: float, busy: float, work: float, depth: int) -> float:
+        """The least of ``once`` times the sum over all stages and ``busy`` times the busiest one."""
+        alone, most = depth - 1, work - depth + 1
+        # With b = (most + y) / R the sum is a line in y and a part in 1 / y; the stages of one layer need y >= alone.
+        spare = max(alone, sqrt(once * alone * alone * most / (once + busy)))
+        shared = once * alone * alone * (1 + most / spare)
+        even = ((once + busy) * (most + spare) + shared) / self.rate
+        return max(even, once * work / self.fastest + busy * work / self.rate)

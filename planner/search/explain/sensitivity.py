@@ -1,0 +1,155 @@
+"""What the user's limits cost, and what it would cost to use the devices that the chosen plan leaves idle."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from planner.cluster.topology import Kind
+from planner.cost.estimate import Estimator
+from planner.cost.running_cost import devices_of
+from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.explain.families import SAME, slower_by, worst_cause
+from planner.search.explorer import Explorer
+from planner.search.heuristics.quick import Wanted, everywhere, quick_plan
+from planner.search.space.choices import targets_of
+from planner.search.values import IdleCost, LimitCost, Limits, PlanLimit, Scored, Silent
+
+WORTH = 0.05
+"""Savings below this are not worth a line."""
+
+GAP = 0.03
+"""Gap to which the search without a limit goes."""
+
+ROUNDS = 20
+"""Rounds of a search without a limit: counted rather than timed, so that every machine gives the same answer."""
+
+OPTIONS: dict[PlanLimit, str] = {
+    "target": "--target",
+    "zero": "--zero",
+    "tp": "--tp",
+    "pp": "--pp",
+    "micro_batch": "--micro-batch",
+    "recompute": "--recompute",
+}
+"""The option that sets each limit on the plan."""
+
+
+def limit_costs(
+    best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
+) -> tuple[LimitCost, ...]:
+    """Limits without which a step is faster by more than 5 %, as far as found by the deadline, dearest first."""
+    found = (
+        _limit_cost(name, best, estimator, limits, deadline) for name in given(limits) if not deadline.struck
+    )
+    return tuple(sorted((item for item in found if item is not None), key=lambda item: -item.costs))
+
+
+def given(limits: Limits) -> tuple[PlanLimit, ...]:
+    """The limits that are set."""
+    return tuple(name for name in OPTIONS if getattr(limits, name) is not None)
+
+
+def without(limits: Limits, *names: PlanLimit) -> Limits:
+    """The same limits but for some."""
+    kept = {field.name: getattr(limits, field.name) for field in fields(limits) if field.name not in names}
+    return Limits(**kept)
+
+
+def _limit_cost(
+    name: PlanLimit, best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline
+) -> LimitCost | None:
+    step = best.estimate.step_seconds
+    free = replace(without(limits, name), gap=max(limits.gap, GAP))
+    explorer = Explorer(estimator, free, Silent(), cutoff_seconds=step * (1 - WORTH), deadline=deadline)
+    explorer.offer(quick_plan(estimator, free, everywhere(estimator), deadline))
+    explorer.run(rounds=ROUNDS)
+    if explorer.best is None:
+        return None
+    return LimitCost(
+        limit=name,
+        given=values(getattr(limits, name)),
+        instead=used(name, explorer.best),
+        costs=step / explorer.best.estimate.step_seconds - 1,
+        scored=explorer.best,
+    )
+
+
+def values(value: str | tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The values that a limit allows."""
+    return (value,) if isinstance(value, str) else value
+
+
+def used(name: PlanLimit, scored: Scored) -> tuple[int | str, ...]:
+    """What a plan chose where a limit had been."""
+    plan = scored.plan
+    groups = [group for stage in plan.stages for group in stage.replicas]
+    chosen: dict[PlanLimit, set[int | str]] = {
+        "target": {plan.target},
+        "zero": {plan.zero},
+        "tp": {group.tp for group in groups},
+        "pp": {plan.pp},
+        "micro_batch": {group.micro_batch for group in groups},
+        "recompute": {stage.recompute for stage in plan.stages},
+    }
+    return tuple(sorted(chosen[name], key=lambda value: (str(type(value)), value)))
+
+
+def option_text(name: PlanLimit, chosen: tuple[int | str, ...]) -> str:
+    """The option as it is typed: ``--tp 1,2``, ``--pp 1..8``."""
+    numbers = [value for value in chosen if isinstance(value, int)]
+    first, last = (numbers[0], numbers[-1]) if numbers else (0, 0)
+    if len(numbers) > 2 and numbers == list(range(first, last + 1)):
+        return f"{OPTIONS[name]} {first}..{last}"
+    return f"{OPTIONS[name]} {','.join(str(value) for value in chosen)}"
+
+
+MOST = 4
+"""Kinds of idle devices that plans are looked for, those with most devices first."""
+
+
+def idle_costs(
+    best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
+) -> tuple[IdleCost, ...]:
+    """For each kind with idle devices, until the deadline, a good plan that uses at least one of them more."""
+    if any(row.dp_per_stage for row in targets_of(limits)):
+        return ()
+    used = devices_of(best.plan)
+    idle = [kind for kind in estimator.topology.kinds if used[kind.key] < kind.devices]
+    idle.sort(key=lambda kind: (used[kind.key] - kind.devices, kind.key))
+    found = []
+    for kind in idle[:MOST]:
+        cost = None if deadline.struck else _idle_cost(kind, best, estimator, limits, deadline)
+        if cost is None or deadline.struck:
+            break
+        found.append(cost)
+    return tuple(found)
+
+
+def _idle_cost(
+    kind: Kind, best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline
+) -> IdleCost:
+    used = devices_of(best.plan)
+    pools = frozenset(pool for pool, _ in used)
+    scored: Scored | None = None
+    if estimator.model.training.precision not in kind.peak_flops:
+        reason = f"no {estimator.model.training.precision}"
+    elif not all(estimator.topology.path(pool, kind.pool).connected for pool in pools):
+        reason = f"no network joins {kind.pool} and {' and '.join(sorted(pools))}"
+    else:
+        wanted = Wanted(pools=pools | {kind.pool}, least={kind.key: used[kind.key] + 1})
+        scored = quick_plan(estimator, limits, wanted, deadline)
+        reason = "no plan found that fits and uses them" if scored is None else _reason(scored, best)
+    return IdleCost(
+        pool=kind.pool,
+        gpu=kind.gpu,
+        idle=kind.devices - used[kind.key],
+        taken=devices_of(scored.plan)[kind.key] - used[kind.key] if scored else 0,
+        slower=slower_by(scored, best) if scored else None,
+        reason=reason,
+        scored=scored,
+    )
+
+
+def _reason(scored: Scored, best: Scored) -> str:
+    """The component in which the plan that uses them loses most; nothing when it loses nothing."""
+    return worst_cause(scored, best)[0] if slower_by(scored, best) >= SAME else ""

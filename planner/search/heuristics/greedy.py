@@ -1,0 +1,189 @@
+"""A quick good plan of a choice: the fastest slots, layers by what each finishes in a common time.
+
+It proves nothing; it gives the search an early incumbent to cut with.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise, permutations
+from math import floor
+from operator import add
+
+from planner.cost.estimate import Estimator, together
+from planner.cost.schedule import stage_ends
+from planner.search.pipeline import score
+from planner.search.space.choices import Choice
+from planner.search.space.stages import Option, StageOptions
+from planner.search.values import Limits, Scored
+
+ALL_ORDERS = 24
+"""Orders of the kinds along the pipeline that are tried where it matters."""
+
+MOST_ORDERS = 1000
+"""Orders that are looked at, where the target does not start all of them."""
+
+FEW_ORDERS = 2
+"""Orders that are tried to see whether it matters."""
+
+MORE_THRESHOLDS = 8
+"""Common times above the least that are tried: a longer one lets faster stages take more."""
+
+
+def greedy(
+    choice: Choice,
+    estimator: Estimator,
+    limits: Limits,
+    *,
+    scorer: Estimator | None = None,
+    orders: int = FEW_ORDERS,
+) -> Scored | None:
+    """The best of a few plans with one pool after the other, priced by ``scorer``; None when none fits."""
+    stages = StageOptions(choice, estimator, limits)
+    found = (_Layers(stages, slots).best() for slots in islice(_orders(stages), 2 * orders))
+    quickest = sorted((item for item in found if item is not None), key=lambda item: item[0])
+    return fastest(score(scorer or estimator, stages, options) for _, options in quickest[:2])
+
+
+def layered(stages: StageOptions, slots: list[int], estimator: Estimator) -> Scored | None:
+    """Good layers for given compositions, [stage]; None when none fit."""
+    found = _Layers(stages, slots).best()
+    return score(estimator, stages, found[1]) if found else None
+
+
+def fastest(plans: Iterable[Scored | None]) -> Scored | None:
+    """The fastest of those that exist."""
+    found = (plan for plan in plans if plan is not None)
+    return min(found, key=lambda plan: plan.estimate.step_seconds, default=None)
+
+
+def _orders(stages: StageOptions) -> Iterator[list[int]]:
+    """Compositions of the stages: each kind's stages together, in every order of the kinds and its reverse."""
+    depth = stages.choice.depth
+    ranked = sorted(
+        range(len(stages.compositions)),
+        key=lambda index: stages.option(min(1, depth - 1), index, stages.choice.interleave).busy_seconds,
+    )
+    by_memory = sorted(ranked, key=lambda index: -stages.most_layers(0, index))
+    filled = [_filled(stages, preferred) for preferred in (ranked, by_memory)]
+    enough = [counts for counts in filled if sum(counts.values()) == depth]
+    seen = set()
+    for orders in islice(zip(*(permutations(counts) for counts in enough), strict=False), MOST_ORDERS):
+        for order, counts in zip(orders, enough, strict=True):
+            for one_way in (order, order[::-1]):
+                slots = tuple(index for index in one_way for _ in range(counts[index]))
+                if slots not in seen and stages.talks(slots) and stages.obeys(slots):
+                    seen.add(slots)
+                    yield list(slots)
+
+
+def _filled(stages: StageOptions, preferred: list[int]) -> dict[int, int]:
+    """Stages of each composition in turn, as long as its devices last."""
+    room = {kind.key: kind.devices for kind in stages.topology.kinds}
+    counts: dict[int, int] = {}
+    left = stages.choice.depth
+    for composition in preferred:
+        groups = stages.compositions[composition]
+        free = (room[g.pool, g.gpu] // g.devices for g in groups)
+        count = min(left, stages.most_stages(composition), *free)
+        if count:
+            counts[composition] = count
+            left -= count
+            for group in groups:
+                room[group.pool, group.gpu] -= count * group.devices
+    return counts
+
+
+class _Layers:
+    """Layers for given compositions of the stages."""
+
+    def __init__(self, stages: StageOptions, slots: list[int]) -> None:
+        self.stages, self.slots = stages, slots
+        self.chunks = stages.choice.interleave
+        self.total = stages.estimator.model.layers
+        self.most = [stages.most_layers(stage, composition) for stage, composition in enumerate(slots)]
+        sends = [self._send(*pair) for pair in pairwise(slots)]
+        self.forward_sends, self.backward_sends = [*sends, 0.0], [0.0, *sends]
+        if self.chunks > 1:
+            self.forward_sends[-1] = self.backward_sends[0] = self._send(slots[-1], slots[0])
+        if stages.pricer.target.exchanges_in_turn:
+            self.forward_sends = [*map(add, self.forward_sends, self.backward_sends)]
+
+    def best(self) -> tuple[float, list[Option]] | None:
+        """The quickest options found and when they end, without what neighbours on a node cost."""
+        if not self.stages.talks(self.slots) or sum(self.most) < self.total or min(self.most) < self.chunks:
+            return None
+        lines = [self._line(stage) for stage in range(len(self.slots))]
+        times = sorted(
+            {
+                base + count * slope
+                for (base, slope), most in {*zip(lines, self.most, strict=True)}
+                for count in range(self.chunks, most + 1)
+            }
+        )
+
+        def counts(seconds: float) -> list[int]:
+            return [
+                max(self.chunks, min(most, floor((seconds - base) / slope + 1e-9)))
+                for (base, slope), most in zip(lines, self.most, strict=True)
+            ]
+
+        start = bisect_left(times, True, key=lambda seconds: sum(counts(seconds)) >= self.total)
+        found = (
+            self._ending(layers)
+            for seconds in times[start : start + MORE_THRESHOLDS]
+            for layers in self._trimmed(counts(seconds))
+        )
+        return min(found, key=lambda item: item[0], default=None)
+
+    def _send(self, first: int, last: int) -> float:
+        sends = self.stages.sends(first, last)
+        return min(sends.near_seconds, sends.far_seconds)
+
+    def _line(self, stage: int) -> tuple[float, float]:
+        """Seconds of a micro-batch on a stage: sends and ends, and each layer."""
+        one, two = (
+            self.stages.option(stage, self.slots[stage], count).busy_seconds
+            for count in (self.chunks, self.chunks + 1)
+        )
+        sends = self.chunks * (self.forward_sends[stage] + self.backward_sends[stage])
+        return one - self.chunks * (two - one) + sends, two - one
+
+    def _trimmed(self, counts: list[int]) -> Iterator[list[int]]:
+        """What is too much is taken from the stages at one end or the other, where the end of the step is longest."""
+        depth = len(counts)
+        tails = [
+            self.stages.option(stage, self.slots[stage], self.chunks).tail_seconds for stage in range(depth)
+        ]
+        orders = (
+            range(depth - 1, -1, -1),
+            range(depth),
+            sorted(range(depth), key=lambda stage: (-tails[stage], -stage)),
+        )
+        for order in orders:
+            layers, surplus = list(counts), sum(counts) - self.total
+            while surplus > 0:
+                taken = [stage for stage in order if layers[stage] > self.chunks][:surplus]
+                for stage in taken:
+                    layers[stage] -= 1
+                surplus -= len(taken)
+                if not taken:
+                    break
+            if surplus <= 0:
+                yield layers
+
+    def _ending(self, layers: list[int]) -> tuple[float, list[Option]]:
+        options = [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
+        forward = [
+            [seconds + send for seconds in option.forward]
+            for option, send in zip(options, self.forward_sends, strict=True)
+        ]
+        backward = [
+            [seconds + send for seconds in option.backward]
+            for option, send in zip(options, self.backward_sends, strict=True)
+        ]
+        held = [option.held_seconds for option in options]
+        ends = stage_ends(forward, backward, self.stages.choice.family.micro_batches, held)
+        ends = together(ends) if self.stages.outer_wait else ends
+        return max(end + option.tail_seconds for end, option in zip(ends, options, strict=True)), options

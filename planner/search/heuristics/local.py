@@ -1,0 +1,156 @@
+"""Better plans near a good one, for targets whose stages choose their own degrees: it proves nothing.
+
+A step replaces one or two neighbouring stages by one or two others, or halves or doubles the micro-batch of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+from planner.cost.estimate import Estimator
+from planner.plan.equal_pools import on_joined_pools
+from planner.plan.values import Plan
+from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.heuristics.greedy import layered
+from planner.search.space.choices import Choice, Composition, Family, depths
+from planner.search.space.partitions import View
+from planner.search.space.stages import StageOptions
+from planner.search.values import Limits, Scored
+
+TRIES = 1000
+"""Plans that are priced, at most."""
+
+TRIES_A_STEP = 250
+"""Plans that are priced without one that is faster, those whose devices are fastest first."""
+
+Stand = tuple[str, str, int, int]
+"""A stage's devices: pool, GPU, tp and dp."""
+
+
+def best_near(
+    scored: Scored, views: Sequence[View], scorer: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
+) -> Scored:
+    """The fastest plan met on the way from this one, at the prices of each view that it may be run in.
+
+    ``scorer`` knows the whole cluster.
+    """
+    found = []
+    for view in views:
+        plan = on_joined_pools(scored.plan, view.estimator.cluster, scorer.cluster)
+        pools = {group.pool for stage in plan.stages for group in stage.replicas}
+        if pools <= {kind.pool for kind in view.kinds}:
+            found.append(_LocalSearch(scored, view, scorer, limits, deadline).run())
+    return min(found, key=lambda item: item.estimate.step_seconds, default=scored)
+
+
+class _LocalSearch:
+    """Goes from plan to plan as long as that is faster."""
+
+    def __init__(
+        self, best: Scored, view: View, scorer: Estimator, limits: Limits, deadline: Deadline
+    ) -> None:
+        self.best, self.kinds, self.limits = best, view.kinds, limits
+        self.estimator, self.scorer = view.estimator, scorer
+        self.deadline = deadline
+        self.tries = 0
+        self._stages: dict[tuple[Family, int], StageOptions] = {}
+
+    def run(self) -> Scored:
+        """The last plan, of which no try was faster."""
+        before = None
+        while before is not self.best and self.tries < TRIES:
+            before = self.best
+            self._step()
+        return self.best
+
+    def _step(self) -> None:
+        """The first faster neighbour of the best plan."""
+        most = min(TRIES, self.tries + TRIES_A_STEP)
+        family, stands = self._read()
+        for near in self._families(family):
+            for found in self._neighbours(near, stands):
+                if self.tries >= most or self.deadline.struck:
+                    return
+                self.tries += 1
+                scored = self._scored(near, found)
+                if scored and scored.estimate.step_seconds < self.best.estimate.step_seconds * (1 - 1e-9):
+                    self.best = scored
+                    return
+
+    def _read(self) -> tuple[Family, tuple[Stand, ...]]:
+        """The best plan as the view sees it."""
+        return _read(on_joined_pools(self.best.plan, self.estimator.cluster, self.scorer.cluster))
+
+    def _families(self, family: Family) -> Iterator[Family]:
+        total = family.batch * family.micro_batches
+        for batch in (family.batch, 2 * family.batch, family.batch // 2):
+            if batch and total % batch == 0:
+                yield replace(family, batch=batch, micro_batches=total // batch)
+
+    def _neighbours(self, family: Family, stands: tuple[Stand, ...]) -> list[tuple[Stand, ...]]:
+        """Stages on other devices that the cluster has, those with most layers a second first."""
+        rates = self._rates(family)
+        if not all(stand in rates for stand in stands):
+            return []
+        found = {stands} if family.batch != self._read()[0].batch else set()
+        for first in range(len(stands)):
+            for wide, count in product((1, 2), (1, 2)):
+                if first + wide <= len(stands):
+                    for other in product(rates, repeat=count):
+                        found.add((*stands[:first], *other, *stands[first + wide :]))
+        able = (item for item in found if item != stands and self._room(item))
+        return sorted(able, key=lambda item: (-sum(rates[stand] for stand in item), item))
+
+    def _room(self, stands: tuple[Stand, ...]) -> bool:
+        used = {kind.key: 0 for kind in self.kinds}
+        for pool, gpu, tp, dp in stands:
+            used[pool, gpu] += tp * dp
+        return all(used[kind.key] <= kind.devices for kind in self.kinds)
+
+    def _rates(self, family: Family) -> dict[Stand, float]:
+        """Layers of a micro-batch a second on all devices that a stage may have."""
+        stages = self._options(family, 2)
+        return {
+            _stand(groups): 1 / stages.option(0, index, 1).busy_seconds
+            for index, groups in enumerate(stages.compositions)
+        }
+
+    def _scored(self, family: Family, stands: tuple[Stand, ...]) -> Scored | None:
+        depth = len(stands)
+        if depth not in depths(family, self.limits, self.estimator.model, self.kinds):
+            return None
+        stages = self._options(family, depth)
+        place = {_stand(groups): index for index, groups in enumerate(stages.compositions)}
+        slots = [place.get(stand, -1) for stand in stands]
+        if min(slots) < 0 or not stages.obeys(slots):
+            return None
+        return layered(stages, slots, self.scorer)
+
+    def _options(self, family: Family, depth: int) -> StageOptions:
+        key = family, depth
+        if key not in self._stages:
+            choice = Choice(family=family, depth=depth, interleave=1)
+            self._stages[key] = StageOptions(choice, self.estimator, self.limits)
+        return self._stages[key]
+
+
+def _read(plan: Plan) -> tuple[Family, tuple[Stand, ...]]:
+    """The family of a plan whose stages are of one kind each, and where its stages stand."""
+    first = plan.stages[0].replicas[0]
+    family = Family(
+        target=plan.target,
+        zero=plan.zero,
+        recompute=None,
+        tp=None,
+        dp=None,
+        batch=first.count * first.micro_batch,
+        micro_batches=first.steps,
+    )
+    return family, tuple(_stand(stage.replicas) for stage in plan.stages)
+
+
+def _stand(groups: Composition) -> Stand:
+    (group,) = groups
+    return group.pool, group.gpu, group.tp, group.count

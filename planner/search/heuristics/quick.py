@@ -1,0 +1,327 @@
+"""Quick plans of a search: the first one in milliseconds, then the best of a few of each family, and its ILP.
+
+They prove nothing; they give the search something to cut with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from planner.search.data_parallel import DataParallel, Shares
+from planner.search.heuristics.greedy import ALL_ORDERS, greedy
+from planner.search.pipeline import priced_on
+from planner.search.space.choices import Choice, Family, depths
+from planner.targets import RECOMPUTES
+
+if TYPE_CHECKING:
+    from planner.search.explorer import Explorer
+    from planner.search.space.partitions import View
+
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from planner.cost.estimate import Estimator
+from planner.cost.running_cost import devices_of
+from planner.search.data_parallel import best_of
+from planner.search.data_parallel import choices as data_parallel_choices
+from planner.search.deadline import NO_LIMIT, Deadline, Struck
+from planner.search.heuristics.greedy import layered
+from planner.search.space.choices import families, targets_of
+from planner.search.space.partitions import View, views
+from planner.search.space.stages import StageOptions
+from planner.search.values import Limits, Scored
+
+TRIES = 16
+"""Choices with a pipeline or tensor parallelism that are tried, most promising first."""
+
+SETS = 6
+"""Sets of devices that are tried for each choice of data parallelism."""
+
+DeviceKind = tuple[str, str]
+"""(pool, gpu)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which devices a plan may use, and which it must."""
+
+    pools: frozenset[str]
+    least: Mapping[DeviceKind, int] = field(default_factory=dict)
+    """Devices of a kind that must work."""
+
+    def met_by(self, used: Mapping[DeviceKind, int]) -> bool:
+        """True when these devices are allowed and enough."""
+        allowed = all(pool in self.pools for (pool, _), count in used.items() if count)
+        return allowed and all(used.get(kind, 0) >= count for kind, count in self.least.items())
+
+
+def everywhere(estimator: Estimator) -> Wanted:
+    """Any devices of the cluster."""
+    return Wanted(pools=frozenset(pool.name for pool in estimator.cluster.pools))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranked:
+    """A choice, and about how long it takes."""
+
+    seconds: float
+    choice: Choice
+    view: View
+
+
+def quick_plan(
+    estimator: Estimator, limits: Limits, wanted: Wanted, deadline: Deadline = NO_LIMIT
+) -> Scored | None:
+    """The fastest of a few dozen plans on the wanted devices, or of those until the deadline; None when none fits."""
+    search = _QuickSearch(estimator, limits, wanted, deadline)
+    with suppress(Struck):
+        search.run()
+    return search.best
+
+
+class _QuickSearch:
+    """Keeps the fastest plan, and leaves out what cannot be faster."""
+
+    def __init__(self, estimator: Estimator, limits: Limits, wanted: Wanted, deadline: Deadline) -> None:
+        self.estimator, self.limits, self.wanted = estimator, limits, wanted
+        self.deadline = deadline
+        self.best: Scored | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Step of the fastest plan so far."""
+        return self.best.estimate.step_seconds if self.best else float("inf")
+
+    def run(self) -> None:
+        """Data parallelism on the wanted devices, then what else promises most."""
+        ranked: list[_Ranked] = []
+        for row in targets_of(self.limits):
+            for network, view in views(self.estimator, row, apart=True).items():
+                kinds = {kind.key for kind in view.kinds}
+                if not view.whole or not kinds >= self.wanted.least.keys():
+                    continue
+                for choice in data_parallel_choices(row, self.limits, view.estimator):
+                    self.deadline.check()
+                    self._share(Shares(choice, view.estimator, self.limits))
+                for family in families(row, self.limits, view.estimator.model, view.kinds):
+                    self.deadline.check()
+                    ranked += _rank(replace(family, network=network), view, self.limits, self.wanted)
+        self._stage(sorted(ranked, key=lambda item: item.seconds))
+
+    def _offer(self, scored: Scored | None) -> None:
+        if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.seconds:
+            self.best = scored if self.wanted.met_by(devices_of(scored.plan)) else self.best
+
+    def _share(self, shares: Shares) -> None:
+        """A batch per device: the most promising sets of the wanted devices."""
+        box = shares.sets.within(
+            tuple(self.wanted.least.get(kind.key, 0) for kind in shares.kinds),
+            tuple(kind.devices if kind.pool in self.wanted.pools else 0 for kind in shares.kinds),
+            shares.unit,
+        )
+        for plan in best_of(shares, box, SETS, self.seconds) if box else ():
+            self.deadline.check()
+            self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
+
+    def _stage(self, ranked: list[_Ranked]) -> None:
+        """The most promising choices until one fits for each target and degrees."""
+        tried, done = 0, set()
+        for item in ranked:
+            family = item.choice.family
+            degrees = (family.target, family.tp, family.dp)
+            if item.seconds >= self.seconds or tried == TRIES:
+                break
+            if degrees in done:
+                continue
+            self.deadline.check()
+            stages = StageOptions(item.choice, item.view.estimator, self.limits)
+            slots = _slots(stages, self.wanted)
+            tried += bool(slots)
+            for order in _both_ways(slots):
+                scored = layered(stages, order, self.estimator)
+                self._offer(scored)
+                done |= {degrees} if scored else set()
+
+
+def _both_ways(slots: list[int]) -> list[list[int]]:
+    """A pipeline and its reverse, where there is one and they differ."""
+    return [order for order in (slots, slots[::-1])[: 1 + (slots != slots[::-1])] if order]
+
+
+def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterator[_Ranked]:
+    """Depths of a family, each with about the seconds that the wanted devices need without any traffic."""
+    if family.tp is None or family.dp is None:
+        return
+    layers, width = view.estimator.model.layers, family.tp * family.dp
+    speeds = [speed for speed in view.bounds.speeds(family) if speed.kind[0] in wanted.pools]
+    slots = sum(speed.slots for speed in speeds)
+    offered = [
+        depth for depth in depths(family, limits, view.estimator.model, view.kinds) if depth <= slots + 1e-9
+    ]
+    if not offered:
+        return
+    filled = accumulate(int(speed.slots) for speed in speeds)
+    for depth in {*filled, *(offered[-1] >> shift for shift in range(offered[-1].bit_length()))} & {*offered}:
+        counts = {speed.kind: min(speed.slots, wanted.least.get(speed.kind, 0) / width) for speed in speeds}
+        for speed in speeds:
+            free = max(0.0, depth - sum(counts.values()))
+            counts[speed.kind] += min(free, speed.slots - counts[speed.kind])
+        rate = sum(counts[speed.kind] / speed.layer_seconds for speed in speeds)
+        room = sum(counts[speed.kind] * speed.most_layers for speed in speeds)
+        if room >= layers * (1 - 1e-9):
+            tail = layers / depth * max(speed.tail_seconds for speed in speeds if counts[speed.kind])
+            seconds = (family.micro_batches + depth - 1) * layers / rate + tail
+            yield _Ranked(seconds=seconds, choice=Choice(family=family, depth=depth, interleave=1), view=view)
+
+
+def _slots(stages: StageOptions, wanted: Wanted) -> list[int]:
+    """Compositions of the stages: first those that must be, then the fastest; none where there are too few."""
+    depth = stages.choice.depth
+    room = {kind.key: kind.devices for kind in stages.topology.kinds}
+    counts: Counter[int] = Counter()
+
+    def uses(index: int) -> Counter[DeviceKind]:
+        return Counter({(item.pool, item.gpu): item.devices for item in stages.compositions[index]})
+
+    def take(index: int, most: int) -> None:
+        free = (room[kind] // devices for kind, devices in uses(index).items())
+        number = min(most, stages.most_stages(index) - counts[index], *free)
+        counts[index] += number
+        for kind, devices in uses(index).items():
+            room[kind] -= number * devices
+
+    allowed = [
+        index
+        for index in range(len(stages.compositions))
+        if {pool for pool, _ in uses(index)} <= wanted.pools
+    ]
+    allowed.sort(key=lambda index: stages.option(min(1, depth - 1), index, 1).busy_seconds)
+    for kind, least in wanted.least.items():
+        for index in allowed:
+            have = sum(count * uses(taken)[kind] for taken, count in counts.items())
+            if uses(index)[kind] and have < least:
+                take(index, min(-((have - least) // uses(index)[kind]), depth - counts.total()))
+    for index in allowed:
+        take(index, depth - counts.total())
+    return [index for index in allowed for _ in range(counts[index])] if counts.total() == depth else []
+
+
+REFINED = 8
+"""Choices that get more quick plans."""
+
+POLISH_ROUNDS = 10
+"""Rounds of the ILP for the first incumbent."""
+
+POLISHED_STAGES = 64
+"""Largest number of stages times compositions whose first incumbent gets the ILP."""
+
+THRIFTY = 64
+"""Families that are asked, those that need least memory first, until one has a plan at all."""
+
+THRIFTY_PLANS = 6
+"""Choices of them that are planned."""
+
+
+class FirstPlans:
+    """Offers quick plans to one search."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        self.explorer = explorer
+        self._promising: Choice | None = None
+        self._quick: list[tuple[float, int, Choice]] = []
+
+    def any(self, view: View, families: Iterable[Family]) -> None:
+        """A plan before anything else is known: of families that take little memory, the most replicas that fit.
+
+        A few tries, whatever the time: a search ends with a plan where there is one.
+        """
+        planned = 0
+        for family in sorted(families, key=_thrift)[:THRIFTY]:
+            self.explorer.deadline.check_wish()
+            depth = self._shallowest(view, family)
+            if depth:
+                planned += 1
+                if (
+                    self._plan(Choice(family=family, depth=depth, interleave=1), view)
+                    or planned == THRIFTY_PLANS
+                ):
+                    return
+
+    def evenly(self, choices: Sequence[DataParallel], view: View) -> None:
+        """Data parallelism over all devices, the choice that takes least memory."""
+        explorer = self.explorer
+        if not view.kinds:
+            return
+        for choice in [item for item in choices if item.shard_size is None][-1:]:
+            explorer.deadline.check_wish()
+            shares = Shares(choice, view.estimator, explorer.limits)
+            plan = shares.plan(shares.sets.fullest(shares.batch))
+            if plan is not None:
+                explorer.offer(priced_on(explorer.estimator, plan, view.estimator))
+
+    def _shallowest(self, view: View, family: Family) -> int:
+        """The least depth, of the powers of two and the largest one, at which the layers have room; 0 for none."""
+        possible = depths(family, self.explorer.limits, view.estimator.model, view.kinds)
+        if not possible or family.dp is None:
+            return 0
+        some = sorted({*(depth for depth in possible if not depth & (depth - 1)), possible[-1]})
+        return next((depth for depth in some if view.bounds.holds(family, depth)), 0)
+
+    def of_family(self, family: Family) -> bool:
+        """Quick plans at a few depths; False when none fits."""
+        view, found = self.explorer.view(family), False
+        possible = depths(family, self.explorer.limits, view.estimator.model, view.kinds)
+        for depth in self._sample(family, possible) if possible else ():
+            self.explorer.deadline.check()
+            if view.bounds.bound(family, depth, 1) < self.explorer.incumbent:
+                found |= self._plan(Choice(family=family, depth=depth, interleave=1), view)
+        return found
+
+    def _plan(self, choice: Choice, view: View, **options: int) -> bool:
+        """Offer a quick plan of a choice; False when none fits."""
+        explorer = self.explorer
+        before = explorer.best
+        scored = greedy(choice, view.estimator, explorer.limits, scorer=explorer.estimator, **options)
+        explorer.offer(scored)
+        if scored is not None and not options:
+            self._quick.append((scored.estimate.step_seconds, len(self._quick), choice))
+        if explorer.best is not before:
+            self._promising = choice
+        return scored is not None
+
+    def refine(self) -> None:
+        """More orders of the kinds for the choices whose quick plans were fastest."""
+        for _, _, choice in sorted(self._quick)[:REFINED]:
+            self.explorer.deadline.check()
+            self._plan(choice, self.explorer.view(choice.family), orders=ALL_ORDERS)
+
+    def polish(self) -> None:
+        """The ILP on the choice of the best quick plan: a good incumbent makes every other choice smaller."""
+        explorer, choice = self.explorer, self._promising
+        if choice is None or choice.depth == 1:
+            return
+        bound = explorer.view(choice.family).bounds.bound(choice.family, choice.depth, choice.interleave)
+        opened = explorer.open_choice(bound, choice)
+        if choice.depth * len(opened.stages.compositions) > POLISHED_STAGES:
+            return
+        for _ in range(POLISH_ROUNDS):
+            if not opened.closed:
+                opened.step(explorer.incumbent, explorer.deadline)
+                explorer.offer(opened.best)
+
+    def _sample(self, family: Family, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Depths at which a faster kind is used up, and the halves, quarters, ... of the largest."""
+        filled = accumulate(int(speed.slots) for speed in self.explorer.view(family).bounds.speeds(family))
+        wanted = {*filled, *(values[-1] >> shift for shift in range(values[-1].bit_length()))}
+        return tuple(sorted(wanted & set(values), reverse=True))
+
+
+def _thrift(family: Family) -> tuple[int, int, int, int, int]:
+    """Small micro-batches, much recomputation and wide replicas first, then many replicas."""
+    recompute = RECOMPUTES.index(family.recompute) if family.recompute else 0
+    return family.micro_batch or 1, -recompute, -(family.tp or 1), -(family.dp or 1), -family.zero

@@ -1,0 +1,231 @@
+"""The search under a goal as the user sees it: the plan, its proof, what lost, or what comes nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+
+from planner.calibration.values import Calibration
+from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import Estimator
+from planner.model.spec import ModelSpec
+from planner.search.answer import value_of
+from planner.search.deadline import Deadline
+from planner.search.explain.diagnose import diagnose
+from planner.search.explain.families import reason_against
+from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
+from planner.search.explorer import Explorer
+from planner.search.objectives.objectives import BestSearch
+from planner.search.objectives.subclusters import SubCluster
+from planner.search.ranking import ranked
+from planner.search.solve import search
+from planner.search.space.outside import outside
+from planner.search.values import (
+    Alternative,
+    Goal,
+    LimitName,
+    Limits,
+    Nearest,
+    Objective,
+    Reporter,
+    Scored,
+    SearchResult,
+    Silent,
+)
+
+LIMITS: tuple[tuple[LimitName, Objective], ...] = (
+    ("min_tokens_per_second", "time"),
+    ("max_cost_per_million_tokens", "cost"),
+)
+"""Limits of a goal, each with the objective that says how far a plan can go."""
+
+
+def choose(
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration,
+    limits: Limits,
+    goal: Goal,
+    reporter: Reporter | None = None,
+    *,
+    explain: bool = True,
+    deadline: Deadline | None = None,
+    better: Callable[[Scored], object] | None = None,
+) -> SearchResult:
+    """The best plan for the goal, with a bound that no plan of the sub-clusters it considered goes below.
+
+    Prices and powers that the goal needs must be known. ``explain``, ``deadline`` and ``better`` are as in
+    ``search``. An interrupt keeps the best plan so far.
+    """
+    deadline = deadline or Deadline.after(limits.time_limit_seconds)
+    cluster, inner = without_excluded(cluster, goal)
+    if inner == Goal():
+        found = search(
+            cluster, model, calibration, limits, reporter, explain=explain, deadline=deadline, better=better
+        )
+        return replace(found, goal=goal)
+    estimator = Estimator(ranked(cluster), model, calibration)
+    ladder = BestSearch(
+        estimator,
+        limits,
+        inner,
+        reporter or Silent(),
+        deadline.part(SEARCH_SHARE) if explain else deadline,
+        better,
+    )
+    return replace(_searched(ladder, explain, deadline), goal=goal)
+
+
+def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goal]:
+    """The cluster without the pools of which no device may be used, and what is left of the goal."""
+    excluded = {pool for pool, most in goal.use_at_most if pool and not most}
+    kept = tuple(pool for pool in cluster.pools if pool.name not in excluded)
+    rest = tuple((pool, most) for pool, most in goal.use_at_most if pool not in excluded)
+    if not excluded:
+        return cluster, goal
+    return cluster.model_copy(update={"pools": kept}), replace(goal, use_at_most=rest)
+
+
+def _searched(found: BestSearch, explain: bool, deadline: Deadline) -> SearchResult:
+    start = monotonic()
+    found.run()
+    seconds = monotonic() - start
+    result = _result(found, seconds)
+    if not explain or found.interrupted or result.status == "unknown":
+        return result
+    found.reporter.phase("reasons")
+    # What runs from here on may use all of the limit.
+    found.deadline = deadline
+    try:
+        explained = _explained(result, found)
+    except KeyboardInterrupt:
+        return replace(_result(found, seconds), interrupted=True)
+    except Exception as error:
+        return replace(_result(found, seconds), reasons_error=error)
+    cut = deadline.struck and not deadline.interrupted
+    return replace(
+        _result(found, seconds),
+        alternatives=explained.alternatives,
+        advice=explained.advice,
+        limit_costs=explained.limit_costs,
+        nearest=explained.nearest,
+        diagnosis=explained.diagnosis,
+        interrupted=deadline.interrupted,
+        warnings=(LEFT_OUT,) if cut else (),
+    )
+
+
+def _result(found: BestSearch, seconds: float) -> SearchResult:
+    return SearchResult(
+        status=found.status,
+        best=found.best,
+        bound_seconds=found.bound if found.goal.objective == "time" else 0.0,
+        gap=found.gap,
+        alternatives=(),
+        advice=(),
+        diagnosis=None,
+        candidates=found.candidates,
+        solved=found.solved,
+        seconds=seconds,
+        interrupted=found.interrupted,
+        subclusters=len(found.rungs) if len(found.rungs) > 1 else None,
+        objective_bound=found.bound,
+        outside=outside(
+            found.estimator.cluster, found.estimator.model, found.limits, subclusters=len(found.rungs) > 1
+        ),
+    )
+
+
+def _explained(result: SearchResult, found: BestSearch) -> SearchResult:
+    if result.status == "infeasible":
+        nearest = tuple(_nearest(found))
+        if nearest:
+            return replace(result, nearest=nearest)
+        estimator = found.on(_largest(found)) if found.rungs else found.estimator
+        return replace(result, diagnosis=diagnose(estimator, found.limits, found.deadline))
+    if found.best is None or found.home is None:
+        return result
+    fast = _for_speed(found)
+    found.answer.offer(fast)
+    reasons = Reasons(
+        found.answer,
+        found.on(found.home),
+        found.limits,
+        found.deadline,
+        price=found.on_the_whole,
+        label=partial(_loss, found.goal.objective),
+        idle=False,
+    ).run()
+    # A family without a plan here may have one on more devices.
+    families = tuple(entry for entry in reasons.alternatives if entry.scored)
+    return replace(
+        result,
+        alternatives=(*families, *_elsewhere(found.best, found, fast)),
+        advice=reasons.advice,
+        limit_costs=reasons.limit_costs,
+    )
+
+
+def _for_speed(found: BestSearch) -> Scored | None:
+    """A fast plan on all devices, where something else than time is wanted."""
+    if found.goal.objective == "time" or found.deadline.struck:
+        return None
+    explorer = Explorer(found.on(_largest(found)), found.limits, Silent(), deadline=found.deadline)
+    quick = explorer.quick()
+    return None if quick is None else found.on_the_whole(quick)
+
+
+def _nearest(found: BestSearch) -> Iterator[Nearest]:
+    """The best plan once each limit is lifted; with every limit lifted where one is not enough."""
+    for name, objective in LIMITS:
+        asked = getattr(found.goal, name)
+        if asked is None:
+            continue
+        free = replace(
+            found.goal, objective=objective, max_cost_per_million_tokens=None, min_tokens_per_second=None
+        )
+        one = replace(free, **{other: getattr(found.goal, other) for other, _ in LIMITS if other != name})
+        for goal in dict.fromkeys((one, free)):
+            relaxed = BestSearch(found.estimator, found.limits, goal, found.reporter, found.deadline)
+            relaxed.run()
+            if relaxed.best is not None:
+                yield Nearest(limit=name, asked=asked, kept=goal == one, scored=relaxed.best)
+                break
+
+
+def _elsewhere(best: Scored, found: BestSearch, fast: Scored | None) -> Iterator[Alternative]:
+    """A fast plan on all devices, and the best plan met on pools beyond those of the answer."""
+    if fast is not None and fast is not best:
+        yield _dearer("for speed", fast, best, found)
+    own = frozenset() if found.home is None else frozenset(pool for pool, _ in found.home.devices)
+    for pools, scored in found.met.items():
+        if not pools <= own:
+            yield _dearer(f"on {' + '.join(sorted(pools))}", scored, best, found)
+
+
+def _largest(found: BestSearch) -> SubCluster:
+    return max((rung.sub for rung in found.rungs), key=lambda sub: sub.total)
+
+
+def _dearer(family: str, scored: Scored, best: Scored, found: BestSearch) -> Alternative:
+    """A plan that lost by the objective, priced where it would run."""
+    reason = _loss(found.goal.objective, scored, best)
+    return Alternative(family=family, scored=scored, chosen=False, reason=reason)
+
+
+def _loss(objective: Objective, loser: Scored, winner: Scored) -> str:
+    """By how much a plan loses: by the component that grew most, or by another objective than time."""
+    if objective == "time":
+        return reason_against(loser, winner)
+    least = value_of(winner.estimate, objective)
+    more = f"{value_of(loser.estimate, objective) / least - 1:+.0%}" if least else "not free"
+    return f"{LOSES[objective]}: {more}"
+
+
+LOSES: dict[Objective, str] = {
+    "time": "time of a step",
+    "cost": "cost of a token",
+    "energy": "energy of a token",
+}

@@ -1,0 +1,139 @@
+"""The best plan under another objective than time, or within limits on cost, throughput and devices.
+
+A plan costs the rate of the devices it uses (price, or power) times its step. Of the plans that use exactly
+the devices of one sub-cluster the fastest is therefore the cheapest, and the search for time is the engine:
+it runs once per sub-cluster, with the step time above which nothing there is wanted as its cutoff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planner.cost.estimate import Estimator
+from planner.search.answer import Answer, meets, value_of
+from planner.search.deadline import Deadline
+from planner.search.explorer import Explorer
+from planner.search.objectives.candidates import SLICE, Ladder, Rung, seconds_at
+from planner.search.objectives.subclusters import SubCluster
+from planner.search.values import Goal, Limits, Reporter, Scored, Status, proven
+
+ROUNDING = 1e-5
+"""Relative slack of cutoffs that stand for a limit: more than the solver's tolerance."""
+
+
+class BestSearch(Ladder):
+    """Looks for the best plan; keeps the best so far whatever interrupts it."""
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        limits: Limits,
+        goal: Goal,
+        reporter: Reporter,
+        deadline: Deadline,
+        better: Callable[[Scored], object] | None = None,
+    ) -> None:
+        super().__init__(estimator, limits, goal, reporter, deadline)
+        self.answer = Answer(limits, goal, better)
+        self.home: SubCluster | None = None
+        """Sub-cluster that the best plan was found in."""
+        self.met: dict[frozenset[str], Scored] = {}
+        """Best plan that was met on each set of pools."""
+
+    @property
+    def best(self) -> Scored | None:
+        """The best plan so far."""
+        return self.answer.best
+
+    @property
+    def value(self) -> float:
+        """Objective of the best plan; infinite without one."""
+        return self.answer.value
+
+    @property
+    def bound(self) -> float:
+        """No plan that uses exactly the devices of a sub-cluster and meets the goal is below."""
+        return min((self.value, *(rung.bound for rung in self.rungs)))
+
+    @property
+    def gap(self) -> float:
+        """(value - bound) / value."""
+        if self.best is None:
+            return 1.0
+        return 1 - self.bound / self.value if self.value else 0.0
+
+    @property
+    def status(self) -> Status:
+        """What the state of the search amounts to."""
+        if self.best is None:
+            return "infeasible" if self.bound == float("inf") else "unknown"
+        return proven(self.gap, self.limits.gap)
+
+    def run(self) -> None:
+        """Search every sub-cluster that can still win; the deadline or an interrupt keeps the best so far."""
+        try:
+            for done, rung in enumerate(self.rungs):
+                if self._ended and (
+                    done or self.interrupted
+                ):  # the first one gives a plan, whatever the time
+                    break
+                if self._may_win(rung):
+                    self._search(rung, SLICE / (len(self.rungs) - done))
+                self._tell(done + 1)
+            self._go_on()
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _go_on(self) -> None:
+        """What ran out of its slice goes on while time is left, whatever has the least bound first."""
+        while not self._ended:
+            waiting = [rung for rung in self.rungs if rung.unfinished is not None and self._may_win(rung)]
+            if not waiting:
+                break
+            self._search(min(waiting, key=lambda rung: rung.bound), 1 / len(waiting))
+            self._tell(len(self.rungs))
+
+    @property
+    def _ended(self) -> bool:
+        self.interrupted = self.interrupted or self.deadline.interrupted
+        return self.interrupted or self.deadline.struck
+
+    def _may_win(self, rung: Rung) -> bool:
+        return rung.bound < self.value * (1 - self.limits.gap)
+
+    def _tell(self, done: int) -> None:
+        best = self.best.estimate.step_seconds if self.best else None
+        bound = (best or 0.0) * (1 - self.gap)
+        self.reporter.progress(done=done, total=len(self.rungs), best_seconds=best, bound_seconds=bound)
+
+    def _search(self, rung: Rung, share: float) -> None:
+        """The fastest plan of a sub-cluster, if it may win, in a share of the time left."""
+        wanted = seconds_at(self.value, rung.weight) if self.best else float("inf")
+        cutoff = min(wanted, rung.most_seconds * (1 + ROUNDING))
+        exact = rung.unfinished is not None and rung.unfinished.limits.gap == 0.0
+        for gap in (0.0,) if exact else (self.limits.gap, 0.0):
+            explorer = self.explore(rung, cutoff, gap, share, lambda scored: self._offer(scored, rung.sub))
+            self._learn(rung, explorer)
+            # Within the gap of a limit nothing is proven: only an exact search says that no plan keeps it.
+            near = explorer.best is None and explorer.bound < rung.most_seconds < wanted
+            if not explorer.finished or not near or self._ended:
+                break
+
+    def _learn(self, rung: Rung, explorer: Explorer) -> None:
+        if explorer.bound >= rung.most_seconds:
+            rung.bound = float("inf")
+        else:
+            rung.bound = max(rung.bound, rung.weight * explorer.bound)
+
+    def _offer(self, found: Scored, sub: SubCluster) -> None:
+        """Take a plan if it is better where it will run: on the whole cluster."""
+        scored = self.on_the_whole(found)
+        if scored is None or not scored.estimate.fits or not meets(scored.estimate, self.goal):
+            return
+        pools = frozenset(pool for pool, _ in sub.devices)
+        least = self.met.get(pools)
+        value = value_of(scored.estimate, self.goal.objective)
+        if least is None or value < value_of(least.estimate, self.goal.objective):
+            self.met[pools] = scored
+        if self.answer.offer(scored):
+            self.home = sub

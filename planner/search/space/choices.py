@@ -1,0 +1,306 @@
+"""The plan space: which outer choices a target offers, and how a stage may be composed of devices.
+
+An outer choice fixes everything that all stages share. What is left, layers and devices of each stage, is
+the ILP's. The exhaustive oracle walks the same space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
+
+from planner.cluster.topology import Kind, Topology
+from planner.model.spec import ModelSpec
+from planner.plan.checks import model_faults
+from planner.plan.values import ReplicaGroup
+from planner.search.values import Limits
+from planner.targets import TARGETS, Recompute, Target, target
+
+MAX_SHARD_NODES = 16
+"""Nodes that may share a copy in hybrid sharding; more where so many divide a kind of device evenly."""
+MAX_INTERLEAVE = 4
+
+MAX_DEPTH = 64
+"""Deepest pipeline that is offered; published runs end there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Outer choices that differ only in depth and interleaving."""
+
+    target: str
+    zero: int
+    recompute: Recompute | None
+    """None: each stage recomputes as little as its memory allows."""
+    tp: int | None
+    """None: each stage has its own degree."""
+    dp: int | None
+    """None: each stage has its own."""
+    batch: int
+    """Sequences of one micro-batch over all replicas of a stage."""
+    micro_batches: int
+    network: str = ""
+    """The view of the cluster it belongs to (views.py)."""
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Sequences of one micro-batch of one replica, when all stages have the same dp."""
+        return None if self.dp is None else self.batch // self.dp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One outer choice."""
+
+    family: Family
+    depth: int
+    interleave: int
+
+
+Composition = tuple[ReplicaGroup, ...]
+"""Devices of one stage, in the order of the kinds."""
+
+Islands = tuple[tuple[str, ...], ...]
+"""Names of pools that reach each other without a slow link, one tuple an island; empty where nothing is slow."""
+
+
+def targets_of(limits: Limits) -> tuple[Target, ...]:
+    """Targets that the search may propose: the one asked for, or all that are searched by default."""
+    if limits.target is not None:
+        return (target(limits.target),)
+    return tuple(row for row in TARGETS.values() if row.by_default)
+
+
+def allowed(values: tuple[int, ...], limit: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Values that the user's limit keeps."""
+    return tuple(value for value in values if limit is None or value in limit)
+
+
+def usable_kinds(topology: Topology, model: ModelSpec) -> tuple[Kind, ...]:
+    """Kinds that have the number format of the training."""
+    return tuple(kind for kind in topology.kinds if model.training.precision in kind.peak_flops)
+
+
+def offers(row: Target, model: ModelSpec) -> bool:
+    """True when the target trains the model and launch files for it can be written."""
+    return model.training.precision in row.offered_precisions and not any(model_faults(row, model))
+
+
+def recomputes_of(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute, ...]:
+    """Recomputations worth trying, none where the target does not train the model.
+
+    With flash attention the selective kind has nothing left to save.
+    """
+    if not offers(row, model):
+        return ()
+    found = tuple(item for item in row.recomputes if limits.recompute is None or item in limits.recompute)
+    if model.training.attention == "flash" and "none" in found:
+        return tuple(item for item in found if item != "selective")
+    return found
+
+
+def family_recomputes(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute | None, ...]:
+    """Recomputations of a family: one for all stages, or None where each stage has its own."""
+    found = recomputes_of(row, limits, model)
+    return (None,) if row.recompute_per_stage and len(found) > 1 else found
+
+
+def tp_degrees(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> tuple[int, ...]:
+    """Tensor-parallel degrees that divide the heads and stay inside a node of at least one kind.
+
+    Where each stage has its own, those that do not divide the sequence would cost all others sequence parallelism.
+    """
+    largest = 1 if row.tensor_parallel == "none" else max((kind.per_node for kind in kinds), default=1)
+    found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
+    if not row.copies_kv_heads:
+        found = tuple(tp for tp in found if model.kv_heads % tp == 0)
+    if row.tensor_parallel == "per-stage":
+        found = tuple(tp for tp in found if tp == 1 or splits_sequence(row, model, tp))
+    return allowed(found, limits.tp)
+
+
+def splits(model: ModelSpec, tp: int) -> bool:
+    """True when ``tp`` devices can share the heads and the feed-forward width evenly."""
+    grouped = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
+    return model.heads % tp == 0 and model.ffn % tp == 0 and grouped
+
+
+def splits_sequence(row: Target, model: ModelSpec, tp: int | None) -> bool:
+    """Sequence parallelism is on wherever it can be: same traffic, less memory. None: each stage has its own degree."""
+    even = tp is None or (tp > 1 and model.training.sequence_length % tp == 0)
+    return row.sequence_parallel and even
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """Divisors in increasing order."""
+    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
+    return tuple(sorted({*small, *(number // value for value in small)}))
+
+
+def families(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> Iterator[Family]:
+    """Outer choices of a target whose replicas all process equal micro-batches."""
+    degrees = tp_degrees(row, limits, model, kinds)
+    for recompute in family_recomputes(row, limits, model):
+        if row.dp_per_stage:
+            for batch in divisors(model.training.global_batch):
+                yield from _zeros(row, limits, model, recompute, None, None, batch)
+            continue
+        for tp in degrees:
+            replicas = sum(kind.replicas(tp) for kind in kinds)
+            for batch in divisors(model.training.global_batch):
+                for dp in divisors(batch):
+                    if dp > replicas or (limits.micro_batch and batch // dp not in limits.micro_batch):
+                        continue
+                    yield from _zeros(row, limits, model, recompute, tp, dp, batch)
+
+
+def _zeros(
+    row: Target,
+    limits: Limits,
+    model: ModelSpec,
+    recompute: Recompute | None,
+    tp: int | None,
+    dp: int | None,
+    batch: int,
+) -> Iterator[Family]:
+    """ZeRO stages worth trying. A replica alone shards nothing, but ZeRO-3 holds no whole fp32 copy of gradients."""
+    offered = allowed(tuple(sorted({*row.zero_without_pipeline, *row.zero_with_pipeline})), limits.zero)
+    if model.training.optimizer not in row.sharding_optimizers:
+        offered = tuple(zero for zero in offered if zero == 0)
+    if dp == 1:
+        offered = tuple(zero for zero in offered if zero in (offered[0], 3))
+    for zero in offered:
+        yield Family(
+            target=row.name,
+            zero=zero,
+            recompute=recompute,
+            tp=tp,
+            dp=dp,
+            batch=batch,
+            micro_batches=model.training.global_batch // batch,
+        )
+
+
+def uniform(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> Iterator[Family]:
+    """The family itself; of one whose stages have their own degrees, the part in which all have the same."""
+    if family.dp is not None:
+        yield family
+        return
+    for tp in tp_degrees(TARGETS[family.target], limits, model, kinds):
+        replicas = sum(kind.replicas(tp) for kind in kinds)
+        for dp in divisors(family.batch):
+            if dp <= replicas and (limits.micro_batch is None or family.batch // dp in limits.micro_batch):
+                yield replace(family, tp=tp, dp=dp)
+
+
+def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> tuple[int, ...]:
+    """Pipeline depths for which there are layers and devices enough."""
+    row = TARGETS[family.target]
+    if family.dp is None or family.tp is None:
+        slots = sum(kind.devices for kind in kinds)
+    else:
+        slots = sum(kind.replicas(family.tp) for kind in kinds) // family.dp
+    found = range(1, min(model.layers, slots, MAX_DEPTH) + 1)
+    kept = (depth for depth in found if family.zero in zeros_at(row, depth))
+    # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
+    covered = row.batch_without_pipeline == "per-device" and family.tp == 1
+    kept = (depth for depth in kept if depth > 1 or not covered)
+    return allowed(tuple(kept), limits.pp)
+
+
+def shard_sizes(row: Target, zero: int, kinds: Sequence[Kind]) -> tuple[int, ...]:
+    """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of one node or of several.
+
+    Each group is of one kind whose nodes it fills, or fill it, so that at least two must be found in such kinds.
+    """
+    if zero not in row.hybrid_zero:
+        return ()
+    sizes = {
+        kind.per_node * nodes
+        for kind in kinds
+        for nodes in {*range(1, min(kind.nodes, MAX_SHARD_NODES) + 1), *divisors(kind.nodes)}
+    }
+    return tuple(
+        size
+        for size in sorted(sizes - {1})
+        if sum(kind.devices // size for kind in kinds if holds_groups(kind, size)) > 1
+    )
+
+
+def holds_groups(kind: Kind, size: int) -> bool:
+    """True when groups of ``size`` replicas fill nodes, or nodes such groups: none lies across two that others use."""
+    return kind.per_node % size == 0 or size % kind.per_node == 0
+
+
+def zeros_at(row: Target, depth: int) -> tuple[int, ...]:
+    """ZeRO stages that a target runs at a pipeline depth."""
+    return row.zero_without_pipeline if depth == 1 else row.zero_with_pipeline
+
+
+def interleavings(family: Family, depth: int, model: ModelSpec) -> tuple[int, ...]:
+    """Chunks per device: several only where every group of micro-batches fills the pipeline."""
+    if not TARGETS[family.target].interleave or depth == 1 or family.micro_batches % depth:
+        return (1,)
+    return tuple(chunks for chunks in range(1, MAX_INTERLEAVE + 1) if chunks * depth <= model.layers)
+
+
+def compositions(
+    family: Family, kinds: tuple[Kind, ...], model: ModelSpec, limits: Limits
+) -> tuple[Composition, ...]:
+    """Every way to build one stage of a family, without its layers."""
+    row = TARGETS[family.target]
+    if family.tp is not None and family.dp is not None:
+        mixes = _mixes(kinds, family.tp, family.dp, family)
+        return tuple(mix for mix in mixes if len(mix) == 1 or not row.dp_per_stage)
+    found = []
+    for tp in tp_degrees(row, limits, model, kinds):
+        for dp in divisors(family.batch):
+            if limits.micro_batch is None or family.batch // dp in limits.micro_batch:
+                found += [mix for mix in _mixes(kinds, tp, dp, family) if len(mix) == 1]
+    return tuple(found)
+
+
+def _mixes(kinds: tuple[Kind, ...], tp: int, dp: int, family: Family) -> Iterator[Composition]:
+    """Stages of ``dp`` replicas: of one kind, or of several to use up what whole stages leave over.
+
+    A mixed stage is as slow as its slowest kind, so two of them lose to two pure ones wherever those exist.
+    Two kinds are mixed when one gives its remainder modulo ``dp``; more only when fewer have not enough.
+    """
+    room = {kind.key: kind.replicas(tp) for kind in kinds if kind.per_node >= tp}
+
+    def group(key: tuple[str, str], count: int) -> ReplicaGroup:
+        steps = family.micro_batches
+        share = steps * family.batch // dp
+        return ReplicaGroup(pool=key[0], gpu=key[1], tp=tp, count=count, share=share, steps=steps)
+
+    for key, capacity in room.items():
+        if capacity >= dp:
+            yield (group(key, dp),)
+    for first, second in combinations(room, 2):
+        for count in sorted({room[first] % dp, dp - room[second] % dp} - {0, dp}):
+            if count <= room[first] and dp - count <= room[second]:
+                yield group(first, count), group(second, dp - count)
+    for width in range(3, len(room) + 1):
+        for keys in combinations(room, width):
+            if sum(sorted(room[key] for key in keys)[1:]) < dp <= sum(room[key] for key in keys):
+                counts = _fill([room[key] for key in keys], dp)
+                yield tuple(group(key, count) for key, count in zip(keys, counts, strict=True))
+
+
+def most_mixed(kinds: Sequence[Kind]) -> int:
+    """Stages of several kinds in one pipeline, at most: each kind leaves one remainder over."""
+    return len(kinds) - 1
+
+
+def _fill(room: list[int], dp: int) -> list[int]:
+    """``dp`` replicas over all of several kinds, in proportion to what there is; at least one of each."""
+    total = sum(room)
+    counts = [max(1, dp * capacity // total) for capacity in room]
+    while sum(counts) > dp:
+        counts[counts.index(max(counts))] -= 1
+    for index in range(len(room)):
+        counts[index] += min(room[index] - counts[index], dp - sum(counts))
+    return counts

@@ -1,0 +1,71 @@
+"""Sets of devices as boxes: from a least to a most number of devices of each kind.
+
+Devices of a kind are alike, so a set is a number of each kind. A box stands for all sets between its corners; it is
+halved until it is one set, but only where its bound says that something in it may be better than what is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.cluster.topology import Kind
+from planner.search.space.choices import holds_groups
+
+Counts = tuple[int, ...]
+"""Devices of each kind, [kind]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """All sets with at least ``low`` and at most ``high`` devices of each kind."""
+
+    low: Counts
+    high: Counts
+
+    @property
+    def single(self) -> bool:
+        """True for one set."""
+        return self.low == self.high
+
+    def halves(self, weights: Sequence[float], unit: int = 1) -> tuple[Box, Box]:
+        """Two boxes with the same sets, divided where most is undecided: devices times the ``weights`` of a kind.
+
+        Numbers of devices are multiples of ``unit``.
+        """
+        free = [(high - low) * weight for low, high, weight in zip(self.low, self.high, weights, strict=True)]
+        spread = [high - low for low, high in zip(self.low, self.high, strict=True)]
+        kind = max(range(len(free)), key=lambda index: (bool(spread[index]), free[index], -index))
+        middle = self.low[kind] + spread[kind] // (2 * unit) * unit
+        return (
+            Box(self.low, _with(self.high, kind, middle)),
+            Box(_with(self.low, kind, middle + unit), self.high),
+        )
+
+    def within(self, least: Counts, most: Counts, unit: int = 1) -> Box | None:
+        """The part with at least and at most so many devices; None where there is none."""
+        low = tuple(max(a, -(-b // unit) * unit) for a, b in zip(self.low, least, strict=True))
+        high = tuple(min(a, b // unit * unit) for a, b in zip(self.high, most, strict=True))
+        return Box(low, high) if all(a <= b for a, b in zip(low, high, strict=True)) else None
+
+    def fullest(self, most: int, unit: int = 1) -> Counts:
+        """The set of the box with most devices, first kinds first, but no more than ``most`` where the box has such."""
+        found, room = list(self.low), most - sum(self.low)
+        for kind, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+            taken = min(high - low, max(0, room) // unit * unit)
+            found[kind] += taken
+            room -= taken
+        return tuple(found)
+
+
+def all_sets(kinds: Sequence[Kind], most: int, shard_size: int | None = None) -> Box:
+    """Every set of at most ``most`` devices of a kind, or in groups of ``shard_size`` that share the states."""
+    unit = shard_size or 1
+    usable = (0 if shard_size and not holds_groups(kind, unit) else kind.devices for kind in kinds)
+    return Box(
+        tuple(0 for _ in kinds), tuple(min(devices, max(most, unit)) // unit * unit for devices in usable)
+    )
+
+
+def _with(counts: Counts, kind: int, number: int) -> Counts:
+    return (*counts[:kind], number, *counts[kind + 1 :])

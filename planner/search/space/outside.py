@@ -1,0 +1,77 @@
+"""What plans of a cluster and a model the space leaves out: a proof says nothing of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Kind, Topology
+from planner.model.spec import ModelSpec
+from planner.search.data_parallel import MAX_MICRO_BATCH
+from planner.search.space.choices import (
+    MAX_DEPTH,
+    MAX_INTERLEAVE,
+    MAX_SHARD_NODES,
+    holds_groups,
+    offers,
+    splits,
+    splits_sequence,
+    targets_of,
+    usable_kinds,
+)
+from planner.search.values import Limits
+from planner.targets import Target
+
+
+def outside(
+    cluster: ClusterSpec, model: ModelSpec, limits: Limits, *, subclusters: bool = False
+) -> tuple[str, ...]:
+    """Plans that a target could run there and that no search with these limits looks at, a few words each.
+
+    ``subclusters``: numbers of devices come from a ladder.
+    """
+    rows = [row for row in targets_of(limits) if offers(row, model)]
+    kinds = usable_kinds(Topology(cluster), model)
+    if not rows or not kinds:
+        return ()
+    found = [what for row in rows for what in _of_target(row, kinds, model, limits)]
+    if subclusters:
+        found.append("numbers of devices between those of the sub-clusters")
+    return tuple(dict.fromkeys(found))
+
+
+def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: Limits) -> Iterator[str]:
+    devices = sum(kind.devices for kind in kinds)
+    deepest = min(model.layers, devices)
+    batch = model.training.global_batch
+    pipelines = deepest > 1 and (limits.pp is None or max(limits.pp) > 1)
+    if pipelines and deepest > MAX_DEPTH and (limits.pp is None or max(limits.pp) > MAX_DEPTH):
+        yield f"pipelines of more than {MAX_DEPTH} stages"
+    if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
+        yield f"more than {MAX_INTERLEAVE} chunks of layers a device"
+    if pipelines and len(kinds) > 1:
+        yield (
+            "stages of several kinds of device"
+            if row.dp_per_stage
+            else "stages that mix kinds of device but for remainders"
+        )
+    grouped = pipelines or row.batch_without_pipeline == "equal" or row.tensor_parallel != "none"
+    if grouped and any(kind.nodes > 1 and kind.per_node > 1 for kind in kinds):
+        yield "stages on parts of several nodes"
+    most = max(kind.per_node for kind in kinds)
+    if row.tensor_parallel == "per-stage" and any(
+        splits(model, tp) and not splits_sequence(row, model, tp) for tp in range(2, most + 1)
+    ):
+        yield "tensor-parallel degrees that do not divide the sequence"
+    alone = limits.pp is None or 1 in limits.pp
+    if alone and row.batch_without_pipeline == "per-device" and batch > MAX_MICRO_BATCH:
+        yield f"micro-batches of more than {MAX_MICRO_BATCH} sequences"
+    if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
+        yield "hybrid sharding in pipelines and with tensor parallelism"
+        sizes = {kind.per_node for kind in kinds} - {1}
+        if not all(holds_groups(kind, size) for kind in kinds for size in sizes):
+            yield "hybrid sharding in groups that nodes do not hold whole"
+        if any(kind.nodes > 2 * MAX_SHARD_NODES for kind in kinds):
+            yield f"hybrid sharding over more than {MAX_SHARD_NODES} nodes that do not divide a kind evenly"
+    if row.offloading != type(row.offloading)():
+        yield "offloading"

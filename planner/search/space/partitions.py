@@ -1,0 +1,94 @@
+"""Parts of a cluster that are searched on their own: what one network reaches, and what slow links join.
+
+A plan of a part with ``islands`` uses at least two of them, so its pipeline or one of its stages crosses a slow
+link at least once: plans inside one island belong to that island's own view. In a view equal pools are one
+(planner.plan.equal_pools); ``Scored`` plans are on the pools of the whole cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Topology, sockets_only
+from planner.cost.estimate import Estimator
+from planner.model.spec import ModelSpec
+from planner.plan.equal_pools import joined
+from planner.search.bounds.closed_form import Bounds
+from planner.search.space.choices import Islands, usable_kinds
+from planner.targets import Target
+
+
+class View:
+    """What a job of one runtime sees of the cluster."""
+
+    def __init__(self, estimator: Estimator, islands: Islands, *, whole: bool) -> None:
+        self.estimator = estimator
+        self.islands = islands
+        self.whole = whole
+        """False for a part of another view."""
+        self.bounds = Bounds(estimator, islands)
+        self.kinds = usable_kinds(estimator.topology, estimator.model)
+
+
+def views(estimator: Estimator, row: Target, *, apart: bool = False) -> dict[str, View]:
+    """Views of a runtime by name; bounds are shared by all searches with one estimator.
+
+    A plan of the runtime lies in exactly one view, or in one for each network that its pools share. With ``apart``
+    equal pools stay apart, for plans on some of them only.
+    """
+    seen = networks(row, estimator.topology).values() if apart else ()
+    return _views(estimator, row, any(joined(cluster) is not cluster for cluster in seen))
+
+
+@lru_cache(maxsize=64)
+def _views(estimator: Estimator, row: Target, apart: bool) -> dict[str, View]:
+    found: dict[str, View] = {}
+    for network, cluster in networks(row, estimator.topology).items():
+        seen = cluster if apart else joined(cluster)
+        for number, (pools, islands) in enumerate(parts(row, seen, estimator.model)):
+            name = f"{network}:{'+'.join(pools)}" if number else network
+            found[name] = View(_restricted(estimator, seen, pools), islands, whole=number == 0)
+    return found
+
+
+def _restricted(estimator: Estimator, cluster: ClusterSpec, pools: tuple[str, ...]) -> Estimator:
+    kept = tuple(pool for pool in cluster.pools if pool.name in pools)
+    if cluster is estimator.cluster and len(kept) == len(cluster.pools):
+        return estimator
+    part = cluster.model_copy(update={"pools": kept})
+    return Estimator(part, estimator.model, estimator.calibration)
+
+
+def networks(row: Target, topology: Topology) -> dict[str, ClusterSpec]:
+    """What a job of this runtime may see of the cluster, by name.
+
+    A runtime with one network per job runs inside a set of pools that share RDMA, or over sockets.
+    """
+    cluster = topology.cluster
+    names = [pool.name for pool in cluster.pools]
+    islands = topology.islands()
+    if row.network_per_group or not islands or not topology.needs_sockets(names):
+        return {"": cluster}
+    found = {"sockets": sockets_only(cluster)}
+    for island in islands:
+        pools = tuple(pool for pool in cluster.pools if pool.name in island)
+        found["+".join(island)] = cluster.model_copy(update={"pools": pools})
+    return found
+
+
+def parts(row: Target, cluster: ClusterSpec, model: ModelSpec) -> Iterator[tuple[tuple[str, ...], Islands]]:
+    """All pools that can train the model first, then their islands, theirs and so on, as (pools, islands)."""
+    topology = Topology(cluster)
+    usable = {kind.pool for kind in usable_kinds(topology, model)}
+    whole = tuple(pool.name for pool in cluster.pools if pool.name in usable)
+    if row.dp_per_stage or not whole:
+        yield whole, ()
+        return
+    waiting = [whole]
+    while waiting:
+        pools = waiting.pop()
+        islands = topology.joined_slowly(pools)
+        yield pools, islands
+        waiting += islands

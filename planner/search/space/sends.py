@@ -1,0 +1,131 @@
+"""Sends between stages that have their nodes to themselves, and the least that a stage must send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf
+
+from planner.cluster.topology import Topology
+from planner.cost.estimate import Estimator
+from planner.cost.sends import least_send, send
+from planner.errors import PlanError
+from planner.plan.placement import place_stages
+from planner.search.space.choices import Composition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sends:
+    """Seconds of a send between two compositions, at least."""
+
+    near_seconds: float
+    """When both stand on one node; infinite when they cannot."""
+    far_seconds: float
+    """When they stand on different nodes; infinite when they cannot talk or there is one node only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """What a stage must do for one micro-batch beside its layers, at least: sends, and work of its host."""
+
+    inner_seconds: float
+    """A stage with a neighbour on both sides."""
+    outer_seconds: float
+    """The first or the last stage."""
+
+
+def least_sends(
+    compositions: Sequence[Composition],
+    sends: Callable[[int, int], Sends],
+    topology: Topology,
+    *,
+    in_turn: bool,
+) -> tuple[Hops, ...]:
+    """Least sends of a stage of each composition, whatever its neighbours are."""
+    everyone = range(len(compositions))
+    found = []
+    for own in everyone:
+        after = _Side(compositions, own, [sends(own, other) for other in everyone])
+        before = _Side(compositions, own, [sends(other, own) for other in everyone])
+        found.append(_least(after, before, _neighbours(compositions, own, topology), 1 + in_turn))
+    return tuple(found)
+
+
+class _Side:
+    """Least seconds of a send to, or from, the stages on one side."""
+
+    def __init__(self, compositions: Sequence[Composition], own: int, sends: Sequence[Sends]) -> None:
+        kinds = [_kinds(groups) for groups in compositions]
+        alike = [kind == kinds[own] and len(kind) == 1 for kind in kinds]
+        self.apart = min(
+            (
+                item.far_seconds if same else min(item.near_seconds, item.far_seconds)
+                for item, same in zip(sends, alike, strict=True)
+            ),
+            default=inf,
+        )
+        """Where no room on the own node is needed: another node, or other devices."""
+        near = (item.near_seconds for item, same in zip(sends, alike, strict=True) if same)
+        self.best = min(self.apart, min(near, default=inf))
+
+
+def _least(after: _Side, before: _Side, near: int, times: int) -> Hops:
+    """With at most ``near`` neighbours of the same kind on the node; what comes is sent ``times``."""
+    both = [after.apart + times * before.apart]
+    if near >= 1:
+        both += [after.best + times * before.apart, after.apart + times * before.best]
+    if near >= 2:
+        both.append(after.best + times * before.best)
+    one = min(after.best, before.best) if near >= 1 else min(after.apart, before.apart)
+    return Hops(inner_seconds=min(both), outer_seconds=one)
+
+
+def _kinds(groups: Composition) -> frozenset[tuple[str, str]]:
+    return frozenset((group.pool, group.gpu) for group in groups)
+
+
+def _neighbours(compositions: Sequence[Composition], own: int, topology: Topology) -> int:
+    """How many neighbours of the same kind find room on the node of a stage, at most two."""
+    groups = compositions[own]
+    kind = topology.kind(groups[0].pool, groups[0].gpu)
+    if len(groups) > 1 or kind.nodes == 1:
+        return 2
+    sizes = (
+        sum(group.devices for group in other) for other in compositions if _kinds(other) == _kinds(groups)
+    )
+    return min(2, max(0, kind.per_node - groups[0].devices) // min(sizes))
+
+
+@lru_cache(maxsize=1 << 16)
+def send_alone(first: Composition, last: Composition, replica_bytes: float, estimator: Estimator) -> Sends:
+    """Seconds between two stages, at least; on one node and on different ones where each stands on a part of one.
+
+    Infinite where it cannot be. Where one of them stands on several nodes there is no telling which of its parts share
+    a node with the other: what is least wherever they stand is far.
+    """
+    never = float("inf")
+    try:
+        placed = place_stages([first, last], estimator.cluster)
+    except PlanError:
+        return Sends(near_seconds=never, far_seconds=never)
+    topology = estimator.topology
+    (one, *more), (other, *others) = placed
+    if more or others or one.nodes > 1 or other.nodes > 1 or one.pool != other.pool:
+        least = least_send(
+            placed[0], placed[1], replica_bytes, topology, estimator.calibration, estimator.curves
+        )
+        return Sends(near_seconds=never, far_seconds=least)
+
+    def seconds(node: int) -> float:
+        last_slot = replace(other, first_node=node)
+        found = send([one], [last_slot], replica_bytes, topology, estimator.calibration, estimator.curves)
+        return found.seconds if found.link else never
+
+    kind = topology.kind(one.pool, one.gpu)
+    devices = one.replicas * one.tp + other.replicas * other.tp
+    near = one.gpu != other.gpu or devices <= kind.per_node
+    return Sends(
+        near_seconds=seconds(one.first_node) if near else never,
+        far_seconds=seconds(one.first_node + 1) if kind.nodes > 1 else never,
+    )

@@ -1,0 +1,328 @@
+"""What the ILP may choose for each stage: a composition of devices and a number of layers, with its price.
+
+Prices here never exceed those of the estimate: a stage is priced as if it stood alone on its nodes. The
+estimate then adds what neighbours on the same node cost, and the difference comes back as a cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from planner.cluster.topology import Topology
+from planner.cost.communication import Ring
+from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
+from planner.cost.shape import Shape, chunk_layers
+from planner.cost.sharding import stage_rings
+from planner.cost.stage import Pricer
+from planner.errors import PlanError
+from planner.plan.placement import place_stages
+from planner.plan.stage_rules import ends_fault, joins_ends, nodes_once
+from planner.plan.values import Plan, Stage
+from planner.search.space.choices import (
+    Choice,
+    Composition,
+    Islands,
+    compositions,
+    most_mixed,
+    recomputes_of,
+    splits_sequence,
+    usable_kinds,
+)
+from planner.search.space.sends import Hops, Sends, least_sends, send_alone
+from planner.search.values import Limits
+from planner.targets import Recompute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One way to fill one stage."""
+
+    composition: int
+    """Index into ``StageOptions.compositions``."""
+    layers: int
+    recompute: Recompute
+    forward: tuple[float, ...]
+    """Seconds of a micro-batch without sends, [chunk]."""
+    backward: tuple[float, ...]
+    tail_seconds: float
+    held_seconds: float
+    """The part of the tail for which it holds back its last gradient."""
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds of one micro-batch, forward and backward."""
+        return sum(self.forward) + sum(self.backward)
+
+
+class StageOptions:
+    """Options of every stage of one outer choice."""
+
+    def __init__(
+        self,
+        choice: Choice,
+        estimator: Estimator,
+        limits: Limits,
+        islands: Islands = (),
+        once_seconds: float = 0.0,
+    ) -> None:
+        self.choice = choice
+        self.islands = islands
+        """The plan must use at least two of them, if there are any."""
+        self.once_seconds = once_seconds
+        """One micro-batch alone takes at least so long in the plans that are looked for."""
+        self.estimator = estimator
+        self.pricer: Pricer = estimator.pricer(choice.family.target)
+        self.topology: Topology = estimator.topology
+        kinds = usable_kinds(self.topology, estimator.model)
+        found = compositions(choice.family, kinds, estimator.model, limits)
+        self.most_mixed = most_mixed(kinds)
+        """Stages of several kinds that a plan may have."""
+        rings = [ring_alone(item, estimator, choice.family.target) for item in found]
+        kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
+        if islands and choice.depth == 1:
+            kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
+        self.compositions: tuple[Composition, ...] = tuple(item for item, _ in kept)
+        self.rings: tuple[Ring, ...] = tuple(ring for _, ring in kept)
+        own = choice.family.recompute
+        self.recomputes = (
+            recomputes_of(self.pricer.target, limits, estimator.model) if own is None else (own,)
+        )
+        """What a stage may recompute, from least on: more takes longer and is only worth its memory."""
+        self._prices: dict[tuple[int, int, bool, bool, Recompute], Option] = {}
+        self._sends: dict[tuple[int, int], Sends] = {}
+        self._most: dict[tuple[int, int], int] = {}
+
+    def used_islands(self, *compositions: Composition) -> frozenset[int]:
+        """Indices of the islands that stages of these compositions stand on."""
+        pools = {group.pool for groups in compositions for group in groups}
+        return frozenset(index for index, island in enumerate(self.islands) if pools & set(island))
+
+    def shape(self, stage: int, layers: int, recompute: Recompute) -> Shape:
+        """The shape of a stage of this choice."""
+        family = self.choice.family
+        return Shape(
+            chunks=chunk_layers(layers, self.choice.interleave),
+            stage=stage,
+            depth=self.choice.depth,
+            micro_batches=family.micro_batches,
+            zero=family.zero,
+            recompute=recompute,
+            sequence_parallel=self.sequence_parallel,
+        )
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """On wherever a group can split the sequence; a stage of single devices does not notice."""
+        return splits_sequence(self.pricer.target, self.estimator.model, self.choice.family.tp)
+
+    @property
+    def outer_wait(self) -> bool:
+        """True when the first and the last stage wait for each other before their tails."""
+        return outer_stages_wait(self.estimator.model, self.pricer.target, self.choice.depth)
+
+    def most_layers(self, stage: int, composition: int) -> int:
+        """The largest number of layers whose memory fits on every device of the composition; 0 for none."""
+        key = (stage, composition)
+        if key not in self._most:
+            self._most[key] = self._most_layers(stage, composition)
+        return self._most[key]
+
+    def _most_layers(self, stage: int, composition: int) -> int:
+        low, high = 0, self.estimator.model.layers - (self.choice.depth - 1) * self.choice.interleave
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._least_recompute(stage, composition, middle) is not None:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _least_recompute(self, stage: int, composition: int, layers: int) -> Recompute | None:
+        """The least recomputation with which so many layers fit; None when none does."""
+        if layers < self.choice.interleave:
+            return self.recomputes[0]
+        dp = self.rings[composition].size
+        for recompute in self.recomputes:
+            shape = self.shape(stage, layers, recompute)
+            if all(self.pricer.memory(shape, group, dp).fits for group in self.compositions[composition]):
+                return recompute
+        return None
+
+    def option(self, stage: int, composition: int, layers: int) -> Option:
+        """The price of one option, with the most recomputation where it does not fit at all."""
+        first, last = stage == 0, stage == self.choice.depth - 1
+        recompute = self.recomputes[-1]
+        if len(self.recomputes) > 1:
+            recompute = self._least_recompute(stage, composition, layers) or recompute
+        key = (composition, layers, first, last, recompute)
+        if key not in self._prices:
+            shape = self.shape(stage, layers, recompute)
+            price = self.pricer.price(shape, self.compositions[composition], self.rings[composition])
+            self._prices[key] = Option(
+                composition=composition,
+                layers=layers,
+                recompute=recompute,
+                forward=price.forward,
+                backward=price.backward,
+                tail_seconds=price.tail_seconds,
+                held_seconds=price.held_seconds,
+            )
+        return self._prices[key]
+
+    def options(self, stage: int, cutoff_seconds: float) -> Iterator[Option]:
+        """Options of a stage that fit and that no plan faster than ``cutoff_seconds`` can contain."""
+        for composition in range(len(self.compositions)):
+            for layers in range(self.choice.interleave, self.most_layers(stage, composition) + 1):
+                option = self.option(stage, composition, layers)
+                if self._least_end(stage, option) > cutoff_seconds:
+                    break
+                yield option
+
+    def _least_end(self, stage: int, option: Option) -> float:
+        """The end of any plan with this option: its own work, and in 1F1B also what comes before it.
+
+        The first micro-batch goes through all layers and back; then the stage has still to do what it could
+        not do meanwhile (the round trip of the ILP).
+        """
+        steps, depth = self.choice.family.micro_batches, self.choice.depth
+        sent = self._sent(stage, option.composition)
+        own = steps * (option.busy_seconds + sent) + option.tail_seconds
+        if self.choice.interleave > 1 or sent == float("inf"):
+            return own
+        rest = (self.estimator.model.layers - option.layers) * self.least_layer_seconds
+        later = max(0, steps - (depth - stage))
+        work = later * (sum(option.forward) + sent) + (steps - 1) * sum(option.backward)
+        return max(own, max(self.once_seconds, option.busy_seconds + sent + rest) + work)
+
+    def _sent(self, stage: int, composition: int) -> float:
+        """Least seconds of the sends of a stage for one micro-batch."""
+        if self.choice.depth == 1:
+            return 0.0
+        hops = self.hops[composition]
+        outer = stage in (0, self.choice.depth - 1)
+        return self.choice.interleave * (hops.outer_seconds if outer else hops.inner_seconds)
+
+    @cached_property
+    def hops(self) -> tuple[Hops, ...]:
+        """Least sends of a stage of each composition."""
+        in_turn = self.pricer.target.exchanges_in_turn
+        return least_sends(self.compositions, self.sends, self.topology, in_turn=in_turn)
+
+    @cached_property
+    def least_layer_seconds(self) -> float:
+        """Forward and backward of one layer for one micro-batch on the fastest devices, without ZeRO's traffic."""
+        inner = replace(self.shape(0, 1, self.recomputes[0]), chunks=(1,), stage=1, depth=3)
+        alone = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+        micro = [
+            self.pricer.micro_batch(inner, group, group.micro_batch, alone)
+            for groups in self.compositions
+            for group in groups
+        ]
+        return min(item.seconds - item.host_seconds for item in micro)
+
+    def sends(self, first: int, last: int) -> Sends:
+        """Least seconds of a send between two compositions."""
+        key = (first, last)
+        if key not in self._sends:
+            size = boundary_bytes(self.estimator.model, self.compositions[first][0].micro_batch)
+            self._sends[key] = send_alone(
+                self.compositions[first], self.compositions[last], size, self.estimator
+            )
+        return self._sends[key]
+
+    def talks(self, slots: Sequence[int]) -> bool:
+        """True when every stage of these compositions can send to the next one, [stage]."""
+        pairs = {*pairwise(slots), *([(slots[-1], slots[0])] if self.choice.interleave > 1 else [])}
+        sends = (self.sends(*pair) for pair in pairs)
+        return all(min(item.near_seconds, item.far_seconds) < float("inf") for item in sends)
+
+    @property
+    def joins_ends(self) -> bool:
+        """True when the first and last stage must be able to hold one tied embedding."""
+        return self.choice.depth > 1 and joins_ends(self.pricer.target, self.estimator.model)
+
+    def joined(self, first: int, last: int) -> bool:
+        """True when stages of these compositions can hold a tied embedding as the first and the last."""
+        groups = self.compositions
+        return not ends_fault(self.choice.family.zero, groups[first], groups[last])
+
+    def obeys(self, slots: Sequence[int]) -> bool:
+        """True when the target starts stages of these compositions, [stage]."""
+        joined = not self.joins_ends or self.joined(slots[0], slots[-1])
+        mixed = sum(self.is_mixed(slot) for slot in slots)
+        return joined and mixed <= self.most_mixed and self.nodes_once(slots)
+
+    def is_mixed(self, composition: int) -> bool:
+        """True for stages of several kinds."""
+        return len(self.compositions[composition]) > 1
+
+    def nodes_once(self, slots: Sequence[int]) -> bool:
+        """True when the stages can be placed so that the target starts all their nodes."""
+        chosen = [self.compositions[index] for index in slots]
+        try:
+            return nodes_once(self.pricer.target, chosen, self.estimator.cluster)
+        except PlanError:
+            return False
+
+    @cached_property
+    def lone_pools(self) -> frozenset[str]:
+        """Pools of one node, where the target starts a node once."""
+        pools = self.estimator.cluster.pools if self.pricer.target.hosts_once else ()
+        return frozenset(pool.name for pool in pools if len(pool.hosts) == 1)
+
+    def most_stages(self, composition: int) -> int:
+        """How many stages of a composition the cluster holds, at most."""
+        found = []
+        for group in self.compositions[composition]:
+            kind = self.topology.kind(group.pool, group.gpu)
+            whole, rest = divmod(group.count, kind.per_node // group.tp)
+            on_node = kind.per_node // (rest * group.tp) if rest else 0
+            found.append(kind.nodes * on_node // (whole * on_node + 1) if rest else kind.nodes // whole)
+        return min(found)
+
+    def footprint(self, composition: int) -> tuple[tuple[str, str, int, int, int], ...]:
+        """All that decides where a stage stands: whole nodes, devices of a part of one, and devices, by kind."""
+        found = []
+        for group in self.compositions[composition]:
+            per_node = self.topology.kind(group.pool, group.gpu).per_node // group.tp
+            whole, rest = divmod(group.count, per_node)
+            found.append((group.pool, group.gpu, whole, rest * group.tp, group.devices))
+        return tuple(found)
+
+    def plan(self, chosen: list[Option]) -> Plan:
+        """The plan of one option per stage, in stage order."""
+        end = 0
+        stages = []
+        for option in chosen:
+            stages.append(
+                Stage(
+                    first_layer=end,
+                    end_layer=end + option.layers,
+                    replicas=self.compositions[option.composition],
+                    recompute=option.recompute,
+                )
+            )
+            end += option.layers
+        wide = any(group.tp > 1 for stage in stages for group in stage.replicas)
+        return Plan(
+            target=self.choice.family.target,
+            zero=self.choice.family.zero,
+            stages=tuple(stages),
+            interleave=self.choice.interleave,
+            sequence_parallel=self.sequence_parallel and wide,
+        )
+
+
+def ring_alone(groups: Composition, estimator: Estimator, stack: str, shard_size: int | None = None) -> Ring:
+    """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
+    try:
+        placement = place_stages([groups], estimator.cluster)
+    except PlanError:
+        return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
+    (ring,) = stage_rings(
+        placement, shard_size, estimator.topology, estimator.calibration, stack, estimator.curves
+    )
+    return ring

@@ -1,0 +1,264 @@
+"""Calibration files: written and read back, refused with the line of every problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.calibration import file as calibration_file
+from planner.calibration.file import load_calibration, save_calibration, shipped, to_text
+from planner.calibration.records import FamilyRecord, LinkRecord, StackRecord
+from planner.calibration.values import (
+    ASSUMED,
+    Calibration,
+    Constant,
+    Family,
+    LayerPoint,
+    Link,
+    LinkPoint,
+    Residual,
+    Stack,
+)
+from planner.errors import OutputError, SpecError
+from tests.calibrations import calibrations
+from tests.files.test_any_damage import complaint
+
+TEXT = """\
+format: hetplan-calibration/1
+notes: one rack
+provenance: {device: A100-SXM-80GB, driver: "570.1", date: 2026-01-31}
+default_spread: 0.3
+families:
+  A100:
+    matmul_efficiency: {value: 0.81, spread: 0.01, provenance: fitted}
+    kernel_seconds: 4e-6
+    memory_efficiency: {value: 0.9, provenance: assumed}
+stacks:
+  megatron: {overlap: 0.5}
+links:
+  ethernet: {efficiency: 0.6}
+residuals:
+- {family: A100, stack: megatron, rows: 41, spread: 0.08}
+layers:
+- {gpu: A100-SXM-80GB, model: opt-350m, tp: 1, micro_batch: 1, forward_seconds: 0.1, backward_seconds: 0.2}
+- {gpu: A100-SXM-80GB, model: opt-350m, tp: 1, micro_batch: 2, forward_seconds: 0.2, backward_seconds: 0.4}
+link_points:
+- {link: ib, operation: all-reduce, members: 4, size_bytes: 1e6, seconds: 0.001}
+- {link: ib, operation: all-reduce, members: 4, size_bytes: 1e9, seconds: 0.1}
+"""
+
+
+def written(folder: Path, *changes: tuple[str, str]) -> Path:
+    """The good file with these changes."""
+    text = TEXT
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = folder / "calibration.yaml"
+    path.write_text(text)
+    return path
+
+
+def refused(path: Path) -> str:
+    """What loading complains about."""
+    with pytest.raises(SpecError) as caught:
+        load_calibration(path)
+    assert caught.value.exit_code == 2
+    return caught.value.message
+
+
+def test_everything_is_read(tmp_path: Path) -> None:
+    """Constants with their provenance, points, notes."""
+    found = load_calibration(written(tmp_path))
+    assert found.families == {
+        "A100": Family(matmul_efficiency=0.81, kernel_seconds=4e-6, memory_efficiency=0.9)
+    }
+    assert found.stack("megatron").overlap == 0.5
+    assert found.links == {"ethernet": Link(efficiency=0.6)}
+    assert found.constants == (
+        Constant(name="families.A100.matmul_efficiency", value=0.81, provenance="fitted", spread=0.01),
+        Constant(name="families.A100.kernel_seconds", value=4e-6, provenance="measured"),
+        Constant(name="stacks.megatron.overlap", value=0.5, provenance="measured"),
+        Constant(name="links.ethernet.efficiency", value=0.6, provenance="measured"),
+    )
+    assert found.residuals == (Residual(family="A100", stack="megatron", rows=41, spread=0.08),)
+    assert found.layers[1] == LayerPoint(
+        gpu="A100-SXM-80GB",
+        model="opt-350m",
+        tp=1,
+        micro_batch=2,
+        forward_seconds=0.2,
+        backward_seconds=0.4,
+    )
+    assert found.link_points[0] == LinkPoint(
+        link="ib", operation="all-reduce", members=4, size_bytes=1e6, seconds=0.001
+    )
+    assert (found.default_spread, found.notes) == (0.3, "one rack")
+    assert found.provenance == {"device": "A100-SXM-80GB", "driver": "570.1", "date": "2026-01-31"}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(calibrations())
+def test_reading_undoes_writing(
+    tmp_path_factory: pytest.TempPathFactory, any_calibration: Calibration
+) -> None:
+    """Whatever it holds."""
+    path = tmp_path_factory.mktemp("calibrations") / "calibration.yaml"
+    save_calibration(any_calibration, path)
+    assert load_calibration(path) == any_calibration
+
+
+def test_nothing_measured_is_a_short_file(tmp_path: Path) -> None:
+    """Its format alone."""
+    path = tmp_path / "calibration.yaml"
+    save_calibration(ASSUMED, path)
+    assert yaml.safe_load(path.read_text()) == {"format": "hetplan-calibration/1"}
+    assert load_calibration(path) == ASSUMED
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "message"),
+    [
+        (
+            ("value: 0.81", "value: 1.2"),
+            7,
+            "families.A100.matmul_efficiency.value: expected a number from 0.000001 to 1, got 1.2",
+        ),
+        (
+            ("kernel_seconds: 4e-6", "kernel_seconds: -4e-6"),
+            8,
+            "families.A100.kernel_seconds: expected a number from 0 to 1000000 or a mapping, got -4e-06",
+        ),
+        (
+            ("kernel_seconds: 4e-6", "kernel_seconds: 4us"),
+            8,
+            'families.A100.kernel_seconds: expected a number from 0 to 1000000 or a mapping, got "4us"',
+        ),
+        (("kernel_seconds", "kernel_second"), 8, "families.A100.kernel_second: unknown key"),
+        (("  ethernet", "  ethernets"), 13, "links.ethernets: unknown key"),
+        (
+            ("provenance: fitted", "provenance: guessed"),
+            7,
+            "families.A100.matmul_efficiency.provenance: expected one of: measured, fitted",
+        ),
+        (("overlap: 0.5", "overlap: 1.5"), 11, "stacks.megatron.overlap: expected a number from 0 to 1"),
+        (
+            ("rows: 41", "rows: 0"),
+            15,
+            "residuals[0].rows: expected a whole number from 1 to 1000000000, got 0",
+        ),
+        (
+            ("forward_seconds: 0.1", "forward_seconds: 0"),
+            17,
+            "layers[0].forward_seconds: expected a number from 1e-12 to 1000000000",
+        ),
+        (
+            (", backward_seconds: 0.2", ""),
+            17,
+            "layers[0].backward_seconds: missing, expected a number from 1e-12 to 1000000000",
+        ),
+        (
+            ("opt-350m, tp: 1, micro_batch: 2", "OPT_350M, tp: 1, micro_batch: 1"),
+            18,
+            "layers[1]: the same gpu, model, tp, micro_batch as layers[0] on line 17",
+        ),
+        (
+            ("members: 4, size_bytes: 1e9", "members: 8, size_bytes: 1e9"),
+            20,
+            "link_points[0].size_bytes: the only size of all-reduce of 4 over ib, expected at least two",
+        ),
+        (("size_bytes: 1e9", "size_bytes: 1e6"), 21, "link_points[1]: the same link, operation, members"),
+        (("all-reduce", "allreduce"), 20, "link_points[0].operation: expected one of: all-reduce"),
+        (
+            ("members: 4", "members: 1"),
+            20,
+            "link_points[0].members: expected a whole number from 2 to 1000000, got 1",
+        ),
+        (("link: ib", "link: 'i b'"), 20, "link_points[0].link: expected text"),
+        (
+            ("default_spread: 0.3", "default_spread: 0"),
+            4,
+            "default_spread: expected a number from 0.000001 to 1000",
+        ),
+        (('"570.1"', "570.1"), 3, "provenance.driver: expected text, got 570.1"),
+        (
+            ("calibration/1", "calibration/2"),
+            1,
+            "format: the file is hetplan-calibration/2, this hetplan reads",
+        ),
+        (("hetplan-calibration/1", "1"), 1, "format: expected hetplan-calibration/1, got 1"),
+        (("format: hetplan-calibration/1\n", ""), 1, "format: missing, expected hetplan-calibration/1"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], line: int, message: str) -> None:
+    """File, line, key, what was expected."""
+    path = written(tmp_path, change)
+    assert f"{path}:{line}: {message}" in refused(path)
+
+
+def test_all_problems_come_at_once(tmp_path: Path) -> None:
+    """Wrong values and conflicts."""
+    changes = (("rows: 41", "rows: x"), ("micro_batch: 2", "micro_batch: 1"), ("overlap", "overlaps"))
+    assert refused(written(tmp_path, *changes)).count("\n") == 2
+
+
+@given(st.integers(0, len(TEXT)))
+def test_a_half_written_file_is_no_bug(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+    """It is refused, or it ends where an entry ends and says less."""
+    path = tmp_path_factory.mktemp("half") / "calibration.yaml"
+    path.write_text(TEXT[:size])
+    assert all(line.startswith(f"{path}:") for line in complaint(load_calibration, path))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """One line."""
+    assert refused(tmp_path / "no.yaml") == f"{tmp_path / 'no.yaml'}: no such file"
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing else."""
+    path = tmp_path / "calibration.yaml"
+    path.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save_calibration(ASSUMED, path)
+    assert [child.name for child in tmp_path.iterdir()] == ["calibration.yaml"]
+    assert path.read_text() == "old"
+
+
+def test_what_could_not_be_read_back_is_not_written() -> None:
+    """A fit that has gone wrong is noticed where it is saved."""
+    wrong = Calibration(families={"A100": Family(matmul_efficiency=1.5)})
+    with pytest.raises(ValueError, match="matmul_efficiency"):
+        to_text(wrong)
+
+
+def test_the_records_have_the_constants_of_the_cost_model() -> None:
+    """Name by name."""
+    for record, part in ((FamilyRecord, Family), (StackRecord, Stack), (LinkRecord, Link)):
+        assert list(record.model_fields) == list(part.__dataclass_fields__)
+        assert {key: field.default for key, field in record.model_fields.items()} == {
+            key: field.default for key, field in part.__dataclass_fields__.items()
+        }
+
+
+def test_the_shipped_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's, read once; everything assumed when it has none."""
+    shipped.cache_clear()
+    monkeypatch.setattr(calibration_file, "SHIPPED", tmp_path / "constants.yaml")
+    assert shipped() is ASSUMED
+    shipped.cache_clear()
+    monkeypatch.setattr(calibration_file, "SHIPPED", written(tmp_path))
+    assert shipped().default_spread == 0.3
+    assert shipped() is shipped()
+    shipped.cache_clear()
+    monkeypatch.undo()
+    assert shipped() is shipped()

@@ -1,0 +1,150 @@
+"""Constants of the cost model, and two calibrations as one."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+
+from planner.calibration.merge import layer_key, link_key, merged, name_key
+from planner.calibration.values import (
+    ASSUMED,
+    ASSUMED_FAMILY,
+    ASSUMED_LINK,
+    ASSUMED_STACK,
+    Calibration,
+    Constant,
+    Family,
+    LayerPoint,
+    LinkPoint,
+    Residual,
+    Stack,
+)
+from tests.calibrations import calibrations
+
+
+@pytest.mark.parametrize("part", [ASSUMED_FAMILY, ASSUMED_STACK, ASSUMED_LINK])
+def test_shares_are_shares(part: object) -> None:
+    """Efficiencies, overlap and wire lie above 0 and at most at 1; nothing is negative."""
+    for field in fields(part):  # type: ignore[arg-type]
+        value = getattr(part, field.name)
+        assert value >= 0
+        if field.name.endswith("efficiency") or field.name in ("overlap", "wire"):
+            assert 0 < value <= 1
+
+
+def test_nothing_is_claimed_to_be_measured() -> None:
+    """Without a calibration every constant is assumed, of any family, stack or link."""
+    assert (ASSUMED.constants, ASSUMED.layers, ASSUMED.link_points, ASSUMED.residuals) == ((), (), (), ())
+    assert ASSUMED.family("any") is ASSUMED_FAMILY
+    assert ASSUMED.stack("any") is ASSUMED_STACK
+    assert ASSUMED.link("any") is ASSUMED_LINK
+    assert 0 < ASSUMED.default_spread < 1
+
+
+def test_the_spread_is_the_widest_that_applies() -> None:
+    """A family without a residual has the default."""
+    residuals = (
+        Residual(family="A100", stack="megatron", rows=40, spread=0.05),
+        Residual(family="V100", stack="megatron", rows=9, spread=0.11),
+    )
+    calibration = Calibration(residuals=residuals, default_spread=0.3)
+    assert calibration.spread(["A100"], "megatron") == 0.05
+    assert calibration.spread(["A100", "V100"], "megatron") == 0.11
+    assert calibration.spread(["A100", "H100"], "megatron") == 0.3
+    assert calibration.spread(["A100"], "deepspeed") == 0.3
+
+
+def layer(micro_batch: int, seconds: float, gpu: str = "A100", model: str = "opt-350m") -> LayerPoint:
+    """A measured layer."""
+    return LayerPoint(
+        gpu=gpu,
+        model=model,
+        tp=1,
+        micro_batch=micro_batch,
+        forward_seconds=seconds,
+        backward_seconds=2 * seconds,
+    )
+
+
+def link(size: float, seconds: float) -> LinkPoint:
+    """A measured collective."""
+    return LinkPoint(link="ib", operation="all-reduce", members=4, size_bytes=size, seconds=seconds)
+
+
+BASE = Calibration(
+    families={"A100": Family(matmul_efficiency=0.8, memory_efficiency=0.9), "V100": Family()},
+    layers=(layer(1, 0.1), layer(2, 0.2)),
+    link_points=(link(10, 1), link(100, 2)),
+    residuals=(Residual(family="A100", stack="megatron", rows=40, spread=0.05),),
+    constants=(
+        Constant(name="families.A100.matmul_efficiency", value=0.8, provenance="fitted", spread=0.01),
+        Constant(name="families.A100.memory_efficiency", value=0.9, provenance="fitted"),
+    ),
+    default_spread=0.25,
+    provenance={"date": "2026-01-01", "device": "many"},
+)
+OWN = Calibration(
+    families={"A100": Family(matmul_efficiency=0.75), "H100": Family(launch_seconds=4e-6)},
+    stacks={"megatron": Stack(overlap=0.5)},
+    layers=(layer(2, 0.3, gpu="a100", model="OPT_350M"), layer(4, 0.6)),
+    link_points=(link(100, 3), link(1000, 4)),
+    residuals=(Residual(family="A100", stack="megatron", rows=3, spread=0.02),),
+    constants=(Constant(name="families.A100.matmul_efficiency", value=0.75, provenance="measured"),),
+    provenance={"device": "mine"},
+)
+
+
+def test_the_own_calibration_wins_constant_by_constant() -> None:
+    """Even where it measures what is the assumed value; what it is silent about stays."""
+    both = merged(BASE, OWN)
+    assert both.families["A100"] == Family(matmul_efficiency=0.75, memory_efficiency=0.9)
+    assert both.families["H100"] == Family(launch_seconds=4e-6)
+    assert both.stack("megatron").overlap == 0.5
+    assert [(item.name, item.provenance) for item in both.constants] == [
+        ("families.A100.matmul_efficiency", "measured"),
+        ("families.A100.memory_efficiency", "fitted"),
+    ]
+    assert both.default_spread == 0.25
+    assert both.provenance == {"date": "2026-01-01", "device": "mine"}
+
+
+def test_points_and_residuals_replace_those_of_the_same_thing() -> None:
+    """A layer by device, model, tp and micro-batch; a collective by link, operation, members and size."""
+    both = merged(BASE, OWN)
+    assert [(point.micro_batch, point.forward_seconds) for point in both.layers] == [
+        (1, 0.1),
+        (2, 0.3),
+        (4, 0.6),
+    ]
+    assert [(point.size_bytes, point.seconds) for point in both.link_points] == [(10, 1), (100, 3), (1000, 4)]
+    assert both.residuals == OWN.residuals
+
+
+def test_an_assumption_of_the_own_calibration_takes_the_provenance_away() -> None:
+    """The number is no longer the one that was fitted."""
+    own = Calibration(families={"A100": Family(memory_efficiency=0.6)})
+    both = merged(BASE, own)
+    assert both.families["A100"].memory_efficiency == 0.6
+    assert [item.name for item in both.constants] == ["families.A100.matmul_efficiency"]
+
+
+@given(calibrations())
+def test_merging_with_nothing_changes_nothing(any_calibration: Calibration) -> None:
+    """From either side, and with itself."""
+    assert merged(ASSUMED, any_calibration) == any_calibration
+    assert merged(any_calibration, ASSUMED) == any_calibration
+    assert merged(any_calibration, any_calibration) == any_calibration
+
+
+def test_names_compare_without_case_dashes_and_underscores() -> None:
+    """Devices and models, and the device in the name of a link; fabrics are the user's own names."""
+    assert name_key("OPT_350M") == name_key("opt-350m")
+    assert layer_key(layer(1, 0.1, gpu="a100-SXM")) == layer_key(layer(1, 0.2, gpu="A100_sxm"))
+    inside = replace(link(1, 1), link="node:A100-SXM")
+    assert link_key(inside) == link_key(replace(inside, link="node:a100sxm"))
+    assert link_key(link(1, 1)) != link_key(replace(link(1, 1), link="i-b"))
+    joined = replace(link(1, 1), link="eth+hub+wan")
+    assert link_key(joined) == link_key(replace(joined, link="wan+hub+eth"))
+    assert link_key(joined) != link_key(replace(joined, link="hub+eth+wan"))

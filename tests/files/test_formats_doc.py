@@ -1,0 +1,134 @@
+"""docs/formats.md says what the loaders do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from planner import catalog
+from planner.calibration.file import load_calibration
+from planner.calibration.records import (
+    CalibrationRecord,
+    Entry,
+    FamilyRecord,
+    LayerRecord,
+    LinkPointRecord,
+    LinkRecord,
+    LinksRecord,
+    ResidualRecord,
+    StackRecord,
+)
+from planner.cluster.file import (
+    ClusterFile,
+    FabricFile,
+    FabricLinkFile,
+    NamedGpuFile,
+    PoolFile,
+    load_cluster,
+)
+from planner.cluster.spec import IntraNodeSpec, NicSpec
+from planner.files.document import load_file
+from planner.model.file import ImportedModelFile, ModelFile, TrainingFile, load_model
+from planner.model.huggingface import supported
+from planner.plan.short import ShortPlan, ShortReplicas, ShortStage
+from tests.files.ranges_table import unlimited, written
+
+TEXT = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+
+
+def block(start: str) -> str:
+    """The example that begins like this."""
+    (found,) = (text for text in BLOCKS if text.startswith(start))
+    return str(found)
+
+
+def test_the_cluster_example_loads(tmp_path: Path) -> None:
+    """As printed."""
+    path = tmp_path / "cluster.yaml"
+    path.write_text(block("name: two-generations"))
+    assert [len(pool.hosts) for pool in load_cluster(path).pools] == [2, 4, 1]
+
+
+def test_the_model_example_loads(tmp_path: Path) -> None:
+    """As printed."""
+    path = tmp_path / "model.yaml"
+    path.write_text(block("name: llama-3-8b"))
+    assert load_model(path).parameters == 8_030_261_248
+
+
+def test_the_calibration_example_loads(tmp_path: Path) -> None:
+    """As printed."""
+    path = tmp_path / "calibration.yaml"
+    path.write_text(block("format: hetplan-calibration/1"))
+    found = load_calibration(path)
+    assert found.families["A100"].matmul_efficiency == 0.81
+    assert (len(found.layers), len(found.link_points), found.residuals[0].rows) == (2, 2, 41)
+
+
+@pytest.mark.parametrize("start", ["target: megatron\ntp: 8", "zero: 3"])
+def test_the_short_examples_are_short_plans(tmp_path: Path, start: str) -> None:
+    """As printed."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(block(start))
+    assert load_file(path, ShortPlan)
+
+
+def test_every_example_is_yaml() -> None:
+    """With a mapping at the top."""
+    assert all(isinstance(yaml.safe_load(text), dict) for text in BLOCKS)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ClusterFile,
+        PoolFile,
+        NamedGpuFile,
+        FabricFile,
+        FabricLinkFile,
+        NicSpec,
+        IntraNodeSpec,
+        ModelFile,
+        ImportedModelFile,
+        TrainingFile,
+        ShortPlan,
+        ShortStage,
+        ShortReplicas,
+        CalibrationRecord,
+        Entry,
+        FamilyRecord,
+        StackRecord,
+        LinkRecord,
+        LinksRecord,
+        ResidualRecord,
+        LayerRecord,
+        LinkPointRecord,
+    ],
+)
+def test_every_key_is_explained(model: type[BaseModel]) -> None:
+    """In code marks, or in an example for the Hugging Face key."""
+    missing = [key for key in model.model_fields if f"`{key}`" not in TEXT and f"\n{key}:" not in TEXT]
+    assert not missing
+
+
+def test_every_number_has_a_range() -> None:
+    """Of every file, and the page lists them as they are: `make docs` writes them anew."""
+    assert unlimited() == []
+    assert written(TEXT) == TEXT
+
+
+def test_the_families_are_listed() -> None:
+    """In order."""
+    assert f"{', '.join(supported())}." in TEXT
+
+
+@pytest.mark.parametrize("name", ["pcie3", "pcie4", "pcie5", "pcie4-switch"])
+def test_named_links_exist(name: str) -> None:
+    """In the catalogue."""
+    assert f"`{name}`" in TEXT
+    assert catalog.link(name)

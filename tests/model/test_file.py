@@ -1,0 +1,213 @@
+"""Model files, right and wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.model.file import load_model
+from planner.model.spec import ModelSpec, TrainingSpec
+from tests.files.writing import MODEL, problems, the_problem
+
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "pad_token_id": None,
+}
+
+
+def changed(folder: Path, *changes: tuple[str, str]) -> Path:
+    """The good file with these changes."""
+    text = MODEL
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = folder / "model.yaml"
+    path.write_text(text)
+    return path
+
+
+def config_file(folder: Path, **changes: object) -> Path:
+    """A Hugging Face configuration."""
+    path = folder / "Llama-3-8B" / "config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**CONFIG, **changes}, indent=2))
+    return path
+
+
+def test_defaults(tmp_path: Path) -> None:
+    """Every key that may be left out."""
+    model = load_model(changed(tmp_path))
+    assert (model.kv_heads, model.head_dim, model.ffn, model.embedding_width) == (8, 64, 2048, 512)
+    assert (model.kind, model.gated_mlp, model.tied_embeddings, model.norm) == (
+        "decoder",
+        False,
+        True,
+        "layer",
+    )
+    assert model.training == TrainingSpec(sequence_length=128, global_batch=64)
+    assert (model.training.precision, model.training.optimizer, model.training.attention) == (
+        "bf16",
+        "adamw",
+        "flash",
+    )
+
+
+def test_a_batch_in_tokens(tmp_path: Path) -> None:
+    """As papers give it."""
+    path = changed(tmp_path, ("global_batch: 64", "global_batch_tokens: 1280"))
+    assert load_model(path).training.global_batch == 10
+
+
+def test_a_batch_in_tokens_that_does_not_divide(tmp_path: Path) -> None:
+    """The hint is the nearest one below."""
+    problem = the_problem(load_model, changed(tmp_path, ("global_batch: 64", "global_batch_tokens: 1300")))
+    assert (problem.line, problem.key) == (8, "training.global_batch_tokens")
+    assert problem.what == "expected a multiple of sequence_length 128, got 1300"
+    assert problem.hint == "write 1280 (10 sequences)"
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "key", "what"),
+    [
+        (("heads: 8", "heads: 7"), 4, "heads", "expected a divisor of hidden 512, got 7"),
+        (("heads: 8", "heads: 8\nkv_heads: 3"), 5, "kv_heads", "expected a divisor of heads 8, got 3"),
+        (("layers: 8", "layers: 0"), 2, "layers", "expected a whole number from 1 to 10000, got 0"),
+        (("layers: 8", "layers: 8.5"), 2, "layers", "expected a whole number from 1 to 10000, got 8.5"),
+        (("layers: 8", "layers: -1"), 2, "layers", "expected a whole number from 1 to 10000, got -1"),
+        (("layers: 8\n", ""), 1, "layers", "missing, expected a whole number from 1 to 10000"),
+        (("vocab: 1000", "vocab: 1k"), 5, "vocab", 'expected a whole number from 1 to 1000000000, got "1k"'),
+        (
+            ("name: small", "name: a/b"),
+            1,
+            "name",
+            "expected a name of letters, digits, dots, dashes and underscores",
+        ),
+        (
+            ("global_batch: 64\n", ""),
+            6,
+            "training.global_batch",
+            "missing, expected global_batch or global_batch_tokens",
+        ),
+        (
+            ("global_batch: 64", "global_batch: 64\n  global_batch_tokens: 1280"),
+            9,
+            "training.global_batch_tokens",
+            "global_batch is given too",
+        ),
+        (
+            ("global_batch: 64", "global_batch: 64\n  precision: bf61"),
+            9,
+            "training.precision",
+            "expected one of: bf16, fp16, fp32",
+        ),
+        (("heads: 8", "heads: 8\nexperts: 4"), 5, "experts", "unknown key"),
+        (("heads: 8", "heads: 8\nheads: 4"), 5, "", 'the key "heads" is already on line 4'),
+        (("training:", "training: 3\nx:"), 6, "training", "expected a mapping, got 3"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, change: tuple[str, str], line: int, key: str, what: str) -> None:
+    """Each with its line and key."""
+    found = problems(load_model, changed(tmp_path, change))
+    assert (found[0].line, found[0].key) == (line, key)
+    assert found[0].what.startswith(what)
+
+
+def test_heads_need_not_divide_when_the_head_is_given(tmp_path: Path) -> None:
+    """Gemma 7B: 16 heads of 256 on a width of 3072."""
+    path = changed(tmp_path, ("heads: 8", "heads: 7\nhead_dim: 64"))
+    assert load_model(path).head_dim == 64
+
+
+def test_all_problems_come_at_once(tmp_path: Path) -> None:
+    """Types and contradictions together."""
+    path = changed(
+        tmp_path, ("layers: 8", "layers: x"), ("heads: 8", "heads: 7"), ("global_batch: 64", "x: 1")
+    )
+    keys = [problem.key for problem in problems(load_model, path)]
+    assert keys == ["layers", "heads", "training.global_batch", "training.x"]
+
+
+def test_a_config_json_is_a_model(tmp_path: Path) -> None:
+    """On its longest sequences, 512 of them, named after its folder."""
+    model = load_model(config_file(tmp_path))
+    assert (model.name, model.parameters) == ("Llama-3-8B", 8_030_261_248)
+    assert model.training == TrainingSpec(sequence_length=8192, global_batch=512)
+
+
+def test_a_config_json_with_other_training(tmp_path: Path) -> None:
+    """The caller's wish wins."""
+    training = TrainingSpec(sequence_length=2048, global_batch=16, precision="fp16")
+    assert load_model(config_file(tmp_path), training).training == training
+
+
+def test_a_model_file_may_name_a_config_json(tmp_path: Path) -> None:
+    """The path is relative to the model file."""
+    config_file(tmp_path)
+    path = tmp_path / "model.yaml"
+    path.write_text(
+        "name: mine\nhuggingface: Llama-3-8B/config.json\n"
+        "training: {sequence_length: 4096, global_batch_tokens: 8192}\n"
+    )
+    model = load_model(path)
+    assert (model.name, model.layers) == ("mine", 32)
+    assert (model.training.sequence_length, model.training.global_batch) == (4096, 2)
+
+
+def test_a_named_config_json_needs_nothing_else(tmp_path: Path) -> None:
+    """Training has the defaults of the configuration."""
+    config_file(tmp_path, torch_dtype="float16")
+    path = tmp_path / "model.yaml"
+    path.write_text("huggingface: Llama-3-8B/config.json\n")
+    assert load_model(path).training == TrainingSpec(sequence_length=8192, global_batch=512, precision="fp16")
+
+
+def test_a_named_config_json_that_is_missing(tmp_path: Path) -> None:
+    """The path that was tried is shown, at the line that names it."""
+    path = tmp_path / "model.yaml"
+    path.write_text("huggingface: none.json\n")
+    problem = the_problem(load_model, path)
+    assert (problem.file, problem.line, problem.key) == (str(path), 1, "huggingface")
+    assert problem.what == f"{tmp_path / 'none.json'}: no such file"
+
+
+def test_shape_keys_beside_a_config_json(tmp_path: Path) -> None:
+    """The shape has one source."""
+    path = tmp_path / "model.yaml"
+    path.write_text("huggingface: c.json\nlayers: 3\n")
+    problem = the_problem(load_model, path)
+    assert (problem.line, problem.key, problem.what) == (2, "layers", "unknown key")
+
+
+def test_a_batch_in_tokens_against_the_longest_sequence(tmp_path: Path) -> None:
+    """Found after the configuration is read."""
+    config_file(tmp_path)
+    path = tmp_path / "model.yaml"
+    path.write_text("huggingface: Llama-3-8B/config.json\ntraining: {global_batch_tokens: 10000}\n")
+    problem = the_problem(load_model, path)
+    assert (problem.line, problem.what) == (2, "expected a multiple of sequence_length 8192, got 10000")
+
+
+@pytest.mark.parametrize(
+    "text", ["training: [1]\nheads: x", "heads: true\nhidden: []", "huggingface: 3", "model_type: 3"]
+)
+def test_nonsense_is_an_error_and_not_a_crash(tmp_path: Path, text: str) -> None:
+    """Checks skip what has the wrong shape."""
+    path = tmp_path / "m.yaml"
+    path.write_text(text)
+    assert problems(load_model, path)
+
+
+def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
+    """Whatever the form of the file."""
+    assert isinstance(load_model(changed(tmp_path)), ModelSpec)

@@ -1,0 +1,205 @@
+"""Hugging Face configurations against the parameter counts that their authors publish."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.model.file import load_model
+from planner.model.huggingface import supported
+from tests.files.writing import the_problem
+
+
+def llama(
+    layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **more: Any
+) -> dict[str, Any]:
+    """A configuration of the Llama family."""
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": ffn,
+        "vocab_size": vocab,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 4096,
+        **more,
+    }
+
+
+def gpt2(layers: int, hidden: int, heads: int) -> dict[str, Any]:
+    """A configuration of GPT-2."""
+    shape = {"n_layer": layers, "n_embd": hidden, "n_head": heads, "n_positions": 1024, "vocab_size": 50257}
+    return {"model_type": "gpt2", "n_inner": None, **shape}
+
+
+def opt(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> dict[str, Any]:
+    """A configuration of OPT."""
+    return {
+        "model_type": "opt",
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "ffn_dim": ffn,
+        "vocab_size": 50272,
+        "max_position_embeddings": 2048,
+        **more,
+    }
+
+
+def common(
+    kind: str, layers: int, hidden: int, heads: int, ffn: int, vocab: int, **more: Any
+) -> dict[str, Any]:
+    """A configuration with the usual keys."""
+    return {**llama(layers, hidden, heads, heads, ffn, vocab), "model_type": kind, **more}
+
+
+PUBLISHED = {
+    "llama-2-7b": (llama(32, 4096, 32, 32, 11008, 32000), 6_738_415_616),
+    "llama-2-13b": (llama(40, 5120, 40, 40, 13824, 32000), 13_015_864_320),
+    "llama-2-70b": (llama(80, 8192, 64, 8, 28672, 32000), 68_976_648_192),
+    "llama-3-8b": (llama(32, 4096, 32, 8, 14336, 128256), 8_030_261_248),
+    "llama-3-70b": (llama(80, 8192, 64, 8, 28672, 128256), 70_553_706_496),
+    "llama-3-405b": (llama(126, 16384, 128, 8, 53248, 128256), 405_853_388_800),
+    "tinyllama": (llama(22, 2048, 32, 4, 5632, 32000), 1_100_048_384),
+    "mistral-7b": ({**llama(32, 4096, 32, 8, 14336, 32000), "model_type": "mistral"}, 7_241_732_096),
+    "qwen2-7b": ({**llama(28, 3584, 28, 4, 18944, 152064), "model_type": "qwen2"}, 7_615_616_512),
+    "qwen2.5-0.5b": (
+        {**llama(24, 896, 14, 2, 4864, 151936, tie_word_embeddings=True), "model_type": "qwen2"},
+        494_032_768,
+    ),
+    "qwen3-8b": (
+        {**llama(36, 4096, 32, 8, 12288, 151936, head_dim=128), "model_type": "qwen3"},
+        8_190_735_360,
+    ),
+    "gemma-7b": (
+        common("gemma", 28, 3072, 16, 24576, 256000, head_dim=256, tie_word_embeddings=True),
+        8_537_680_896,
+    ),
+    "phi-2": (common("phi", 32, 2560, 32, 10240, 51200), 2_779_683_840),
+    "phi-3-mini": (common("phi3", 32, 3072, 32, 8192, 32064), 3_821_079_552),
+    "gpt2": (gpt2(12, 768, 12), 124_439_808),
+    "gpt2-xl": (gpt2(48, 1600, 25), 1_557_611_200),
+    "gpt-neo-2.7b": (
+        {
+            "model_type": "gpt_neo",
+            "num_layers": 32,
+            "hidden_size": 2560,
+            "num_heads": 20,
+            "intermediate_size": None,
+            "vocab_size": 50257,
+            "max_position_embeddings": 2048,
+        },
+        2_651_307_520,
+    ),
+    "gpt-neox-20b": (common("gpt_neox", 44, 6144, 64, 24576, 50432), 20_554_567_680),
+    "opt-125m": (opt(12, 768, 12, 3072, word_embed_proj_dim=768), 125_239_296),
+    "opt-350m": (opt(24, 1024, 16, 4096, word_embed_proj_dim=512, do_layer_norm_before=False), 331_196_416),
+    "opt-6.7b": (opt(32, 4096, 32, 16384), 6_658_473_984),
+    "bert-large": (common("bert", 24, 1024, 16, 4096, 30522, max_position_embeddings=512), 335_174_458),
+    "bert-base": (common("bert", 12, 768, 12, 3072, 30522, max_position_embeddings=512), 109_514_298),
+}
+
+
+def written(folder: Path, config: dict[str, Any]) -> Path:
+    """The configuration as a file."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config, indent=1))
+    return path
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameter_counts_are_the_published_ones(tmp_path: Path, name: str) -> None:
+    """To the last parameter."""
+    config, parameters = PUBLISHED[name]
+    assert load_model(written(tmp_path, config)).parameters == parameters
+
+
+def test_every_family_is_tested() -> None:
+    """By at least one published count."""
+    assert {config["model_type"] for config, _ in PUBLISHED.values()} == set(supported())
+
+
+def test_bert_is_an_encoder(tmp_path: Path) -> None:
+    """With full attention."""
+    assert load_model(written(tmp_path, PUBLISHED["bert-large"][0])).kind == "encoder"
+
+
+@pytest.mark.parametrize("kind", ["mamba", "t5", "deepseek_v2"])
+def test_an_unknown_family_names_the_known_ones(tmp_path: Path, kind: str) -> None:
+    """And the way around."""
+    problem = the_problem(load_model, written(tmp_path, {"model_type": kind}))
+    assert (problem.line, problem.key) == (2, "model_type")
+    assert problem.what == f'the model type "{kind}" is not supported'
+    assert "llama" in str(problem.hint)
+    assert "write the shape as a model file" in str(problem.hint)
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        (llama(32, 4096, 32, 8, 14336, 32000, num_local_experts=8), "num_local_experts"),
+        ({"model_type": "mixtral"}, "model_type"),
+        ({"model_type": "qwen2_moe", "num_experts": 60}, "num_experts"),
+    ],
+)
+def test_mixtures_of_experts_are_refused(tmp_path: Path, config: dict[str, Any], key: str) -> None:
+    """Rather than counted wrong."""
+    problem = the_problem(load_model, written(tmp_path, config))
+    assert problem.key == key
+    assert problem.what == "mixture-of-experts models are not supported yet"
+
+
+def test_no_model_type(tmp_path: Path) -> None:
+    """Architectures alone do not say the shape."""
+    problem = the_problem(load_model, written(tmp_path, {"architectures": ["X"]}))
+    assert problem.what == "missing, expected the model's type"
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "what"),
+    [
+        ({"hidden_size": "4096"}, "hidden_size", 'expected a whole number from 1 to 1000000, got "4096"'),
+        ({"hidden_size": None}, "hidden_size", "expected a whole number from 1 to 1000000, it is missing"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers", "expected a whole number from 1 to 10000, got 0"),
+        (
+            {"num_key_value_heads": -8},
+            "num_key_value_heads",
+            "expected a whole number from 1 to 10000, got -8",
+        ),
+        (
+            {"num_attention_heads": 33, "num_key_value_heads": None},
+            "num_attention_heads",
+            "expected a divisor of hidden_size 4096, got 33",
+        ),
+        (
+            {"num_key_value_heads": 5},
+            "num_key_value_heads",
+            "expected a divisor of num_attention_heads 32, got 5",
+        ),
+    ],
+)
+def test_wrong_numbers(tmp_path: Path, change: dict[str, Any], key: str, what: str) -> None:
+    """With the key and its line."""
+    config = {**llama(32, 4096, 32, 8, 11008, 32000), **change}
+    problem = the_problem(load_model, written(tmp_path, config))
+    assert (problem.key, problem.what) == (key, what)
+    assert problem.line
+
+
+def test_the_name_is_cleaned(tmp_path: Path) -> None:
+    """It names files later."""
+    config = llama(2, 64, 2, 2, 128, 100, _name_or_path="meta-llama/Llama 2 (7B)/")
+    assert load_model(written(tmp_path, config)).name == "Llama-2-7B"
+
+
+def test_a_string_of_another_type_as_dtype(tmp_path: Path) -> None:
+    """An unknown precision falls back on bf16."""
+    assert (
+        load_model(written(tmp_path, llama(2, 64, 2, 2, 128, 100, torch_dtype="float32"))).training.precision
+        == "bf16"
+    )

@@ -1,0 +1,138 @@
+"""JSON Schemas of the files against the shipped examples and typical mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from planner.cluster.file import load_cluster
+from planner.model.file import load_model
+from planner.model.schema import cluster_schema, model_schema
+from tests.files.writing import CLUSTER, CLUSTERS, MODEL, MODELS, problems
+
+POOL = CLUSTER.index("  - name: b")
+
+
+def valid(schema: dict[str, Any], text: str) -> bool:
+    """True when the schema accepts the YAML."""
+    return jsonschema.Draft202012Validator(schema).is_valid(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize("schema", [cluster_schema(), model_schema()])
+def test_schemas_are_of_their_draft(schema: dict[str, Any]) -> None:
+    """2020-12."""
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize("path", sorted(CLUSTERS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_clusters_are_valid(path: Path) -> None:
+    """All of them."""
+    jsonschema.validate(yaml.safe_load(path.read_text()), cluster_schema())
+
+
+@pytest.mark.parametrize("path", sorted(MODELS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_models_are_valid(path: Path) -> None:
+    """All of them."""
+    jsonschema.validate(yaml.safe_load(path.read_text()), model_schema())
+
+
+CLUSTER_MISTAKES = [
+    ("name: two\n", ""),
+    ("pools:", "poolz:"),
+    ("nodes: 2", "nodes: 0"),
+    ("nodes: 2", "nodes: 2.5"),
+    ("nodes: 2", "nodes: many"),
+    ("nodes: 2\n", "nodes:\n"),
+    ("nodes: 2\n", "hosts: []\n"),
+    ("nodes: 2\n", "\n"),
+    ("nodes: 2\n", "nodes: 2\n    hosts: [x]\n"),
+    ("gpu: A100-SXM-80GB\n", "\n"),
+    ("gpu: A100-SXM-80GB\n", "gpu: A100-SXM-80GB\n    devices: [T4]\n"),
+    ("gpu: A100-SXM-80GB", "gpu: {memory_gib: 80}"),
+    ("gpu: A100-SXM-80GB", "gpu: {memory_gib: 80, memory_bandwidth_gBps: 1, tflops: {}}"),
+    ("gpu: A100-SXM-80GB", "gpu: {memory_gib: 80, memory_bandwidth_gBps: 1, tflops: {bf17: 1}}"),
+    ("gpu: A100-SXM-80GB", "gpu: [T4]"),
+    ("bandwidth_gbps: 200", "bandwidth_gbps: 25G"),
+    ("bandwidth_gbps: 200", "bandwidth_gbps: -1"),
+    ("bandwidth_gbps: 200", "bandwidth: 200"),
+    ("intra_node: nvlink3", "intra_node: {bandwidth_gbps: 300}"),
+    ("kind: infiniband", "kind: infinband"),
+    ("kind: infiniband", "kind: infiniband, oversubscription: 0.5"),
+    ("name: a\n", "name: a b\n"),
+    ("fabrics:", "reserve_gib: -1\nfabrics:"),
+    ("fabrics:", "links: [{between: [ib], bandwidth_gbps: 1, latency_us: 1}]\nfabrics:"),
+]
+MODEL_MISTAKES = [
+    ("name: small\n", ""),
+    ("layers: 8", "layers: 0"),
+    ("layers: 8", "layers: eight"),
+    ("heads: 8", "heads: 8\nheadz: 8"),
+    ("heads: 8", "heads: 8\nkind: both"),
+    ("heads: 8", "heads: 8\nhuggingface: config.json"),
+    ("global_batch: 64", "precision: bf16"),
+    ("global_batch: 64", "global_batch: 64\n  global_batch_tokens: 128"),
+    ("global_batch: 64", "global_batch: 64\n  precision: int4"),
+    ("sequence_length: 128\n", "\n"),
+    ("training:\n", "train:\n"),
+]
+
+
+@pytest.mark.parametrize("change", CLUSTER_MISTAKES, ids=lambda change: change[1].strip())
+def test_schema_and_loader_refuse_the_same_clusters(tmp_path: Path, change: tuple[str, str]) -> None:
+    """What a schema can say, it says as the loader."""
+    assert change[0] in CLUSTER
+    text = CLUSTER.replace(*change, 1)
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    assert problems(load_cluster, path)
+    assert not valid(cluster_schema(), text)
+
+
+@pytest.mark.parametrize("change", MODEL_MISTAKES, ids=lambda change: change[1].strip())
+def test_schema_and_loader_refuse_the_same_models(tmp_path: Path, change: tuple[str, str]) -> None:
+    """What a schema can say, it says as the loader."""
+    assert change[0] in MODEL
+    text = MODEL.replace(*change, 1)
+    path = tmp_path / "model.yaml"
+    path.write_text(text)
+    assert problems(load_model, path)
+    assert not valid(model_schema(), text)
+
+
+def test_the_good_files_are_valid() -> None:
+    """Those that the mistakes start from."""
+    assert valid(cluster_schema(), CLUSTER)
+    assert valid(model_schema(), MODEL)
+
+
+def test_a_configuration_with_training_is_valid() -> None:
+    """All training keys are optional there."""
+    assert valid(model_schema(), "huggingface: config.json\ntraining: {global_batch: 8}\n")
+
+
+def described(schema: Any) -> list[dict[str, Any]]:
+    """Every property of a schema at any depth."""
+    if isinstance(schema, list):
+        return [found for item in schema for found in described(item)]
+    if not isinstance(schema, dict):
+        return []
+    own = list(schema.get("properties", {}).values())
+    return own + [found for item in schema.values() for found in described(item)]
+
+
+@pytest.mark.parametrize("schema", [cluster_schema(), model_schema()])
+def test_every_key_is_described(schema: dict[str, Any]) -> None:
+    """Editors show it."""
+    missing = [found for found in described(schema) if "description" not in found]
+    assert not missing
+
+
+def test_editors_may_complete_names_of_the_catalogue() -> None:
+    """Without refusing others."""
+    choice = cluster_schema()["$defs"]["PoolFile"]["properties"]["gpu"]["oneOf"][0]
+    assert "H100-SXM-80GB" in choice["examples"]

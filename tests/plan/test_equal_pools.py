@@ -1,0 +1,131 @@
+"""How many pools a file writes equal nodes in changes neither what a plan costs nor what a search finds."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import Estimator
+from planner.errors import PlanError
+from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
+from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.rivals.exhaustive import plans
+from planner.search.solve import search
+from planner.search.values import Limits
+from tests.clusters import cluster, pool
+from tests.search.problems import with_odd_nodes
+from tests.search.variants import renamed, shuffled
+
+SEEDS = st.integers(0, 10**9)
+FEW = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def split(spec: ClusterSpec, seed: int) -> ClusterSpec:
+    """Pools of several nodes as two or more, in parts of any size."""
+    draw = random.Random(seed)
+    found = []
+    for item in spec.pools:
+        hosts = item.hosts
+        while len(hosts) > 1 and draw.random() < 0.7:
+            first = draw.randint(1, len(hosts) - 1)
+            found.append(
+                item.model_copy(update={"name": f"{item.name}-{len(hosts)}", "hosts": hosts[:first]})
+            )
+            hosts = hosts[first:]
+        found.append(item.model_copy(update={"hosts": hosts}))
+    return spec.model_copy(update={"pools": tuple(found)})
+
+
+def test_equal_pools_become_one() -> None:
+    """Those that differ in names and hosts only, whatever the order of their cards."""
+    a, b = pool("a", nodes=2), pool("b", nodes=3)
+    spec = cluster(a, pool("c", nodes=1, gbps=100), b)
+    one, other = joined(spec).pools
+    assert one.name == "a"
+    assert one.hosts == (*a.hosts, *b.hosts)
+    assert other.name == "c"
+    dear = spec.model_copy(update={"pools": (a, b.model_copy(update={"price_per_gpu_hour": 2.0}))})
+    assert joined(dear) is dear
+
+
+def test_a_stage_over_the_border_has_a_group_on_each_side() -> None:
+    """Full nodes of both pools, and a rest on the second."""
+    spec = cluster(pool("a", nodes=2, per_node=4), pool("b", nodes=2, per_node=4))
+    whole = ReplicaGroup(pool="a", gpu="A100", tp=1, count=14, share=1, steps=1)
+    plan = Plan(target="megatron", zero=1, stages=(Stage(first_layer=0, end_layer=4, replicas=(whole,)),))
+    own = on_own_pools(plan, joined(spec), spec)
+    assert [(group.pool, group.count) for group in own.stages[0].replicas] == [("a", 8), ("b", 6)]
+    assert on_joined_pools(own, joined(spec), spec) == plan
+
+
+def check_prices(seed: int) -> None:
+    """Every plan on joined pools costs the same on those of the file, and comes back as it was."""
+    spec, model, calibration = with_odd_nodes(seed)
+    spec = split(spec, seed)
+    seen = Estimator(joined(spec), model, calibration)
+    own = Estimator(spec, model, calibration)
+    limits = Limits(target="megatron", zero=(1,), recompute=("none",))
+    for plan in random.Random(seed).sample(found := list(plans(seen, limits)), min(200, len(found))):
+        try:
+            step = seen.estimate(plan).step_seconds
+        except PlanError:
+            continue
+        there = on_own_pools(plan, seen.cluster, spec)
+        assert own.estimate(there).step_seconds == pytest.approx(step, rel=1e-12)
+        assert on_joined_pools(there, seen.cluster, spec) == plan
+
+
+@given(SEEDS)
+@FEW
+def test_a_plan_costs_the_same_on_parts(seed: int) -> None:
+    """Whatever its stages share."""
+    check_prices(seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@MANY
+def test_hundreds_of_plans_cost_the_same_on_parts(seed: int) -> None:
+    """The same on more clusters."""
+    check_prices(seed)
+
+
+def check_answers(seed: int, target: str) -> None:
+    """Split, renamed and in another order: the same step, and no bound above another's plan."""
+    spec, model, calibration = with_odd_nodes(seed)
+    limits = Limits(gap=0.0, target=target, zero=(1,), recompute=("none",), pp=(1, 2, 3))
+    variants = (
+        spec,
+        joined(spec),
+        split(spec, seed),
+        shuffled(split(spec, seed + 1), seed),
+        renamed(spec, seed)[0],
+    )
+    found = [search(item, model, calibration, replace(limits), explain=False) for item in variants]
+    steps = [item.best.estimate.step_seconds if item.best else float("inf") for item in found]
+    assert steps == pytest.approx([steps[0]] * len(steps), rel=1e-6)
+    for item in found:
+        assert item.bound_seconds <= min(steps) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("target", ["megatron", "flagscale"])
+@given(SEEDS)
+@settings(FEW, max_examples=6)
+def test_answers_do_not_depend_on_pools(target: str, seed: int) -> None:
+    """On nodes of any size, with pipelines and tensor parallelism."""
+    check_answers(seed, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["megatron", "flagscale", "torch", "deepspeed"])
+@given(SEEDS)
+@settings(MANY, max_examples=100)
+def test_hundreds_of_answers_do_not_depend_on_pools(target: str, seed: int) -> None:
+    """The same on more clusters and targets."""
+    check_answers(seed, target)

@@ -1,0 +1,157 @@
+"""All baselines: what each promises, on any cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import Estimator
+from planner.model.spec import ModelSpec
+from planner.plan.checks import check_plan
+from planner.rivals.baselines import BASELINES, baselines
+from planner.rivals.building import best_of
+from planner.search.solve import search
+from planner.search.values import Limits
+from planner.targets import target
+from tests.clusters import cluster, gpt, pool, small_problem
+from tests.rivals.generated import problem
+
+ROOT = Path(__file__).parents[2]
+
+
+def check(spec: ClusterSpec, model: ModelSpec) -> int:
+    """Every baseline has a valid plan or a reason, and says what keeps its plan from running; number of plans."""
+    plans = 0
+    for item in baselines(spec, model):
+        if item.scored is None:
+            assert item.reason
+            continue
+        plans += 1
+        plan, estimate = item.scored.plan, item.scored.estimate
+        check_plan(plan, spec, model)
+        assert 0 < estimate.step_seconds < float("inf")
+        assert ("does not fit" in item.reason) == (not estimate.fits)
+        assert ("can run it" in item.reason) == (not target(plan.target).by_default)
+        assert bool(item.reason) == (not estimate.fits or not target(plan.target).by_default)
+    return plans
+
+
+def test_any_cluster_gives_valid_plans_or_reasons() -> None:
+    """Layers once, shares that add up, devices that exist: the rules of every plan; most baselines have one."""
+    plans = [check(*problem(seed)) for seed in range(15)]
+    assert sum(plans) > 6 * len(plans)
+
+
+@pytest.mark.parametrize(
+    "pools",
+    [
+        (pool("a", nodes=3, per_node=4),),
+        (pool("a", nodes=4, per_node=4), pool("b", "V100", per_node=4)),
+        (pool("a", nodes=2, per_node=16), pool("b", "V100", per_node=16)),
+        (pool("a", per_node=16), pool("b", "V100", per_node=1)),
+    ],
+    ids=["12", "20", "48 in nodes of 16", "17 in unequal pools"],
+)
+def test_any_total_has_plans(pools: tuple[object, ...]) -> None:
+    """Totals that are no power of two, where the published Metis stops; nodes of 16, which it reads as 1.
+
+    Not tied: Metis' ends of 16 and of one device could not share an embedding.
+    """
+    spec = cluster(*pools)  # type: ignore[arg-type]
+    model = gpt(global_batch=240).model_copy(update={"tied_embeddings": False})
+    names = {item.family for item in baselines(spec, model) if item.scored}
+    needed = {entry.name for entry in BASELINES}
+    if len(spec.pools) == 1:
+        needed.discard("a stage per network (Holmes)")
+    assert needed <= names
+
+
+def test_the_order_of_hashing_changes_nothing() -> None:
+    """The published Metis answers by the hash seed of Python."""
+    code = (
+        "from planner.rivals.baselines import baselines\n"
+        "from tests.rivals.generated import problem\n"
+        "for seed in range(6):\n"
+        "    for item in baselines(*problem(seed)):\n"
+        "        print(item.family, item.reason, item.scored and item.scored.plan)\n"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+        ).stdout
+        for seed in ("0", "1")
+    }
+    assert len(outputs) == 1
+    assert outputs.pop().count("Plan(") > 20
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_order_of_pools_changes_nothing(seed: int) -> None:
+    """Plan files do not keep it, so a plan read back must meet the same baselines."""
+    spec, model = problem(seed)
+    turned = spec.model_copy(update={"pools": spec.pools[::-1]})
+    assert baselines(turned, model) == baselines(spec, model)
+
+
+def test_every_baseline_has_its_row() -> None:
+    """In the order of the table, one pool alone at the end."""
+    spec, model = cluster(pool("a", per_node=4), pool("b", "V100", per_node=4)), gpt(global_batch=64)
+    found = [item.family for item in baselines(spec, model)]
+    assert found == [*(entry.name for entry in BASELINES), "only a"]
+
+
+def test_none_that_can_be_launched_beats_the_search() -> None:
+    """The plans people use lie in the space, so the bound holds for them."""
+    compared = 0
+    for seed in range(12):
+        spec, model = small_problem(seed)
+        bound = search(spec, model, limits=Limits(gap=0.0), explain=False).bound_seconds
+        for item in baselines(spec, model):
+            if item.scored and item.scored.estimate.fits and target(item.scored.plan.target).by_default:
+                compared += 1
+                assert item.scored.estimate.step_seconds >= bound * (1 - 1e-6)
+    assert compared > 60
+
+
+def test_a_baseline_that_does_not_fit_says_by_how_much_and_where() -> None:
+    """The nearest plan is shown with its shortage, also by methods that look at memory."""
+    spec = cluster(pool("a", "V100", per_node=1))
+    for item in baselines(spec, gpt(32, 4096, 32, global_batch=8)):
+        if item.scored is not None:
+            assert not item.scored.estimate.fits
+            assert item.reason.startswith("does not fit: stage 0: V100 in a lacks ")
+            assert item.reason.endswith(" GiB")
+
+
+def test_a_number_format_that_the_runtime_lacks_is_the_reason() -> None:
+    """DeepSpeed does not train in fp8."""
+    spec, model = cluster(pool("a", per_node=2)), gpt(precision="fp32")
+    gpu = spec.gpus["A100"]
+    fast = gpu.model_copy(update={"tflops": {**gpu.tflops, "fp8": 600.0}})
+    spec = spec.model_copy(update={"gpus": {**spec.gpus, "A100": fast}})
+    eight = model.model_copy(update={"training": model.training.model_copy(update={"precision": "fp8"})})
+    estimator = Estimator(spec, eight)
+    found = best_of("Poplar", BASELINES[4].plans(estimator), estimator)
+    assert found.scored is None
+    assert "deepspeed does not train in fp8" in found.reason
+
+
+def test_no_device_with_the_number_format_gives_no_baselines() -> None:
+    """V100 have no bf16."""
+    assert baselines(cluster(pool("a", "V100")), gpt(precision="bf16")) == ()
+
+
+def test_every_baseline_is_documented() -> None:
+    """docs/search.md names each with its source."""
+    text = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    lacking = [entry.name for entry in BASELINES if entry.name not in text or entry.source not in text]
+    assert lacking == []
