@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
 from planner.cost.memory import parameters_of
+from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
@@ -18,8 +19,8 @@ from planner.rivals.building import (
     layer_seconds,
     pipeline,
 )
-from planner.search.space.choices import divisors, splits
 from planner.targets import target
+from planner.units import divisors
 
 
 def amp(estimator: Estimator) -> Iterator[Plan]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
+from planner.dims.tensor import splits
 from planner.plan.values import Plan
 from planner.rivals.building import (
     Dealt,
@@ -16,8 +17,8 @@ from planner.rivals.building import (
     most_sequences,
     pipeline,
 )
-from planner.search.space.choices import divisors, splits
 from planner.targets import RECOMPUTES
+from planner.units import divisors
 
 MICRO_BATCHES = 8
 """Largest micro-batch of the grid of pipelines."""

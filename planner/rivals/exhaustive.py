@@ -15,6 +15,10 @@ from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
+from planner.dims.interleave import interleavings
+from planner.dims.sequence import splits_sequence
+from planner.dims.sharding import holds_groups, shard_sizes, zeros_at
+from planner.dims.tensor import tp_degrees
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
@@ -25,21 +29,15 @@ from planner.search.space.choices import (
     Composition,
     Family,
     compositions,
-    divisors,
-    holds_groups,
-    interleavings,
     most_mixed,
     offers,
-    shard_sizes,
-    splits_sequence,
     targets_of,
-    tp_degrees,
     usable_kinds,
-    zeros_at,
 )
 from planner.search.space.partitions import networks
 from planner.search.values import Limits, Scored
 from planner.targets import Recompute, Target
+from planner.units import divisors
 
 
 def exhaustive(
@@ -111,7 +109,7 @@ def _families(
     for batch in divisors(model.training.global_batch):
         steps = model.training.global_batch // batch
         degrees: list[tuple[int | None, int | None]] = [
-            (tp, dp) for tp in tp_degrees(row, limits, model, kinds) for dp in divisors(batch)
+            (tp, dp) for tp in tp_degrees(row, limits.tp, model, kinds) for dp in divisors(batch)
         ]
         for tp, dp in [(None, None)] if row.dp_per_stage else degrees:
             if dp is not None and limits.micro_batch is not None and batch // dp not in limits.micro_batch:
@@ -144,7 +142,7 @@ def _splits(
 ) -> Iterator[Plan]:
     """All ways to cut the layers into stages of these compositions, with every interleaving."""
     depth = len(chosen)
-    for interleave in interleavings(family, depth, model):
+    for interleave in interleavings(row, depth, family.micro_batches, model):
         for cuts in combinations(range(1, model.layers), depth - 1):
             ends = (0, *cuts, model.layers)
             if min(b - a for a, b in pairwise(ends)) < interleave:

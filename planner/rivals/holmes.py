@@ -9,12 +9,13 @@ from math import ceil, log2
 from planner.cluster.topology import Kind
 from planner.cost.communication import Ring, carried_rates
 from planner.cost.estimate import Estimator
+from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.values import Plan
 from planner.rivals.building import fastest_first, filled, pipeline, replicas, whole_model
 from planner.rivals.even import MICRO_BATCHES, widest
-from planner.search.space.choices import divisors, splits
 from planner.targets import RECOMPUTES
+from planner.units import divisors
 
 
 def holmes(estimator: Estimator) -> Iterator[Plan]:

@@ -15,6 +15,7 @@ from planner.cluster.topology import Kind
 from planner.cost.communication import inside_rate
 from planner.cost.estimate import Estimator, boundary_bytes
 from planner.cost.memory import parameters_of
+from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.placement import place
 from planner.plan.values import Plan, ReplicaGroup
@@ -30,8 +31,8 @@ from planner.rivals.building import (
     replicas,
     whole_model,
 )
-from planner.search.space.choices import divisors, splits
 from planner.targets import target
+from planner.units import divisors
 
 MEMORY_FACTOR = 5.0
 """Bytes of one device of a group, times this, are held against the memory of the whole group."""

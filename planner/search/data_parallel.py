@@ -24,6 +24,8 @@ from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
+from planner.dims.dimension import allowed
+from planner.dims.sharding import shard_sizes
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.search.batch_partition import (
     Added,
@@ -33,7 +35,7 @@ from planner.search.batch_partition import (
     least_in_lock_step,
     least_in_step,
 )
-from planner.search.space.choices import allowed, recomputes_of, shard_sizes, usable_kinds
+from planner.search.space.choices import recomputes_of, usable_kinds
 from planner.search.space.device_sets import Box, Counts, all_sets
 from planner.search.space.stages import ring_alone
 from planner.search.values import Limits

@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from planner.calibration.file import shipped
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.dims.interleave import MAX_INTERLEAVE
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_joined_pools
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.search.data_parallel import MAX_MICRO_BATCH
-from planner.search.space.choices import MAX_DEPTH, MAX_INTERLEAVE, divisors
+from planner.search.space.choices import MAX_DEPTH
 from planner.search.values import Limits
 from planner.targets import RECOMPUTES, TARGETS, Target, target
+from planner.units import divisors
 
 MOST_OPERATIONS = 20_000
 """Micro-batches times stages of a plan that is priced here; more take the pipeline too long."""

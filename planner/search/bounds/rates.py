@@ -10,20 +10,15 @@ from planner.cluster.topology import Kind
 from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
+from planner.dims.sequence import splits_sequence
+from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
-from planner.search.space.choices import (
-    Choice,
-    Family,
-    Islands,
-    divisors,
-    splits_sequence,
-    tp_degrees,
-    usable_kinds,
-)
+from planner.search.space.choices import Choice, Family, Islands, usable_kinds
 from planner.search.space.sends import Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
 from planner.targets import TARGETS, Recompute
+from planner.units import divisors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +198,7 @@ class Rates:
     def _price_freely(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
         groups = [
             self._group(family, kind, tp, dp)
-            for tp in tp_degrees(TARGETS[family.target], Limits(), self.estimator.model, (kind,))
+            for tp in tp_degrees(TARGETS[family.target], None, self.estimator.model, (kind,))
             for dp in divisors(family.batch)
             if tp * dp <= kind.devices
         ]

@@ -6,19 +6,13 @@ from collections.abc import Iterator
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind, Topology
+from planner.dims.interleave import MAX_INTERLEAVE
+from planner.dims.sequence import splits_sequence
+from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
+from planner.dims.tensor import splits
 from planner.model.spec import ModelSpec
 from planner.search.data_parallel import MAX_MICRO_BATCH
-from planner.search.space.choices import (
-    MAX_DEPTH,
-    MAX_INTERLEAVE,
-    MAX_SHARD_NODES,
-    holds_groups,
-    offers,
-    splits,
-    splits_sequence,
-    targets_of,
-    usable_kinds,
-)
+from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_kinds
 from planner.search.values import Limits
 from planner.targets import Target
 

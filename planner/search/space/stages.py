@@ -18,6 +18,7 @@ from planner.cost.schedules import round_trip
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
+from planner.dims.sequence import splits_sequence
 from planner.errors import PlanError
 from planner.plan.placement import place_stages
 from planner.plan.stage_rules import ends_fault, joins_ends, nodes_once
@@ -29,7 +30,6 @@ from planner.search.space.choices import (
     compositions,
     most_mixed,
     recomputes_of,
-    splits_sequence,
     usable_kinds,
 )
 from planner.search.space.sends import Hops, Sends, least_sends, send_alone
