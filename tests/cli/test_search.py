@@ -101,7 +101,7 @@ def test_idle_devices_and_limits_that_cost(hetplan: Command, answer: Fake) -> No
     done = hetplan("search", "c.yaml", "m.yaml", "--tp", "4")
     assert (
         "  uses 8 of 16 devices\n"
-        "  idle: 4 V100 (v100): using them costs +7.0 % (waiting in the pipeline)\n"
+        "  idle: 4 V100 (v100): using them costs +7.0 % (bubble and sends)\n"
         "  idle: 4 A100 (a100): no plan found that fits and uses them\n"
     ) in done.out
     assert (
