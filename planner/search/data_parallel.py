@@ -25,6 +25,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.runtimes.capabilities import Recompute, Target
 from planner.search.batch_partition import (
     Added,
     Dealt,
@@ -37,7 +38,6 @@ from planner.search.space.choices import allowed, recomputes_of, shard_sizes, us
 from planner.search.space.device_sets import Box, Counts, all_sets
 from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
-from planner.targets import Recompute, Target
 
 MAX_MICRO_BATCH = 512
 """Largest micro-batch of a device that is offered, in sequences."""

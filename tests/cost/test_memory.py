@@ -18,7 +18,7 @@ from planner.cost.memory import (
     memory,
     parameters_of,
 )
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 from tests.clusters import cluster, gpt, pool
 
 ZERO_TABLE_1 = {

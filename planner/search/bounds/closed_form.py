@@ -14,6 +14,8 @@ from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.plan.values import ReplicaGroup
+from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import TARGETS
 from planner.search.bounds.lagrangian import StagePart, StagePrices
 from planner.search.bounds.layer_counts import Counted, Crossing, Room, Speed, fastest_slots, parts
 from planner.search.bounds.per_stage_degrees import OwnDegrees
@@ -31,7 +33,6 @@ from planner.search.space.choices import (
 from planner.search.space.sends import Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
-from planner.targets import TARGETS, Recompute
 
 _Sends = tuple[dict[tuple[str, str], Hops], float | None, dict[tuple[str, str, int, int], Hops]]
 """Least sends by kind, least send between islands, and least sends by kind, tp and dp."""
