@@ -55,7 +55,7 @@ def emit(
     from planner.emit.cautions import cautions, installed_versions
     from planner.emit.interface import emit as files_of
     from planner.emit.interface import unnamed_hosts, write_folder
-    from planner.emit.launchers.interface import check_launcher
+    from planner.launchers.registry import check_launcher
     from planner.report.document import emit_document
     from planner.report.emitted import emitted_section
     from planner.report.verdict import misfits

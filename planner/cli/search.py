@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from planner.cli.interrupt import Wish
     from planner.cli.kept import KeptPlan
     from planner.cluster.spec import ClusterSpec
+    from planner.runtimes.capabilities import Recompute
     from planner.search.values import Scored, SearchResult
-    from planner.targets import Recompute
 
 Output = Annotated[
     Path | None,
@@ -173,13 +173,13 @@ def search(
 
 
 def _target(name: str | None) -> str | None:
-    from planner.targets import target
+    from planner.runtimes.registry import target
 
     return None if name is None else target(name).name
 
 
 def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
-    from planner.targets import RECOMPUTES
+    from planner.runtimes.capabilities import RECOMPUTES
 
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
 

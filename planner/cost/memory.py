@@ -14,7 +14,7 @@ from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.values import Memory
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 
 BUCKET_ELEMENTS = 2e8
 """Elements of a reduction or gather bucket; the emitted DeepSpeed configuration sets the same."""

@@ -25,7 +25,7 @@ from planner.cost.traffic import EndTraffic, Seconds, Traffic
 from planner.cost.values import Memory
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
-from planner.targets import Recompute, Target
+from planner.runtimes.capabilities import Recompute, Target
 
 
 class Pricer:

@@ -16,7 +16,7 @@ from planner.plan.checks import Fault, fail_on_faults, faults
 from planner.plan.document import OffloadRecord
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.ranges import STAGES
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 
 Path = tuple[str | int, ...]
 

@@ -26,6 +26,7 @@ from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.runtimes.capabilities import Recompute, Target
 from planner.search.batch_partition import (
     Added,
     Dealt,
@@ -38,7 +39,6 @@ from planner.search.space.choices import allowed, recomputes_of, shard_sizes, us
 from planner.search.space.device_sets import Box, Counts, all_sets
 from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
-from planner.targets import Recompute, Target
 
 MAX_MICRO_BATCH, MAX_TOKENS = 512, 2**17
 """Largest micro-batch of a device that is offered, in sequences; more where that many have fewer tokens than these."""

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from planner.emit.launchers.interface import LAUNCHERS
+from planner.launchers.registry import LAUNCHERS
 from tests.cli.running import CLUSTER, MODEL, Command, write_plan
 
 

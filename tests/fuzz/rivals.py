@@ -14,10 +14,11 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_joined_pools
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.runtimes.capabilities import RECOMPUTES, Target
+from planner.runtimes.registry import TARGETS, target
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, MAX_INTERLEAVE, divisors
 from planner.search.values import Limits
-from planner.targets import RECOMPUTES, TARGETS, Target, target
 
 MOST_OPERATIONS = 20_000
 """Micro-batches times stages of a plan that is priced here; more take the pipeline too long."""

@@ -11,6 +11,8 @@ from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.plan.values import ReplicaGroup
+from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import TARGETS
 from planner.search.space.choices import (
     Choice,
     Family,
@@ -23,7 +25,6 @@ from planner.search.space.choices import (
 from planner.search.space.sends import Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
-from planner.targets import TARGETS, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

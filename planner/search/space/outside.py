@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind, Topology
 from planner.model.spec import ModelSpec
+from planner.runtimes.capabilities import Target
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import (
     MAX_DEPTH,
@@ -20,7 +21,6 @@ from planner.search.space.choices import (
     usable_kinds,
 )
 from planner.search.values import Limits
-from planner.targets import Target
 
 
 def outside(
