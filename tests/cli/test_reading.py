@@ -23,6 +23,7 @@ def priced(plan: Plan, *_: object) -> Estimate:
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the cost model give known numbers."""
     monkeypatch.setattr("planner.cli.inputs.estimate", priced)
+    monkeypatch.setattr("planner.cli.predict.estimate", priced)
 
 
 def test_predict_prices_a_short_plan(hetplan: Command, files: Path) -> None:
