@@ -26,7 +26,8 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.placement import Placement, place
 from planner.plan.values import Plan, Stage
-from planner.targets import Target, target
+from planner.runtimes.capabilities import Target
+from planner.runtimes.registry import target
 
 
 def estimate(

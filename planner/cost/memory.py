@@ -16,7 +16,7 @@ from planner.dims.sequence import norm_ways
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 
 BUCKET_ELEMENTS = 2e8
 """Elements of a reduction or gather bucket; the emitted DeepSpeed configuration sets the same."""

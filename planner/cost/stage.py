@@ -26,7 +26,7 @@ from planner.cost.values import Memory
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
-from planner.targets import Recompute, Target
+from planner.runtimes.capabilities import Recompute, Target
 
 
 class Pricer:

@@ -11,7 +11,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, groups_of
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.targets import BatchRule, Target
+from planner.runtimes.capabilities import BatchRule, Target
 
 
 class Data(Dimension):

@@ -15,7 +15,7 @@ from planner.cluster.topology import Kind
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault
 from planner.plan.values import Plan
-from planner.targets import Target
+from planner.runtimes.capabilities import Target
 
 
 @dataclass(frozen=True, slots=True)

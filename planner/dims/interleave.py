@@ -8,7 +8,7 @@ from planner.dims.dimension import Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault
 from planner.plan.values import Plan
-from planner.targets import Target
+from planner.runtimes.capabilities import Target
 
 MAX_INTERLEAVE = 4
 """Most chunks that are offered."""

@@ -11,7 +11,7 @@ from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, groups_of, in_words
 from planner.plan.values import ON_DEVICE, Plan
-from planner.targets import Target
+from planner.runtimes.capabilities import Target
 
 
 class Offloading(Dimension):

@@ -12,7 +12,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault
 from planner.plan.stage_rules import ends_fault, joins_ends
 from planner.plan.values import Plan, Stage
-from planner.targets import Target
+from planner.runtimes.capabilities import Target
 
 
 class Pipeline(Dimension):

@@ -10,7 +10,7 @@ from planner.dims.dimension import Change, Dimension, by_stage
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, in_words
 from planner.plan.values import Plan
-from planner.targets import Recompute, Target
+from planner.runtimes.capabilities import Recompute, Target
 
 
 class Recomputation(Dimension):

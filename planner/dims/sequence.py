@@ -10,7 +10,7 @@ from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, groups_of, in_words
 from planner.plan.values import Plan
-from planner.targets import Target
+from planner.runtimes.capabilities import Target
 
 
 class SequenceParallelism(Dimension):

@@ -10,7 +10,7 @@ from planner.dims.dimension import Change, Dimension, allowed
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, in_words
 from planner.plan.values import Plan
-from planner.targets import Target
+from planner.runtimes.capabilities import Target
 from planner.units import divisors
 
 MAX_SHARD_NODES = 16

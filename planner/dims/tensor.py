@@ -10,7 +10,7 @@ from planner.dims.sequence import splits_sequence
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, Path, groups_of
 from planner.plan.values import Plan, ReplicaGroup
-from planner.targets import Target
+from planner.runtimes.capabilities import Target
 
 
 class TensorParallelism(Dimension):

@@ -15,7 +15,8 @@ from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, Path, groups_of
 from planner.plan.placement import place, split_nodes
 from planner.plan.values import Plan, ReplicaGroup
-from planner.targets import Target, target
+from planner.runtimes.capabilities import Target
+from planner.runtimes.registry import target
 
 
 def check_plan(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:

@@ -31,7 +31,7 @@ from planner.files.yaml_text import Lines
 from planner.model.spec import ModelSpec
 from planner.plan.values import Offload, Plan, Stage
 from planner.ranges import LAYERS, STAGES
-from planner.targets import OffloadTo, Recompute
+from planner.runtimes.capabilities import OffloadTo, Recompute
 
 FORMAT = "hetplan-plan/1"
 """Name and version of the plan file's format."""

@@ -17,7 +17,7 @@ from planner.plan.document import OffloadRecord
 from planner.plan.faults import Fault
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.ranges import STAGES
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 
 Path = tuple[str | int, ...]
 

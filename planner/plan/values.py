@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.errors import PlanError
-from planner.targets import OffloadTo, Recompute
+from planner.runtimes.capabilities import OffloadTo, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

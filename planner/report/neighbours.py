@@ -12,8 +12,8 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import target_faults
 from planner.plan.values import Plan
+from planner.runtimes.registry import target
 from planner.search.values import Scored
-from planner.targets import target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from planner.rivals.building import (
     layer_seconds,
     pipeline,
 )
-from planner.targets import target
+from planner.runtimes.registry import target
 from planner.units import divisors
 
 

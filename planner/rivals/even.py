@@ -17,7 +17,7 @@ from planner.rivals.building import (
     most_sequences,
     pipeline,
 )
-from planner.targets import RECOMPUTES
+from planner.runtimes.capabilities import RECOMPUTES
 from planner.units import divisors
 
 MICRO_BATCHES = 8

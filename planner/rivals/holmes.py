@@ -14,7 +14,7 @@ from planner.errors import PlanError
 from planner.plan.values import Plan
 from planner.rivals.building import fastest_first, filled, pipeline, replicas, whole_model
 from planner.rivals.even import MICRO_BATCHES, widest
-from planner.targets import RECOMPUTES
+from planner.runtimes.capabilities import RECOMPUTES
 from planner.units import divisors
 
 

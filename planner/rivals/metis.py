@@ -31,7 +31,7 @@ from planner.rivals.building import (
     replicas,
     whole_model,
 )
-from planner.targets import target
+from planner.runtimes.registry import target
 from planner.units import divisors
 
 MEMORY_FACTOR = 5.0

@@ -9,6 +9,8 @@ from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
+from planner.runtimes.capabilities import Target
+from planner.runtimes.registry import target
 from planner.search.bounds.groups import (
     Families,
     Group,
@@ -29,7 +31,6 @@ from planner.search.space.choices import Choice, Family, depths, targets_of
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import View
 from planner.search.values import Limits, Reporter, Scored, Silent, Status, proven
-from planner.targets import Target, target
 
 
 @dataclass(frozen=True, slots=True)

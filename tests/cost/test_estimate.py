@@ -23,7 +23,7 @@ from planner.cost.simulation import stage_ends
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 from tests.clusters import GPUS, cluster, gpt, pool
 
 KNOWN = GPUS["A100"].model_copy(update={"family": "A100", "multiprocessors": 108})

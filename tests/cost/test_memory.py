@@ -18,7 +18,7 @@ from planner.cost.memory import (
     parameters_of,
 )
 from planner.cost.schedules import layers_in_flight
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 from tests.clusters import cluster, gpt, pool
 
 ZERO_TABLE_1 = {

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
+from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.pipeline import OpenChoice
 from planner.search.space.choices import Choice, depths, families, usable_kinds
 from planner.search.values import Limits
-from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool, small_problem
 
 

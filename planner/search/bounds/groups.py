@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from planner.cost.estimate import Estimator
+from planner.runtimes.capabilities import Target
+from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.deadline import Deadline
 from planner.search.space.choices import Family, depths, families, targets_of, uniform
 from planner.search.space.partitions import View, views
 from planner.search.values import Limits
-from planner.targets import TARGETS, Target
 
 Families = list[tuple[float, Family]]
 """Families, each with a bound of its own."""

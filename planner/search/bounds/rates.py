@@ -13,11 +13,12 @@ from planner.cost.shape import Shape
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
+from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import TARGETS
 from planner.search.space.choices import Choice, Family, Islands, usable_kinds
 from planner.search.space.sends import Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
-from planner.targets import TARGETS, Recompute
 from planner.units import divisors
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from planner.runtimes.capabilities import RECOMPUTES
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.heuristics.greedy import ALL_ORDERS, greedy
 from planner.search.pipeline import priced_on
 from planner.search.space.choices import Choice, Family, depths
-from planner.targets import RECOMPUTES
 
 if TYPE_CHECKING:
     from planner.search.explorer import Explorer

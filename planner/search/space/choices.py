@@ -18,8 +18,9 @@ from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults
 from planner.plan.values import ReplicaGroup
+from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
-from planner.targets import TARGETS, Recompute, Target, target
 from planner.units import divisors
 
 MAX_DEPTH = 64

@@ -15,9 +15,9 @@ from planner.cluster.topology import Topology, sockets_only
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
+from planner.runtimes.capabilities import Target
 from planner.search.bounds.best import FamilyBounds
 from planner.search.space.choices import Islands, usable_kinds
-from planner.targets import Target
 
 
 class View:

@@ -23,6 +23,7 @@ from planner.errors import PlanError
 from planner.plan.placement import place_stages
 from planner.plan.stage_rules import ends_fault, joins_ends, nodes_once
 from planner.plan.values import Plan, Stage
+from planner.runtimes.capabilities import Recompute
 from planner.search.space.choices import (
     Choice,
     Composition,
@@ -34,7 +35,6 @@ from planner.search.space.choices import (
 )
 from planner.search.space.sends import Hops, Sends, least_sends, send_alone
 from planner.search.values import Limits
-from planner.targets import Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
