@@ -16,7 +16,6 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
-from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import holds_groups, shard_sizes, zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.errors import PlanError
@@ -27,6 +26,7 @@ from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute, Target
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
+    Choice,
     Composition,
     Family,
     compositions,
@@ -151,14 +151,7 @@ def _splits(
                 Stage(first_layer=a, end_layer=b, replicas=groups, recompute=recompute)
                 for a, b, groups, recompute in zip(ends, ends[1:], chosen, recomputes, strict=False)
             )
-            yield Plan(
-                target=family.target,
-                zero=family.zero,
-                stages=stages,
-                interleave=interleave,
-                sequence_parallel=splits_sequence(row, model, family.tp)
-                and any(group.tp > 1 for groups in chosen for group in groups),
-            )
+            yield Choice(family=family, depth=depth, interleave=interleave).plan(stages, model)
 
 
 def _data_parallel(

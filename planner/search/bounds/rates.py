@@ -10,7 +10,6 @@ from planner.cluster.topology import Kind
 from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
-from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Recompute
@@ -280,15 +279,9 @@ class Rates:
         recompute: Recompute | None = None,
     ) -> Shape:
         """A stage in the middle with the least in flight: the last but one of a pipeline that has no head."""
-        return Shape(
-            chunks=(layers,),
-            stage=1,
-            depth=3,
-            micro_batches=micro_batches,
-            zero=family.zero,
-            recompute=recompute or family.recompute or "none",
-            sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
-        )
+        least = replace(family, micro_batches=micro_batches)
+        policy = recompute or family.recompute or "none"
+        return least.shape((layers,), 1, 3, self.estimator.model, policy, tp)
 
 
 def fastest_ring(estimator: Estimator, stack: str, kinds: Sequence[Kind], group: ReplicaGroup) -> Ring | None:

@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from planner.cluster.topology import Kind, Topology
+from planner.cost.shape import Shape
 from planner.dims.dimension import allowed
 from planner.dims.recompute import recomputes_of as dims_recompute
+from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import zeros, zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults
-from planner.plan.values import ReplicaGroup
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute, Target
 from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
@@ -50,6 +52,26 @@ class Family:
         """Sequences of one micro-batch of one replica, when all stages have the same dp."""
         return None if self.dp is None else self.batch // self.dp
 
+    def shape(
+        self,
+        layers: Sequence[int],
+        stage: int,
+        depth: int,
+        model: ModelSpec,
+        recompute: Recompute,
+        tp: int | None,
+    ) -> Shape:
+        """A stage of this family with so many layers in each chunk; ``tp`` None where stages have their own degrees."""
+        return Shape(
+            chunks=tuple(layers),
+            stage=stage,
+            depth=depth,
+            micro_batches=self.micro_batches,
+            zero=self.zero,
+            recompute=recompute,
+            sequence_parallel=splits_sequence(TARGETS[self.target], model, tp),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -58,6 +80,17 @@ class Choice:
     family: Family
     depth: int
     interleave: int
+
+    def plan(self, stages: Sequence[Stage], model: ModelSpec) -> Plan:
+        """The plan with these stages; sequence parallelism is on wherever a group can split the sequence."""
+        wide = any(group.tp > 1 for stage in stages for group in stage.replicas)
+        return Plan(
+            target=self.family.target,
+            zero=self.family.zero,
+            stages=tuple(stages),
+            interleave=self.interleave,
+            sequence_parallel=wide and splits_sequence(TARGETS[self.family.target], model, self.family.tp),
+        )
 
 
 Composition = tuple[ReplicaGroup, ...]
