@@ -12,7 +12,7 @@ from planner.plan.checks import node_faults
 from planner.search.bounds.peak import least_seconds
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
-from planner.search.objectives.subclusters import SubCluster, ladder
+from planner.search.objectives.subclusters import SubCluster, sub_cluster_candidates
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
 
 SLICE = 4
@@ -65,7 +65,7 @@ def seconds_at(value: float, weight: float) -> float:
 
 
 @dataclass(slots=True, kw_only=True)
-class Rung:
+class SubClusterCandidate:
     """One sub-cluster and what is known of it."""
 
     sub: SubCluster
@@ -79,7 +79,7 @@ class Rung:
     """The search that ran out of its slice."""
 
 
-class Ladder:
+class SubClusterCandidates:
     """All sub-clusters that are considered, most promising first, and the time there is for them."""
 
     def __init__(
@@ -91,22 +91,22 @@ class Ladder:
         self.goal = goal
         self.reporter = reporter
         self.rates = Rates(estimator, goal)
-        self.rungs = sorted((self._rung(sub) for sub in self.considered()), key=_promise)
+        self.sub_clusters = sorted((self._candidate(sub) for sub in self.considered()), key=_promise)
         self.candidates = 0
         self.solved = 0
         self.interrupted = False
 
     def considered(self) -> tuple[SubCluster, ...]:
-        """The ladder; the cluster alone where the fastest of all its plans is wanted."""
-        found = ladder(self.estimator.cluster, self.estimator.model, self.goal.use_at_most)
+        """The candidates; the cluster alone where the fastest of all its plans is wanted."""
+        found = sub_cluster_candidates(self.estimator.cluster, self.estimator.model, self.goal.use_at_most)
         one = self.goal.objective == "time" and self.goal.max_cost_per_million_tokens is None
         return found[-1:] if one and not self.goal.use_at_most else found
 
-    def _rung(self, sub: SubCluster) -> Rung:
+    def _candidate(self, sub: SubCluster) -> SubClusterCandidate:
         weight, least = self.rates.weight(sub.devices), self.rates.least_seconds(sub.devices)
         most = self.rates.most_seconds(sub.devices)
         bound = weight * least if least <= most else float("inf")
-        return Rung(sub=sub, weight=weight, most_seconds=most, bound=bound)
+        return SubClusterCandidate(sub=sub, weight=weight, most_seconds=most, bound=bound)
 
     def on(self, sub: SubCluster) -> Estimator:
         """The estimator of a sub-cluster."""
@@ -125,18 +125,18 @@ class Ladder:
 
     def explore(
         self,
-        rung: Rung,
+        candidate: SubClusterCandidate,
         cutoff_seconds: float,
         gap: float,
         share: float,
         better: Callable[[Scored], object] | None = None,
     ) -> Explorer:
         """The search for a step below the cutoff on a sub-cluster, or its next part, in a share of the time left."""
-        explorer, known = rung.unfinished, (0, 0)
+        explorer, known = candidate.unfinished, (0, 0)
         if explorer is None:
             limits = replace(self.limits, gap=gap)
             explorer = Explorer(
-                self.on(rung.sub), limits, Silent(), cutoff_seconds=cutoff_seconds, better=better
+                self.on(candidate.sub), limits, Silent(), cutoff_seconds=cutoff_seconds, better=better
             )
         else:
             known = explorer.candidates, explorer.solved
@@ -144,7 +144,7 @@ class Ladder:
         self.candidates += explorer.candidates - known[0]
         self.solved += explorer.solved - known[1]
         self.interrupted = self.interrupted or explorer.interrupted
-        rung.unfinished = None if explorer.finished else explorer
+        candidate.unfinished = None if explorer.finished else explorer
         return explorer
 
     def _slice(self, share: float) -> Deadline:
@@ -154,6 +154,6 @@ class Ladder:
         return self.deadline.part(min(1.0, max(share, LEAST_SLICE_SECONDS / max(1e-9, self.deadline.left))))
 
 
-def _promise(rung: Rung) -> tuple[float, int]:
+def _promise(candidate: SubClusterCandidate) -> tuple[float, int]:
     """Best bound first; of equal ones that with fewer devices, which have less to tell each other."""
-    return rung.bound, rung.sub.total
+    return candidate.bound, candidate.sub.total

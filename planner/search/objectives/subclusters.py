@@ -17,7 +17,7 @@ from planner.cost.running_cost import Devices
 from planner.model.spec import ModelSpec
 
 MOST = 100
-"""Sub-clusters of one ladder."""
+"""Sub-clusters of one candidates."""
 
 EVERYWHERE = ""
 """Stands for all pools together in limits on numbers of devices."""
@@ -54,7 +54,7 @@ class SubCluster:
 NOTHING = Part(0, ())
 
 
-def ladder(
+def sub_cluster_candidates(
     cluster: ClusterSpec, model: ModelSpec, use_at_most: Iterable[tuple[str, int]] = (), most: int = MOST
 ) -> tuple[SubCluster, ...]:
     """The sub-clusters that are considered, smallest first; none when no device may be used.
