@@ -15,7 +15,7 @@ from planner.files.whole import write_whole
 from planner.files.yaml_text import dump
 from planner.model.file import shape_problems
 from planner.model.spec import ModelSpec
-from planner.plan.checks import Fault, fail_on_faults, faults
+from planner.plan.checks import fail_on_faults, faults
 from planner.plan.document import (
     FORMAT,
     AlternativeRecord,
@@ -31,6 +31,7 @@ from planner.plan.document import (
     plan_part,
     summary_part,
 )
+from planner.plan.faults import Fault
 from planner.plan.short import short_plan
 from planner.plan.values import Plan, ReplicaGroup, Stage
 

@@ -12,8 +12,9 @@ from planner.errors import PlanError
 from planner.files.document import Document
 from planner.files.fields import Batch, Devices, Frozen, Layers, Name, NodeDevices, Stages, ZeroStage
 from planner.model.spec import ModelSpec
-from planner.plan.checks import Fault, fail_on_faults, faults
+from planner.plan.checks import fail_on_faults, faults
 from planner.plan.document import OffloadRecord
+from planner.plan.faults import Fault
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.ranges import STAGES
 from planner.runtimes.capabilities import Recompute
