@@ -8,15 +8,13 @@ from itertools import combinations, product
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
-from planner.errors import PlanError, UsageError
-from planner.files.document import Document, dotted
+from planner.errors import Path, PlanError, UsageError, dotted
+from planner.files.document import Document
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place, split_nodes
 from planner.plan.stage_rules import ends_fault, joins_ends
 from planner.plan.values import Plan, ReplicaGroup
 from planner.targets import Target, target
-
-Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)

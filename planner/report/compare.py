@@ -151,11 +151,7 @@ def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit, speed: Cou
 def _time(contenders: Sequence[Contender]) -> Group:
     found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
     unit = time_unit(estimate.step_seconds for _, estimate in found)
-    shown = [
-        name
-        for name in CAUSES
-        if any(getattr(estimate.breakdown, name) > 0 for _, estimate in found)
-    ]
+    shown = [name for name in CAUSES if any(getattr(estimate.breakdown, name) > 0 for _, estimate in found)]
     columns = (words("plan", least=12), *(number(CAUSES[name].heading) for name in shown), number("step"))
     longest = max(estimate.step_seconds for _, estimate in found)
     rows = [[name, *_causes(estimate, shown, unit, longest)] for name, estimate in found]
