@@ -11,7 +11,7 @@ from planner.cost.shape import Shape, chunk_layers
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Memory
 from planner.plan.values import Plan, ReplicaGroup
-from planner.targets import target
+from planner.runtimes.registry import target
 
 Traffic = Literal["gradients", "tied embedding", "sends", "tensor-parallel collectives", "ZeRO gathers"]
 

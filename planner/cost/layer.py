@@ -8,7 +8,7 @@ from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES, LayerPass
 from planner.cost.measured_curves import LayerTimes
 from planner.model.spec import ModelSpec
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

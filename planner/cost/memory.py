@@ -14,7 +14,7 @@ from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.values import Memory
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 
 BUCKET_ELEMENTS = 2e8
 """Elements of a reduction or gather bucket; the emitted DeepSpeed configuration sets the same."""
@@ -79,14 +79,6 @@ def activation_bytes_per_layer(
     if model.training.attention == "unfused" and recompute == "none":
         scores = (5.0 if model.drops else 2.0) * model.heads * model.training.sequence_length / tp
     return scale * tokens * (whole + attention + mlp + scores)
-
-
-def layers_in_flight(*, layers: int, stage: int, depth: int, micro_batches: int, interleave: int) -> float:
-    """Layers times micro-batches alive on a stage of 1F1B; interleaved as in arXiv:2205.05198, section 4.2.3."""
-    if interleave == 1:
-        return float(layers * min(depth - stage, micro_batches))
-    chunks = 2 * (depth - stage - 1) + (interleave - 1) * depth + 1
-    return layers / interleave * min(chunks, micro_batches * interleave)
 
 
 def memory(model: ModelSpec, kind: Kind, stack: Stack, load: Load) -> Memory:

@@ -14,7 +14,7 @@ from planner.cost.memory import OPTIMIZER_BYTES, activation_bytes_per_layer
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Offload
-from planner.targets import OffloadTo, Target
+from planner.runtimes.capabilities import OffloadTo, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.plan.values import ON_DEVICE, Offload
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

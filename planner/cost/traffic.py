@@ -13,7 +13,7 @@ from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.model.spec import ModelSpec
-from planner.targets import Target
+from planner.runtimes.capabilities import Target
 
 Seconds = NDArray[np.float64]
 

@@ -6,22 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.cluster.spec import ClusterSpec
-from planner.emit.deepspeed import files as deepspeed
-from planner.emit.expressible import check_inputs
-from planner.emit.files import EmittedFile
-from planner.emit.flagscale import files as flagscale
+from planner.emit.checks import check_inputs
 from planner.emit.folder.write import write_folder
-from planner.emit.host_names import holders, is_any_node, placeholders, readme
-from planner.emit.launchers.interface import LAUNCHERS, check_launcher, launcher_files
-from planner.emit.launchers.job import Job
-from planner.emit.megatron import files as megatron
-from planner.emit.readme_common import before_start
-from planner.emit.torch_native import files as torch_native
 from planner.errors import EmitError
 from planner.files.short_lists import expand_hosts
+from planner.job.files import EmittedFile
+from planner.job.job import Job
+from planner.job.nodes import holders, is_any_node, placeholders, readme
+from planner.job.readme import before_start
+from planner.launchers.registry import LAUNCHERS, check_launcher, launcher_files
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, agents, ranks
 from planner.plan.values import Plan
+from planner.runtimes.deepspeed import runtime as deepspeed
+from planner.runtimes.flagscale import runtime as flagscale
+from planner.runtimes.megatron import runtime as megatron
+from planner.runtimes.torch import runtime as torch_native
 
 __all__ = ["LAUNCHERS", "EmittedFile", "emit", "unnamed_hosts", "write_folder"]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from planner.emit.device_names import driver_names
-from planner.emit.files import EmittedFile
-from planner.emit.host_names import is_unnamed
-from planner.emit.launchers.job import Job
-from planner.emit.readme_common import PREFLIGHT
-from planner.emit.versions import tried_versions
+from planner.emit.cautions import tried_versions
+from planner.job.files import EmittedFile
+from planner.job.job import Job
+from planner.job.nodes import driver_names, is_unnamed
+from planner.job.readme import PREFLIGHT
 
 
 def preflight_files(job: Job, here: bool) -> tuple[EmittedFile, ...]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planner.logs.series import Series
-from planner.logs.values import Fact, PartTime, RankMemory
+from planner.logs.values import Fact, PartTime, RankMemory, Series
 
 _JOB = re.compile(r"job ranks (\d{1,7}) global_batch (\d{1,9})(?!\S)")
 _STEP = re.compile(r"step (\d{1,12}) loss \S+ seconds (\d{1,9}\.\d{6})(?!\S)")

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import Problem, SpecError
-from planner.logs.deepspeed import DeepSpeedLines
 from planner.logs.example import ExampleLines
-from planner.logs.megatron import MegatronLines
-from planner.logs.series import Series
-from planner.logs.values import Log, PartTime, RankMemory
+from planner.logs.values import Log, PartTime, RankMemory, Series
 from planner.plan.values import Plan
+from planner.runtimes.deepspeed.log import DeepSpeedLines
+from planner.runtimes.megatron.log import MegatronLines
 
 Reader = ExampleLines | DeepSpeedLines | MegatronLines
 

@@ -14,7 +14,7 @@ from planner.calibration.values import Kernel, KernelPoint
 from planner.cost.compute import ELEMENT_BYTES, FORWARD_KERNELS
 from planner.measure.backend import Backend, Call
 from planner.measure.samples import Sample, sample
-from planner.runtime.example_model import Layer, Shape
+from planner.training.example_model import Layer, Shape
 
 GPU_FORMATS = ("bf16", "fp16", "fp32", "tf32")
 CPU_FORMATS = ("fp32", "bf16")

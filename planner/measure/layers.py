@@ -19,7 +19,7 @@ from planner.measure.backend import DTYPES, LEAST_SECONDS, MOST_SECONDS, REPEATS
 from planner.measure.peak import kept_bytes
 from planner.measure.samples import sample
 from planner.model.spec import ModelSpec
-from planner.runtime.example_model import Layer, Shape
+from planner.training.example_model import Layer, Shape
 
 LEAST_DEPTH = 2
 """Layers in a row: a single one would find its inputs and weights in the caches."""

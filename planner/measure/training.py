@@ -20,8 +20,8 @@ from planner.measure.layers import numerics, share_of
 from planner.measure.peak import peak_bytes
 from planner.measure.samples import sample
 from planner.model.spec import ModelSpec
-from planner.runtime.example_model import Transformer, loss_of
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
+from planner.training.example_model import Transformer, loss_of
 
 FORMATS = ("bf16", "fp32", "tf32")
 """Number formats that need no scaling of the loss."""

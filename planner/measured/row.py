@@ -33,7 +33,7 @@ from planner.files.messages import complaints, figure
 from planner.files.nodes import resolve
 from planner.model.spec import Attention, Optimizer, Precision
 from planner.ranges import LAYERS, STAGES
-from planner.targets import OffloadTo, Recompute
+from planner.runtimes.capabilities import OffloadTo, Recompute
 
 Text = Annotated[str, Field(min_length=1)]
 Cell = str | int | float | bool | None | list[str | int | float | bool | None]

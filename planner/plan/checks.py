@@ -14,7 +14,8 @@ from planner.model.spec import ModelSpec
 from planner.plan.placement import place, split_nodes
 from planner.plan.stage_rules import ends_fault, joins_ends
 from planner.plan.values import Plan, ReplicaGroup
-from planner.targets import Target, target
+from planner.runtimes.capabilities import Target
+from planner.runtimes.registry import target
 
 
 @dataclass(frozen=True, slots=True)

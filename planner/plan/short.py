@@ -15,7 +15,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import Fault, fail_on_faults, faults
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import STAGES
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 
 Path = tuple[str | int, ...]
 

@@ -8,7 +8,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place_stages, split_nodes
 from planner.plan.values import ReplicaGroup
-from planner.targets import Target
+from planner.runtimes.capabilities import Target
 
 Groups = Sequence[ReplicaGroup]
 """Replicas of one stage."""

@@ -12,7 +12,7 @@ from planner.errors import PartError, PlanError
 from planner.files.fields import Batch, Devices, Layers, NodeDevices, ZeroStage, strict, whole
 from planner.files.messages import shown
 from planner.ranges import LAYERS, STAGES
-from planner.targets import OffloadTo, Recompute
+from planner.runtimes.capabilities import OffloadTo, Recompute
 
 
 def _with_micro_batch(schema: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from planner.report.keys import Document
 from planner.report.layout import section
 from planner.report.numbers import percent, significant
 from planner.report.table import table, words
-from planner.targets import TARGETS
+from planner.runtimes.registry import TARGETS
 
 State = Literal["measured", "fitted", "datasheet", "assumed", "missing"]
 SHARES = (

@@ -13,9 +13,10 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import target_faults
 from planner.plan.values import ON_DEVICE, Plan, ReplicaGroup, Stage
+from planner.runtimes.capabilities import Target
+from planner.runtimes.registry import target
 from planner.search.space.choices import shard_sizes
 from planner.search.values import Scored
-from planner.targets import Target, target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

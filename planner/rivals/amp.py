@@ -18,8 +18,8 @@ from planner.rivals.building import (
     layer_seconds,
     pipeline,
 )
+from planner.runtimes.registry import target
 from planner.search.space.choices import divisors, splits
-from planner.targets import target
 
 
 def amp(estimator: Estimator) -> Iterator[Plan]:

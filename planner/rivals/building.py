@@ -13,9 +13,10 @@ from planner.cost.shape import Shape
 from planner.errors import PlanError
 from planner.plan.checks import check_plan
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import target
 from planner.search.space.choices import usable_kinds
 from planner.search.values import Alternative, Scored
-from planner.targets import Recompute, target
 
 ALONE = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
 """The ring of a device without neighbours."""

@@ -16,8 +16,8 @@ from planner.rivals.building import (
     most_sequences,
     pipeline,
 )
+from planner.runtimes.capabilities import RECOMPUTES
 from planner.search.space.choices import divisors, splits
-from planner.targets import RECOMPUTES
 
 MICRO_BATCHES = 8
 """Largest micro-batch of the grid of pipelines."""

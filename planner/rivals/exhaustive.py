@@ -20,6 +20,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_own_pools
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.runtimes.capabilities import Recompute, Target
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
     Composition,
@@ -39,7 +40,6 @@ from planner.search.space.choices import (
 )
 from planner.search.space.partitions import networks
 from planner.search.values import Limits, Scored
-from planner.targets import Recompute, Target
 
 
 def exhaustive(

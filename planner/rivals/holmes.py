@@ -13,8 +13,8 @@ from planner.errors import PlanError
 from planner.plan.values import Plan
 from planner.rivals.building import fastest_first, filled, pipeline, replicas, whole_model
 from planner.rivals.even import MICRO_BATCHES, widest
+from planner.runtimes.capabilities import RECOMPUTES
 from planner.search.space.choices import divisors, splits
-from planner.targets import RECOMPUTES
 
 
 def holmes(estimator: Estimator) -> Iterator[Plan]:

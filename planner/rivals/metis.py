@@ -30,8 +30,8 @@ from planner.rivals.building import (
     replicas,
     whole_model,
 )
+from planner.runtimes.registry import target
 from planner.search.space.choices import divisors, splits
-from planner.targets import target
 
 MEMORY_FACTOR = 5.0
 """Bytes of one device of a group, times this, are held against the memory of the whole group."""

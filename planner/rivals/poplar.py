@@ -23,8 +23,8 @@ from planner.rivals.building import (
     replicas,
     whole_model,
 )
+from planner.runtimes.capabilities import Recompute
 from planner.search.space.choices import usable_kinds
-from planner.targets import Recompute
 
 
 def without_lock_step(estimator: Estimator) -> Iterator[Plan]:

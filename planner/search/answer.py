@@ -7,9 +7,9 @@ from collections.abc import Callable
 from planner.cost.running_cost import devices_of
 from planner.cost.values import Estimate
 from planner.plan.values import Plan
+from planner.runtimes.registry import target
 from planner.search.space.choices import targets_of
 from planner.search.values import Goal, Limits, Objective, Scored
-from planner.targets import target
 
 
 class Answer:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
+from planner.runtimes.capabilities import Target
 from planner.search.bounds.groups import (
     Families,
     Group,
@@ -34,7 +35,6 @@ from planner.search.space.choices import (
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import View
 from planner.search.values import Limits, Reporter, Scored, Silent, Status, proven
-from planner.targets import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from planner.cost.values import Estimate
 from planner.plan.values import Plan
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 """optimal: within the asked gap; feasible: a plan with its gap; infeasible: proven; unknown: time was up first."""

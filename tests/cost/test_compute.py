@@ -34,7 +34,7 @@ from planner.cost.compute import (
 )
 from planner.cost.layer import LayerPrice, layer_price
 from planner.model.spec import ModelSpec
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 from tests.clusters import cluster, gpt, pool
 
 KIND = replace(Topology(cluster(pool("p"))).kinds[0], family="A100")

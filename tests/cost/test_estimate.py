@@ -19,11 +19,11 @@ from planner.calibration.values import (
 )
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, estimate
-from planner.cost.schedule import stage_ends
+from planner.cost.simulation import stage_ends
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 from tests.clusters import GPUS, cluster, gpt, pool
 
 KNOWN = GPUS["A100"].model_copy(update={"family": "A100", "multiprocessors": 108})

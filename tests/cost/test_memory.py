@@ -14,11 +14,11 @@ from planner.cost.memory import (
     MOST_SLACK,
     Load,
     activation_bytes_per_layer,
-    layers_in_flight,
     memory,
     parameters_of,
 )
-from planner.targets import Recompute
+from planner.cost.schedules import layers_in_flight
+from planner.runtimes.capabilities import Recompute
 from tests.clusters import cluster, gpt, pool
 
 ZERO_TABLE_1 = {

@@ -15,7 +15,7 @@ from planner.cost.values import Estimate, Memory
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
-from planner.targets import target
+from planner.runtimes.registry import target
 from tests.clusters import cluster, gpt, pool
 
 V100 = catalogue_gpu("V100-SXM-32GB")

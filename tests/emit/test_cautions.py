@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.emit.cautions import cautions, installed_versions
-from planner.emit.versions import is_tried, tried_versions
-from planner.targets import TARGETS
+from planner.emit.cautions import cautions, installed_versions, is_tried, tried_versions
+from planner.runtimes.registry import TARGETS
 
 
 def test_nothing_to_say() -> None:

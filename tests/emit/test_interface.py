@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from planner.emit.interface import EMITTERS, emit
-from planner.emit.launchers.interface import LAUNCHERS
 from planner.errors import EmitError, PlanError
-from planner.targets import TARGETS
+from planner.launchers.registry import LAUNCHERS
+from planner.runtimes.registry import TARGETS
 from tests.emit.builders import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from planner.cluster.spec import ClusterSpec
-from planner.emit.device_names import driver_names, product_labels
+from planner.job.nodes import driver_names, product_labels
 from tests.emit.builders import cluster, group, plan, pool
-from tests.emit.launchers.stand_ins import SSH, TORCHRUN, folder_of, run, three_nodes
+from tests.launchers.stand_ins import SSH, TORCHRUN, folder_of, run, three_nodes
 
 SMI = """#!/bin/bash
 # The devices of a node, without the one that is named as missing.

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import HetplanError
-from planner.logs.deepspeed import DeepSpeedLines
 from planner.logs.example import ExampleLines
 from planner.logs.job import require_same_job
-from planner.logs.megatron import MegatronLines
 from planner.logs.reading import read_logs
 from planner.logs.values import Log
 from planner.plan.placement import ranks
 from planner.plan.values import Plan
+from planner.runtimes.deepspeed.log import DeepSpeedLines
+from planner.runtimes.megatron.log import MegatronLines
 from tests.logs import jobs
 from tests.logs.printing import (
     SAMPLES,
@@ -29,7 +29,7 @@ from tests.logs.printing import (
     write,
 )
 from tests.report import examples
-from tests.runtime.test_training import pipeline_plan, uneven_plan
+from tests.training.test_training import pipeline_plan, uneven_plan
 
 
 def told(plan: Plan, *paths: Path) -> Log:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.logs.series import Series
-from planner.logs.values import WARM_UP_STEPS, Log, PartTime, Timed, observed
+from planner.logs.values import WARM_UP_STEPS, Log, PartTime, Series, Timed, observed
 
 
 def series(numbers: list[int], averaged: bool) -> Series:

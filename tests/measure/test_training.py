@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from planner.measure.backend import Backend, open_backend, out_of_memory  # noqa: E402
 from planner.measure.training import Configuration, Training, fits, train  # noqa: E402
-from planner.runtime.example_model import loss_of  # noqa: E402
+from planner.training.example_model import loss_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick")
 

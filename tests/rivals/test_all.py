@@ -14,9 +14,9 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan
 from planner.rivals.baselines import BASELINES, baselines
 from planner.rivals.building import best_of
+from planner.runtimes.registry import target
 from planner.search.solve import search
 from planner.search.values import Limits
-from planner.targets import target
 from tests.clusters import cluster, gpt, pool, small_problem
 from tests.rivals.generated import problem
 

@@ -16,13 +16,13 @@ from planner.cost.estimate import Estimator
 from planner.plan.placement import place
 from planner.plan.values import Plan
 from planner.rivals.exhaustive import plans
+from planner.runtimes.registry import TARGETS
 from planner.search.data_parallel import DataParallel, Shares, choices
 from planner.search.solve import search
 from planner.search.space.choices import shard_sizes
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import views
 from planner.search.values import Limits
-from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool
 from tests.search.problems import with_fast_nodes
 

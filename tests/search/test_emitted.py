@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from planner.calibration.values import ASSUMED
 from planner.emit.interface import emit
 from planner.plan.checks import check_plan
+from planner.runtimes.registry import TARGETS
 from planner.search.solve import search
 from planner.search.values import Limits
-from planner.targets import TARGETS
 from tests.clusters import small_problem
 from tests.search.problems import Problem, with_constants, with_shapes
 from tests.search.variants import three_pools

@@ -16,9 +16,9 @@ from planner.cost.estimate import Estimator, estimate
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan, faults
 from planner.plan.placement import ranks
+from planner.runtimes.registry import TARGETS
 from planner.search.solve import search
 from planner.search.values import Limits, Scored
-from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool, small_problem
 from tests.search.problems import Problem, with_constants, with_shapes
 from tests.search.variants import three_pools

@@ -10,6 +10,7 @@ import pytest
 
 from planner.cluster.spec import NicSpec
 from planner.cost.estimate import Estimator
+from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
 from planner.search.milp.model import PipelineModel
@@ -17,7 +18,6 @@ from planner.search.milp.solver import available, relaxation, solve
 from planner.search.space.choices import Choice, Family
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Silent
-from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool, small_problem
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from planner.cluster.topology import Topology
+from planner.runtimes.registry import TARGETS
 from planner.search.space.choices import divisors, families, shard_sizes, splits, tp_degrees
 from planner.search.values import Limits
-from planner.targets import TARGETS
 from tests.clusters import cluster, gpt, pool
 
 WIDE = gpt().model_copy(update={"heads": 12, "kv_heads": 12, "head_dim": 64, "ffn": 12 * 256})

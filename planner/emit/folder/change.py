@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from planner.emit.files import EmittedFile
 from planner.emit.folder import tree
 from planner.emit.folder.lock import WORK
 from planner.emit.folder.manifest import MANIFEST, digest, is_inside, manifest, written_before
 from planner.errors import OutputError
+from planner.job.files import EmittedFile
 
 NEW, OLD, JOURNAL = f"{WORK}/new", f"{WORK}/old", f"{WORK}/journal"
 """Where new files wait, where replaced ones go, and the list of renames while they are under way."""

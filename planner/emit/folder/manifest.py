@@ -6,9 +6,9 @@ import hashlib
 import re
 from collections.abc import Iterable
 
-from planner.emit.files import EmittedFile
 from planner.emit.folder import tree
 from planner.emit.folder.lock import WORK
+from planner.job.files import EmittedFile
 
 MANIFEST = ".hetplan-files"
 """Digests and paths as ``sha256sum`` writes them, so that ``sha256sum -c`` names the files that were edited."""

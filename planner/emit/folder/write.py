@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from planner.emit.files import EmittedFile
 from planner.emit.folder import tree
 from planner.emit.folder.change import (
     JOURNAL,
@@ -34,6 +33,7 @@ from planner.emit.folder.twin import (
     twin_name,
 )
 from planner.errors import OutputError
+from planner.job.files import EmittedFile
 
 Kept = tuple[tuple[str, str], ...]
 """Files that the user had edited, and the names under which they were kept."""

@@ -6,13 +6,13 @@ from dataclasses import replace
 from itertools import islice, product
 
 from planner.cost.estimate import Estimator
+from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.greedy import fastest, layered
 from planner.search.space.choices import Choice, Family, offers, targets_of
 from planner.search.space.stages import StageOptions
 from planner.search.values import Advice, Limits, Scored, Silent
-from planner.targets import TARGETS
 
 WORTH = 0.01
 """Savings below this are within what the model cannot tell."""

@@ -14,12 +14,12 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
 from planner.rivals.building import best_of, missing_bytes
 from planner.rivals.even import equal_batches, even_pipelines
+from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
 from planner.search.explorer import Explorer
 from planner.search.space.choices import offers, targets_of, usable_kinds
 from planner.search.values import Diagnosis, Limits, Scored, Silent
-from planner.targets import TARGETS
 from planner.units import format_count, gib_from_bytes
 
 MAX_FACTOR = 64

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
+from planner.runtimes.registry import target
 from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline
@@ -14,7 +15,6 @@ from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import Wanted, everywhere, quick_plan
 from planner.search.space.choices import targets_of, usable_kinds
 from planner.search.values import Alternative, Limits, Scored, Silent
-from planner.targets import target
 from planner.units import gib_from_bytes
 
 SAME = 5e-4

@@ -15,8 +15,9 @@ from planner.cluster.topology import Kind, Topology
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults
 from planner.plan.values import ReplicaGroup
+from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
-from planner.targets import TARGETS, Recompute, Target, target
 
 MAX_SHARD_NODES = 16
 """Nodes that may share a copy in hybrid sharding; more where so many divide a kind of device evenly."""

@@ -10,7 +10,7 @@ from typing import Any
 from planner.measure.training import Configuration
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 
 MODEL_SPECS = Path(__file__).parents[3] / "model_specs"
 

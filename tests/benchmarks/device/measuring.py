@@ -20,7 +20,7 @@ from planner.measure.session import Request, Session
 from planner.measure.training import Configuration, fits, train
 from planner.measured.table import load_table
 from planner.model.spec import ModelSpec
-from planner.targets import Recompute
+from planner.runtimes.capabilities import Recompute
 from tests.benchmarks.device.cases import Series, name_of, with_batch
 from tests.benchmarks.device.results import COMMAND, Results
 

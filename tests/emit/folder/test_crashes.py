@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from planner.emit.files import EmittedFile
 from planner.emit.folder import twin, write
 from planner.emit.folder.change import JOURNAL, Change, apply, write_journal
 from planner.emit.folder.lock import WORK
@@ -26,6 +25,7 @@ from planner.emit.folder.twin import LINKED
 from planner.emit.folder.write import write_folder
 from planner.emit.interface import emit
 from planner.errors import OutputError
+from planner.job.files import EmittedFile
 from tests.emit.builders import cluster, group, model, plan, pool
 from tests.emit.folder.breaking import broken_at, content, interrupted_at, killed_at
 
@@ -343,7 +343,7 @@ HOLDING = """
 import sys
 from pathlib import Path
 from planner.emit.folder import write
-from planner.emit.files import EmittedFile
+from planner.job.files import EmittedFile
 def waiting(*_):
     print("holding", flush=True)
     sys.stdin.read()
@@ -378,7 +378,7 @@ from planner.emit.folder.manifest import MANIFEST
 from planner.emit.folder.twin import LINKED
 from planner.emit.folder.write import write_folder
 from planner.emit.interface import emit
-from planner.emit.files import EmittedFile
+from planner.job.files import EmittedFile
 for _ in range(5):
     write_folder([EmittedFile(f"file-{i}", sys.argv[2]) for i in range(8)], Path(sys.argv[1]), force=True)
 """

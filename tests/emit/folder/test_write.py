@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.emit.files import EmittedFile
 from planner.emit.folder.manifest import MANIFEST
 from planner.emit.folder.write import write_folder
 from planner.errors import OutputError
+from planner.job.files import EmittedFile
 
 FILES = (EmittedFile("env/a.sh", "export A=1\n"), EmittedFile("launch.sh", "#!/bin/sh\n", executable=True))
 

@@ -1,0 +1,54 @@
+"""Refusals: a plan that its target or these inputs cannot run is never written.
+
+What a target can run is said in ``plan_check``; here is only what the launch files add to it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from planner.cluster.spec import ClusterSpec
+from planner.errors import EmitError
+from planner.model.spec import ModelSpec
+from planner.plan.checks import listed, node_faults, target_faults, unwritten
+from planner.plan.values import Plan
+from planner.runtimes.registry import target
+
+HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+
+
+def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
+    """Raise EmitError unless the plan is one for this model and target that launch files can hold."""
+    found = target_faults(plan, model) or node_faults(plan, cluster)
+    if found:
+        raise EmitError(listed(found))
+    _check_number_format(plan, model)
+    _check_hosts(plan, cluster)
+    _check_nvme(plan)
+
+
+def _check_number_format(plan: Plan, model: ModelSpec) -> None:
+    row = target(plan.target)
+    fault = unwritten(row, model)
+    if fault is not None:
+        raise EmitError(
+            f"target: {fault}",
+            hint=f"{row.name} can be launched in {', '.join(row.offered_precisions)}",
+        )
+
+
+def _check_hosts(plan: Plan, cluster: ClusterSpec) -> None:
+    used = {group.pool for stage in plan.stages for group in stage.replicas}
+    for pool in cluster.pools:
+        for host in pool.hosts:
+            if pool.name in used and not HOST.fullmatch(host):
+                raise EmitError(f"pool {pool.name}: {host!r} cannot be a host name in a launch file")
+
+
+def _check_nvme(plan: Plan) -> None:
+    if plan.offload.uses_nvme:
+        raise EmitError(
+            "offload to NVMe is priced, but hetplan writes no launch files for it: they would need a folder on the "
+            "NVMe of every node",
+            hint="keep it in host memory: offload to cpu",
+        )

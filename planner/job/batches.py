@@ -1,0 +1,97 @@
+"""The batch table: which sequences each rank processes in a step and what each micro-batch weighs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.job.files import rows
+from planner.plan.placement import Rank
+from planner.plan.values import Plan, ReplicaGroup
+
+FORMAT = 1
+"""Version of batches.json; the runtime refuses any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one rank does in one optimizer step."""
+
+    micro_batches: tuple[int, ...]
+    """Sequences of each micro-batch, [step]; 0 is padding, run on one sequence at weight zero."""
+    loss_weights: tuple[float, ...]
+    """Factor of each micro-batch's mean loss, [step]."""
+
+    @property
+    def share(self) -> int:
+        """Sequences of the global batch."""
+        return sum(self.micro_batches)
+
+
+def batch(plan: Plan, group: ReplicaGroup) -> Batch:
+    """The batch of each replica of a group, padded where the ZeRO stage needs it.
+
+    Notes
+    -----
+    The runtime divides a micro-batch's loss by the rank's steps and averages gradients over the dp
+    replicas; ``size * dp * steps / global batch`` undoes both and weighs every sequence alike.
+
+    ZeRO 2 reduces gradients and ZeRO 3 gathers parameters in every micro-batch, so there all ranks
+    need the same number of them; ZeRO 0 and 1 communicate once a step and take any number.
+    """
+    steps = plan.micro_batches if plan.zero >= 2 else group.steps
+    sizes = group.micro_batch_sizes + (0,) * (steps - group.steps)
+    scale = plan.stages[0].dp * steps
+    return Batch(sizes, tuple(size * scale / plan.global_batch for size in sizes))
+
+
+def table_text(plan: Plan, ranks: tuple[Rank, ...]) -> str:
+    """The table as JSON: stages, the distinct batches, and one row for each rank."""
+    batches = [[batch(plan, group) for group in stage.replicas] for stage in plan.stages]
+    distinct = sorted({each for stage in batches for each in stage}, key=lambda each: each.micro_batches)
+    head = {
+        "format": FORMAT,
+        "world_size": len(ranks),
+        "data_parallel": plan.stages[0].dp,
+        "tensor_parallel": plan.stages[0].replicas[0].tp,
+        "global_batch": plan.global_batch,
+        "zero": plan.zero,
+        **({} if plan.shard_size is None else {"shard_size": plan.shard_size}),
+    }
+    return rows(
+        head,
+        stages=[
+            {"first_layer": stage.first_layer, "end_layer": stage.end_layer, "recompute": stage.recompute}
+            for stage in plan.stages
+        ],
+        batches=[
+            {"micro_batches": list(each.micro_batches), "loss_weights": list(each.loss_weights)}
+            for each in distinct
+        ],
+        ranks=_rank_rows(ranks, batches, {each: index for index, each in enumerate(distinct)}),
+    )
+
+
+def _rank_rows(
+    ranks: tuple[Rank, ...], batches: list[list[Batch]], index: dict[Batch, int]
+) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    first, following = 0, 0
+    for rank in ranks:
+        if rank.tp_rank == 0:  # all ranks of a replica process the same sequences
+            first = following if rank.replica else 0
+        mine = batches[rank.stage][rank.group]
+        found.append(
+            {
+                "rank": rank.rank,
+                "host": rank.host,
+                "device": rank.device,
+                "stage": rank.stage,
+                "replica": rank.replica,
+                "tensor_rank": rank.tp_rank,
+                "batch": index[mine],
+                "first_sequence": first,
+                "share": mine.share,
+            }
+        )
+        following = first + mine.share
+    return found

@@ -1,0 +1,105 @@
+"""What each runtime can express: the table that the search obeys and the emitters rely on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+TensorParallel = Literal["none", "one-degree", "per-stage"]
+BatchRule = Literal["equal", "per-device", "follows-dp"]
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+OffloadTo = Literal["none", "cpu", "nvme"]
+Encoders = Literal["any", "bert", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offloading:
+    """What a runtime can keep off the device; an empty one keeps everything there."""
+
+    optimizer_zero: tuple[int, ...] = ()
+    """ZeRO stages with which the optimizer's states may be in host memory."""
+    parameters_zero: tuple[int, ...] = ()
+    """ZeRO stages with which the parameters may be there too."""
+    nvme_zero: tuple[int, ...] = ()
+    """ZeRO stages with which either may be on NVMe."""
+    activations: bool = False
+    """True when the checkpoints of full recomputation may be in host memory."""
+    together: bool = False
+    """True when parameters and optimizer states leave the device together or not at all."""
+    in_pipeline: bool = False
+    """True when it runs with several pipeline stages too."""
+    parameters_per_second: float = 0.72e9
+    """AdamW updates of a host's processors: torch's own takes 1.39 to 14.76 s for 1 to 10 billion
+    (arXiv:2101.06840, table 4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One row of the capability table."""
+
+    name: str
+    version: str
+    """Version of the runtime that the row was checked against."""
+    by_default: bool
+    """True when a search without a target considers it; the rest are searched when asked for."""
+    tensor_parallel: TensorParallel
+    zero_without_pipeline: tuple[int, ...]
+    """ZeRO stages the runtime runs with one pipeline stage."""
+    zero_with_pipeline: tuple[int, ...]
+    """ZeRO stages the runtime runs with several pipeline stages; empty when it has no pipeline."""
+    hybrid_zero: tuple[int, ...] = ()
+    """ZeRO stages whose states may be sharded over groups of replicas, each group with a copy of its own."""
+    batch_without_pipeline: BatchRule
+    """equal: one micro-batch for all; per-device: any; follows-dp: one product dp x micro-batch."""
+    batch_with_pipeline: BatchRule
+    dp_per_stage: bool
+    """True when pipeline stages may have different numbers of replicas."""
+    interleave: bool
+    """True when one device may hold several chunks of layers (virtual pipeline stages)."""
+    sequence_parallel: bool
+    """True when activations outside the tensor-parallel matrices can be split over the sequence."""
+    recomputes: tuple[Recompute, ...]
+    recompute_per_stage: bool
+    """True when pipeline stages may recompute in different ways."""
+    precisions: tuple[str, ...]
+    """Number formats the runtime trains in."""
+    gradient_bytes: int
+    """Bytes of a gradient element kept and reduced in bf16 training."""
+    scatters_gradients: tuple[int, ...]
+    """ZeRO stages whose gradients are reduced and scattered; with the others every rank gets the whole sum."""
+    overlaps_parameter_gather: bool
+    """True when the parameters updated by ZeRO-1 are gathered under the next forward."""
+    overlaps_reduction_always: bool
+    """True when gradients are reduced under the backward whatever the plan; else with ZeRO >= 1 and no pipeline."""
+    network_per_group: bool
+    """True when groups may use different networks; else one slow pair puts all groups on sockets."""
+    sharding_optimizers: tuple[str, ...]
+    """Optimizers whose states ZeRO-1 can shard."""
+    exchanges_in_turn: bool = False
+    """True when pipeline neighbours pass gradients up and only then activations down; else both at the same time."""
+    reduces_tied_first: bool = False
+    """True when the first and the last stage add up a tied embedding's gradients before they reduce any others."""
+    reduces_in_backward: bool = False
+    """True when the last backward waits for the reductions of its layers: replicas keep step in it, layer by layer, and
+    a stage passes its last gradient up only once its own gradients are reduced."""
+    copies_kv_heads: bool = True
+    """True when devices of one replica may hold the same key/value head; else tp must divide their number."""
+    encoders: Encoders = "any"
+    """bert: with learned positions and without grouped-query attention only."""
+    joins_tied_ends: bool = False
+    """True when tied embeddings need one tp on the first and last stage, and with ZeRO 1 replicas that divide."""
+    hosts_once: bool = False
+    """True when a node is started once, so that its ranks must be consecutive."""
+    unemitted_precisions: tuple[str, ...] = ()
+    """Those of ``precisions`` that published runs have and launch folders have not: priced, never proposed."""
+    offloading: Offloading = Offloading()
+
+    @property
+    def offered_precisions(self) -> tuple[str, ...]:
+        """Number formats that a search may propose the target for."""
+        return tuple(name for name in self.precisions if name not in self.unemitted_precisions)
+
+    def gradient_size(self, precision: str) -> int:
+        """Bytes of a gradient element: fp16 training keeps its gradients in fp16 in every runtime."""
+        return {"fp32": 4, "tf32": 4, "fp16": 2}.get(precision, self.gradient_bytes)

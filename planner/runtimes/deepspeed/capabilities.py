@@ -1,0 +1,37 @@
+"""What DeepSpeed can express."""
+
+from __future__ import annotations
+
+from planner.runtimes.capabilities import Offloading, Target
+
+CAPABILITIES = Target(
+    name="deepspeed",
+    version="0.19.8",
+    by_default=True,
+    tensor_parallel="none",
+    zero_without_pipeline=(0, 1, 2, 3),
+    zero_with_pipeline=(0, 1),
+    batch_without_pipeline="per-device",
+    batch_with_pipeline="equal",
+    dp_per_stage=False,
+    interleave=False,
+    sequence_parallel=False,
+    recomputes=("none", "full"),
+    recompute_per_stage=True,
+    precisions=("bf16", "fp16", "fp32", "tf32"),
+    gradient_bytes=2,
+    scatters_gradients=(3,),
+    overlaps_parameter_gather=False,
+    overlaps_reduction_always=False,
+    network_per_group=False,
+    sharding_optimizers=("adamw", "sgd"),
+    exchanges_in_turn=True,
+    reduces_tied_first=True,
+    offloading=Offloading(
+        optimizer_zero=(1, 2, 3),
+        parameters_zero=(3,),
+        nvme_zero=(3,),
+        activations=True,
+        parameters_per_second=4.1e9,
+    ),
+)

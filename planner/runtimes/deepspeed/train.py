@@ -1,0 +1,149 @@
+"""Example: trains a model of the planned shape with DeepSpeed, as the plan says.
+
+Start it on every node with ``launch.sh``. To train your own, replace ``sequences`` and ``Transformer``;
+what carries the plan are ``load``, ``deepspeed_config``, ``micro_batches`` and, in a pipeline,
+``pipeline_class``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import deepspeed
+import deepspeed.ops
+import torch
+from deepspeed.accelerator import get_accelerator
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+
+from planner.training.hetplan_runtime import RankPlan, load
+from planner.training.example_data import Batch, sequences
+from planner.training.example_model import (
+    Embedding,
+    Finish,
+    Head,
+    Layer,
+    Shape,
+    Transformer,
+    kept_on_device,
+    load_shape,
+    loss_of,
+)
+from planner.training.example_run import leave, parse_options
+from planner.training.step_log import StepLog
+
+FOLDER = Path(__file__).parent
+
+
+def main() -> None:
+    """Train for some steps and print the mean loss of each global batch."""
+    options = parse_options()
+    start_processes()
+    engine = train(options)
+    if options.save:
+        engine.save_checkpoint(str(options.save))
+    leave(get_accelerator().device_name() == "cpu")
+
+
+def train(options: argparse.Namespace) -> Any:
+    """Train this rank's part of the plan; returns DeepSpeed's engine."""
+    torch.manual_seed(options.seed)
+    plan, shape = load(), load_shape(FOLDER / "model.json")
+    return (train_pipeline if len(plan.stages) > 1 else train_data_parallel)(plan, shape, options)
+
+
+def start_processes() -> None:
+    """Join the job that torchrun started."""
+    accelerator = get_accelerator()
+    if accelerator.device_name() == "cpu":
+        # DeepSpeed would compile an optional collective for minutes before the first step.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    else:
+        accelerator.set_device(int(os.environ["LOCAL_RANK"]))
+    deepspeed.init_distributed(dist_backend=accelerator.communication_backend_name())
+
+
+def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
+    """Every rank holds all layers and processes its own share of the batch."""
+    config = plan.deepspeed_config()
+    on_host = "offload_optimizer" in config["zero_optimization"]
+    if on_host and get_accelerator().device_name() == "cpu":
+        # Without a device torch's own optimizer is on the host already; DeepSpeed would compile its own first.
+        config["zero_force_ds_cpu_optimizer"] = on_host = False
+    with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
+        model = Transformer(shape, plan.recompute, checkpoint_of(config))
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
+    )
+    log = StepLog(plan)
+    for step in range(options.steps):
+        losses = []
+        for micro in plan.micro_batches(step):
+            inputs, labels = sequences(micro.sequences, shape, options.text)
+            loss = loss_of(engine(inputs.to(engine.device)), labels.to(engine.device)) * micro.weight
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss)
+        log.step(step, plan.mean_loss(losses))
+    log.peak()
+    return engine
+
+
+def checkpoint_of(config: dict[str, Any]) -> Callable[..., Any]:
+    """How layers are recomputed: DeepSpeed's own way where a device's checkpoints are kept in host memory."""
+    if "activation_checkpointing" not in config or get_accelerator().device_name() == "cpu":
+        return kept_on_device
+    deepspeed.checkpointing.configure(None, checkpoint_in_cpu=True)
+    return cast("Callable[..., Any]", deepspeed.checkpointing.checkpoint)
+
+
+def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
+    """Every rank holds the layers of its stage; all replicas have the same batch."""
+    modules = pipeline_modules(shape, plan.recompute)
+    planned = plan.pipeline_class(PipelineModule, before=1, after=2)
+    model = planned(
+        layers=modules, num_stages=len(plan.stages), loss_fn=loss_of, seed_layers=True, base_seed=options.seed
+    )
+    optimizer = make_optimizer(model, shape, options)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=plan.deepspeed_config())
+    log = StepLog(plan)
+    for step in range(options.steps):
+        log.step(step, engine.train_batch(micro_batch_data(plan, shape, options, step)))
+    log.peak()
+    return engine
+
+
+def pipeline_modules(shape: Shape, recompute: str) -> list[Any]:
+    """The model as DeepSpeed's pipeline takes it: embedding, layers, finish, head."""
+    if shape.tied_embeddings:
+        first = TiedLayerSpec("embedding", Embedding, shape)
+        last = TiedLayerSpec("embedding", Embedding, shape)
+    else:
+        first, last = LayerSpec(Embedding, shape), LayerSpec(Head, shape)
+    layers = [LayerSpec(Layer, shape, recompute) for _ in range(shape.layers)]
+    return [first, *layers, LayerSpec(Finish, shape), last]
+
+
+def micro_batch_data(plan: RankPlan, shape: Shape, options: argparse.Namespace, step: int) -> Iterator[Batch]:
+    """The micro-batches of one step, for the stages that read data."""
+    for micro in plan.micro_batches(step):
+        yield sequences(micro.sequences, shape, options.text)
+
+
+def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_host: bool = False) -> Any:
+    """The optimizer that the plan counted memory for; Adam ``on_host`` is DeepSpeed's for processors."""
+    if shape.optimizer == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+    if on_host:
+        from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+        return DeepSpeedCPUAdam(model.parameters(), lr=options.lr)
+    # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
+    return torch.optim.AdamW(model.parameters(), lr=options.lr, fused=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""What FlagScale can express."""
+
+from __future__ import annotations
+
+from planner.runtimes.capabilities import Target
+
+CAPABILITIES = Target(
+    name="flagscale",
+    version="da4935ec6",
+    by_default=False,
+    tensor_parallel="per-stage",
+    zero_without_pipeline=(0, 1),
+    zero_with_pipeline=(0, 1),
+    batch_without_pipeline="equal",
+    batch_with_pipeline="follows-dp",
+    dp_per_stage=True,
+    interleave=False,
+    sequence_parallel=True,
+    recomputes=("none", "full"),
+    recompute_per_stage=True,
+    precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
+    gradient_bytes=4,
+    scatters_gradients=(1, 2, 3),
+    overlaps_parameter_gather=True,
+    overlaps_reduction_always=True,
+    network_per_group=False,
+    sharding_optimizers=("adamw",),
+    encoders="none",
+    joins_tied_ends=True,
+    hosts_once=True,
+)

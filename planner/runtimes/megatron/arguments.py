@@ -1,0 +1,196 @@
+"""Megatron-LM's arguments for a plan, by section."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from planner.cost.shape import chunk_layers
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
+
+
+def layout(plan: Plan) -> str:
+    """The layout in Megatron's order: virtual stage k is chunk k // pp of pipeline rank k % pp."""
+    chunks = [chunk_layers(stage.layers, plan.interleave) for stage in plan.stages]
+    counts = [chunks[rank][chunk] for chunk in range(plan.interleave) for rank in range(plan.pp)]
+    return "E" + "|".join(f"t*{layers}" if layers > 1 else "t" for layers in counts) + "L"
+
+
+def model_words(model: ModelSpec) -> list[str]:
+    """Arguments that give Megatron the shape, as near as it comes."""
+    words = [
+        *("--num-layers", str(model.layers)),
+        *("--hidden-size", str(model.hidden)),
+        *("--ffn-hidden-size", str(model.ffn)),
+        *("--num-attention-heads", str(model.heads)),
+        *("--kv-channels", str(model.head_dim)),
+        *("--seq-length", str(model.training.sequence_length)),
+        *("--max-position-embeddings", str(model.learned_positions or model.training.sequence_length)),
+        *("--position-embedding-type", "learned_absolute" if model.learned_positions else "rope"),
+    ]
+    if model.kv_heads != model.heads:
+        words += ["--group-query-attention", "--num-query-groups", str(model.kv_heads)]
+    words += ["--swiglu"] if model.gated_mlp else []
+    words += ["--normalization", "RMSNorm"] if model.norm == "rms" else []
+    words += ["--qk-layernorm"] if model.qk_norm else []
+    words += [] if model.mlp_bias else ["--disable-bias-linear"]
+    words += ["--add-qkv-bias"] if model.qkv_bias and not model.mlp_bias else []
+    words += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
+    words += ["--attention-backend", "unfused"] if model.training.attention == "unfused" else []
+    if not model.drops:
+        words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
+    return words
+
+
+def differences(model: ModelSpec) -> Iterator[str]:
+    """Where Megatron's model will differ from the model file, each in a sentence without a full stop."""
+    if model.layer_norms != 2:
+        yield f"each layer has 2 norms instead of {model.layer_norms}"
+    yield from _bias_differences(model)
+    if model.embedding_width != model.hidden:
+        yield f"the token embedding is {model.hidden} wide instead of {model.embedding_width}"
+    if model.token_types:
+        yield "there is no token-type embedding"
+    if model.embedding_norm:
+        yield "there is no norm after the embedding"
+    if not model.final_norm:
+        yield "there is a norm after the last layer"
+    if model.kind == "decoder" and model.head_transform:
+        yield "there is no dense layer ahead of the output layer"
+    if model.kind == "decoder" and model.head_bias:
+        yield "the output layer has no bias"
+
+
+def _bias_differences(model: ModelSpec) -> Iterator[str]:
+    """Megatron has biases everywhere, nowhere, or on queries, keys and values alone."""
+    if model.mlp_bias and not model.qkv_bias:
+        yield "queries, keys and values have biases"
+    if model.mlp_bias != model.output_bias:
+        yield f"the attention output has {'a' if model.mlp_bias else 'no'} bias"
+
+
+Sections = dict[str, list[str]]
+"""Words of the command line by section, in order."""
+
+TUNABLE = {"--train-iters": "TRAIN_ITERS", "--lr": "LR", "--clip-grad": "CLIP_GRAD"}
+"""Arguments that the plan does not decide, and the variable that overrides each default."""
+
+
+def arguments(plan: Plan, model: ModelSpec, pipelines_first: bool = False) -> Sections:
+    """Every argument of the plan: model, parallel, batch, memory, precision, training, data.
+
+    ``pipelines_first``: ranks are numbered stage before replica.
+    """
+    return {
+        "model": model_words(model),
+        "parallel": _parallel(plan, pipelines_first),
+        "batch": _batch(plan, model),
+        "recompute": _recompute(plan),
+        "precision": _precision(model),
+        "training": ["--train-iters", "100", "--lr", "1e-4", "--clip-grad", "1.0", *_optimizer(model)],
+        "offload": _offload(plan),
+        "data": _data(model),
+    }
+
+
+def _parallel(plan: Plan, pipelines_first: bool) -> list[str]:
+    tp = plan.stages[0].replicas[0].tp
+    words = ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(plan.pp)]
+    if plan.pp > 1:
+        words += ["--pipeline-model-parallel-layout", layout(plan)]
+    words += ["--use-tp-pp-dp-mapping"] if pipelines_first else []
+    if plan.sequence_parallel and tp > 1:
+        words += ["--sequence-parallel"]
+    if plan.stages[0].dp > 1:
+        words += ["--overlap-grad-reduce"]
+        if plan.zero:
+            words += ["--use-distributed-optimizer", "--overlap-param-gather"]
+    elif plan.offload.optimizer != "none":
+        words += ["--use-distributed-optimizer"]
+    return words
+
+
+def _offload(plan: Plan) -> list[str]:
+    if plan.offload.optimizer == "none":
+        return []
+    return ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
+
+
+def _batch(plan: Plan, model: ModelSpec) -> list[str]:
+    micro_batch = plan.stages[0].replicas[0].micro_batch
+    return ["--micro-batch-size", str(micro_batch), "--global-batch-size", str(model.training.global_batch)]
+
+
+def _recompute(plan: Plan) -> list[str]:
+    policy = plan.stages[0].recompute
+    if policy == "full":
+        words = ["--recompute-granularity", "full", "--recompute-method", "uniform"]
+        return [*words, "--recompute-num-layers", "1"]
+    return ["--recompute-granularity", "selective"] if policy == "selective" else []
+
+
+def _precision(model: ModelSpec) -> list[str]:
+    words = {
+        "bf16": ["--bf16"],
+        "fp16": ["--fp16"],
+        "fp32": [],
+        "tf32": [],
+        "fp8": ["--bf16", "--fp8-format", "hybrid"],
+    }
+    return words[model.training.precision]
+
+
+def _optimizer(model: ModelSpec) -> list[str]:
+    return ["--optimizer", "sgd" if model.training.optimizer == "sgd" else "adam"]
+
+
+def _data(model: ModelSpec) -> list[str]:
+    if model.kind == "encoder":
+        return ["--tokenizer-type", "BertWordPieceLowerCase", "--bert-no-binary-head"]
+    return ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(model.vocab)]
+
+
+def arguments_script(sections: Sections, model: ModelSpec) -> str:
+    """``args.sh``: the arguments as one shell array, with variables for what the plan does not decide."""
+    lines = [
+        f"# Megatron-LM's arguments for {model.name}. Sections model to precision are the plan: changing "
+        "them",
+        "# gives another plan. TRAIN_ITERS, LR, CLIP_GRAD and DATA_ARGS_FILE in the environment override "
+        "the rest.",
+        *(f"# Differs from the model file: {difference}." for difference in differences(model)),
+        "MEGATRON_ARGS=(",
+    ]
+    for section, words in sections.items():
+        if section != "data" and words:
+            lines += [f"  # {section}", *_lines(words)]
+    return "\n".join([*lines, ")", *_data_lines(sections["data"], model), ""])
+
+
+def _lines(words: list[str]) -> list[str]:
+    """One line for each argument with its values."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            lines.append(f"  {word}")
+        else:
+            flag = lines[-1].strip()
+            variable = TUNABLE.get(flag)
+            lines[-1] += f' "${{{variable}:-{word}}}"' if variable else f" {shlex.quote(word)}"
+    return lines
+
+
+def _data_lines(words: list[str], model: ModelSpec) -> list[str]:
+    """Where the data comes from: a file of the user's, or Megatron's mock data."""
+    own = [
+        "",
+        "# Your data: a file that sets DATA_ARGS=(--data-path ... --tokenizer-type ... ).",
+        'if [[ -n "${DATA_ARGS_FILE:-}" ]]; then',
+        '  source "$DATA_ARGS_FILE"',
+    ]
+    if model.kind == "encoder":
+        missing = "encoders have no mock data: set DATA_ARGS_FILE"
+        default = [f'  echo "args.sh: {missing}" >&2', "  exit 2"]
+    else:
+        default = [f"  DATA_ARGS=({shlex.join(words)})"]
+    return [*own, "else", *default, "fi", 'MEGATRON_ARGS+=("${DATA_ARGS[@]}")']

@@ -1,0 +1,30 @@
+"""What Megatron-LM can express."""
+
+from __future__ import annotations
+
+from planner.runtimes.capabilities import Offloading, Target
+
+CAPABILITIES = Target(
+    name="megatron",
+    version="core 0.20.0",
+    by_default=True,
+    tensor_parallel="one-degree",
+    zero_without_pipeline=(0, 1),
+    zero_with_pipeline=(0, 1),
+    batch_without_pipeline="equal",
+    batch_with_pipeline="equal",
+    dp_per_stage=False,
+    interleave=True,
+    sequence_parallel=True,
+    recomputes=("none", "selective", "full"),
+    recompute_per_stage=False,
+    precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
+    gradient_bytes=4,
+    scatters_gradients=(1, 2, 3),
+    overlaps_parameter_gather=True,
+    overlaps_reduction_always=True,
+    network_per_group=True,
+    sharding_optimizers=("adamw",),
+    encoders="bert",
+    offloading=Offloading(optimizer_zero=(1,), in_pipeline=True),
+)

@@ -1,0 +1,33 @@
+"""What PyTorch's own parallelism can express."""
+
+from __future__ import annotations
+
+from planner.runtimes.capabilities import Offloading, Target
+
+CAPABILITIES = Target(
+    name="torch",
+    version="2.13",
+    by_default=True,
+    tensor_parallel="one-degree",
+    zero_without_pipeline=(0, 1, 2, 3),
+    zero_with_pipeline=(0, 1, 2, 3),
+    hybrid_zero=(1, 2, 3),
+    batch_without_pipeline="per-device",
+    batch_with_pipeline="equal",
+    dp_per_stage=False,
+    interleave=False,
+    sequence_parallel=False,
+    recomputes=("none", "selective", "full"),
+    recompute_per_stage=True,
+    precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
+    unemitted_precisions=("fp8",),
+    gradient_bytes=4,
+    scatters_gradients=(1, 2, 3),
+    overlaps_parameter_gather=True,
+    overlaps_reduction_always=True,
+    network_per_group=False,
+    sharding_optimizers=("adamw", "sgd"),
+    reduces_in_backward=True,
+    copies_kv_heads=False,
+    offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
+)

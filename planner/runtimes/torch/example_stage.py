@@ -1,0 +1,63 @@
+"""The layers of one pipeline stage, or the whole model, with weights that do not depend on the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from planner.training.hetplan_runtime import RankPlan
+from planner.training.example_model import Embedding, Finish, Head, Layer, Shape
+
+
+class Part(nn.Module):  # type: ignore[misc]
+    """What one stage holds: the embedding first, then its layers, the final norm and the output layer last."""
+
+    def __init__(
+        self, shape: Shape, plan: RankPlan, seed: int, place: Callable[[nn.Module], None] = lambda _: None
+    ) -> None:
+        """``place`` is called with each module as soon as it is there, so that a large stage is never whole at once."""
+        super().__init__()
+        mine = plan.stages[plan.stage]
+        self.first, self.last = plan.stage == 0, plan.stage == len(plan.stages) - 1
+        self.embedding: Any = None
+        self.finish: Any = None
+        self.head: Any = None
+        self.layers = nn.ModuleDict()
+        if self.first or (self.last and shape.tied_embeddings):
+            self.embedding = _seeded(seed, lambda: Embedding(shape))
+            self._keep_used()
+            place(self.embedding)
+        for index in range(mine.first_layer, mine.end_layer):
+            layer = _seeded(seed + 1 + index, lambda: Layer(shape, mine.recompute))
+            place(layer)
+            self.layers[str(index)] = layer
+        if self.last:
+            self.finish = _seeded(seed + 1 + shape.layers, lambda: Finish(shape))
+        if self.last and not shape.tied_embeddings:
+            self.head = _seeded(seed + 2 + shape.layers, lambda: Head(shape))
+            place(self.head)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.first:
+            hidden = self.embedding(hidden)
+        for layer in self.layers.values():
+            hidden = layer(hidden)
+        if self.finish is None:
+            return hidden
+        hidden = self.finish(hidden)
+        return self.embedding(hidden) if self.head is None else self.head(hidden)
+
+    def _keep_used(self) -> None:
+        """Of a tied embedding on two stages, the first looks tokens up and the last makes logits."""
+        unused = () if self.last else ("narrow", "bias")
+        for name in unused if self.first else ("positions", "types", "norm", "widen"):
+            setattr(self.embedding, name, None)
+
+
+def _seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
+    """A module on the host: devices of different kinds draw different numbers from the same seed."""
+    torch.manual_seed(seed)
+    return make()

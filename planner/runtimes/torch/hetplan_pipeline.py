@@ -1,0 +1,114 @@
+"""One-forward-one-backward over a plan's stages, with ``torch.distributed.pipelining``.
+
+Needs torch 2.13 and the launch folder's other modules; the folder holds it as ``hetplan_pipeline.py``::
+
+    pipeline = Pipeline(layout, stage_module, inputs, outputs, loss_of, LossScale(1.0))
+    losses = pipeline.step(tokens, labels)                 # in each optimizer step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from planner.runtimes.torch.hetplan_torch import Layout, LossScale
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Inside(nn.Module):  # type: ignore[misc]
+    """A sharded stage that torch's pipeline does not recognise, so that the plan says when gradients are reduced.
+
+    Left to itself it would keep whole gradients until the end of the step, which is ZeRO 1 at most.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.module(hidden)
+
+
+class SendsAfter(list[Any]):
+    """Sends that a batch puts after its receives.
+
+    gloo asks for a message on the connection that its own messages take: asked after a long send, both directions
+    between two stages would take turns.
+    """
+
+    def __add__(self, receives: list[Any]) -> list[Any]:
+        return [*receives, *self]
+
+
+class Stage(PipelineStage):  # type: ignore[misc]
+    """A stage that tells its layout of every backward, and receives while it sends."""
+
+    def __init__(
+        self, layout: Layout, module: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor
+    ) -> None:
+        self.layout, self.sharded = layout, module
+        super().__init__(
+            Inside(module),
+            layout.plan.stage,
+            len(layout.plan.stages),
+            torch.device(layout.mesh.device_type),
+            inputs,
+            outputs,
+            group=layout.mesh["stage"].get_group(),
+        )
+
+    def backward_maybe_with_nosync(
+        self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> Any:
+        """As the schedule asks, after the layout has been told."""
+        self.layout.accumulate(self.sharded, last=last_backward)
+        return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
+        """Activations, after gradients from the same stage."""
+        return SendsAfter(super().get_fwd_send_ops(fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[Any]:
+        """Gradients, after activations from the same stage."""
+        return SendsAfter(super().get_bwd_send_ops(bwd_chunk_id))
+
+
+class Pipeline:
+    """A rank's stage in its schedule."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        module: nn.Module,
+        inputs: torch.Tensor,
+        outputs: torch.Tensor,
+        loss: Loss,
+        scale: LossScale,
+    ) -> None:
+        """``inputs`` and ``outputs`` have the shape and type of a micro-batch, and say whether they have gradients."""
+        plan = self.plan = layout.plan
+        self.scale = scale
+
+        def weighted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return loss(logits, labels) * (plan.weights[0] * scale.value / plan.steps)
+
+        # torch refuses 1F1B with fewer micro-batches than stages, where both run all forwards first.
+        schedule = Schedule1F1B if plan.steps >= len(plan.stages) else ScheduleGPipe
+        stage = Stage(layout, module, inputs, outputs)
+        self.schedule = schedule(stage, plan.steps, weighted, scale_grads=False)
+
+    def step(self, tokens: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+        """Gradients of one optimizer step; returns the weighted losses on the last stage, else a zero."""
+        plan = self.plan
+        losses: list[torch.Tensor] = []
+        arguments = (tokens,) if plan.stage == 0 else ()
+        if plan.stage == len(plan.stages) - 1:
+            self.schedule.step(*arguments, target=labels, losses=losses, return_outputs=False)
+            return [loss * (plan.steps / self.scale.value) for loss in losses]
+        self.schedule.step(*arguments)
+        return [torch.zeros((), device=labels.device)]

@@ -1,0 +1,133 @@
+"""Runs a plan with what PyTorch has itself: FSDP2 as ZeRO 0 to 3, accumulation, and clipping over all ranks.
+
+Needs torch 2.13 and the batch runtime; a launch folder holds it as ``hetplan_torch.py``::
+
+    layout = Layout(plan, "cuda", torch.bfloat16)
+    for layer in model.layers:
+        layout.shard(layer)
+    layout.shard(model)                                    # the rest, as one group
+    for index, micro in enumerate(plan.micro_batches(step)):
+        layout.accumulate(model, last=index == plan.steps - 1)
+        (loss_of(model, data[micro.sequences]) * micro.weight / plan.steps).backward()
+    layout.clip(model.parameters(), 1.0)                   # then optimizer.step()
+
+Gradients are averaged over the replicas and nothing divides a loss by the accumulation steps, so the weights of
+the batch table are divided by the steps here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from planner.training.hetplan_runtime import RankPlan
+
+SMALL = 1e-6
+"""Added to a norm that is divided by, as in torch's own clipping."""
+
+GROWS_AFTER = 1000
+"""Steps after which a loss scale is doubled."""
+
+
+class Layout:
+    """Process groups of a plan, and how parameters and gradients are spread over them."""
+
+    def __init__(
+        self, plan: RankPlan, device: str, working_type: torch.dtype, *, on_host: bool = False
+    ) -> None:
+        """Parameters rest in fp32 and compute in the working type; ``on_host`` keeps them in host memory meanwhile."""
+        self.plan = plan
+        # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
+        shard = 1 if plan.zero == 0 else plan.shard_size or plan.data_parallel
+        shape = (len(plan.stages), plan.data_parallel // shard, shard, plan.tensor_parallel)
+        names = ("stage", "copy", "shard", "tensor")
+        self.mesh = DeviceMesh(device, torch.tensor(plan.grid).view(shape), mesh_dim_names=names)
+        self.working_type = working_type
+        # The plan counts on gradients that are added up in fp32, but with fp16 in fp16.
+        added = torch.float16 if working_type == torch.float16 else torch.float32
+        self.policies = {
+            "mp_policy": MixedPrecisionPolicy(param_dtype=working_type, reduce_dtype=added),
+            "offload_policy": CPUOffloadPolicy() if on_host else OffloadPolicy(),
+        }
+        self._tied: Any = None
+        self._pair: Any = None
+
+    def shard(self, module: nn.Module) -> None:
+        """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says."""
+        several = self.plan.zero == 0 or self.plan.shard_size is not None
+        mesh = self.mesh["copy", "shard"] if several else self.mesh["shard"]
+        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies)
+
+    def tie(self, weight: Any) -> None:
+        """Make ``clip`` add up the gradients of a parameter that the first and the last stage both hold.
+
+        Every rank calls it, the stages in between with None.
+        """
+        ends = self.mesh.mesh[[0, -1]].flatten(1).T.tolist()
+        self._pair, _ = torch.distributed.new_subgroups_by_enumeration(ends)
+        self._tied = weight
+
+    def accumulate(self, module: Any, *, last: bool) -> None:
+        """Call before each backward: ZeRO 0 and 1 reduce gradients, and 0 to 2 let parameters go, in the last one.
+
+        Copies of what is sharded are added up in the last one too.
+        """
+        module.set_requires_gradient_sync(last or self.plan.zero >= 2)
+        module.set_requires_all_reduce(last)
+        module.set_reshard_after_backward(last or self.plan.zero == 3)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def clip(self, parameters: Iterable[Any], most: float, loss_scale: float = 1.0) -> torch.Tensor:
+        """Scale gradients so that their norm over the whole model is at most ``most``; returns the norm.
+
+        Gradients of losses that were multiplied by ``loss_scale`` are divided by it.
+        """
+        if self._tied is not None:
+            torch.distributed.all_reduce(self._tied.grad.to_local(), group=self._pair)
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        locals_ = [each.to_local() for each in gradients]
+        squares = [
+            torch.linalg.vector_norm(mine, dtype=torch.float32).square() / self._holders(whole)
+            for mine, whole in zip(locals_, gradients, strict=True)
+        ]
+        total = torch.stack(squares).sum().to(self.mesh.device_type)
+        torch.distributed.all_reduce(total)
+        norm = total.sqrt() / loss_scale
+        factor = (most / (norm + SMALL)).clamp(max=1.0) / loss_scale
+        for mine in locals_:
+            mine.mul_(factor.to(mine.device))
+        return norm
+
+    def _holders(self, gradient: DTensor) -> float:
+        """Ranks that hold the same part of a gradient."""
+        parts, twice = 1, self._tied is not None and gradient is self._tied.grad
+        for size, placement in zip(gradient.device_mesh.shape, gradient.placements, strict=True):
+            parts *= 1 if placement.is_replicate() else size
+        return self.plan.data_parallel * self.plan.tensor_parallel * (2 if twice else 1) / parts
+
+
+class LossScale:
+    """What losses are multiplied by, so that small gradients do not vanish in fp16: as large as goes well."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self.steps = 0
+        """Steps since it changed."""
+
+    def accepts(self, norm: torch.Tensor) -> bool:
+        """True when the gradients are finite; else the step has to be left out, and the scale is halved.
+
+        All ranks see the same norm, so all of them decide alike.
+        """
+        finite = bool(norm.isfinite())
+        self.steps += 1
+        if not finite or self.steps == GROWS_AFTER:
+            self.value *= 2.0 if finite else 0.5
+            self.steps = 0
+        return finite

@@ -1,0 +1,168 @@
+"""Example: trains a model of the planned shape with PyTorch alone, as the plan says.
+
+Start it on every node with ``launch.sh``. To train your own, replace ``sequences`` and ``Part``; what carries
+the plan are ``load``, ``Layout`` and ``micro_batches``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
+
+from planner.training.hetplan_runtime import RankPlan, load
+from planner.training.example_data import sequences
+from planner.training.example_model import Layer, Shape, load_shape, loss_of
+from planner.training.example_run import leave, parse_options
+from planner.runtimes.torch.example_stage import Part
+from planner.runtimes.torch.example_tensor import split
+from planner.training.step_log import StepLog
+from planner.runtimes.torch.hetplan_torch import Layout, LossScale
+from planner.runtimes.torch.hetplan_pipeline import Pipeline
+
+WORKING_TYPES = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+}
+FOLDER = Path(__file__).parent
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def main() -> None:
+    """Train for some steps and print the mean loss of each global batch."""
+    options = parse_options()
+    start_processes()
+    run(options)
+    leave(DEVICE == "cpu")
+
+
+def start_processes() -> None:
+    """Join the job that torchrun started."""
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train as the folder's plan says."""
+    plan, shape = load(), load_shape(FOLDER / "model.json")
+    config: dict[str, Any] = json.loads((FOLDER / "torch_config.json").read_text(encoding="utf-8"))
+    working_type = WORKING_TYPES[config["precision"]]
+    layout = Layout(plan, DEVICE, working_type, on_host=config["on_host"] and DEVICE == "cuda")
+    model = Part(shape, plan, options.seed, placing(layout))
+    layout.shard(model)
+    if shape.tied_embeddings and len(plan.stages) > 1:
+        layout.tie(getattr(model.embedding, "weight", None))
+    gradients = pipeline_gradients if len(plan.stages) > 1 else whole_gradients
+    scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
+    gradients_of = gradients(layout, model, shape, options, scale)
+    optimizer = make_optimizer(model, shape, options)
+    log = StepLog(plan)
+    for step in range(options.steps):
+        with loss_parallel():  # where a token's logits are dealt over the replica
+            losses = gradients_of(step)
+        norm = layout.clip(model.parameters(), config["clip"], scale.value)
+        if working_type != torch.float16 or scale.accepts(norm):
+            optimizer.step()
+        else:
+            log.left_out(step, scale.value)
+        optimizer.zero_grad()
+        log.step(step, plan.mean_loss([plain(loss) for loss in losses]))
+    log.peak()
+    if options.save:
+        torch.distributed.checkpoint.save(own_state(model, plan), checkpoint_id=options.save)
+
+
+def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:
+    """A function that spreads a new module over this rank's replica, and a layer over all replicas too."""
+
+    def place(module: torch.nn.Module) -> None:
+        module.to(DEVICE)
+        if layout.plan.tensor_parallel > 1:
+            split(module, layout.mesh["tensor"])
+        if isinstance(module, Layer):
+            layout.shard(module)
+
+    return place
+
+
+def whole_gradients(
+    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace, scale: LossScale
+) -> Callable[[int], list[torch.Tensor]]:
+    """A function that makes the gradients of a step without a pipeline and returns the weighted losses."""
+    plan = layout.plan
+
+    def of(step: int) -> list[torch.Tensor]:
+        losses = []
+        for index, micro in enumerate(plan.micro_batches(step)):
+            inputs, labels = sequences(micro.sequences, shape, options.text)
+            layout.accumulate(model, last=index == plan.steps - 1)
+            loss = loss_of(model(inputs.to(DEVICE)), labels.to(DEVICE)) * micro.weight
+            (loss * (scale.value / plan.steps)).backward()
+            losses.append(loss)
+        return losses
+
+    return of
+
+
+def pipeline_gradients(
+    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace, scale: LossScale
+) -> Callable[[int], list[torch.Tensor]]:
+    """The same in a pipeline, all of whose micro-batches are equal."""
+    plan = layout.plan
+    tokens = torch.empty(plan.sizes[0], shape.sequence_length, dtype=torch.long, device="meta")
+    hidden = torch.empty(
+        *tokens.shape, shape.hidden, dtype=layout.working_type, device="meta", requires_grad=True
+    )
+    pipeline = Pipeline(layout, model, hidden if plan.stage else tokens, hidden, loss_of, scale)
+
+    def of(step: int) -> list[torch.Tensor]:
+        dealt = [index for micro in plan.micro_batches(step) for index in micro.sequences]
+        inputs, labels = sequences(tuple(dealt), shape, options.text)
+        return pipeline.step(inputs.to(DEVICE), labels.to(DEVICE))
+
+    return of
+
+
+def plain(loss: torch.Tensor) -> torch.Tensor:
+    """A loss that is whole on every rank of the replica as an ordinary tensor."""
+    whole: torch.Tensor = loss.detach().full_tensor() if isinstance(loss, DTensor) else loss
+    return whole
+
+
+def own_state(model: Any, plan: RankPlan) -> dict[str, Any]:
+    """A stage's part of the checkpoint; a tied embedding is in that of the first."""
+    state: dict[str, Any] = model.state_dict()
+    if plan.stage > 0:
+        state.pop("embedding.weight", None)
+    return state
+
+
+def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any:
+    """The optimizer that the plan counted memory for."""
+    parameters = list(model.parameters())
+    # Torch updates parameters together that are spread alike: those of split modules, and all others.
+    groups = [[each for each in parameters if each.device_mesh == mesh] for mesh in meshes_of(parameters)]
+    if shape.optimizer == "sgd":
+        return torch.optim.SGD([{"params": each} for each in groups], lr=options.lr, momentum=0.9)
+    # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
+    return torch.optim.AdamW([{"params": each} for each in groups], lr=options.lr, fused=True)
+
+
+def meshes_of(parameters: list[Any]) -> list[Any]:
+    """Distinct meshes over which parameters are spread, in order of appearance."""
+    return list(dict.fromkeys(each.device_mesh for each in parameters))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,331 @@
+"""What devices and links do for a family at best: seconds, sends and memory that no stage of it improves on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import floor
+
+from planner.cluster.topology import Kind
+from planner.cost.communication import Ring, carried_rates, inside_rate
+from planner.cost.estimate import Estimator
+from planner.cost.shape import Shape
+from planner.plan.values import ReplicaGroup
+from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import TARGETS
+from planner.search.space.choices import (
+    Choice,
+    Family,
+    Islands,
+    divisors,
+    splits_sequence,
+    tp_degrees,
+    usable_kinds,
+)
+from planner.search.space.sends import Hops
+from planner.search.space.stages import StageOptions
+from planner.search.values import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Memory of one device of a stage, at most: bytes of a layer and of its activations for each micro-batch alive."""
+
+    free_bytes: float
+    layer_bytes: float
+    activation_bytes: float
+
+    def layers(self, in_flight: float) -> int:
+        """Layers that fit with the activations of so many micro-batches of each."""
+        if self.free_bytes <= 0:
+            return 0
+        return floor(
+            min(1e9, self.free_bytes / (self.layer_bytes + in_flight * self.activation_bytes)) + 1e-6
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What one kind of device does for a family, at best."""
+
+    kind: tuple[str, str]
+    slots: float
+    """Stages that its devices could fill, in parts too."""
+    layer_seconds: float
+    """Forward and backward of one layer for one micro-batch."""
+    tail_seconds: float
+    """Least end of the step per layer held: optimizer, and synchronisation that nothing can hide."""
+    most_layers: int
+    """Layers that fit in its memory when least micro-batches are in flight."""
+    room: Room
+    first_seconds: float
+    """What the embedding adds to a micro-batch."""
+    last_seconds: float
+    """What the head adds to a micro-batch."""
+    forward_seconds: float = 0.0
+    """The part of ``layer_seconds`` before the backward, at least."""
+    backward_seconds: float = 0.0
+    """The rest, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """A send between parts of the cluster that the pipeline must do at least once."""
+
+    seconds: float
+    parts: tuple[int, ...]
+    """The part of each kind, in the order of the speeds."""
+
+
+_Sends = tuple[dict[tuple[str, str], Hops], float | None, dict[tuple[str, str, int, int], Hops]]
+"""Least sends by kind, least send between islands, and least sends by kind, tp and dp."""
+
+_UNLIMITED = Room(free_bytes=float("inf"), layer_bytes=1.0, activation_bytes=0.0)
+"""Memory that is not looked at."""
+
+
+class Rates:
+    """Speeds and sends for the families of one search."""
+
+    def __init__(self, estimator: Estimator, islands: Islands) -> None:
+        self.estimator = estimator
+        self.islands = islands
+        self.kinds = usable_kinds(estimator.topology, estimator.model)
+        self._speeds: dict[Family, tuple[Speed, ...]] = {}
+        self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
+        self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
+
+    def speeds(self, family: Family) -> tuple[Speed, ...]:
+        """Speeds of all kinds, fastest first."""
+        if family not in self._speeds:
+            found = [self._speed(family, kind) for kind in self.kinds]
+            kept = (
+                speed for speed in found if speed is not None and speed.slots > 0 and speed.most_layers > 0
+            )
+            self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
+        return self._speeds[family]
+
+    def free_rate(self, family: Family) -> float:
+        """Layers of a micro-batch a second on all devices, each with replicas of its own, whatever they hold."""
+        assert family.tp is not None
+        rate = 0.0
+        for kind in self.kinds:
+            slots = kind.replicas(family.tp) if kind.per_node >= family.tp else 0
+            if slots:
+                speed = self._of_group(
+                    family, kind, self._group(family, kind, family.tp, 1), slots, _UNLIMITED
+                )
+                rate += slots / speed.layer_seconds if speed else 0.0
+        return rate
+
+    def crossing(self, family: Family) -> Crossing | None:
+        """The cheapest send from island to island; None where stages may stand on several."""
+        seconds = self.sends(family)[1]
+        if seconds is None:
+            return None
+        numbers = {pool: number for number, island in enumerate(self.islands) for pool in island}
+        return Crossing(seconds=seconds, parts=tuple(numbers[speed.kind[0]] for speed in self.speeds(family)))
+
+    def hops(self, family: Family) -> dict[tuple[str, str], Hops]:
+        """Least sends of a stage with devices of each kind, by kind."""
+        return self.sends(family)[0]
+
+    def sends(self, family: Family) -> _Sends:
+        """Least sends by kind, between islands, and by kind and degrees."""
+        key = (family.target, family.tp, family.dp, family.batch)
+        if key not in self._hops:
+            choice = Choice(family=family, depth=2, interleave=1)
+            stages = StageOptions(choice, self.estimator, Limits(), self.islands)
+            hops = {kind.key: self._hops_of(stages, kind) for kind in self.kinds}
+            alone = {
+                (groups[0].pool, groups[0].gpu, groups[0].tp, groups[0].count): least
+                for groups, least in zip(stages.compositions, stages.hops, strict=True)
+                if len(groups) == 1
+            }
+            self._hops[key] = hops, self._least_crossing(stages), alone
+        return self._hops[key]
+
+    def _least_crossing(self, stages: StageOptions) -> float | None:
+        everyone = range(len(stages.compositions))
+        islands = [stages.used_islands(groups) for groups in stages.compositions]
+        if not self.islands or any(len(found) > 1 for found in islands):
+            return None
+        sends = (stages.sends(a, b) for a in everyone for b in everyone if islands[a] != islands[b])
+        return min((min(item.near_seconds, item.far_seconds) for item in sends), default=float("inf"))
+
+    def _hops_of(self, stages: StageOptions, kind: Kind) -> Hops:
+        """The least of all compositions with devices of a kind; its host works too."""
+        found = [
+            hops
+            for hops, groups in zip(stages.hops, stages.compositions, strict=True)
+            if kind.key in {(group.pool, group.gpu) for group in groups}
+        ]
+        inner = min((hops.inner_seconds for hops in found), default=float("inf"))
+        outer = min((hops.outer_seconds for hops in found), default=float("inf"))
+        host = stages.pricer.host_seconds(kind)
+        return Hops(*(host + (value if value < float("inf") else 0.0) for value in (inner, outer)))
+
+    def _speed(self, family: Family, kind: Kind) -> Speed | None:
+        if family.tp is None or family.dp is None:
+            return self._free_speed(family, kind)
+        if kind.per_node < family.tp:
+            return None
+        group = self._group(family, kind, family.tp, family.dp)
+        slots = kind.replicas(family.tp) / family.dp
+        return self._of_group(family, kind, group, slots, self.room(family, group))
+
+    def _free_speed(self, family: Family, kind: Kind) -> Speed | None:
+        """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
+        found = [(group.devices, speed) for group, speed in self.free_speeds(family, kind)]
+        best = min((devices * speed.layer_seconds for devices, speed in found), default=None)
+        if best is None:
+            return None
+        ends = min((speed.first_seconds + speed.last_seconds) / speed.layer_seconds for _, speed in found)
+        return Speed(
+            kind=kind.key,
+            slots=float(kind.devices),
+            layer_seconds=best,
+            forward_seconds=min(devices * speed.forward_seconds for devices, speed in found),
+            backward_seconds=min(devices * speed.backward_seconds for devices, speed in found),
+            tail_seconds=0.0,
+            most_layers=self.estimator.model.layers,
+            room=_UNLIMITED,
+            first_seconds=ends * best,
+            last_seconds=0.0,
+        )
+
+    def free_speeds(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
+        """Stages of one kind with all degrees that hold a layer, each with its speed."""
+        key = family, kind.key
+        if key not in self._free:
+            self._free[key] = self._price_freely(family, kind)
+        return self._free[key]
+
+    def _price_freely(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
+        groups = [
+            self._group(family, kind, tp, dp)
+            for tp in tp_degrees(TARGETS[family.target], Limits(), self.estimator.model, (kind,))
+            for dp in divisors(family.batch)
+            if tp * dp <= kind.devices
+        ]
+        held = [group for group in groups if self.room(family, group).layers(1)]
+        slots = float(kind.devices)
+        priced = [(group, self._of_group(family, kind, group, slots, _UNLIMITED)) for group in held]
+        return [(group, speed) for group, speed in priced if speed is not None]
+
+    def _group(self, family: Family, kind: Kind, tp: int, dp: int) -> ReplicaGroup:
+        share = family.micro_batches * (family.batch // dp)
+        return ReplicaGroup(
+            pool=kind.pool, gpu=kind.gpu, tp=tp, count=dp, share=share, steps=family.micro_batches
+        )
+
+    def _of_group(
+        self, family: Family, kind: Kind, group: ReplicaGroup, slots: float, room: Room
+    ) -> Speed | None:
+        pricer = self.estimator.pricer(family.target)
+        shape, fastest = (
+            self._shape(family, group.tp, 1),
+            fastest_ring(self.estimator, family.target, self.kinds, group),
+        )
+        if fastest is None:
+            return None
+        # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
+        micro = pricer.micro_batch(shape, group, group.micro_batch, fastest)
+        layer_seconds = micro.seconds - micro.host_seconds
+        # The computation of an end may hide traffic of layers, and shows with what is left of it.
+        shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
+        ends = []
+        for stage in (0, 2):
+            whole = pricer.micro_batch(replace(shape, stage=stage), group, group.micro_batch, fastest)
+            ends.append(max(0.0, shown * (whole.compute_seconds - micro.compute_seconds)))
+        return Speed(
+            kind=kind.key,
+            slots=slots,
+            layer_seconds=layer_seconds,
+            forward_seconds=micro.forward_seconds - micro.host_seconds / 2,
+            backward_seconds=micro.backward_seconds - micro.host_seconds / 2,
+            first_seconds=ends[0],
+            last_seconds=ends[1],
+            tail_seconds=pricer.tail_seconds(shape, group, fastest),
+            room=room,
+            most_layers=min(self.estimator.model.layers, room.layers(1)),
+        )
+
+    def room(self, family: Family, group: ReplicaGroup) -> Room:
+        """Memory of a stage in the middle, never less than there is whatever it recomputes."""
+        policies = TARGETS[family.target].recomputes if family.recompute is None else (family.recompute,)
+        found = [self._room_with(family, group, recompute) for recompute in policies]
+        return Room(
+            free_bytes=max(room.free_bytes for room in found),
+            layer_bytes=min(room.layer_bytes for room in found),
+            activation_bytes=min(room.activation_bytes for room in found),
+        )
+
+    def _room_with(self, family: Family, group: ReplicaGroup, recompute: Recompute) -> Room:
+        """Bytes are concave in layers: the line through both ends is never above them."""
+        pricer, many = self.estimator.pricer(family.target), max(2, self.estimator.model.layers)
+        one, all_layers, two = (
+            pricer.memory(self._shape(family, group.tp, layers, flights, recompute), group, group.count)
+            for layers, flights in ((1, 1), (many, 1), (1, 2))
+        )
+        activations = two.used_bytes - one.used_bytes
+        each = (all_layers.used_bytes - one.used_bytes) / (many - 1)
+        return Room(
+            free_bytes=one.headroom_bytes + each,
+            layer_bytes=max(0.0, each - activations),
+            activation_bytes=activations,
+        )
+
+    def _shape(
+        self,
+        family: Family,
+        tp: int,
+        layers: int,
+        micro_batches: int = 1,
+        recompute: Recompute | None = None,
+    ) -> Shape:
+        """A stage in the middle with the least in flight: the last but one of a pipeline that has no head."""
+        return Shape(
+            chunks=(layers,),
+            stage=1,
+            depth=3,
+            micro_batches=micro_batches,
+            zero=family.zero,
+            recompute=recompute or family.recompute or "none",
+            sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
+        )
+
+
+def fastest_ring(estimator: Estimator, stack: str, kinds: Sequence[Kind], group: ReplicaGroup) -> Ring | None:
+    """A ring that no ring of the group's replicas beats; None where they cannot talk.
+
+    Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring where
+    collectives were measured.
+    """
+    topology, calibration = estimator.topology, estimator.calibration
+    kind = topology.kind(group.pool, group.gpu)
+    wire = calibration.stack(stack).wire
+    paths = [topology.path(kind.pool, pool) for pool in {other.pool for other in kinds}]
+    between = max(
+        (carried_rates(path, calibration)[0] * wire for path in paths if path.fabric not in ("node", "")),
+        default=0.0,
+    )
+    rate = between / group.tp
+    if group.count <= sum(other.per_node for other in kinds if other.pool == kind.pool) // group.tp:
+        rate = max(rate, inside_rate(kind, calibration))
+    if not rate and group.count > 1:
+        return None
+    if estimator.curves is not None:
+        rate = float("inf")
+    return Ring(size=group.count, bytes_per_second=rate, latency_seconds=0.0, crosses="node")
+
+
+def fastest_slots(speeds: Sequence[Speed], depth: int) -> list[tuple[float, Speed]]:
+    """The first ``depth`` slots of sorted speeds as (number, speed); parts of several kinds may share a stage."""
+    found, left = [], float(depth)
+    for speed in speeds:
+        count = min(speed.slots, left)
+        if count > 0:
+            found.append((count, speed))
+        left -= count
+    return found

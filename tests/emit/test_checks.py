@@ -1,0 +1,113 @@
+"""Plans that a target cannot run are refused with the rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.emit.checks import check_inputs
+from planner.emit.interface import emit
+from planner.errors import EmitError
+from planner.plan.checks import faults, target_faults
+from planner.plan.values import Offload, Plan
+from tests.emit.builders import cluster, group, model, plan, pool
+
+A = ("a", "A100")
+CLUSTER = cluster(pool("a", ("A100",) * 8, 1))
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (
+            plan("deepspeed", 1, [4], [(group(*A, tp=2, share=8),)]),
+            r"stages\[0\].replicas\[0\].tp: deepspeed runs",
+        ),
+        (
+            plan("megatron", 3, [4], [(group(*A, share=8),)]),
+            "zero: megatron runs ZeRO 0, 1 without a pipeline",
+        ),
+        (plan("deepspeed", 0, [4], [(group(*A, share=8),)], interleave=2), "interleave: deepspeed cannot"),
+    ],
+)
+def test_rules_of_the_target(refused: Plan, message: str) -> None:
+    """A plan that breaks one is refused with the field and the rule; all rules are in test_plan_check."""
+    with pytest.raises(EmitError, match=message):
+        check_inputs(refused, CLUSTER, model(8))
+
+
+def test_torch_does_not_copy_heads() -> None:
+    """A replica of four ranks for two key/value heads is Megatron's alone."""
+    grouped = model(8, kv_heads=2)
+    replicas = [(group(*A, tp=4, count=2, share=4),)]
+    check_inputs(plan("megatron", 1, [4], replicas), CLUSTER, grouped)
+    with pytest.raises(EmitError, match="divides the 2 key/value heads, got 4"):
+        check_inputs(plan("torch", 1, [4], replicas), CLUSTER, grouped)
+    found = faults(plan("torch", 1, [4], replicas), CLUSTER, grouped)
+    assert [fault.path for fault in found] == [("stages", 0, "replicas", 0, "tp")]
+
+
+def test_uneven_batches_where_allowed() -> None:
+    """DeepSpeed without a pipeline takes any batch on any device."""
+    uneven = (group(*A, share=5, steps=2), group(*A, share=3))
+    for zero in range(4):
+        check_inputs(plan("deepspeed", zero, [4], [uneven]), CLUSTER, model(8))
+
+
+def test_other_model() -> None:
+    """Layers and global batch must be those of the model file."""
+    chosen = plan("deepspeed", 0, [4], [(group(*A, share=8),)])
+    with pytest.raises(EmitError, match="the stages hold 4 layers, the model tiny has 5"):
+        check_inputs(chosen, CLUSTER, model(8, layers=5))
+    with pytest.raises(EmitError, match="the shares add up to 8 sequences, the global batch is 9"):
+        check_inputs(chosen, CLUSTER, model(9))
+
+
+def test_number_formats() -> None:
+    """DeepSpeed has no fp8 products; Megatron trains in every format."""
+    chosen = plan("deepspeed", 0, [4], [(group(*A, share=8),)])
+    with pytest.raises(EmitError, match="deepspeed does not train in fp8, it can: bf16, fp16, fp32, tf32"):
+        emit(chosen, CLUSTER, model(8, precision="fp8"))
+    for precision in ("bf16", "fp16", "fp32", "tf32"):
+        assert emit(chosen, CLUSTER, model(8, precision=precision))
+    chosen = plan("megatron", 0, [4], [(group(*A, share=8),)])
+    for precision in ("bf16", "fp16", "fp32", "tf32", "fp8"):
+        assert emit(chosen, CLUSTER, model(8, precision=precision))
+
+
+def test_host_names() -> None:
+    """A host name that a shell or a hostfile would misread is refused, in used pools only."""
+    odd = pool("a", ("A100",), 1).model_copy(update={"hosts": ("a b",)})
+    chosen = plan("deepspeed", 0, [4], [(group(*A, share=8),)])
+    with pytest.raises(EmitError, match="'a b' cannot be a host name"):
+        check_inputs(chosen, cluster(odd), model(8))
+    unused = odd.model_copy(update={"name": "b"})
+    check_inputs(chosen, cluster(pool("a", ("A100",), 1), unused), model(8))
+
+
+def test_offload() -> None:
+    """What a target cannot keep off its devices is refused, and NVMe for want of a folder."""
+
+    def chosen(target: str, zero: int, **offload: str) -> Plan:
+        one = (group(*A, share=8),)
+        return plan(target, zero, [4], [one], recompute="full", offload=Offload(**offload))  # type: ignore[arg-type]
+
+    check_inputs(
+        chosen("deepspeed", 3, optimizer="cpu", parameters="cpu", activations="cpu"), CLUSTER, model(8)
+    )
+    with pytest.raises(
+        EmitError, match=r"offload.optimizer: deepspeed offloads optimizer to cpu with ZeRO 1, 2, 3"
+    ):
+        check_inputs(chosen("deepspeed", 0, optimizer="cpu"), CLUSTER, model(8))
+    with pytest.raises(EmitError, match="megatron keeps activations on the device"):
+        check_inputs(chosen("megatron", 1, activations="cpu"), CLUSTER, model(8))
+    with pytest.raises(EmitError, match="hetplan writes no launch files for it"):
+        check_inputs(chosen("deepspeed", 3, optimizer="nvme"), CLUSTER, model(8))
+
+
+def test_fp8_with_torch_is_priced_and_not_written() -> None:
+    """Published runs have it, the example of the folder has not."""
+    chosen = plan("torch", 3, [4], [(group(*A, count=8, share=1),)])
+    assert not target_faults(chosen, model(8, precision="fp8"))
+    with pytest.raises(EmitError, match=r"^target: training in fp8 with torch is priced") as refusal:
+        check_inputs(chosen, CLUSTER, model(8, precision="fp8"))
+    assert refusal.value.hint == "torch can be launched in bf16, fp16, fp32, tf32"

@@ -1,0 +1,182 @@
+"""DeepSpeed's own parsers take what is emitted for it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cost.memory import BUCKET_ELEMENTS
+from planner.emit.interface import emit, write_folder
+from planner.plan.checks import faults
+from planner.plan.placement import ranks
+from planner.plan.values import Offload, Plan
+from planner.runtimes.deepspeed.runtime import common_config, files
+from planner.training import hetplan_runtime as batches
+from tests.emit.builders import cluster, group, model, plan, pool
+
+CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
+
+
+@pytest.fixture(autouse=True)
+def _no_third_party_warnings() -> Iterator[None]:
+    """DeepSpeed and torch warn about each other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def data_parallel(zero: int) -> Plan:
+    """Eight devices with 5 sequences and two with 1."""
+    replicas = (group("a", "A100", count=8, share=5, steps=2), group("b", "T4", count=2, share=1))
+    return plan("deepspeed", zero, [4], [replicas])
+
+
+def pipeline(zero: int) -> Plan:
+    """Three layers on one pool and one on the other."""
+    return plan(
+        "deepspeed",
+        zero,
+        [3, 1],
+        [(group("a", "A100", count=2, share=4, steps=2),), (group("b", "T4", count=2, share=4, steps=2),)],
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32", "tf32"])
+@pytest.mark.parametrize("chosen", [*map(data_parallel, range(4)), *map(pipeline, range(2))])
+def test_deepspeed_accepts_the_configuration(tmp_path: Path, chosen: Plan, precision: str) -> None:
+    """Every rank's configuration passes DeepSpeed's validation and says what the plan says."""
+    config_module = pytest.importorskip("deepspeed.runtime.config")
+    spec = model(chosen.global_batch, precision=precision)
+    write_folder(emit(chosen, CLUSTER, spec), tmp_path / "run")
+    for rank in ranks(chosen, CLUSTER):
+        mine = batches.load(tmp_path / "run" / "batches.json", rank=rank.rank)
+        parsed = config_module.DeepSpeedConfig(mine.deepspeed_config(tmp_path / "run" / "ds_config.json"))
+        replicas = chosen.stages[rank.stage].replicas[rank.group]
+        assert parsed.train_micro_batch_size_per_gpu == replicas.micro_batch
+        assert parsed.gradient_accumulation_steps == (
+            chosen.micro_batches if chosen.zero >= 2 else replicas.steps
+        )
+        assert parsed.zero_config.stage == chosen.zero
+        assert parsed.bfloat16_config.enabled == (precision == "bf16")
+        assert parsed.float16_config.enabled == (precision == "fp16")
+
+
+def section(chosen: Plan, **changes: Any) -> dict[str, Any]:
+    """The common configuration for a plan."""
+    config: dict[str, Any] = json.loads(
+        json.dumps(common_config(chosen, model(chosen.global_batch, **changes)))
+    )
+    return config
+
+
+def test_options_of_each_zero_stage() -> None:
+    """Stages reduce in buckets of the size that the memory model counts; a pipeline overlaps nothing."""
+    parameters = model(1).parameters
+    assert section(data_parallel(0))["zero_optimization"] == {"stage": 0}
+    second = section(data_parallel(2))["zero_optimization"]
+    assert second["overlap_comm"] is True
+    assert second["reduce_bucket_size"] == second["allgather_bucket_size"] == parameters
+    assert section(pipeline(1))["zero_optimization"]["overlap_comm"] is False
+    assert section(pipeline(1))["zero_optimization"]["reduce_bucket_size"] == model(1).layer_parameters
+    large = common_config(data_parallel(1), model(42, hidden=8192, ffn=32768))["zero_optimization"]
+    assert isinstance(large, dict)
+    assert large["reduce_bucket_size"] == BUCKET_ELEMENTS
+    third = section(data_parallel(3))["zero_optimization"]
+    assert third["stage3_max_live_parameters"] == 2 * model(1).layer_parameters
+    assert "allgather_bucket_size" not in third
+
+
+def test_clipping() -> None:
+    """Gradients are clipped except where DeepSpeed takes the norm of one stage for the whole."""
+    assert section(pipeline(0), precision="fp32")["gradient_clipping"] == 0.0
+    assert section(pipeline(0), precision="tf32")["gradient_clipping"] == 0.0
+    assert section(pipeline(1), precision="fp32")["gradient_clipping"] == 1.0
+    assert section(pipeline(0), precision="bf16")["gradient_clipping"] == 1.0
+    made = {file.path: file.text for file in files(pipeline(0), CLUSTER, model(8, precision="fp32"))}
+    assert "not clipped" in made["README.md"]
+
+
+def test_tf32_is_a_plain_configuration() -> None:
+    """DeepSpeed stores it as fp32; no section switches it on."""
+    config = section(data_parallel(1), precision="tf32")
+    assert config == section(data_parallel(1), precision="fp32")
+    assert not {"bf16", "fp16", "fp8", "tf32"} & set(config)
+
+
+@pytest.mark.parametrize("chosen", [data_parallel(1), pipeline(1)], ids=["data", "pipeline"])
+def test_fp8_is_refused(chosen: Plan) -> None:
+    """By the plan check, before anything is emitted."""
+    found = faults(chosen, CLUSTER, model(chosen.global_batch, precision="fp8"))
+    assert [fault.path for fault in found if "does not train in fp8" in fault.what] == [("target",)]
+
+
+def test_runtime_is_copied() -> None:
+    """The training side stands on its own: no import of the planner is left."""
+    made = {file.path: file.text for file in files(data_parallel(1), CLUSTER, model(42))}
+    assert made["hetplan_runtime.py"] == Path(batches.__file__).read_text(encoding="utf-8")
+    for path in (name for name in made if name.endswith(".py")):
+        assert "planner" not in made[path]
+        compile(made[path], path, "exec")
+
+
+def offloading(offload: Offload, zero: int) -> Plan:
+    """Eight devices with five sequences, full recomputation."""
+    replicas = (group("a", "A100", count=8, share=5, steps=5),)
+    return plan("deepspeed", zero, [4], [replicas], recompute="full", offload=offload)
+
+
+def test_offload_is_configured(tmp_path: Path) -> None:
+    """DeepSpeed takes it, and reads from it what the plan says."""
+    config_module = pytest.importorskip("deepspeed.runtime.config")
+    chosen = offloading(Offload(optimizer="cpu", parameters="cpu", activations="cpu"), 3)
+    config = section(chosen)
+    zero = config["zero_optimization"]
+    assert zero["offload_optimizer"] == zero["offload_param"] == {"device": "cpu", "pin_memory": True}
+    assert config["zero_force_ds_cpu_optimizer"] is True
+    assert section(chosen, optimizer="sgd")["zero_force_ds_cpu_optimizer"] is False
+    read = config_module.DeepSpeedConfig({**config, "train_micro_batch_size_per_gpu": 1})
+    assert read.activation_checkpointing_config.cpu_checkpointing
+    assert str(read.zero_config.offload_param.device) == "cpu"
+    made = {file.path: file.text for file in files(chosen, CLUSTER, model(40))}
+    for word in ("DeepSpeedCPUAdam", "zero.Init", "checkpoint_in_cpu=True"):
+        assert word in made["README.md"]
+
+
+def test_offload_of_the_optimizer_alone() -> None:
+    """Nothing else leaves; a plan without offload has none of its keys."""
+    config = section(offloading(Offload(optimizer="cpu"), 2))
+    assert "offload_param" not in config["zero_optimization"]
+    assert "activation_checkpointing" not in config
+    plain = section(data_parallel(2))
+    assert not {"zero_force_ds_cpu_optimizer", "activation_checkpointing"} & set(plain)
+    assert "offload_optimizer" not in plain["zero_optimization"]
+    assert (
+        "Offload"
+        not in {file.path: file.text for file in files(data_parallel(2), CLUSTER, model(42))}["README.md"]
+    )
+
+
+def test_numbers_of_the_configuration() -> None:
+    """What Hugging Face's ``auto`` gives (10 h for what stays whole), two layers alive, dynamic scaling from 2^16."""
+    spec = model(data_parallel(3).global_batch, precision="fp16")
+    config = common_config(data_parallel(3), spec)
+    assert config["fp16"] == {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}
+    assert config["zero_allow_untested_optimizer"] is True
+    found = section(data_parallel(3))["zero_optimization"]
+    layer = spec.layer_parameters
+    assert found["stage3_param_persistence_threshold"] == 10 * spec.hidden
+    assert found["stage3_prefetch_bucket_size"] == min(layer, found["reduce_bucket_size"])
+    assert found["stage3_max_live_parameters"] == max(2 * layer, spec.embedding_parameters)
+    assert found["stage3_max_reuse_distance"] == layer
+    for key in ("contiguous_gradients", "reduce_scatter", "stage3_gather_16bit_weights_on_model_save"):
+        assert found[key] is True
+    for zero in (1, 2):
+        part = section(data_parallel(zero))["zero_optimization"]
+        assert part["allgather_bucket_size"] == part["reduce_bucket_size"]
+        assert part["contiguous_gradients"] is True
+        assert part["reduce_scatter"] is True

@@ -1,0 +1,229 @@
+"""Megatron-LM itself takes what is emitted for it and refuses what our rules refuse.
+
+Runs where HETPLAN_MEGATRON names a checkout of Megatron-LM (core 0.20.0) and torch is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from planner.cost.shape import chunk_layers
+from planner.job.network import job_network
+from planner.plan.placement import Rank, agents
+from planner.plan.values import Plan
+from planner.runtimes.megatron.arguments import arguments
+from planner.runtimes.megatron.network import group_networks
+from planner.runtimes.megatron.rules import check_arguments
+from planner.runtimes.megatron.runtime import files, numbered
+from tests.emit.builders import cluster, group, model, plan, pool
+from tests.runtimes.megatron.plans import Case, generated, searched
+from tests.runtimes.megatron.test_network import EAST, KINDS, PLAIN, WEST, split
+from tests.runtimes.megatron.test_rules import ACCEPTED, BASE, REFUSED
+
+CHECKOUT = os.environ.get("HETPLAN_MEGATRON", "")
+pytestmark = pytest.mark.skipif(not CHECKOUT, reason="HETPLAN_MEGATRON names no checkout of Megatron-LM")
+
+REST = "--train-iters 3 --lr 1e-3 --mock-data --tokenizer-type NullTokenizer --vocab-size 128"
+STRICTER = {
+    "--num-layers: given twice",
+    "multiple of --num-query-groups",
+    "needs --num-query-groups",
+    "needs --group-query-attention",
+    "multiple of pp micro-batches: 1 ",
+    "needs tp of at least 2",
+    "adam only",
+    "needs --use-distributed-optimizer",
+}
+"""Rules that Megatron's parser does not check: it fails when it builds or trains, or ignores a switch."""
+
+
+def ask(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Megatron's answers, from a process of its own."""
+    script = Path(__file__).with_name("parser.py")
+    done = subprocess.run(
+        [sys.executable, str(script), CHECKOUT],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+def pipeline(layers: list[int], *, dp: int, tp: int = 1, steps: int = 8, **changes: Any) -> Plan:
+    """A plan with these layers in each stage and micro-batches of two sequences."""
+    replicas = (group("a", "A100", tp=tp, count=dp, share=2 * steps, steps=steps),)
+    return plan("megatron", changes.pop("zero", 1), layers, [replicas] * len(layers), **changes)
+
+
+LLAMA = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
+GPT = {"learned_positions": 64}
+QWEN = {**LLAMA, "qk_norm": True, "head_dim": 16, "qkv_bias": True}
+EIGHTS = cluster(pool("a", ("A100",) * 8, 4))
+
+
+def made(chosen: Plan, changes: dict[str, Any]) -> Case:
+    """A plan on nodes of eight devices for a small model."""
+    return Case(chosen, EIGHTS, model(chosen.global_batch, layers=chosen.layers, **changes))
+
+
+BY_HAND = [
+    made(pipeline([8], dp=8), GPT),
+    made(pipeline([8], dp=1, zero=0), LLAMA),
+    made(pipeline([3, 1, 2, 2], dp=1, tp=2, sequence_parallel=True, recompute="selective"), LLAMA),
+    made(pipeline([5, 4, 5], dp=1, tp=4, interleave=2, zero=0, steps=9), {**GPT, "precision": "fp16"}),
+    made(pipeline([5, 3], dp=2, tp=2), QWEN),
+]
+
+
+def question(case: Case) -> dict[str, Any]:
+    """The emitted arguments of a plan; a vocabulary stands in for the user's."""
+    _, pipelines_first = numbered(case.plan, case.cluster)
+    words = [word for part in arguments(case.plan, case.model, pipelines_first).values() for word in part]
+    check_arguments(words, case.plan.devices)
+    if case.model.kind == "encoder":
+        stand_in = ["--bert-no-binary-head", *shlex.split(REST)[4:]]
+        words = [*words[: words.index("--tokenizer-type")], *stand_in]
+    return {"args": words, "world": case.plan.devices, "environment": environment(case)}
+
+
+def environment(case: Case) -> dict[str, str]:
+    """What the emitted start script exports for Megatron's kernels."""
+    script = {file.path: file.text for file in files(case.plan, case.cluster, case.model)}["launch.sh"]
+    [line] = [line for line in script.splitlines() if "export CUDA_DEVICE_MAX_CONNECTIONS" in line]
+    name, value = line.split()[1].split("=")
+    return {name: value}
+
+
+def verify(case: Case, answer: dict[str, Any]) -> int:
+    """Assert that Megatron understood the plan and groups its ranks; returns how many groups it made."""
+    assert "ok" in answer, (question(case), answer)
+    found, plan = answer["ok"], case.plan
+    recompute = plan.stages[0].recompute
+    assert found["dp"] == plan.stages[0].dp
+    assert found["distributed_optimizer"] == (
+        plan.zero == 1 and (found["dp"] > 1 or plan.offload.optimizer == "cpu")
+    )
+    assert found["sequence_parallel"] == plan.sequence_parallel
+    assert found["fp32_gradients"] == (case.model.training.precision in ("bf16", "fp8"))
+    assert found["recompute"] == (None if recompute == "none" else recompute)
+    if plan.pp > 1:
+        decoders = tuple(tuple(chunk.count("decoder") for chunk in rank) for rank in found["modules"])
+        assert decoders == tuple(chunk_layers(stage.layers, plan.interleave) for stage in plan.stages)
+        assert found["modules"][0][0][0] == "embedding"
+        assert found["modules"][-1][-1][-1] == "loss"
+    everyone, _ = numbered(plan, case.cluster)
+    ours = our_groups(everyone, plan)
+    assert {kind: set(map(tuple, members)) for kind, members in found["groups"].items()} == ours
+    return sum(len(members) for members in ours.values())
+
+
+def our_groups(everyone: tuple[Rank, ...], plan: Plan) -> dict[str, set[tuple[int, ...]]]:
+    """The process groups of a placement by Megatron's names, those of the embedding among them."""
+    ends = tuple(rank for rank in everyone if rank.stage in (0, plan.pp - 1))
+    return {
+        "tp": _grouped(everyone, "stage", "replica"),
+        "dp": _grouped(everyone, "stage", "tp_rank"),
+        "pp": _grouped(everyone, "replica", "tp_rank"),
+        "embd": _grouped(ends, "replica", "tp_rank"),
+        "mp": _grouped(everyone, "replica"),
+        "tp_dp": _grouped(everyone, "stage"),
+    }
+
+
+def _grouped(everyone: tuple[Rank, ...], *fields: str) -> set[tuple[int, ...]]:
+    """Ranks that agree in some fields."""
+    members: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank in everyone:
+        members[tuple(getattr(rank, field) for field in fields)].append(rank.rank)
+    return {tuple(found) for found in members.values()}
+
+
+def test_emitted_plans_are_understood() -> None:
+    """Megatron accepts every plan, builds the layers where it puts them and groups the ranks as it does."""
+    cases = [*BY_HAND, *generated(160, seed=6)]
+    groups = [verify(*pair) for pair in zip(cases, ask([question(case) for case in cases]), strict=True)]
+    second = sum(numbered(case.plan, case.cluster)[1] for case in cases)
+    print(f"{len(cases)} plans accepted, {second} in the second order, {sum(groups)} rank groups equal")  # noqa: T201
+    assert 0 < second < len(cases)
+
+
+@pytest.mark.slow
+def test_searched_plans_are_understood() -> None:
+    """So are plans that searches of shipped clusters and models return."""
+    cases = searched()
+    groups = [verify(*pair) for pair in zip(cases, ask([question(case) for case in cases]), strict=True)]
+    print(f"{len(cases)} searched plans accepted, {sum(groups)} rank groups equal")  # noqa: T201
+    assert len(cases) > 10
+
+
+def test_our_rules_are_megatrons() -> None:
+    """It takes what our table takes and refuses what it refuses, but for what it checks in training only."""
+    cases = [*ACCEPTED, *((words, world) for words, world, _ in REFUSED)]
+    connections = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    answers = ask(
+        [
+            {"args": f"{BASE} {words} {REST}".split(), "world": world, "environment": connections}
+            for words, world in cases
+        ]
+    )
+    taken = ["ok" in answer for answer in answers]
+    assert all(taken[: len(ACCEPTED)]), answers[: len(ACCEPTED)]
+    lenient = {message for (*_, message), ok in zip(REFUSED, taken[len(ACCEPTED) :], strict=True) if ok}
+    assert lenient == STRICTER
+
+
+def crossing(first: str, last: str) -> Case:
+    """Two stages of two nodes each, on pools of different fabrics."""
+    where = cluster(EAST, WEST, PLAIN, **KINDS)
+    return Case(split(first, last), where, model(8))
+
+
+def test_megatron_needs_the_environment() -> None:
+    """Before Blackwell it refuses tensor parallelism without the variable that the start script exports."""
+    asked = question(made(pipeline([5, 3], dp=2, tp=2), LLAMA))
+    with_it, without = ask([asked, {**asked, "environment": {}}])
+    assert "ok" in with_it
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" in without["error"]
+
+
+def test_network_files_cover_what_megatron_looks_up() -> None:
+    """Each group over several nodes finds one network in the files of all its pools, RDMA only inside a fabric."""
+    cases = [crossing("east", "west"), crossing("west", "plain"), crossing("plain", "east")]
+    cases += [Case(case.plan, case.cluster, model(8, tied_embeddings=False)) for case in cases]
+    for case, answer in zip(cases, ask([question(case) for case in cases]), strict=True):
+        everyone, _ = numbered(case.plan, case.cluster)
+        files = {pool: yaml.safe_load(text) for pool, text in _network_files(case).items()}
+        spanning = [
+            (name, {everyone[rank].pool for rank in members})
+            for name, members in answer["ok"]["looked_up"]
+            if len({everyone[rank].host for rank in members}) > 1
+        ]
+        assert {name for name, _ in spanning} >= {
+            "dp",
+            "pp",
+            "mp",
+            "embd",
+            "tp_dp",
+            "intra_dist_opt_instance",
+        }
+        for name, pools in spanning:
+            networks = {files[pool][name]["net_name"] for pool in pools}
+            assert networks == ({"IB"} if pools in ({"east"}, {"west"}) else {"Socket"}), (name, pools)
+
+
+def _network_files(case: Case) -> dict[str, str]:
+    everyone, _ = numbered(case.plan, case.cluster)
+    return group_networks(everyone, job_network(case.cluster, agents(everyone)))

@@ -1,0 +1,118 @@
+"""Argument lists that Megatron would refuse are refused here first."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.errors import EmitError
+from planner.runtimes.megatron.arguments import arguments
+from planner.runtimes.megatron.rules import check_arguments
+from planner.runtimes.megatron.runtime import numbered
+from tests.runtimes.megatron.plans import generated
+
+BASE = (
+    "--num-layers 8 --hidden-size 64 --ffn-hidden-size 256 --num-attention-heads 4 --seq-length 32 "
+    "--max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 64"
+)
+
+ACCEPTED = [
+    ("", 8),
+    ("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", 8),
+    ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*7|tL", 2),
+    ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout E|t*8|L", 3),
+    ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*3|t|t|t*3L", 2),
+    ("--group-query-attention --num-query-groups 2 --tensor-model-parallel-size 4", 4),
+    ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", 1),
+]
+
+REFUSED = [
+    ("--num-layer 8", 1, "--num-layer: not an argument"),
+    ("--num-layers 8", 1, "--num-layers: given twice"),
+    ("--lr", 1, "--lr: needs a value"),
+    ("--lr --bf16", 1, "--lr: needs a value"),
+    ("--pipeline-model-parallel-size 0", 1, "at least 1, got 0"),
+    (
+        "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4",
+        8,
+        "ranks must be a multiple of tp x pp",
+    ),
+    ("--tensor-model-parallel-size 3", 3, "--num-attention-heads must be a multiple of tp: 4"),
+    ("--group-query-attention --num-query-groups 3", 1, "multiple of --num-query-groups"),
+    (
+        "--group-query-attention --num-query-groups 4 --tensor-model-parallel-size 8",
+        8,
+        "must be a multiple of tp",
+    ),
+    ("--optimizer-cpu-offload", 1, "--optimizer-cpu-offload needs --use-distributed-optimizer"),
+    (
+        "--optimizer-cpu-offload --use-distributed-optimizer",
+        1,
+        "--optimizer-cpu-offload needs --use-precision-aware-optimizer",
+    ),
+    ("--use-precision-aware-optimizer", 1, "needs --use-distributed-optimizer"),
+    ("--group-query-attention", 1, "needs --num-query-groups"),
+    ("--num-query-groups 2", 1, "needs --group-query-attention"),
+    ("--pipeline-model-parallel-size 3", 3, "--num-layers must be a multiple of pp without a layout"),
+    ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout t*4|t*4L", 2, "start with E"),
+    ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*4|x*4L", 2, "not t or"),
+    ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*4|t*5L", 2, "places 9 layers"),
+    (
+        "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*4|t*2|t*2L",
+        2,
+        "multiple of pp stages",
+    ),
+    ("--pipeline-model-parallel-layout Et*4|t*4L", 1, "interleaving needs a pipeline"),
+    (
+        "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*2|t*2|t*2|t*2L",
+        64,
+        "multiple of pp micro-batches: 1 ",
+    ),
+    ("", 5, "multiple of --micro-batch-size x dp"),
+    ("--bf16 --fp16", 1, "exclude each other"),
+    ("--overlap-param-gather --use-distributed-optimizer", 1, "needs --overlap-grad-reduce"),
+    ("--overlap-param-gather --overlap-grad-reduce", 1, "needs --use-distributed-optimizer"),
+    ("--sequence-parallel", 1, "needs tp of at least 2"),
+    ("--use-distributed-optimizer --optimizer sgd", 1, "adam only"),
+    ("--recompute-granularity full", 1, "needs --recompute-method"),
+    ("--recompute-granularity full --recompute-method uniform", 1, "--recompute-num-layers: missing"),
+    ("--recompute-granularity selective --recompute-method uniform", 1, "excludes --recompute-method"),
+]
+
+
+@pytest.mark.parametrize(("words", "world"), ACCEPTED)
+def test_accepted(words: str, world: int) -> None:
+    """What Megatron's parser took when it was tried."""
+    check_arguments(f"{BASE} {words}".split(), world)
+
+
+@pytest.mark.parametrize(("words", "world", "message"), REFUSED, ids=[message for *_, message in REFUSED])
+def test_refused(words: str, world: int, message: str) -> None:
+    """Each rule has its message."""
+    with pytest.raises(EmitError, match=message.replace("(", r"\(")):
+        check_arguments(f"{BASE} {words}".split(), world)
+
+
+def test_sequence_too_long() -> None:
+    """Positions must cover the sequence, and sequence parallelism must divide it."""
+    words = BASE.replace("--max-position-embeddings 32", "--max-position-embeddings 16")
+    with pytest.raises(EmitError, match="at least --seq-length"):
+        check_arguments(words.split(), 1)
+    words = (
+        BASE.replace("--seq-length 32", "--seq-length 31")
+        + " --tensor-model-parallel-size 2 --sequence-parallel"
+    )
+    with pytest.raises(EmitError, match="--seq-length must be a multiple of tp"):
+        check_arguments(words.split(), 2)
+
+
+def test_generated_plans_keep_the_rules() -> None:
+    """Plans of all shapes are emitted with arguments that pass the table, most in the default order."""
+    cases = generated(160, seed=6)
+    second = 0
+    for case in cases:
+        _, pipelines_first = numbered(case.plan, case.cluster)
+        words = [word for part in arguments(case.plan, case.model, pipelines_first).values() for word in part]
+        check_arguments(words, case.plan.devices)
+        assert ("--use-tp-pp-dp-mapping" in words) == pipelines_first
+        second += pipelines_first
+    assert 0 < second < len(cases) / 2

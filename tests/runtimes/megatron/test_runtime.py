@@ -1,0 +1,240 @@
+"""Megatron's arguments say what the plan says."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.emit.interface import emit
+from planner.errors import EmitError
+from planner.plan.placement import agents, ranks
+from planner.plan.values import Offload, Plan, Stage
+from planner.runtimes.megatron.arguments import arguments, differences, layout, model_words
+from planner.runtimes.megatron.runtime import numbered
+from tests.emit.builders import cluster, group, model, plan, pool
+
+CLUSTER = cluster(pool("a", ("A100",) * 8, 4))
+
+
+def pipeline(layers: list[int], *, dp: int = 2, tp: int = 1, steps: int = 4, **changes: object) -> Plan:
+    """A pipeline with these layers in each stage, micro-batches of one sequence."""
+    replicas = (group("a", "A100", tp=tp, count=dp, share=steps, steps=steps),)
+    zero = int(str(changes.pop("zero", 1)))
+    return plan("megatron", zero, layers, [replicas] * len(layers), **changes)
+
+
+def test_layout_uneven() -> None:
+    """Stages in order, with the embedding first and the loss last."""
+    assert layout(pipeline([5, 1, 2])) == "Et*5|t|t*2L"
+
+
+def test_layout_interleaved() -> None:
+    """Virtual stage k is chunk k // pp of pipeline rank k % pp; each rank keeps its layers."""
+    chosen = pipeline([5, 4, 5], interleave=2)
+    assert layout(chosen) == "Et*3|t*2|t*3|t*2|t*2|t*2L"
+
+
+def test_golden() -> None:
+    """A Llama-like model on tp 2, pp 2, dp 2 with the distributed optimizer."""
+    spec = model(8, layers=6, kv_heads=2, gated_mlp=True, tied_embeddings=False)
+    found = arguments(pipeline([4, 2], tp=2, sequence_parallel=True, recompute="selective"), spec)
+    assert " ".join(found["model"]) == (
+        "--num-layers 6 --hidden-size 32 --ffn-hidden-size 64 --num-attention-heads 4 --kv-channels 8 "
+        "--seq-length 16 --max-position-embeddings 16 --position-embedding-type rope "
+        "--group-query-attention --num-query-groups 2 --swiglu --normalization RMSNorm --disable-bias-linear "
+        "--untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0"
+    )
+    assert " ".join(found["parallel"]) == (
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
+        "--pipeline-model-parallel-layout Et*4|t*2L --sequence-parallel "
+        "--overlap-grad-reduce --use-distributed-optimizer --overlap-param-gather"
+    )
+    assert found["batch"] == ["--micro-batch-size", "1", "--global-batch-size", "8"]
+    assert found["recompute"] == ["--recompute-granularity", "selective"]
+    assert found["precision"] == ["--bf16"]
+
+
+def test_gpt_like_model() -> None:
+    """Learned positions, biases and layer norm are Megatron's defaults."""
+    words = arguments(pipeline([2, 2], zero=0), model(8, learned_positions=64, precision="fp16"))
+    assert "learned_absolute" in words["model"]
+    assert words["model"][words["model"].index("--max-position-embeddings") + 1] == "64"
+    assert not {"--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights"} & set(
+        words["model"]
+    )
+    assert words["precision"] == ["--fp16"]
+    assert "--use-distributed-optimizer" not in words["parallel"]
+
+
+def test_only_grouped_queries_are_grouped() -> None:
+    """As many key/value heads as heads is Megatron's default; one alone is a group too."""
+    for kv_heads, groups in ((4, None), (2, "2"), (1, "1")):
+        words = model_words(model(8, kv_heads=kv_heads))
+        assert ("--group-query-attention" in words) == (groups is not None)
+        if groups:
+            assert words[words.index("--num-query-groups") + 1] == groups
+
+
+def test_models_that_megatron_builds_differ_in_nothing() -> None:
+    """And one that it does not, in each of its parts."""
+    assert list(differences(model(8, learned_positions=64))) == []
+    odd = model(8, layer_norms=4, token_types=2, embedding_norm=True, final_norm=False, head_bias=True)
+    assert len(list(differences(odd))) == 5
+    encoder = model(8, kind="encoder", learned_positions=64, head_transform=True, head_bias=True)
+    assert not [text for text in differences(encoder) if "output layer" in text]
+
+
+@pytest.mark.parametrize(("gated", "dropout"), [(True, None), (True, False), (False, False)])
+def test_models_without_dropout_switch_it_off(gated: bool, dropout: bool | None) -> None:
+    """Megatron's defaults drop a tenth."""
+    words = " ".join(model_words(model(8, gated_mlp=gated, dropout=dropout)))
+    assert "--attention-dropout 0 --hidden-dropout 0" in words
+
+
+@pytest.mark.parametrize(("gated", "dropout"), [(True, True), (False, None), (False, True)])
+def test_models_with_dropout_keep_megatrons(gated: bool, dropout: bool | None) -> None:
+    """Nothing is said of it."""
+    assert "dropout" not in " ".join(model_words(model(8, gated_mlp=gated, dropout=dropout)))
+
+
+def test_number_formats() -> None:
+    """fp8 is hybrid on top of bf16; tf32 is what fp32 runs in."""
+    spec = {name: model(8, precision=name) for name in ("bf16", "fp16", "fp32", "tf32", "fp8")}
+    found = {name: arguments(pipeline([2, 2]), item)["precision"] for name, item in spec.items()}
+    assert found == {
+        "bf16": ["--bf16"],
+        "fp16": ["--fp16"],
+        "fp32": [],
+        "tf32": [],
+        "fp8": ["--bf16", "--fp8-format", "hybrid"],
+    }
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32", "tf32", "fp8"])
+@pytest.mark.parametrize("dropout", [True, False])
+def test_every_number_format_is_emitted(precision: str, dropout: bool) -> None:
+    """The rules know all its arguments."""
+    spec = model(8, precision=precision, dropout=dropout)
+    made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, spec)}
+    assert ("--fp8-format hybrid" in made["args.sh"]) == (precision == "fp8")
+    assert ("--attention-dropout 0" in made["args.sh"]) == (not dropout)
+
+
+def test_biases_and_norms() -> None:
+    """Qwen 2 has biases on queries, keys and values alone, Qwen 3 norms queries and keys."""
+    qwen2 = model_words(model(8, gated_mlp=True, qkv_bias=True))
+    assert {"--disable-bias-linear", "--add-qkv-bias"} <= set(qwen2)
+    assert "--qk-layernorm" in model_words(model(8, gated_mlp=True, qk_norm=True))
+    assert list(differences(model(8, gated_mlp=True, qkv_bias=True))) == []
+
+
+def test_differences_are_told() -> None:
+    """What Megatron cannot build stands in the README and in the arguments."""
+    neo = model(8, qkv_bias=False)
+    assert list(differences(neo)) == ["queries, keys and values have biases"]
+    made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, neo)}
+    for path in ("README.md", "args.sh"):
+        assert "queries, keys and values have biases" in made[path]
+    opt = model(8, embedding_width=16, final_norm=False)
+    assert list(differences(opt)) == [
+        "the token embedding is 32 wide instead of 16",
+        "there is a norm after the last layer",
+    ]
+    phi = model(8, layer_norms=1, head_bias=True, head_transform=True)
+    assert len(list(differences(phi))) == 3
+    bert = model(8, kind="encoder", token_types=2, embedding_norm=True, head_transform=True, head_bias=True)
+    assert len(list(differences(bert))) == 2
+
+
+def test_one_stage_one_replica() -> None:
+    """Without a pipeline there is no layout, without replicas nothing to overlap."""
+    words = arguments(pipeline([4], dp=1, recompute="full"), model(4, attention="unfused", precision="fp32"))
+    assert words["parallel"] == ["--tensor-model-parallel-size", "1", "--pipeline-model-parallel-size", "1"]
+    assert " ".join(words["recompute"]).endswith("--recompute-method uniform --recompute-num-layers 1")
+    assert words["model"][-2:] == ["--attention-backend", "unfused"]
+    assert words["precision"] == []
+
+
+def test_encoder() -> None:
+    """BERT runs by Megatron's own BERT script on the user's data."""
+    spec = model(8, kind="encoder", learned_positions=16)
+    made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, spec)}
+    assert "examples/bert/pretrain_bert.py" in made["launch.sh"]
+    assert "encoders have no mock data" in made["args.sh"]
+    assert "--mock-data" not in made["args.sh"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"learned_positions": 0}, {"learned_positions": 16, "kv_heads": 2}], ids=["rotary", "grouped"]
+)
+def test_encoder_that_megatron_lacks(changes: dict[str, int]) -> None:
+    """Its BERT script knows learned positions and full attention heads only."""
+    with pytest.raises(EmitError, match="encoders with learned positions"):
+        emit(pipeline([3, 1]), CLUSTER, model(8, kind="encoder", **changes))
+
+
+def test_one_recompute_policy() -> None:
+    """Megatron recomputes the same on all stages."""
+    first, last = pipeline([3, 1]).stages
+    mixed = Stage(first_layer=3, end_layer=4, replicas=last.replicas, recompute="full")
+    with pytest.raises(
+        EmitError, match="megatron has one recomputation for all stages, expected none, got full"
+    ):
+        emit(Plan(target="megatron", zero=1, stages=(first, mixed)), CLUSTER, model(8))
+
+
+def test_broken_rule_stops_emission() -> None:
+    """Interleaving with a number of micro-batches that Megatron's schedule refuses."""
+    with pytest.raises(EmitError, match="interleaving needs a multiple of 2 micro-batches"):
+        emit(pipeline([2, 2], steps=5, interleave=2), CLUSTER, model(10))
+
+
+def test_readme_shows_the_layout() -> None:
+    """The README names what the plan is and how to start it."""
+    made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, model(8))}
+    assert "`Et*3|tL`" in made["README.md"]
+    assert "./launch.sh" in made["README.md"]
+    assert "MEGATRON_PATH" in made["README.md"]
+
+
+@pytest.mark.parametrize("dp", [1, 2])
+def test_optimizer_states_in_host_memory(dp: int) -> None:
+    """With the distributed optimizer, which a single replica gets for it too."""
+    chosen = pipeline([3, 1], dp=dp, offload=Offload(optimizer="cpu"))
+    found = arguments(chosen, model(chosen.global_batch))
+    assert found["offload"] == ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
+    assert "--use-distributed-optimizer" in found["parallel"]
+    assert emit(chosen, CLUSTER, model(chosen.global_batch))
+    assert not arguments(pipeline([3, 1], dp=dp), model(4 * dp))["offload"]
+
+
+MIXED = cluster(pool("a", ("A100",) * 4 + ("T4",) * 4, 4))
+
+
+def split(dp: int, tp: int) -> Plan:
+    """The first stage on the A100s of mixed nodes, the second on their T4s."""
+    kinds = ((group("a", gpu, tp=tp, count=dp, share=1),) for gpu in ("A100", "T4"))
+    return plan("megatron", 1, [3, 1], list(kinds))
+
+
+@pytest.mark.parametrize(("dp", "tp", "nodes"), [(4, 4, 4), (8, 2, 4), (6, 2, 3)])
+def test_stages_side_by_side_on_mixed_nodes(dp: int, tp: int, nodes: int) -> None:
+    """Megatron's other rank order gives each node one launcher in place of two."""
+    everyone, pipelines_first = numbered(split(dp, tp), MIXED)
+    assert pipelines_first
+    assert len(agents(everyone)) == nodes
+    assert len(agents(ranks(split(dp, tp), MIXED))) == 2 * nodes
+    assert [rank.rank for rank in everyone] == list(range(2 * dp * tp))
+    made = {file.path: file.text for file in emit(split(dp, tp), MIXED, model(dp))}
+    assert "--use-tp-pp-dp-mapping" in made["args.sh"]
+    assert "then stage, then replica" in made["README.md"]
+    assert made["nodes.txt"].count("\n") == 1 + nodes
+
+
+def test_default_order_where_nodes_hold_one_stage() -> None:
+    """It wins ties, and where a stage fills its nodes."""
+    everyone, pipelines_first = numbered(pipeline([3, 1], dp=8), CLUSTER)
+    assert not pipelines_first
+    assert everyone == ranks(pipeline([3, 1], dp=8), CLUSTER)
+    made = {file.path: file.text for file in emit(pipeline([3, 1], dp=8), CLUSTER, model(32))}
+    assert "--use-tp-pp-dp-mapping" not in made["args.sh"]
+    assert "Megatron's default order" in made["README.md"]

@@ -1,0 +1,139 @@
+"""The capability table."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.errors import UsageError
+from planner.runtimes.capabilities import Target
+from planner.runtimes.registry import TARGETS, target
+
+
+def test_deepspeed_has_no_pipeline_with_gradients_or_parameters_sharded() -> None:
+    """Its engine asserts that ZeRO 2 and 3 do not go with pipelines."""
+    assert target("deepspeed").zero_with_pipeline == (0, 1)
+    assert target("deepspeed").zero_without_pipeline == (0, 1, 2, 3)
+
+
+def test_megatron_has_one_micro_batch() -> None:
+    """No batch per rank, one tensor-parallel degree, interleaving."""
+    row = target("megatron")
+    assert (row.batch_with_pipeline, row.tensor_parallel, row.interleave) == ("equal", "one-degree", True)
+
+
+def test_torch_runs_every_zero_stage_everywhere() -> None:
+    """FSDP2 is put inside pipeline stages and beside DTensor; what is split are whole key/value heads."""
+    row = target("torch")
+    assert row.zero_with_pipeline == row.zero_without_pipeline == (0, 1, 2, 3)
+    assert (row.batch_without_pipeline, row.batch_with_pipeline) == ("per-device", "equal")
+    assert not row.copies_kv_heads
+
+
+def test_unknown_targets_are_named_with_the_known() -> None:
+    """A usage error lists the choices."""
+    with pytest.raises(UsageError, match=", ".join(TARGETS)):
+        target("horovod")
+
+
+@pytest.mark.parametrize("row", TARGETS.values(), ids=TARGETS)
+def test_gradients_have_the_size_of_their_format(row: Target) -> None:
+    """fp16 keeps two bytes and formats stored in four bytes four everywhere; bf16 is the target's own choice."""
+    assert row.gradient_size("fp16") == 2
+    assert row.gradient_size("fp32") == row.gradient_size("tf32") == 4
+    assert row.gradient_size("bf16") == row.gradient_size("fp8") == row.gradient_bytes
+
+
+def test_megatron_keeps_fp32_gradients_beside_bf16_weights() -> None:
+    """DeepSpeed keeps bf16 ones."""
+    assert target("megatron").gradient_size("bf16") == 4
+    assert target("deepspeed").gradient_size("bf16") == 2
+
+
+def test_deepspeed_has_no_fp8() -> None:
+    """Every other number format is everybody's."""
+    assert "fp8" not in target("deepspeed").precisions
+    assert "fp8" in target("megatron").precisions
+    for row in TARGETS.values():
+        assert {"bf16", "fp16", "fp32", "tf32"} <= set(row.precisions)
+
+
+def test_only_known_offload_is_offered() -> None:
+    """ZeRO shards what is offloaded, and NVMe holds what host memory could."""
+    for row in TARGETS.values():
+        can = row.offloading
+        assert 0 not in can.optimizer_zero
+        assert set(can.nvme_zero) <= set(can.optimizer_zero)
+        assert set(can.parameters_zero) <= set(can.optimizer_zero) <= set(row.zero_without_pipeline)
+        assert can.in_pipeline <= bool(row.zero_with_pipeline)
+    assert target("deepspeed").offloading.nvme_zero == (3,)
+    assert not target("flagscale").offloading.optimizer_zero
+
+
+def test_who_hides_what_under_computation() -> None:
+    """Megatron's overlap options and FSDP2 reduce under the backward and gather under the forward; DeepSpeed gathers
+    ZeRO-1's parameters in its step, and reduces under the backward only with ZeRO."""
+    for row in TARGETS.values():
+        overlaps = row.name != "deepspeed"
+        assert (row.overlaps_reduction_always, row.overlaps_parameter_gather) == (overlaps, overlaps), (
+            row.name
+        )
+
+
+def test_who_waits_for_whom() -> None:
+    """DeepSpeed's pipeline passes gradients up, then activations down, and adds tied gradients up before the others;
+    FSDP2 reduces inside the backward; the rest does neither."""
+    traits = {
+        name: (row.exchanges_in_turn, row.reduces_tied_first, row.reduces_in_backward)
+        for name, row in TARGETS.items()
+    }
+    assert traits == {
+        "deepspeed": (True, True, False),
+        "megatron": (False, False, False),
+        "torch": (False, False, True),
+        "flagscale": (False, False, False),
+    }
+
+
+def test_only_megatron_chooses_a_network_for_each_group() -> None:
+    """Its groups take a ``net_name``; in the other jobs NCCL has one network."""
+    assert [name for name, row in TARGETS.items() if row.network_per_group] == ["megatron"]
+
+
+def test_what_scatters_gradients() -> None:
+    """A distributed optimizer and FSDP scatter with every ZeRO stage; DeepSpeed sums on every rank but with ZeRO-3."""
+    scattered = {name: row.scatters_gradients for name, row in TARGETS.items()}
+    assert scattered.pop("deepspeed") == (3,)
+    assert set(scattered.values()) == {(1, 2, 3)}
+
+
+def test_pipelines_of_the_runtimes() -> None:
+    """Virtual stages are Megatron's, replicas by stage FlagScale's; only FlagScale waits to be asked for."""
+    assert [name for name, row in TARGETS.items() if row.interleave] == ["megatron"]
+    assert [name for name, row in TARGETS.items() if row.dp_per_stage] == ["flagscale"]
+    assert [name for name, row in TARGETS.items() if not row.by_default] == ["flagscale"]
+    assert [name for name, row in TARGETS.items() if row.hosts_once or row.joins_tied_ends] == ["flagscale"]
+    for name in ("megatron", "flagscale"):
+        assert target(name).zero_with_pipeline == target(name).zero_without_pipeline == (0, 1)
+        assert target(name).sequence_parallel
+    assert [row.batch_without_pipeline for row in TARGETS.values()] == [
+        "per-device",
+        "equal",
+        "per-device",
+        "equal",
+    ]
+
+
+def test_recomputation_of_the_runtimes() -> None:
+    """Megatron's policy holds for all stages; the examples of DeepSpeed and FlagScale checkpoint whole layers."""
+    assert [name for name, row in TARGETS.items() if not row.recompute_per_stage] == ["megatron"]
+    whole = [name for name, row in TARGETS.items() if "selective" not in row.recomputes]
+    assert whole == ["deepspeed", "flagscale"]
+    for row in TARGETS.values():
+        assert {"none", "full"} <= set(row.recomputes)
+
+
+def test_optimizers_that_zero_one_shards() -> None:
+    """Megatron's distributed optimizer knows Adam alone."""
+    for row in TARGETS.values():
+        sgd = row.name in ("deepspeed", "torch")
+        assert row.sharding_optimizers == (("adamw", "sgd") if sgd else ("adamw",))

@@ -1,0 +1,311 @@
+"""Emitted folders for PyTorch itself train for real, and equal one process that takes the whole batch at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cluster.spec import ClusterSpec
+from planner.emit.interface import emit, write_folder
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
+from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.training import folder_runs
+from tests.training.launching import launch, losses
+from tests.training.once import once
+
+torch = pytest.importorskip("torch")
+
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
+
+from planner.runtimes.torch.example_stage import Part  # noqa: E402
+from planner.runtimes.torch.hetplan_torch import LossScale  # noqa: E402
+from planner.training.example_data import sequences  # noqa: E402
+from planner.training.example_model import Shape, load_shape, loss_of  # noqa: E402
+from planner.training.hetplan_runtime import load  # noqa: E402
+
+STEPS = 3
+NO_BIAS = {"qkv_bias": False}
+"""A key's bias has no gradient but rounding, which AdamW makes a step of."""
+LR = {"sgd": 0.5, "adamw": 1e-2}
+CLIP = 1.0
+DEFAULTS = {("precision", "fp32"), ("optimizer", "adamw"), ("qkv_bias", False)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan on four ranks and the model it is for."""
+
+    name: str
+    plan: Plan
+    spec: ModelSpec
+
+
+def four_ranks() -> ClusterSpec:
+    """Two nodes with two devices each, joined by the loopback interface."""
+    big, small = (
+        pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)),
+        pool("small", ("T4", "T4"), 1, (nic("eth", "lo"),)),
+    )
+    return cluster(big, small, eth="ethernet")
+
+
+def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
+    """A folder name that says what is special."""
+    special = [f"{key}_{value}" for key, value in changes.items() if (key, value) not in DEFAULTS]
+    return "-".join([kind, f"zero{zero}", *special])
+
+
+def uneven(zero: int, *, shard_size: int | None = None, **changes: Any) -> Case:
+    """Shares 5, 5, 2, 1 in 2, 2, 1 and 1 micro-batches."""
+    replicas = (
+        group("big", "A100", count=2, share=5, steps=2),
+        group("small", "T4", share=2),
+        group("small", "T4", share=1),
+    )
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    name = name_of("hybrid" if shard_size else "uneven", zero, changes)
+    chosen = plan("torch", zero, [3], [replicas], shard_size=shard_size)
+    return Case(name, chosen, model(13, layers=3, **changes))
+
+
+def pipeline(zero: int, layers: list[int], steps: int, **changes: Any) -> Case:
+    """Uneven stages over the four ranks: two of width 2, or four of width 1, which recompute by turns."""
+    width = 4 // len(layers)
+    share = steps * 2
+    slots = [("big", "A100")] * (2 // width) + [("small", "T4")] * (2 // width)
+    replicas = [(group(name, gpu, count=width, share=share, steps=steps),) for name, gpu in slots]
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    name = name_of(f"pipeline-{'-'.join(map(str, layers))}", zero, changes)
+    chosen = plan("torch", zero, layers, replicas)
+    turns = tuple(
+        replace(stage, recompute="full" if index % 2 else "none") for index, stage in enumerate(chosen.stages)
+    )
+    spec = model(share * width, layers=sum(layers), **changes)
+    return Case(name, replace(chosen, stages=turns), spec)
+
+
+def tensor_parallel(zero: int, *, stages: int = 1, **changes: Any) -> Case:
+    """Replicas of two ranks; without a pipeline two of them have different batches."""
+    slots = [("big", "A100"), ("small", "T4")]
+    groups = [group(name, gpu, tp=2, share=4 - index, steps=2) for index, (name, gpu) in enumerate(slots)]
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    name = name_of(f"tensor-pp{stages}", zero, changes)
+    if stages == 2:
+        equal = [(replace(each, share=4),) for each in groups]
+        return Case(name, plan("torch", zero, [2, 1], equal), model(4, layers=3, **changes))
+    chosen = plan("torch", zero, [2], [tuple(groups)])
+    return Case(name, chosen, model(7, layers=2, **changes))
+
+
+CASES = [
+    tensor_parallel(3, optimizer="sgd", vocab=63),
+    uneven(0, optimizer="sgd"),
+    uneven(1),
+    uneven(2, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
+    uneven(3),
+    uneven(0, precision="bf16"),
+    uneven(2, precision="bf16", optimizer="sgd"),
+    uneven(2, precision="fp16"),
+    uneven(3, optimizer="sgd", kind="encoder", learned_positions=16, head_transform=True),
+    *(uneven(zero, shard_size=2, optimizer=optimizer) for zero in (1, 2, 3) for optimizer in LR),
+    uneven(3, shard_size=2, precision="bf16"),
+    pipeline(0, [3, 1], steps=3, optimizer="sgd"),
+    pipeline(3, [1, 3], steps=1, precision="bf16"),
+    pipeline(1, [1, 3], steps=3, tied_embeddings=False),
+    pipeline(2, [3, 1], steps=2, optimizer="sgd"),
+    pipeline(3, [1, 2], steps=3, optimizer="sgd", embedding_width=64),
+    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd"),
+    pipeline(0, [1, 1, 2, 1], steps=2),
+    tensor_parallel(0, optimizer="sgd"),
+    tensor_parallel(1, tied_embeddings=False, gated_mlp=True, kv_heads=2, qk_norm=True, head_dim=16),
+    tensor_parallel(2, optimizer="sgd", learned_positions=16),
+    tensor_parallel(3, optimizer="sgd", tied_embeddings=False, layer_norms=1, head_bias=True),
+    tensor_parallel(0, stages=2),
+    tensor_parallel(3, precision="bf16"),
+    tensor_parallel(
+        3,
+        stages=2,
+        optimizer="sgd",
+        kind="encoder",
+        token_types=2,
+        head_transform=True,
+        head_bias=True,
+        learned_positions=32,
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[float]]]:
+    """The folder and the losses of each case, all trained by one set of ranks."""
+    root = once(tmp_path_factory, "torch native", train_all)
+    parts = printed(root / "log").split("folder ")[1:]
+    return {part.split()[0]: (root / part.split()[0], losses(part)) for part in parts}
+
+
+def train_all(root: Path) -> None:
+    """Every case in a folder of its own, all trained by one start of four ranks."""
+    run_all([written(case, four_ranks(), root) for case in CASES], root / "log")
+
+
+def written(case: Case, where: ClusterSpec, root: Path) -> Path:
+    """The folder of a case with the arguments of its training."""
+    write_folder(emit(case.plan, where, case.spec), root / case.name)
+    arguments = ["--steps", str(STEPS), "--lr", str(LR[case.spec.training.optimizer])]
+    (root / case.name / "arguments.json").write_text(json.dumps(arguments))
+    return root / case.name
+
+
+def printed(log: Path) -> str:
+    """What the first rank printed."""
+    return log.read_text().replace("[default0]:", "")
+
+
+def run_all(folders: list[Path], log: Path, ranks: int = 4) -> None:
+    """One start of the ranks for all folders."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command += ["--redirects", "3", "--tee", "0:3", "--log-dir", str(log.parent / f"{log.stem}-ranks")]
+    command += [str(folder_runs.__file__), *map(str, folders)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        try:
+            end = process.wait(timeout=300)
+        finally:
+            process.terminate()  # torchrun stops its ranks
+            process.wait(timeout=40)
+    if end:
+        errors = [path.read_text()[-2000:] for path in sorted(log.parent.rglob("stderr.log"))]
+        pytest.fail("\n".join([printed(log)[-3000:], *errors]))
+
+
+def reference(folder: Path, batch: int) -> tuple[Any, dict[str, Any], list[float]]:
+    """The model trained on whole batches in this process, its weights before, and the losses."""
+    shape = load_shape(folder / "model.json")
+    network = whole_model(folder, shape)
+    start = {name: value.detach().clone() for name, value in network.state_dict().items()}
+    rate = LR[shape.optimizer]
+    if shape.optimizer == "sgd":
+        optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
+    else:
+        optimizer = torch.optim.AdamW(network.parameters(), lr=rate)
+    found, norms = [], []
+    for step in range(STEPS):
+        inputs, labels = sequences(tuple(range(step * batch, (step + 1) * batch)), shape, None)
+        optimizer.zero_grad()
+        loss = loss_of(network(inputs), labels)
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP).item())
+        optimizer.step()
+        found.append(loss.item())
+    assert max(norms) > CLIP or shape.embedding_width != shape.hidden, "nothing was clipped"
+    return network, start, found
+
+
+def whole_model(folder: Path, shape: Shape) -> Part:
+    """All layers in one part, with the weights that any plan starts from."""
+    return Part(shape, load(folder / "batches.json", rank=0).without_pipeline(), 0)
+
+
+def relative_error(got: dict[str, Any], wanted: dict[str, Any], start: dict[str, Any]) -> float:
+    """Distance of the weights from the reference over the distance it travelled."""
+    assert set(got) == set(wanted)
+    apart = sum((got[name].double() - wanted[name].double()).square().sum().item() for name in wanted)
+    way = sum((start[name].double() - wanted[name].double()).square().sum().item() for name in wanted)
+    return float((apart / way) ** 0.5)
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    """The checkpoint in one piece."""
+    dcp_to_torch_save(str(folder / "saved"), str(folder / "model.pt"))
+    found: dict[str, Any] = torch.load(folder / "model.pt", weights_only=True)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_equals_one_process(trained: dict[str, tuple[Path, list[float]]], case: Case) -> None:
+    """Losses and weights of three clipped steps are those of the whole batch."""
+    folder, printed = trained[case.name]
+    network, start, wanted = reference(folder, case.plan.global_batch)
+    if case.spec.training.precision == "fp32":
+        assert printed == pytest.approx(wanted, rel=1e-5)
+        assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
+    else:
+        assert printed == pytest.approx(wanted, rel=2e-3)
+
+
+@pytest.mark.slow
+def test_groups_in_pipelines_and_of_wide_replicas(tmp_path: Path) -> None:
+    """Eight ranks: two stages of four replicas, or four replicas of two ranks, in groups of two."""
+    where = cluster(pool("big", ("A100",) * 8, 1, (nic("eth", "lo"),)), eth="ethernet")
+    small = {"precision": "fp32", "optimizer": "sgd", **NO_BIAS}
+    cases = []
+    for zero in (1, 2, 3):
+        stage = (group("big", "A100", count=4, share=4, steps=2),)
+        piped = plan("torch", zero, [2, 1], [stage, stage], shard_size=2)
+        cases.append(Case(f"piped-{zero}", piped, model(16, layers=3, **small)))
+        wide = tuple(group("big", "A100", tp=2, count=2, share=share, steps=2) for share in (4, 3))
+        split = plan("torch", zero, [2], [wide], shard_size=2)
+        cases.append(Case(f"wide-{zero}", split, model(14, layers=2, **small)))
+    run_all([written(case, where, tmp_path) for case in cases], tmp_path / "log", ranks=8)
+    for case in cases:
+        network, start, _ = reference(tmp_path / case.name, case.plan.global_batch)
+        assert relative_error(weights(tmp_path / case.name), network.state_dict(), start) < 1e-5, case.name
+
+
+def test_the_loss_scale_follows_overflows() -> None:
+    """Halved at once, doubled after a thousand good steps; an overflow is no step."""
+    scale, fine = LossScale(4.0), torch.tensor(1.0)
+    assert not scale.accepts(torch.tensor(float("inf")))
+    assert not scale.accepts(torch.tensor(float("nan")))
+    assert scale.value == 1.0
+    assert all(scale.accepts(fine) for _ in range(999))
+    assert scale.value == 1.0
+    assert scale.accepts(fine)
+    assert scale.value == 2.0
+
+
+@pytest.mark.slow
+def test_an_overflow_in_one_group_is_no_step_in_any(tmp_path: Path) -> None:
+    """fp16, ZeRO 2 in groups of two: gradients of the last rank overflow, no weight changes, and the log says so."""
+    case = uneven(2, shard_size=2, precision="fp16")
+    folder = written(case, four_ranks(), tmp_path)
+    (folder / "arguments.json").write_text(json.dumps(["--steps", "1", "--lr", "0.5"]))
+    script = (folder / "train.py").read_text()
+    scaled = "(loss * (scale.value / plan.steps)).backward()"
+    assert script.count(scaled) == 1
+    overflowing = scaled.replace("scale.value", "(1e9 if plan.rank == 3 else 1.0) * scale.value")
+    (folder / "train.py").write_text(script.replace(scaled, overflowing))
+    run_all([folder], tmp_path / "log")
+    said = [line for line in printed(tmp_path / "log").splitlines() if "left out" in line]
+    assert said == ["left out step 0: fp16 gradients overflow, loss scale 32768"]
+    before = whole_model(folder, load_shape(folder / "model.json")).state_dict()
+    after = weights(folder)
+    assert set(after) == set(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_a_folder_as_its_users_start_it(tmp_path: Path) -> None:
+    """``launch.sh`` on both of two nodes with one and two ranks: ZeRO 3, uneven batches, padding."""
+    where = cluster(
+        pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)),
+        pool("small", ("T4",), 1, (nic("eth", "lo"),)),
+        eth="ethernet",
+    )
+    replicas = (group("big", "A100", count=2, share=5, steps=2), group("small", "T4", share=2))
+    chosen, folder = plan("torch", 3, [2], [replicas]), tmp_path / "a run"
+    write_folder(emit(chosen, where, model(12, layers=2, precision="fp32", optimizer="sgd")), folder)
+    printed = launch(
+        folder, 2, "--steps", str(STEPS), "--lr", str(LR["sgd"]), "--save", str(folder / "saved")
+    )
+    network, start, wanted = reference(folder, 12)
+    assert losses(printed) == pytest.approx(wanted, rel=1e-5)
+    assert relative_error(weights(folder), network.state_dict(), start) < 1e-5

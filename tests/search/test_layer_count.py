@@ -1,0 +1,125 @@
+"""Bounds of whole layers against every way to cut them."""
+
+from __future__ import annotations
+
+import random
+from itertools import permutations, product
+
+import pytest
+
+from planner.cost.simulation import stage_ends
+from planner.search.bounds.layer_count import LayerCountBound
+from planner.search.bounds.rates import Crossing, Room, Speed
+from planner.search.space.sends import Hops
+
+
+def speed(seconds: float, slots: int, most: int, tail: float) -> Speed:
+    """A kind whose memory holds ``most`` layers at any position."""
+    return Speed(
+        kind=("pool", f"{seconds}"),
+        slots=slots,
+        layer_seconds=seconds,
+        tail_seconds=tail,
+        most_layers=most,
+        first_seconds=0.1 * seconds,
+        last_seconds=0.2 * seconds,
+        room=Room(free_bytes=float(most), layer_bytes=1.0, activation_bytes=0.0),
+    )
+
+
+def fastest(
+    speeds: list[Speed],
+    layers: int,
+    depth: int,
+    steps: int,
+    share: float,
+    send: float,
+    crossing: float | None,
+) -> float:
+    """The least end over all orders of the kinds and all cuts; with ``crossing``, of those that use two kinds."""
+    slots = [index for index, item in enumerate(speeds) for _ in range(int(item.slots))]
+    best = float("inf")
+    for order in set(permutations(slots, depth)):
+        if crossing is not None and len(set(order)) == 1:
+            continue
+        for counts in product(range(1, layers + 1), repeat=depth):
+            if sum(counts) != layers or any(
+                c > speeds[k].most_layers for c, k in zip(counts, order, strict=True)
+            ):
+                continue
+            best = min(best, _end(speeds, order, counts, steps, share, send, crossing))
+    return best
+
+
+def _end(
+    speeds: list[Speed],
+    order: tuple[int, ...],
+    counts: tuple[int, ...],
+    steps: int,
+    share: float,
+    send: float,
+    crossing: float | None,
+) -> float:
+    forward, backward = [], []
+    for stage, (kind, count) in enumerate(zip(order, counts, strict=True)):
+        item = speeds[kind]
+        extra = item.first_seconds if stage == 0 else 0.0
+        extra += item.last_seconds if stage == len(order) - 1 else 0.0
+        busy = count * item.layer_seconds + extra
+        sends = [
+            0.0
+            if not 0 <= other < len(order)
+            else send
+            if order[other] == kind or crossing is None
+            else crossing
+            for other in (stage + 1, stage - 1)
+        ]
+        forward.append([share * busy + sends[0]])
+        backward.append([(1 - share) * busy + sends[1]])
+    ends = stage_ends(forward, backward, steps)
+    tails = [count * speeds[kind].tail_seconds for kind, count in zip(order, counts, strict=True)]
+    return max(end + tail for end, tail in zip(ends, tails, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_no_cut_ends_sooner(seed: int) -> None:
+    """Two kinds, any order, any layers, with and without a slow link between the kinds."""
+    draw = random.Random(seed)
+    share, layers = draw.uniform(0.2, 0.5), draw.randint(3, 6)
+    speeds = sorted(
+        (
+            speed(draw.uniform(0.5, 2), draw.randint(1, 2), draw.randint(2, 6), draw.choice((0.0, 0.3)))
+            for _ in range(2)
+        ),
+        key=lambda item: item.layer_seconds,
+    )
+    depth = draw.randint(2, min(3, int(speeds[0].slots + speeds[1].slots)))
+    steps, send = draw.choice((1, 2, 4, 9)), draw.choice((0.0, 0.2))
+    hops = [Hops(inner_seconds=2 * send, outer_seconds=send)] * 2
+    counted = LayerCountBound(speeds, hops, layers, steps, 1)
+    assert counted.bound(depth) <= fastest(speeds, layers, depth, steps, share, send, None) * (1 + 1e-9)
+    slow = send + draw.uniform(0.1, 2)
+    crossing = Crossing(seconds=slow, parts=(0, 1))
+    found = LayerCountBound(speeds, hops, layers, steps, 1, crossing).bound(depth)
+    assert found <= fastest(speeds, layers, depth, steps, share, send, slow) * (1 + 1e-9)
+    assert found >= counted.bound(depth) * (1 - 1e-9)
+
+
+def test_equal_stages_are_bounded_exactly() -> None:
+    """(m + p - 1) layers of time, when layers divide evenly: the bound is the answer."""
+    even = [
+        Speed(
+            kind=("pool", "gpu"),
+            slots=4.0,
+            layer_seconds=1.0,
+            tail_seconds=0.0,
+            most_layers=8,
+            first_seconds=0.0,
+            last_seconds=0.0,
+            room=Room(free_bytes=8.0, layer_bytes=1.0, activation_bytes=0.0),
+        )
+    ]
+    free = [Hops(inner_seconds=0.0, outer_seconds=0.0)]
+    assert LayerCountBound(even, free, 8, 16, 1).bound(4) == pytest.approx((16 + 3) * 2.0)
+    assert LayerCountBound(even, free, 9, 16, 1).bound(4) > (16 + 3) * 2.25
+    assert LayerCountBound(even, free, 40, 16, 1).bound(4) == float("inf")

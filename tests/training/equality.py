@@ -1,0 +1,196 @@
+"""The equality matrix: emitted DeepSpeed folders against one process on the whole batch.
+
+``python -m tests.training.equality`` trains them all in one start of four ranks and prints the table of the docs.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from planner.cluster.spec import ClusterSpec
+from planner.emit.interface import emit, write_folder
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan
+from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.training import reference
+from tests.training.launching import free_port, losses, run_together
+
+RANKS = 4
+STEPS = 3
+RATES = {"sgd": 0.5, "adamw": 1e-3}
+"""Learning rates at which three steps go far."""
+PROGRAM = Path(__file__).with_name("ranks_program.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A plan and the model that it trains."""
+
+    layout: str
+    """``data``, or the pipeline as ``PP2 x DP2``."""
+    zero: int
+    optimizer: str
+    precision: str = "fp32"
+    steps: int = STEPS
+    wrapper: str = "deepspeed"
+    """``deepspeed`` runs the emitted ``train.py``, ``ddp`` and ``fsdp2`` a loop around torch's own."""
+
+    @property
+    def name(self) -> str:
+        """Also the folder's name."""
+        return f"{self.wrapper}-{self.layout}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}"
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model."""
+        return sum(LAYERS[self.layout])
+
+    def plan(self) -> Plan:
+        """Four ranks; without a pipeline each has another micro-batch and other accumulation steps."""
+        layers = LAYERS[self.layout]
+        if self.layout == "data":
+            return plan("deepspeed", self.zero, layers, [UNEVEN])
+        dp = RANKS // len(layers)
+        pools = ("big", "A100"), ("small", "T4")
+        stages = [
+            (group(*pools[stage * 2 // len(layers)], count=dp, share=6, steps=3),)
+            for stage in range(len(layers))
+        ]
+        return plan("deepspeed", self.zero, layers, stages, recompute=RECOMPUTE[self.layout])
+
+    def model(self) -> ModelSpec:
+        """A tiny model; its head is tied in one kind of pipeline and not in the other."""
+        return model(
+            self.plan().global_batch,
+            layers=self.layers,
+            precision=self.precision,
+            optimizer=self.optimizer,
+            kv_heads=2,
+            gated_mlp=True,
+            tied_embeddings=self.layout != "pp4",
+        )
+
+
+LAYERS = {"data": [2], "pp2": [3, 1], "pp4": [2, 1, 2, 1]}
+"""Layers of each stage."""
+RECOMPUTE = {"pp2": "full", "pp4": "none"}
+UNEVEN = (
+    group("big", "A100", share=6, steps=2),
+    group("big", "A100", share=5, steps=3),
+    group("small", "T4", share=2),
+    group("small", "T4", share=1),
+)
+"""Micro-batches 3+3, 2+2+1, 2 and 1: padded to three each with ZeRO 2 and 3."""
+MATRIX = [
+    *(Case("data", zero, optimizer) for zero in range(4) for optimizer in RATES),
+    *(Case(layout, zero, optimizer) for layout in ("pp2", "pp4") for zero in (0, 1) for optimizer in RATES),
+]
+HALF = [
+    *(Case("data", zero, "adamw", "bf16") for zero in range(4)),
+    *(Case("pp2", zero, "adamw", "bf16") for zero in (0, 1)),
+]
+TORCH = [
+    *(Case("data", 1, optimizer, wrapper="ddp") for optimizer in RATES),
+    *(Case("data", 3, optimizer, wrapper="fsdp2") for optimizer in RATES),
+]
+LEARNING = Case("data", 1, "adamw", steps=25)
+"""Long enough that the loss falls."""
+
+
+def two_nodes() -> ClusterSpec:
+    """Two nodes with two devices each."""
+    cards = (nic("eth", "lo"),)
+    return cluster(pool("big", ("A100",) * 2, 1, cards), pool("small", ("T4",) * 2, 1, cards), eth="ethernet")
+
+
+def train_all(folder: Path, cases: Sequence[Case]) -> None:
+    """Emit every case into a folder of its own and train them all in one start of the ranks."""
+    made = {case: folder / case.name for case in cases}
+    for case, path in made.items():
+        write_folder(emit(case.plan(), two_nodes(), case.model()), path)
+    jobs = [
+        {
+            "folder": str(path),
+            "arguments": ["--steps", str(case.steps), "--lr", str(RATES[case.optimizer])],
+            "wrapper": case.wrapper,
+        }
+        # DeepSpeed keeps the grid of a process's first pipeline for every later engine: pipelines come last.
+        for case, path in sorted(made.items(), key=lambda item: item[0].layout != "data")
+    ]
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    torchrun = [
+        "python",
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={RANKS}",
+        "--master-addr=127.0.0.1",
+    ]
+    run_together(
+        [[*torchrun, f"--master-port={free_port()}", str(PROGRAM), str(folder / "jobs.json")]], folder
+    )
+
+
+def printed_losses(folder: Path) -> list[float]:
+    """The losses that the first rank printed, [step]."""
+    return losses((folder / "log-0.txt").read_text())
+
+
+def weight_errors(folder: Path, wanted: reference.Outcome) -> list[float]:
+    """How far each rank's weights are from the reference, of the way travelled, [rank]."""
+    found = []
+    for rank in range(RANKS):
+        got = {plain_name(name): value for name, value in torch.load(folder / f"weights-{rank}.pt").items()}
+        assert got
+        assert set(got) <= set(wanted.end)
+        part = {name: wanted.end[name] for name in got}
+        found.append(reference.relative_error(got, part, wanted.start))
+    return found
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name in the reference: pipelines number the modules, and the first may be tied."""
+    if name.startswith("tied_modules."):
+        return name.replace("tied_modules.embedding", "parts.0")
+    return f"parts.{name}" if name[0].isdigit() else name
+
+
+def reference_of(case: Case, folder: Path) -> reference.Outcome:
+    """The run of one process that a case has to equal, in fp32.
+
+    With bf16 and ZeRO 0 DeepSpeed sets up the states by a step on zero gradients, which Adam counts.
+    """
+    counted = case.zero == 0 and case.precision == "bf16" and case.layout == "data"
+    return reference.train(folder, case.steps, RATES[case.optimizer], step_on_zeros=counted)
+
+
+def table(made: dict[Case, Path]) -> list[str]:
+    """The rows of the docs: the largest distance of any rank's weights by ZeRO stage."""
+    rows = ["| runtime | layout | optimizer | ZeRO 0 | 1 | 2 | 3 |", "|---|---|---|---|---|---|---|"]
+    for wrapper, layout, optimizer in dict.fromkeys(
+        (case.wrapper, case.layout, case.optimizer) for case in made
+    ):
+        cases = [Case(layout, zero, optimizer, wrapper=wrapper) for zero in range(4)]
+        errors = [
+            f"{max(weight_errors(made[case], reference_of(case, made[case]))):.1e}" if case in made else ""
+            for case in cases
+        ]
+        rows.append(f"| {wrapper} | {layout} | {optimizer} | {' | '.join(errors)} |")
+    return rows
+
+
+def main() -> None:
+    """Train the matrix and print its table."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases = [*MATRIX, *TORCH]
+        train_all(Path(folder), cases)
+        print("\n".join(table({case: Path(folder) / case.name for case in cases})))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

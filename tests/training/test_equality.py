@@ -1,0 +1,98 @@
+"""Emitted folders train for real on four ranks, and equal one process that takes the whole batch at once."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("deepspeed")
+
+from tests.training.equality import (
+    HALF,
+    LEARNING,
+    MATRIX,
+    RANKS,
+    TORCH,
+    Case,
+    printed_losses,
+    reference_of,
+    train_all,
+    weight_errors,
+)
+from tests.training.once import once
+
+ALLOWED = 1e-5
+"""Distance from the reference over the way travelled, in fp32."""
+ALLOWED_HALF = 1e-3
+"""Relative error of a loss in bf16, which has 8 significant bits."""
+
+
+@pytest.fixture(autouse=True)
+def _no_third_party_warnings() -> Iterator[None]:
+    """DeepSpeed and torch warn about each other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Path]:
+    """Every case, trained in one start of the ranks."""
+    cases = [*MATRIX, *HALF, *TORCH, LEARNING]
+    root = once(tmp_path_factory, "equality", lambda folder: train_all(folder, cases))
+    return {case: root / case.name for case in cases}
+
+
+@pytest.mark.parametrize("case", MATRIX, ids=[case.name for case in MATRIX])
+def test_weights_equal_one_process(trained: dict[Case, Path], case: Case) -> None:
+    """On every rank, in fp32 and with gradients above the limit that the configuration clips them to."""
+    wanted = reference_of(case, trained[case])
+    assert max(weight_errors(trained[case], wanted)) < ALLOWED
+    assert printed_losses(trained[case]) == pytest.approx(wanted.losses, rel=ALLOWED)
+    limit = json.loads((trained[case] / "ds_config.json").read_text())["gradient_clipping"]
+    assert limit == (0.0 if case.layout != "data" and case.zero == 0 else 1.0)
+    assert max(wanted.norms) > 1.4 * limit
+
+
+@pytest.mark.parametrize("case", TORCH, ids=[case.name for case in TORCH])
+def test_weights_equal_one_process_with_torch_alone(trained: dict[Case, Path], case: Case) -> None:
+    """DDP and FSDP2 average gradients and divide by nothing else, which is what ``torch_weight`` is for."""
+    wanted = reference_of(case, trained[case])
+    assert max(weight_errors(trained[case], wanted)) < ALLOWED
+
+
+@pytest.mark.parametrize("case", HALF, ids=[case.name for case in HALF])
+def test_losses_agree_in_bf16(trained: dict[Case, Path], case: Case) -> None:
+    """With those of one process in fp32."""
+    wanted = reference_of(case, trained[case])
+    assert printed_losses(trained[case]) == pytest.approx(wanted.losses, rel=ALLOWED_HALF)
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_every_rank_has_its_own_batch(trained: dict[Case, Path], zero: int) -> None:
+    """The micro-batches differ, and their numbers too where ZeRO lets ranks keep step apart."""
+    table = json.loads((trained[Case("data", zero, "sgd")] / "batches.json").read_text())
+    padding = [0] * 2 if zero >= 2 else []
+    assert [table["batches"][row["batch"]]["micro_batches"] for row in table["ranks"]] == [
+        [3, 3, *padding[1:]],
+        [2, 2, 1],
+        [2, *padding],
+        [1, *padding],
+    ]
+
+
+def test_the_loss_falls(trained: dict[Case, Path]) -> None:
+    """The example learns the text that it writes itself."""
+    losses = printed_losses(trained[LEARNING])
+    assert len(losses) == LEARNING.steps
+    assert losses[-1] < 0.85 * losses[0]
+
+
+def test_only_the_first_rank_prints_losses(trained: dict[Case, Path]) -> None:
+    """A log has each step once."""
+    logs = [(trained[LEARNING] / f"log-{rank}.txt").read_text() for rank in range(RANKS)]
+    assert [log.count("step ") for log in logs] == [LEARNING.steps, 0, 0, 0]

@@ -1,0 +1,74 @@
+"""The example has the shape that was planned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.runtimes.deepspeed.runtime import model_shape
+from tests.emit.builders import model
+
+torch = pytest.importorskip("torch")
+
+from planner.training.example_model import Shape, Transformer, load_shape, loss_of  # noqa: E402
+
+KINDS: dict[str, dict[str, Any]] = {
+    "gpt": {"learned_positions": 16},
+    "llama": {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False},
+    "qwen3": {"gated_mlp": True, "kv_heads": 2, "qk_norm": True, "head_dim": 16},
+    "neo": {"learned_positions": 16, "qkv_bias": False},
+    "phi": {"layer_norms": 1, "head_bias": True, "tied_embeddings": False},
+    "opt": {"learned_positions": 16, "embedding_width": 16, "final_norm": False},
+    "bert": {
+        "kind": "encoder",
+        "learned_positions": 32,
+        "token_types": 2,
+        "embedding_norm": True,
+        "final_norm": False,
+        "head_transform": True,
+        "head_bias": True,
+    },
+}
+every_kind = pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS)
+
+
+def shape_of(tmp_path: Path, **changes: Any) -> Shape:
+    """A shape as the launch folder carries it."""
+    (tmp_path / "model.json").write_text(json.dumps(model_shape(model(1, **changes))))
+    return load_shape(tmp_path / "model.json")
+
+
+@every_kind
+def test_parameters_are_those_of_the_plan(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """What the memory model counts is there, and nothing else."""
+    network = Transformer(shape_of(tmp_path, **changes))
+    counted = sum(parameter.numel() for parameter in network.parameters())
+    assert counted == model(1, **changes).parameters
+
+
+@every_kind
+def test_recomputation_changes_nothing(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Full recomputation gives the same loss and gradients."""
+    shape = shape_of(tmp_path, **changes)
+    tokens = torch.arange(32).view(2, 16) % shape.vocab
+    found = []
+    for recompute in ("none", "full"):
+        torch.manual_seed(0)
+        network = Transformer(shape, recompute)
+        loss = loss_of(network(tokens), tokens)
+        loss.backward()
+        found.append([loss.item(), *(parameter.grad.norm().item() for parameter in network.parameters())])
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_decoder_is_causal_and_encoder_is_not(tmp_path: Path) -> None:
+    """A later token changes earlier outputs of an encoder only."""
+    tokens = torch.zeros(1, 16, dtype=torch.long)
+    other = tokens.clone()
+    other[0, -1] = 1
+    for kind, same in (("decoder", True), ("encoder", False)):
+        network = Transformer(shape_of(tmp_path, kind=kind))
+        assert torch.allclose(network(tokens)[0, 0], network(other)[0, 0], atol=1e-7) is same

@@ -1,0 +1,135 @@
+"""Hugging Face's Trainer follows an emitted DeepSpeed folder, and equals one process that takes whole batches."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    for package in ("deepspeed", "accelerate", "transformers"):
+        pytest.importorskip(package, reason=f"{package} is not installed, see make test")
+
+import torch
+
+from tests.training.once import once
+from tests.training.trainer_runs import (
+    BATCH,
+    HALF,
+    MATRIX,
+    OWN_LOSS,
+    RECOMPUTED,
+    STEPS,
+    Run,
+    logged,
+    one_process,
+    resumption,
+    train_all,
+    weight_error,
+    weights,
+)
+
+ALLOWED = 1e-5
+"""Distance from one process over the way travelled, and relative error of a loss, in fp32."""
+ALLOWED_HALF = 2e-3
+"""Relative error of a loss in bf16, which has 8 significant bits."""
+
+
+@pytest.fixture(autouse=True)
+def _no_third_party_warnings() -> Iterator[None]:
+    """transformers, DeepSpeed and torch warn about each other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of the normal suite, in one start of the ranks."""
+    runs = [*MATRIX, *HALF, OWN_LOSS, *(run for zero in (1, 3) for run in resumption(zero))]
+    return once(tmp_path_factory, "trainer", lambda root: train_all(root, runs))
+
+
+@pytest.fixture(scope="module")
+def trained_slowly(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The others, in a second start."""
+    runs = [*RECOMPUTED, *(run for zero in (0, 2) for run in resumption(zero))]
+    return once(tmp_path_factory, "trainer-slow", lambda root: train_all(root, runs))
+
+
+@pytest.mark.parametrize("run", [*MATRIX, OWN_LOSS], ids=lambda run: run.name)
+def test_weights_equal_one_process(trained: Path, run: Run) -> None:
+    """On every rank after three clipped steps at a falling rate; Trainer logs the values of the global batch."""
+    equals_one_process(trained, run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RECOMPUTED, ids=lambda run: run.name)
+def test_recomputation_equals_one_process(trained_slowly: Path, run: Run) -> None:
+    """The plan's recomputation is Trainer's gradient checkpointing."""
+    equals_one_process(trained_slowly, run)
+
+
+def equals_one_process(trained: Path, run: Run) -> None:
+    """Weights, losses of training and evaluation, and norms."""
+    wanted, evaluated = one_process(run.optimizer)
+    assert weight_error(trained, run) < ALLOWED
+    assert logged(trained, run, "loss") == pytest.approx(wanted.losses, rel=ALLOWED)
+    assert logged(trained, run, "eval_loss") == pytest.approx(evaluated, rel=ALLOWED)
+    # DeepSpeed tells no norm with fp32 and ZeRO 0.
+    norms = wanted.norms if run.zero else ()
+    assert logged(trained, run, "grad_norm") == pytest.approx(norms, rel=ALLOWED)
+    assert min(wanted.norms) > 1.4
+
+
+def test_samples_are_those_of_the_global_batch(trained: Path) -> None:
+    """Trainer's samples per second where it is given a number of steps, which it would compute from one rank."""
+    samples, steps = (
+        logged(trained, OWN_LOSS, f"train_{what}_per_second")[0] for what in ("samples", "steps")
+    )
+    assert samples / steps == pytest.approx(BATCH, rel=0.01)
+
+
+@pytest.mark.parametrize("run", HALF, ids=lambda run: run.name)
+def test_losses_agree_in_bf16(trained: Path, run: Run) -> None:
+    """With those of one process in fp32."""
+    wanted, _ = one_process(run.optimizer, step_on_zeros=run.zero == 0)
+    assert logged(trained, run, "loss") == pytest.approx(wanted.losses, rel=ALLOWED_HALF)
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_a_resumed_run_ends_as_one_that_went_through(trained: Path, zero: int) -> None:
+    """From a checkpoint in the second shuffled pass, with dropout: the same losses and the same weights."""
+    ends_the_same(trained, zero)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [0, 2])
+def test_other_resumed_runs_end_the_same(trained_slowly: Path, zero: int) -> None:
+    """With the other ZeRO stages."""
+    ends_the_same(trained_slowly, zero)
+
+
+def ends_the_same(trained: Path, zero: int) -> None:
+    """To the bit."""
+    whole, resumed = resumption(zero)
+    losses = logged(trained, whole, "loss")
+    assert len(losses) == 2 * STEPS
+    assert logged(trained, resumed, "loss") == losses
+    for went, came in zip(weights(trained, whole), weights(trained, resumed), strict=True):
+        assert all(torch.equal(came[name], went[name]) for name in went)
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_ranks_have_their_own_batches(trained: Path, zero: int) -> None:
+    """Micro-batches differ, and their numbers too where ZeRO lets ranks keep step apart."""
+    table = json.loads((trained / Run(zero).name / "batches.json").read_text())
+    padding = [0] * 2 if zero >= 2 else []
+    assert [table["batches"][row["batch"]]["micro_batches"] for row in table["ranks"]] == [
+        [2, 2, 1],
+        [2, *padding],
+    ]

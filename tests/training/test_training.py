@@ -1,0 +1,135 @@
+"""Emitted folders train for real, and equal one process that takes the whole batch at once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cluster.spec import ClusterSpec
+from planner.emit.interface import emit, write_folder
+from planner.model.spec import ModelSpec
+from planner.plan.values import Offload, Plan
+from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.training import reference
+from tests.training.launching import launch, losses
+
+pytest.importorskip("deepspeed")
+
+import torch
+
+STEPS = 3
+LR = 0.5
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _no_third_party_warnings() -> Iterator[None]:
+    """DeepSpeed and torch warn about each other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def three_ranks() -> ClusterSpec:
+    """A node with two devices and a node with one, joined by the loopback interface."""
+    big, small = (
+        pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)),
+        pool("small", ("T4",), 1, (nic("eth", "lo"),)),
+    )
+    return cluster(big, small, eth="ethernet")
+
+
+def uneven_plan(zero: int) -> Plan:
+    """Micro-batches of 3 and 2 on two ranks, one of 2 on the third."""
+    replicas = (group("big", "A100", count=2, share=5, steps=2), group("small", "T4", share=2))
+    return plan("deepspeed", zero, [2], [replicas])
+
+
+def pipeline_plan(zero: int, dp: int) -> Plan:
+    """Three layers and one layer, two micro-batches of two sequences."""
+    first = (group("a", "A100", count=dp, share=4, steps=2),)
+    last = (group("b", "T4", count=dp, share=4, steps=2),)
+    return plan("deepspeed", zero, [3, 1], [first, last], recompute="full")
+
+
+def two_stages(dp: int) -> ClusterSpec:
+    """A node for each stage."""
+    a, b = pool("a", ("A100",) * dp, 1, (nic("eth", "lo"),)), pool("b", ("T4",) * dp, 1, (nic("eth", "lo"),))
+    return cluster(a, b, eth="ethernet")
+
+
+def run(
+    tmp_path: Path, chosen: Plan, where: ClusterSpec, spec: ModelSpec, nodes: int = 2
+) -> tuple[list[float], Path]:
+    """Emit, launch, and give back the losses and the folder."""
+    folder = tmp_path / "a run"
+    write_folder(emit(chosen, where, spec), folder)
+    arguments = (
+        "--steps",
+        str(STEPS),
+        "--lr",
+        str(LR),
+        "--seed",
+        str(reference.SEED),
+        "--save",
+        str(tmp_path / "saved"),
+    )
+    return losses(launch(folder, nodes, *arguments)), folder
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_uneven_batches_equal_one_process(tmp_path: Path, zero: int) -> None:
+    """ZeRO 1 with uneven and ZeRO 3 with padded micro-batches give the weights of the whole batch."""
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    spec = model(12, layers=2, precision="fp32", optimizer="sgd", kv_heads=2, gated_mlp=True)
+    printed, folder = run(tmp_path, uneven_plan(zero), three_ranks(), spec)
+    wanted = reference.train(folder, STEPS, LR)
+    assert printed == pytest.approx(wanted.losses, rel=1e-5)
+    trained = get_fp32_state_dict_from_zero_checkpoint(str(tmp_path / "saved"))
+    assert reference.relative_error(trained, wanted.end, wanted.start) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("zero", "offload"),
+    [
+        (2, Offload(optimizer="cpu", activations="cpu")),
+        (3, Offload(optimizer="cpu", parameters="cpu", activations="cpu")),
+    ],
+)
+def test_offload_equals_one_process(tmp_path: Path, zero: int, offload: Offload) -> None:
+    """States in host memory change no loss; checkpoints are there already on a machine without devices."""
+    spec = model(12, layers=2, precision="fp32", optimizer="sgd")
+    replicas = (group("big", "A100", count=2, share=6, steps=2),)
+    chosen = plan("deepspeed", zero, [2], [replicas], recompute="full", offload=offload)
+    where = cluster(pool("big", ("A100", "A100"), 1))
+    printed, folder = run(tmp_path, chosen, where, spec, nodes=1)
+    assert printed == pytest.approx(reference.train(folder, STEPS, LR).losses, rel=1e-5)
+    saved = next((tmp_path / "saved").glob("*/*mp_rank_00_model_states.pt"))
+    used = torch.load(saved, weights_only=False)["ds_config"]["zero_optimization"]
+    assert used["offload_optimizer"]["device"] == "cpu"
+    assert ("offload_param" in used) == (zero == 3)
+
+
+def test_uneven_pipeline_equals_one_process(tmp_path: Path) -> None:
+    """Two stages of 3 + 1 layers with a tied head and recomputation give the weights of the whole batch."""
+    spec = model(4, layers=4, precision="fp32", optimizer="sgd")
+    printed, folder = run(tmp_path, pipeline_plan(1, dp=1), two_stages(dp=1), spec)
+    wanted = reference.train(folder, STEPS, LR)
+    assert printed == pytest.approx(wanted.losses, rel=1e-5)
+    assert reference.relative_error(pipeline_weights(tmp_path / "saved"), wanted.end, wanted.start) < 1e-5
+
+
+def pipeline_weights(folder: Path) -> dict[str, Any]:
+    """The weights in a pipeline's checkpoint under the names of the reference."""
+    found = {}
+    for file in sorted(folder.glob("*/layer_*-model_states.pt")):
+        index = int(file.name.split("-")[0].removeprefix("layer_"))
+        for name, value in torch.load(file, weights_only=True).items():
+            found[f"parts.{index}.{name}"] = value
+    return found

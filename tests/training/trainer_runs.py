@@ -1,0 +1,183 @@
+"""Emitted DeepSpeed folders under Hugging Face's Trainer, and the process that they have to equal.
+
+``python -m tests.training.trainer_runs`` trains them all and prints the table of the docs.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from planner.cluster.spec import ClusterSpec
+from planner.emit.interface import emit, write_folder
+from planner.plan.values import Plan
+from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.training import reference, trainer_program
+from tests.training.launching import free_port, run_together
+
+RANKS = 2
+BATCH = 7
+STEPS = 3
+RATES = {"sgd": 0.5, "adamw": 1e-2}
+"""Learning rates at which three steps go far; they fall linearly to nothing after the last."""
+EPSILON = 1e-5
+"""Of AdamW. GPT-2's key biases have no gradient but rounding, of 1e-9, which less would blow up to whole steps."""
+UNEVEN = (group("big", "A100", share=5, steps=3), group("small", "T4", share=2))
+"""Micro-batches 2+2+1 and 2, padded to three with ZeRO 2 and 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training with Trainer."""
+
+    zero: int
+    optimizer: str = "adamw"
+    precision: str = "fp32"
+    recompute: str = "none"
+    kind: str = "once"
+    """``once``; ``own``: with a loss function of the user's; ``whole``: two shuffled passes with dropout and a
+    checkpoint in the second; ``resumed`` from there."""
+
+    @property
+    def name(self) -> str:
+        """Also the folder's name."""
+        return f"zero{self.zero}-{self.optimizer}-{self.precision}-{self.recompute}-{self.kind}"
+
+    def plan(self) -> Plan:
+        """Two ranks with other micro-batches and other accumulation steps."""
+        return plan("deepspeed", self.zero, [2], [UNEVEN], recompute=self.recompute)
+
+
+MATRIX = [Run(zero, optimizer) for zero in range(4) for optimizer in RATES]
+HALF = [Run(zero, precision="bf16") for zero in range(4)]
+RECOMPUTED = [Run(zero, recompute="full") for zero in (1, 3)]
+OWN_LOSS = Run(0, kind="own")
+SAVED_AT = STEPS + 1
+"""In the second pass."""
+
+
+def resumption(zero: int) -> tuple[Run, Run]:
+    """A run that goes through and one that starts at its checkpoint."""
+    return Run(zero, kind="whole"), Run(zero, kind="resumed")
+
+
+def two_nodes() -> ClusterSpec:
+    """Two nodes with a device each."""
+    cards = (nic("eth", "lo"),)
+    return cluster(pool("big", ("A100",), 1, cards), pool("small", ("T4",), 1, cards), eth="ethernet")
+
+
+def train_all(root: Path, runs: Sequence[Run]) -> None:
+    """Emit every run into a folder of its own and train them all in one start of the ranks."""
+    for run in runs:
+        spec = model(BATCH, layers=2, precision=run.precision, optimizer=run.optimizer)
+        write_folder(emit(run.plan(), two_nodes(), spec), root / run.name)
+    (root / "runs.json").write_text(json.dumps([order(root, run) for run in runs]))
+    program = str(Path(trainer_program.__file__))
+    torchrun = [
+        "python",
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={RANKS}",
+        "--master-addr=127.0.0.1",
+    ]
+    run_together([[*torchrun, f"--master-port={free_port()}", program, str(root / "runs.json")]], root)
+
+
+def order(root: Path, run: Run) -> dict[str, Any]:
+    """What the program is told of a run."""
+    twice = run.kind in ("whole", "resumed")
+    saved = root / Run(run.zero, kind="whole").name / "out" / f"checkpoint-{SAVED_AT}"
+    return {
+        "folder": str(root / run.name),
+        "output": str(root / run.name / "out"),
+        # Two sequences more than the steps need: they fill no global batch and are left out.
+        "length": STEPS * BATCH + 2,
+        "evaluated": 6,
+        "dropout": 0.1 if twice else 0.0,
+        "shuffle": 5 if twice else None,
+        "own_loss": run.kind == "own",
+        "resume": str(saved) if run.kind == "resumed" else None,
+        "arguments": {
+            "optim": {"sgd": "sgd", "adamw": "adamw_torch"}[run.optimizer],
+            "learning_rate": RATES[run.optimizer],
+            "adam_epsilon": EPSILON,
+            "num_train_epochs": 2 if twice else 1,
+            "max_steps": STEPS if run.kind == "own" else -1,
+            "eval_strategy": "no" if twice else "steps",
+            "eval_steps": 1,
+            "save_strategy": "steps" if run.kind == "whole" else "no",
+            "save_steps": SAVED_AT,
+        },
+    }
+
+
+def weights(root: Path, run: Run) -> list[dict[str, Any]]:
+    """The final weights on each rank."""
+    return [torch.load(root / run.name / "out" / f"weights-{rank}.pt") for rank in range(RANKS)]
+
+
+def logged(root: Path, run: Run, key: str) -> list[float]:
+    """A value of Trainer's log, [step]."""
+    log = json.loads((root / run.name / "out" / "log-0.json").read_text())
+    return [entry[key] for entry in log if key in entry]
+
+
+@lru_cache
+def one_process(optimizer: str, step_on_zeros: bool = False) -> tuple[reference.Outcome, tuple[float, ...]]:
+    """A plain loop over whole global batches, and its losses of evaluation."""
+    network = trainer_program.network(dropout=0.0)
+    start = reference.copy_of(network)
+    data = torch.stack([row["input_ids"] for row in trainer_program.sequences(STEPS * BATCH)])
+    kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+    settings = {"weight_decay": 0.0, "eps": EPSILON} if optimizer == "adamw" else {}
+    chosen = kinds[optimizer](network.parameters(), lr=RATES[optimizer], **settings)
+    if step_on_zeros:
+        for parameter in network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        chosen.step()
+    losses, norms, evaluated = [], [], []
+    for step, batch in enumerate(data.split(BATCH)):
+        chosen.param_groups[0]["lr"] = RATES[optimizer] * (1 - step / STEPS)
+        chosen.zero_grad()
+        loss = loss_of(network, batch)
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0).item())
+        chosen.step()
+        losses.append(loss.item())
+        with torch.no_grad():
+            evaluated.append(loss_of(network, data[:6]).item())
+    outcome = reference.Outcome(tuple(losses), tuple(norms), start, reference.copy_of(network))
+    return outcome, tuple(evaluated)
+
+
+def loss_of(network: Any, tokens: Any) -> Any:
+    """Mean cross-entropy of the next token."""
+    logits = network(tokens).logits[:, :-1]
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def weight_error(root: Path, run: Run) -> float:
+    """The largest distance of a rank's weights from one process, of the way travelled."""
+    wanted, _ = one_process(run.optimizer)
+    return max(reference.relative_error(got, wanted.end, wanted.start) for got in weights(root, run))
+
+
+def main() -> None:
+    """Train the matrix and print its rows of the docs' table."""
+    with tempfile.TemporaryDirectory() as folder:
+        train_all(Path(folder), MATRIX)
+        for optimizer in RATES:
+            errors = [f"{weight_error(Path(folder), Run(zero, optimizer)):.1e}" for zero in range(4)]
+            print(f"| Trainer | data parallel | {optimizer} | {' | '.join(errors)} |")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
