@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.job.files import rows
-from planner.plan.document import shard_part
 from planner.plan.placement import Rank
 from planner.plan.values import Plan, ReplicaGroup
 
@@ -56,7 +55,7 @@ def table_text(plan: Plan, ranks: tuple[Rank, ...]) -> str:
         "tensor_parallel": plan.stages[0].replicas[0].tp,
         "global_batch": plan.global_batch,
         "zero": plan.zero,
-        **shard_part(plan),
+        **({} if plan.shard_size is None else {"shard_size": plan.shard_size}),
     }
     return rows(
         head,
