@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.emit.cautions import cautions, installed_versions, is_tried, tried_versions
+from planner.emit.cautions import cautions, installed_versions, is_tried
+from planner.runtimes.interface import runtime
 from planner.runtimes.registry import TARGETS
 
 
@@ -26,7 +27,7 @@ def test_versions_that_were_not_tried() -> None:
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_every_target_has_tried_versions(target: str) -> None:
     """Whole version numbers, of the capability table."""
-    tried = tried_versions(target)
+    tried = runtime(target).tried
     assert tried["torch"] == TARGETS["torch"].version
     assert all(version.replace(".", "").isdigit() for version in tried.values())
     assert set(installed_versions(target)) <= set(tried)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.logs.values import Fact
 from planner.runtimes.deepspeed.log import DeepSpeedLines
+from planner.runtimes.log import Fact
 from tests.logs.printing import SAMPLES
 
 GIB = 2**30

@@ -23,7 +23,7 @@ from planner.plan.placement import Rank, agents
 from planner.plan.values import Plan
 from planner.runtimes.megatron.arguments import arguments
 from planner.runtimes.megatron.network import group_networks
-from planner.runtimes.megatron.rules import check_arguments
+from tests.runtimes.megatron.rules import check_arguments
 from planner.runtimes.megatron.runtime import files, numbered
 from tests.emit.builders import cluster, group, model, plan, pool
 from tests.runtimes.megatron.plans import Case, generated, searched

@@ -6,7 +6,7 @@ import pytest
 
 from planner.errors import EmitError
 from planner.runtimes.megatron.arguments import arguments
-from planner.runtimes.megatron.rules import check_arguments
+from tests.runtimes.megatron.rules import check_arguments
 from planner.runtimes.megatron.runtime import numbered
 from tests.runtimes.megatron.plans import generated
 
