@@ -22,7 +22,7 @@ TORCH ?= torch==2.13.0
 DEEPSPEED ?= deepspeed==0.19.8
 
 # What the tests of the oldest and the newest dependencies run: cost model, search, plans and the command.
-FAST ?= tests/spec tests/cost tests/search/test_solve.py tests/test_plan*.py tests/cli/test_search.py
+FAST ?= tests/files tests/cluster tests/model tests/plan tests/cost tests/search/test_solve.py tests/cli/test_search.py
 
 .PHONY: help demo test test-slow test-oldest test-newest fuzz mutation check lint audit dist lock format docs docs-check \
 	accuracy rehearse bench-search measure-device clean

@@ -1,57 +1,29 @@
-"""The command ``hetplan``: its commands, and what happens to errors.
-
-Nothing heavy is imported here or by the command files; each command imports what it needs when it runs.
-"""
+"""The command ``hetplan``: its commands, and what happens to errors."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from planner import __version__
-from planner.cli.calibrate import import_tables
-from planner.cli.calibrate_device import measure_device
-from planner.cli.calibrate_fit import fit_constants
-from planner.cli.calibrate_merge import merge_files
-from planner.cli.calibrate_network import measure_network
-from planner.cli.calibrate_run import fit_run
-from planner.cli.check import check
-from planner.cli.command import PlainCommand
-from planner.cli.compare import compare
-from planner.cli.emit import emit
-from planner.cli.exits import ANSWER, BAD_INPUT, BUG, INTERRUPTED
-from planner.cli.explain import explain
-from planner.cli.output import fail
-from planner.cli.predict import predict
-from planner.cli.probe import probe
-from planner.cli.schema import schema
-from planner.cli.search import search
-from planner.cli.show import show_plan
-from planner.cli.started import mark_start
-from planner.cli.streams import lost_words, open_streams
-from planner.cli.validate import validate
+from planner.cli.group import LazyGroup, Registered
+from planner.cli.process import (
+    ANSWER,
+    BAD_INPUT,
+    BUG,
+    INTERRUPTED,
+    fail,
+    lost_words,
+    mark_start,
+    open_streams,
+)
 from planner.errors import HetplanError
 from planner.visible import visible
-
-
-def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
-    """Ctrl-C ends a command at once with its own exit code; a search has caught it before."""
-
-    @wraps(command)
-    def run_command(*arguments: object, **options: object) -> None:
-        try:
-            command(*arguments, **options)
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
-
-    return run_command
-
 
 WRONG_WORDS: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
@@ -65,42 +37,82 @@ hetplan search CLUSTER MODEL -o plan.yaml   finds a plan and prints it
 hetplan emit plan.yaml -o run/              writes what launches it
 """
 
+
+CALIBRATE: dict[str, Registered] = {
+    "device": Registered("calibrate_device", "measure_device", "Measure the device of this machine."),
+    "network": Registered(
+        "calibrate_network",
+        "measure_network",
+        "Measure the networks inside nodes, within pools and across pools.",
+    ),
+    "run": Registered(
+        "calibrate_run",
+        "fit_run",
+        "Find the host work for a micro-batch that explains a run.",
+    ),
+    "fit": Registered(
+        "calibrate_fit",
+        "fit_constants",
+        "Fit the constants of the cost model to measured runs.",
+    ),
+    "import": Registered(
+        "calibrate", "import_tables", "Turn tables of measurements into a calibration file."
+    ),
+    "merge": Registered(
+        "calibrate_merge",
+        "merge_files",
+        "Combine calibration files, such as one of each kind of node.",
+    ),
+}
+
+
+class Calibrate(LazyGroup):
+    """The commands of ``hetplan calibrate``."""
+
+    table = CALIBRATE
+
+
+COMMANDS: dict[str, Registered] = {
+    "check": Registered("check", "check", "Check files and say what was understood."),
+    "search": Registered("search", "search", "Find the fastest or cheapest plan, and prove how good it is."),
+    "predict": Registered("predict", "predict", "Predict step time and memory of a plan written by hand."),
+    "compare": Registered(
+        "compare", "compare", "Put plans side by side, or one plan next to a log of its run."
+    ),
+    "explain": Registered("explain", "explain", "Say why a plan is what it is."),
+    "show": Registered("show", "show_plan", "Show a plan in full, or a calibration file."),
+    "emit": Registered("emit", "emit", "Write the files that launch a plan."),
+    "validate": Registered(
+        "validate", "validate", "Predict measured runs and say how true the cost model is."
+    ),
+    "probe": Registered("probe", "probe", "Draft a cluster file from this machine or from saved outputs."),
+    "schema": Registered("schema", "schema", "Print the JSON Schema of a file."),
+}
+
+
+class Hetplan(LazyGroup):
+    """The commands of ``hetplan``."""
+
+    table = COMMANDS
+
+
 app = typer.Typer(
+    cls=Hetplan,
     help=HELP,
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for _name, _command in (
-    ("check", check),
-    ("search", search),
-    ("predict", predict),
-    ("compare", compare),
-    ("explain", explain),
-    ("show", show_plan),
-    ("emit", emit),
-    ("validate", validate),
-    ("probe", probe),
-    ("schema", schema),
-):
-    app.command(_name, cls=PlainCommand)(_interruptible(_command))
-
-calibrate = typer.Typer(
-    help="Write calibration files: measured constants and curves.",
-    rich_markup_mode=None,
-    no_args_is_help=True,
+app.add_typer(
+    typer.Typer(
+        cls=Calibrate,
+        help="Write calibration files: measured constants and curves.",
+        rich_markup_mode=None,
+        no_args_is_help=True,
+    ),
+    name="calibrate",
 )
-for _name, _writer in (
-    ("device", measure_device),
-    ("network", measure_network),
-    ("run", fit_run),
-    ("fit", fit_constants),
-    ("import", import_tables),
-    ("merge", merge_files),
-):
-    calibrate.command(_name, cls=PlainCommand)(_interruptible(_writer))
-app.add_typer(calibrate, name="calibrate")
 
 
 def _version(asked: bool) -> None:

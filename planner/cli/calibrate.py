@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
-from planner.cli.files import require_writable
+from planner.calibration.file import save_calibration, too_large
+from planner.calibration.tables import import_layers_csv, import_links_csv
+from planner.calibration.values import Calibration
 from planner.cli.options import AsJson
-from planner.cli.output import show, show_document, typed, warn
+from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.process import warn
 from planner.errors import OutputError, Problem, SpecError, UsageError
-
-if TYPE_CHECKING:
-    from planner.calibration.values import Calibration
+from planner.report.calibrated import calibrated_section
+from planner.report.document import calibrate_document
 
 T = TypeVar("T")
 
@@ -52,8 +54,6 @@ def import_tables(
 
 def save_readable(found: Calibration, output: Path) -> None:
     """Write the calibration file, and warn when it is larger than what other commands read."""
-    from planner.calibration.file import save_calibration, too_large
-
     save_calibration(found, output)
     problem = too_large(found, output)
     if problem is not None:
@@ -69,9 +69,6 @@ def require_new(output: Path, force: bool) -> None:
 
 def _imported(layers: Path | None, links: Path | None) -> Calibration:
     """Both tables; every problem of both is reported at once."""
-    from planner.calibration.tables import import_layers_csv, import_links_csv
-    from planner.calibration.values import Calibration
-
     problems: list[Problem] = []
     layer_points = _table(import_layers_csv, layers, problems)
     link_points = _table(import_links_csv, links, problems)
@@ -99,11 +96,8 @@ def _table(
 def _tell(found: Calibration, output: Path, as_json: bool) -> None:
     """What was written, a line for each curve."""
     if as_json:
-        from planner.report.document import calibrate_document
-
         show_document(calibrate_document(found, output))
         return
-    from planner.report.calibrated import calibrated_section
 
     show(
         calibrated_section(found, output),

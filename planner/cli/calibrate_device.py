@@ -11,18 +11,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.calibration.file import load_calibration, save_calibration
+from planner.calibration.merge import sourced
+from planner.calibration.values import ASSUMED, Calibration
 from planner.cli.calibrate import EXAMPLE, Force
-from planner.cli.files import require_writable
+from planner.cli.inputs import Overrides, overridden
 from planner.cli.options import AsJson, Precision, SequenceLength, choices, integers
-from planner.cli.output import show, show_document, typed, warn
+from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.process import warn
+from planner.cli.progress import measuring
 from planner.errors import UsageError
+from planner.measure.resume import facts_of, resumable, with_facts
+from planner.model.file import load_model
+from planner.model.spec import ModelSpec
 from planner.ranges import BATCH, NODE_DEVICES, TIME_LIMIT, ZERO
+from planner.report.measured_device import Told, device_document, device_sections
 
 if TYPE_CHECKING:
-    from planner.calibration.values import Calibration
     from planner.measure.backend import Backend
     from planner.measure.session import Request, Session
-    from planner.model.spec import ModelSpec
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
 Model = Annotated[
@@ -64,9 +71,6 @@ class _Writer:
     latest: Calibration | None = field(default=None)
 
     def keep(self, found: Calibration) -> None:
-        from planner.calibration.file import save_calibration
-        from planner.measure.resume import with_facts
-
         self.latest = with_facts(found, self.facts)
         save_calibration(self.latest, self.path)
 
@@ -97,7 +101,6 @@ def measure_device(
     choices("--device", device, ("cuda", "cpu"))
     spec = _model(model, precision, sequence_length)
     from planner.measure.backend import open_backend
-    from planner.measure.resume import facts_of, resumable
     from planner.measure.session import Request, Session
 
     request = Request(
@@ -113,7 +116,6 @@ def measure_device(
     for line in warnings:
         warn(f"{output}: {line}")
     writer = _Writer(output, facts)
-    from planner.cli.progress import measuring
 
     with measuring() as tell:
         session = Session(backend, request, kept, writer.keep, tell)
@@ -149,18 +151,12 @@ def _model(path: Path | None, precision: str | None, length: int | None) -> Mode
         if precision or length:
             raise UsageError("--precision and --sequence-length: expected --model FILE with them")
         return None
-    from planner.cli.inputs import Overrides, overridden
-    from planner.model.file import load_model
 
     return overridden(load_model(path), Overrides(precision=precision, sequence_length=length))
 
 
 def before(output: Path, force: bool) -> Calibration:
     """What the output holds already, each point with its source."""
-    from planner.calibration.file import load_calibration
-    from planner.calibration.merge import sourced
-    from planner.calibration.values import ASSUMED
-
     return ASSUMED if force or not output.is_file() else sourced(load_calibration(output))
 
 
@@ -175,8 +171,6 @@ def _run(session: Session) -> str:
 def _tell(
     session: Session, writer: _Writer, request: Request, backend: Backend, ended: str, as_json: bool
 ) -> None:
-    from planner.report.measured_device import Told, device_document, device_sections
-
     assert writer.latest is not None
     told = Told(
         calibration=writer.latest,

@@ -5,19 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from planner.calibration.file import save_calibration, shipped
+from planner.calibration.values import Calibration
 from planner.cli.calibrate import Force, require_new
 from planner.cli.options import AsJson
-from planner.cli.output import colours, show, show_document, typed
+from planner.cli.output import show, show_document, typed
+from planner.cli.process import colours
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
-
-if TYPE_CHECKING:
-    from planner.calibration.values import Calibration
-    from planner.measured.fit import Fit, Progress
+from planner.measured.fit import Fit, Progress, fit
+from planner.measured.fit_memory import fit_memory
+from planner.measured.parameters import BARE
+from planner.report.console import PlainConsole
+from planner.report.fitted import fitted_document, fitted_sections
 
 MaybeOutput = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")
@@ -41,10 +46,7 @@ def fit_constants(
         require_new(output, force)
     found, calibration = _fitted(measured, source, half)
     if output is not None:
-        from planner.calibration.file import save_calibration
-
         save_calibration(calibration, output)
-    from planner.report.fitted import fitted_document, fitted_sections
 
     if as_json:
         show_document(fitted_document(found, calibration, output))
@@ -56,13 +58,6 @@ def fit_constants(
 
 
 def _fitted(measured: Path | None, source: list[str] | None, half: str | None) -> tuple[Fit, Calibration]:
-    from dataclasses import replace
-
-    from planner.calibration.file import shipped
-    from planner.measured.fit import fit
-    from planner.measured.fit_memory import fit_memory
-    from planner.measured.parameters import BARE
-
     runs = asked_runs(measured, source, half)
     with _progress() as progress:
         found = fit(runs, shipped() if measured else BARE, progress)
@@ -78,7 +73,6 @@ def _progress() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from planner.report.console import PlainConsole
 
     with PlainConsole(stderr=True, color_system=colours()).status("fitting") as status:
         yield lambda rounds, error: status.update(f"fitting: round {rounds}, mean error {error:.1%}")

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from functools import reduce
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from planner.calibration.file import load_calibration
+from planner.calibration.merge import Clash, clashes, combined, sourced
+from planner.calibration.values import Calibration
 from planner.cli.calibrate import Force, require_new, save_readable
 from planner.cli.options import AsJson
-from planner.cli.output import show, show_document, typed, warn
+from planner.cli.output import show, show_document, typed
+from planner.cli.process import warn
 from planner.errors import Problem, SpecError, UsageError
-
-if TYPE_CHECKING:
-    from planner.calibration.merge import Clash
-    from planner.calibration.values import Calibration
+from planner.measure.curve_error import with_errors
+from planner.measure.resume import run_facts
+from planner.report.calibrated import calibrated_section
+from planner.report.document import calibrate_document
 
 Inputs = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Calibration files.")]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
@@ -34,11 +40,8 @@ def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: A
     found = _merged(inputs, _read(inputs))
     save_readable(found, output)
     if as_json:
-        from planner.report.document import calibrate_document
-
         show_document(calibrate_document(found, output, "calibrate merge"))
         return
-    from planner.report.calibrated import calibrated_section
 
     show(
         calibrated_section(found, output),
@@ -48,9 +51,6 @@ def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: A
 
 def _read(paths: list[Path]) -> list[Calibration]:
     """All files; every problem of all is reported at once."""
-    from planner.calibration.file import load_calibration
-    from planner.calibration.merge import sourced
-
     problems: list[Problem] = []
     found = []
     for path in paths:
@@ -65,13 +65,6 @@ def _read(paths: list[Path]) -> list[Calibration]:
 
 def _merged(paths: list[Path], files: list[Calibration]) -> Calibration:
     """One calibration; raises UsageError for the first contradiction, warns of those that dates decide."""
-    from dataclasses import replace
-    from functools import reduce
-
-    from planner.calibration.merge import clashes, combined
-    from planner.measure.curve_error import with_errors
-    from planner.measure.resume import run_facts
-
     for (one, first), (other, last) in combinations(zip(paths, files, strict=True), 2):
         found = [*clashes(first, last)]
         _refuse(one, other, [clash for clash in found if clash.newer == "unknown"])

@@ -14,18 +14,26 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from planner.calibration.merge import link_key, link_name_key
+from planner.calibration.file import save_calibration
+from planner.calibration.merge import link_key, link_name_key, merged
+from planner.calibration.records import LINK_PATTERN, LONGEST_LINK
+from planner.calibration.values import ASSUMED, Calibration, LinkPoint, Operation
 from planner.cli.calibrate import EXAMPLE, Force
 from planner.cli.calibrate_device import Minutes, Output, before, budget_seconds, require_torch
-from planner.cli.exits import BAD_INPUT
-from planner.cli.files import require_writable
 from planner.cli.options import AsJson, a_number, choices
-from planner.cli.output import fail, show, show_document, typed, warn
+from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.process import BAD_INPUT, fail, warn
+from planner.cli.progress import measuring
+from planner.cluster.file import load_cluster
 from planner.errors import UsageError
+from planner.measure.curve_error import with_errors, without_lonely
+from planner.measure.nccl_tests import read_nccl_tests
+from planner.measure.resume import resumable, run_facts, with_facts
+from planner.measure.teams import cluster_teams, teams
 from planner.ranges import DEVICES, TENSOR_MIB
+from planner.report.measured_network import network_document, network_sections
 
 if TYPE_CHECKING:
-    from planner.calibration.values import Calibration, LinkPoint
     from planner.measure.network import Work, World
 
 Cluster = Annotated[
@@ -175,12 +183,6 @@ class _Record:
 
     def keep(self, points: tuple[LinkPoint, ...]) -> None:
         """Write what there is, one point or more; a curve of one size waits for its second."""
-        from planner.calibration.file import save_calibration
-        from planner.calibration.merge import merged
-        from planner.calibration.values import Calibration
-        from planner.measure.curve_error import without_lonely
-        from planner.measure.resume import with_facts
-
         self.new += points
         found = without_lonely(merged(self._kept, Calibration(link_points=tuple(self.new))))
         self.latest = with_facts(found, self._facts)
@@ -192,9 +194,6 @@ class _Record:
 
     def close(self) -> None:
         """Write the errors of the curves, and say what is missing."""
-        from planner.calibration.file import save_calibration
-        from planner.measure.curve_error import with_errors
-
         if self.new:
             self.latest = with_errors(self.latest)
             save_calibration(self.latest, self.path)
@@ -203,8 +202,6 @@ class _Record:
 
     def report(self, curves: set[Hashable], complete: bool, as_json: bool) -> None:
         """Close it and tell what the file has of these links and members; raises UsageError for nothing."""
-        from planner.report.measured_network import network_document, network_sections
-
         if not complete:
             warn("ended before all was measured: the same command goes on")
         self.close()
@@ -227,11 +224,8 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
 
     Raises BrokenError, after which there is no report.
     """
-    from planner.calibration.values import ASSUMED
-    from planner.cli.progress import measuring
     from planner.measure.network import BrokenError, agreed
     from planner.measure.network import measure_network as measure
-    from planner.measure.resume import run_facts
 
     facts = {**world.backend.facts, **run_facts(" ".join(["hetplan", *sys.argv[1:]]))}
     first = world.rank == 0
@@ -262,8 +256,6 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
 
 def _kept(asked: _Asked, facts: dict[str, str]) -> Calibration:
     """What the output has already."""
-    from planner.measure.resume import resumable
-
     found, warnings = resumable(before(asked.output, asked.force), facts)
     for line in warnings:
         warn(f"{asked.output}: {line}")
@@ -273,13 +265,10 @@ def _kept(asked: _Asked, facts: dict[str, str]) -> Calibration:
 def _work(world: World, asked: _Asked, kept: Calibration) -> Work:
     """Groups by the cluster file, or by host names alone, and what is known of them."""
     from planner.measure.network import Work
-    from planner.measure.teams import cluster_teams, teams
 
     if asked.cluster is None:
         groups = teams(world.hosts, world.gpus, asked.fabric)
     else:
-        from planner.cluster.file import load_cluster
-
         groups, notes = cluster_teams(load_cluster(asked.cluster), world.hosts, world.gpus, asked.fabric)
         for line in notes:
             warn(f"{asked.cluster}: {line}")
@@ -301,8 +290,6 @@ def _import(
     as_json: bool,
 ) -> None:
     """What nccl-tests printed becomes points."""
-    from planner.measure.resume import run_facts
-
     points = _read(text, link, operation, members)
     facts = {"nccl-tests": str(text), **run_facts(" ".join(["hetplan", *sys.argv[1:]]))}
     record = _Record(output, before(output, force), facts)
@@ -311,10 +298,6 @@ def _import(
 
 
 def _read(path: Path, link: str | None, operation: str | None, members: int | None) -> tuple[LinkPoint, ...]:
-    from planner.calibration.records import LINK_PATTERN, LONGEST_LINK
-    from planner.calibration.values import Operation
-    from planner.measure.nccl_tests import read_nccl_tests
-
     if link is None or len(link) > LONGEST_LINK or not re.fullmatch(LINK_PATTERN, link):
         got = "" if link is None else f", got {link!r}"
         raise UsageError(

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from planner.calibration.file import load_calibration, save_calibration
+from planner.calibration.merge import merged
+from planner.calibration.values import ASSUMED
 from planner.cli.calibrate import EXAMPLE, Force, require_new
+from planner.cli.inputs import concerning, read_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document
-
-if TYPE_CHECKING:
-    from planner.logs.trial import Trial
-    from planner.logs.values import Observed
-    from planner.plan.file import PlanFile
-    from planner.report.keys import Document
+from planner.logs.job import require_same_job
+from planner.logs.reading import read_logs
+from planner.logs.trial import Trial, host_launches
+from planner.logs.values import Observed, observed
+from planner.measure.resume import run_facts, with_facts
+from planner.plan.file import PlanFile, read
+from planner.plan.placement import ranks
+from planner.report.document import head
+from planner.report.keys import Document
+from planner.report.trial import trial_section
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan that ran, of at least two stages.")]
 Logs = Annotated[list[Path], typer.Option("--log", metavar="FILE", help="What it printed; may be repeated.")]
@@ -39,13 +47,6 @@ def fit_run(
     and networks first.
     """
     require_new(output, force)
-    from planner.calibration.file import load_calibration, save_calibration
-    from planner.calibration.merge import merged
-    from planner.calibration.values import ASSUMED
-    from planner.cli.inputs import concerning, read_calibration
-    from planner.logs.trial import host_launches
-    from planner.measure.resume import run_facts, with_facts
-    from planner.plan.file import read
 
     saved = read(plan)
     constants = read_calibration(calibration)
@@ -59,7 +60,6 @@ def fit_run(
     if as_json:
         show_document(_document(found, saved.plan.target, output))
         return
-    from planner.report.trial import trial_section
 
     then = f"hetplan search CLUSTER MODEL --calibration {output}"
     show(trial_section(found, saved.plan.target, seen, output), then=then)
@@ -67,19 +67,12 @@ def fit_run(
 
 def _observed(logs: list[Path], saved: PlanFile) -> Observed:
     """Steps after the warm-up; raises UsageError for logs of another job."""
-    from planner.logs.job import require_same_job
-    from planner.logs.reading import read_logs
-    from planner.logs.values import observed
-    from planner.plan.placement import ranks
-
     found = read_logs(logs, saved.plan)
     require_same_job(found, saved.plan, ranks(saved.plan, saved.cluster))
     return observed(found)
 
 
 def _document(found: Trial, stack: str, output: Path) -> Document:
-    from planner.report.document import head
-
     return {
         **head("calibrate run"),
         "file": str(output),

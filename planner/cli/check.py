@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
 from planner.cli.inputs import Overrides, read_inputs
 from planner.cli.options import AsJson, ClusterFile
 from planner.cli.output import show, show_document, typed
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from planner.cluster.spec import ClusterSpec
-    from planner.cluster.topology import Topology
-    from planner.model.spec import ModelSpec
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Topology
+from planner.model.spec import ModelSpec
+from planner.report.document import check_document
+from planner.report.inventory import inventory_section, precision_warnings
+from planner.report.layout import warnings_section
+from planner.report.links import links_section, unreachable
+from planner.report.understood import understood
 
 OptionalModel = Annotated[
     Path | None, typer.Argument(metavar="[MODEL]", help="Model file (YAML, or a Hugging Face config.json).")
@@ -28,14 +31,10 @@ def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = F
 
     Prints totals, number formats and the links between pools; searches nothing.
     """
-    from planner.cluster.topology import Topology
-
     found_cluster, found_model = _read(cluster, model)
     topology = Topology(found_cluster)
     warnings = _warnings(topology, found_model)
     if as_json:
-        from planner.report.document import check_document
-
         show_document(check_document(topology, found_model, warnings))
         return
     show(*_report(topology, found_model, warnings), then=_next(cluster, model))
@@ -44,25 +43,16 @@ def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = F
 def _read(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpec | None]:
     if model is not None:
         return read_inputs(cluster, model, Overrides())
-    from planner.cluster.file import load_cluster
 
     return load_cluster(cluster), None
 
 
 def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
-    from planner.report.inventory import precision_warnings
-    from planner.report.links import unreachable
-
     lines = precision_warnings(topology.kinds, model) if model is not None else []
     return [*lines, *unreachable(topology)]
 
 
 def _report(topology: Topology, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:
-    from planner.report.inventory import inventory_section
-    from planner.report.layout import warnings_section
-    from planner.report.links import links_section
-    from planner.report.understood import understood
-
     parts: list[RenderableType] = [
         understood(topology.cluster, model),
         inventory_section(topology.kinds),

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from planner.cli.inputs import concerning, read_calibration, warn_of_doubts, with_calibration
+from planner.calibration.values import Calibration
+from planner.cli.inputs import (
+    concerning,
+    read_calibration,
+    read_priced,
+    warn_of_doubts,
+    warn_of_other_calibration,
+    with_calibration,
+)
 from planner.cli.options import AsJson, CalibrationFile, PlanFiles
 from planner.cli.output import show, show_document, typed
-from planner.cli.saved import read_priced, warn_of_other_calibration
+from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import Estimator
 from planner.errors import UsageError
-
-if TYPE_CHECKING:
-    from planner.calibration.values import Calibration
-    from planner.cluster.spec import ClusterSpec
-    from planner.plan.file import PlanFile
-    from planner.report.compare import Contender
-    from planner.search.values import Scored
+from planner.logs.comparison import compared, predicted
+from planner.logs.findings import findings
+from planner.logs.job import require_same_job
+from planner.logs.reading import read_logs
+from planner.logs.values import observed
+from planner.plan.file import PlanFile, read
+from planner.plan.placement import ranks
+from planner.report.compare import Contender, compare_section, uneven
+from planner.report.document import compare_document
+from planner.report.observed import observed_document, observed_sections
+from planner.report.understood import understood
+from planner.report.verdict import misfits
+from planner.rivals.baselines import baselines
+from planner.search.values import Limits, Scored
 
 Baselines = Annotated[
     bool,
@@ -64,12 +80,8 @@ def compare(
     if baselines:
         contenders += _today(first, constants)
     if as_json:
-        from planner.report.document import compare_document
-
         show_document(compare_document(contenders))
         return
-    from planner.report.compare import compare_section
-    from planner.report.understood import understood
 
     head = understood(first.cluster, first.model, constants)
     following = with_calibration(typed("hetplan", "explain", plans[0]), calibration)
@@ -84,15 +96,6 @@ def _against_logs(
         raise UsageError(
             "compare: --log takes one plan and no --baselines", hint="a log is of one plan's run"
         )
-    from planner.cost.estimate import Estimator
-    from planner.logs.comparison import compared, predicted
-    from planner.logs.findings import findings
-    from planner.logs.job import require_same_job
-    from planner.logs.reading import read_logs
-    from planner.logs.values import observed
-    from planner.plan.file import read
-    from planner.plan.placement import ranks
-    from planner.report.observed import observed_document, observed_sections
 
     constants, saved = read_calibration(calibration), read(plans[0])
     warn_of_other_calibration(plans[0], saved, calibration)
@@ -118,9 +121,6 @@ def _contenders(
     paths: list[Path], constants: Calibration, calibration: Path | None
 ) -> tuple[PlanFile, list[Contender]]:
     """The first plan file, and all as contenders with what makes each comparison uneven."""
-    from planner.report.compare import uneven
-    from planner.report.verdict import misfits
-
     found = [(path, *read_priced(path, constants)) for path in paths]
     first = found[0][1]
     contenders = []
@@ -148,15 +148,10 @@ def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
 
 def _today(first: PlanFile, constants: Calibration) -> list[Contender]:
     """What people do today on the first plan's cluster, for its runtime."""
-    from planner.rivals.baselines import baselines
-    from planner.search.values import Limits
-
     found = baselines(first.cluster, first.model, constants, Limits(target=first.plan.target))
     return [_contender(entry.family, entry.scored, first.cluster, entry.reason) for entry in found]
 
 
 def _contender(name: str, scored: Scored | None, cluster: ClusterSpec, note: str) -> Contender:
-    from planner.report.compare import Contender
-
     devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     return Contender(name=name, scored=scored, cluster_devices=devices, note=note)

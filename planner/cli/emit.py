@@ -7,10 +7,17 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.inputs import concerning, read_calibration
+from planner.cli.inputs import check_same_inputs, concerning, read_calibration, read_priced
 from planner.cli.options import AsJson, SavedPlan
-from planner.cli.output import show, show_document, warn
-from planner.cli.saved import check_same_inputs, read_priced
+from planner.cli.output import show, show_document
+from planner.cli.process import warn
+from planner.emit.cautions import cautions, installed_versions
+from planner.emit.interface import emit as files_of
+from planner.emit.interface import unnamed_hosts, write_folder
+from planner.launchers.registry import check_launcher
+from planner.report.document import emit_document
+from planner.report.emitted import emitted_section
+from planner.report.verdict import misfits
 
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; new or empty.")]
 Force = Annotated[
@@ -52,14 +59,6 @@ def emit(
     The folder holds the runtime's configuration, a script for every node, what the launcher needs, preflight.sh,
     which looks for faults on the nodes, and a README.
     """
-    from planner.emit.cautions import cautions, installed_versions
-    from planner.emit.interface import emit as files_of
-    from planner.emit.interface import unnamed_hosts, write_folder
-    from planner.launchers.registry import check_launcher
-    from planner.report.document import emit_document
-    from planner.report.emitted import emitted_section
-    from planner.report.verdict import misfits
-
     saved, scored = read_priced(plan, read_calibration(None))
     check_same_inputs(plan, saved, cluster, model)
     check_launcher(launcher)

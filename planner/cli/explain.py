@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from rich.console import RenderableType
 
-from planner.cli.inputs import read_calibration, warn_of_doubts
+from planner.calibration.values import Calibration
+from planner.cli.inputs import (
+    considered_in,
+    proof_in,
+    read_calibration,
+    read_priced,
+    warn_of_doubts,
+    warn_of_other_calibration,
+)
 from planner.cli.options import AsJson, CalibrationFile, SavedPlan
 from planner.cli.output import show, show_document, typed
-from planner.cli.saved import considered_in, proof_in, read_priced, warn_of_other_calibration
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from planner.calibration.values import Calibration
-    from planner.cost.binding import Binding
-    from planner.plan.file import PlanFile
-    from planner.report.alternatives import Considered
-    from planner.report.neighbours import Neighbour
-    from planner.search.values import Scored
+from planner.cost.binding import Binding, binding
+from planner.cost.estimate import Estimator
+from planner.plan.file import PlanFile
+from planner.report.alternatives import Considered, advice_section, alternatives_section
+from planner.report.binding import binding_section
+from planner.report.document import explain_document
+from planner.report.explain import balance_section, neighbours_section, time_section
+from planner.report.neighbours import Neighbour, neighbours
+from planner.report.plan_table import plan_section
+from planner.report.ranks import idle_section
+from planner.report.understood import understood
+from planner.report.verdict import warnings_of
+from planner.search.values import Scored
 
 
 def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJson = False) -> None:
@@ -26,10 +36,6 @@ def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJso
     Prints where the time goes, which memory and links bind, which plans lost and why, and what each decision
     is worth.
     """
-    from planner.cost.binding import binding
-    from planner.cost.estimate import Estimator
-    from planner.report.neighbours import neighbours
-
     constants = read_calibration(calibration)
     saved, scored = read_priced(plan, constants)
     warn_of_other_calibration(plan, saved, calibration)
@@ -38,8 +44,6 @@ def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJso
     lost = considered_in(saved)
     binds = binding(saved.plan, Estimator(saved.cluster, saved.model, constants))
     if as_json:
-        from planner.report.document import explain_document
-
         proof = proof_in(saved)
         show_document(explain_document(scored, saved.cluster, saved.model, proof, lost, around, binds))
     else:
@@ -57,14 +61,6 @@ def _report(
     around: tuple[Neighbour, ...],
     binds: Binding,
 ) -> list[RenderableType | None]:
-    from planner.report.alternatives import advice_section, alternatives_section
-    from planner.report.binding import binding_section
-    from planner.report.explain import balance_section, neighbours_section, time_section
-    from planner.report.plan_table import plan_section
-    from planner.report.ranks import idle_section
-    from planner.report.understood import understood
-    from planner.report.verdict import warnings_of
-
     return [
         understood(saved.cluster, saved.model, calibration),
         plan_section(scored, saved.cluster, proof_in(saved)),

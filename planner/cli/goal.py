@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
-from planner.errors import UsageError
+from planner.cluster.spec import ClusterSpec
+from planner.errors import Problem, UsageError
+from planner.files.document import fail_on, read_document
 from planner.ranges import DEVICES, PREDICTED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from planner.cluster.spec import ClusterSpec
-    from planner.errors import Problem
-    from planner.search.values import Goal, Objective
+from planner.search.values import Goal, Objective
 
 ObjectiveName = Annotated[
     str,
@@ -66,9 +63,6 @@ def read_goal(
     pareto: bool,
 ) -> Goal:
     """The goal of the options; raises UsageError, or SpecError where the cluster file lacks a price or a power."""
-    from planner.files.document import fail_on
-    from planner.search.values import Goal
-
     if objective not in OBJECTIVES:
         raise UsageError(f"--objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}")
     # Time is one axis of the front already; the other is cost unless energy is asked for.
@@ -127,8 +121,6 @@ def _require_devices(cluster: ClusterSpec, goal: Goal) -> None:
 
 def _unknown(path: Path, cluster: ClusterSpec, goal: Goal, reason: str) -> Iterator[Problem]:
     """Every pool that may be used and lacks its price, or its power."""
-    from planner.files.document import read_document
-
     document = read_document(path)
     unused = {pool for pool, most in goal.use_at_most if not most}
     for index, pool in enumerate(cluster.pools):

@@ -5,17 +5,128 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from planner.calibration.file import load_calibration, shipped
+from planner.calibration.merge import merged, sourced
+from planner.calibration.values import Calibration
 from planner.cli.options import choices
-from planner.cli.output import typed, warn
+from planner.cli.output import typed
+from planner.cli.process import warn
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import estimate
+from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError
+from planner.model.file import load_model
+from planner.model.spec import ModelSpec, TrainingSpec
+from planner.plan.difference import cluster_differences, model_differences, told
+from planner.plan.file import Alternative, PlanFile, Summary, UsedCalibration, read
+from planner.report.alternatives import Considered, advice_text, considered
+from planner.report.calibration_doubts import doubts
+from planner.report.proof import Proof
+from planner.search.values import Scored, SearchResult
 
-if TYPE_CHECKING:
-    from planner.calibration.values import Calibration
-    from planner.cluster.spec import ClusterSpec
-    from planner.model.spec import ModelSpec
-    from planner.plan.file import UsedCalibration
+CHOSEN = "chosen"
+"""Reason of the family that the plan belongs to, in the plan file."""
+
+
+def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]:
+    """A plan file and its plan with its estimate."""
+    saved = read(path)
+    with concerning(path):
+        found = estimate(saved.plan, saved.cluster, saved.model, calibration)
+    return saved, Scored(plan=saved.plan, estimate=found)
+
+
+def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: Path | None) -> None:
+    """Raise PlanError when a plan was made for another cluster or model than the files given, naming what differs."""
+    parts = []
+    if cluster is not None:
+        parts.append(("cluster", cluster, cluster_differences(saved.cluster, load_cluster(cluster))))
+    if model is not None:
+        parts.append(("model", model, model_differences(saved.model, load_model(model))))
+    lines = [
+        f"{path}: made for another {part} than {file}: {told(found, str(file))}"
+        for part, file, found in parts
+        if found
+    ]
+    if lines:
+        raise PlanError(
+            *lines,
+            hint="search again with these files; settings given to search by options belong into the model file",
+        )
+
+
+def warn_of_other_calibration(path: Path, saved: PlanFile, calibration: Path | None) -> None:
+    """Say on stderr when a plan was found with a calibration file and is priced without it."""
+    found = saved.calibration
+    if found is None:
+        return
+    now = used_calibration(calibration)
+    if now is not None and now.digest == found.digest:
+        return
+    without = f"without it: add --calibration {found.name}"
+    instead = f"with another {now.name} ({now.digest})" if now else without
+    warn(f"{path}: found with the calibration {found.name} ({found.digest}), priced here {instead}")
+
+
+def proof_in(saved: PlanFile) -> Proof | None:
+    """What the search that wrote the file had proven; None for a plan by hand."""
+    summary = saved.summary
+    if summary is None:
+        return None
+    return Proof(
+        status=summary.status,
+        bound_seconds=summary.bound_seconds,
+        gap=summary.gap,
+        objective=summary.objective or "time",
+        subclusters=summary.subclusters,
+        outside=summary.outside,
+    )
+
+
+def considered_in(saved: PlanFile) -> tuple[Considered, ...]:
+    """The families that the search had considered; none for a plan by hand."""
+    if saved.summary is None:
+        return ()
+    tokens = saved.plan.global_batch * saved.model.training.sequence_length
+    return tuple(
+        Considered(
+            family=entry.family,
+            step_seconds=entry.step_seconds,
+            tokens_per_second=tokens / entry.step_seconds if entry.step_seconds else None,
+            reason=entry.reason,
+            chosen=entry.reason == CHOSEN,
+        )
+        for entry in saved.summary.alternatives
+    )
+
+
+def summary_of(result: SearchResult) -> Summary | None:
+    """What a plan file keeps of a search; None when it found no plan."""
+    if result.best is None:
+        return None
+    return Summary(
+        status=result.status,
+        step_seconds=result.best.estimate.step_seconds,
+        bound_seconds=result.bound_seconds,
+        gap=result.gap,
+        tokens_per_second=result.best.estimate.tokens_per_second,
+        objective=None if result.goal.objective == "time" else result.goal.objective,
+        subclusters=result.subclusters,
+        outside=result.outside,
+        alternatives=tuple(
+            Alternative(family=entry.family, step_seconds=entry.step_seconds, reason=_reason(entry))
+            for entry in considered(result.alternatives)
+        ),
+        advice=tuple(advice_text(entry) for entry in result.advice),
+    )
+
+
+def _reason(entry: Considered) -> str:
+    return CHOSEN if entry.chosen else entry.reason
+
 
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")
 
@@ -41,8 +152,6 @@ class Overrides:
 @contextmanager
 def concerning(*paths: Path) -> Iterator[None]:
     """Errors about what these files hold begin with their names."""
-    from planner.errors import EmitError, PlanError, UsageError
-
     names = ", ".join(str(path) for path in paths)
     try:
         yield
@@ -56,10 +165,6 @@ def concerning(*paths: Path) -> Iterator[None]:
 
 def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[ClusterSpec, ModelSpec]:
     """Both files; every problem of both is reported at once."""
-    from planner.cluster.file import load_cluster
-    from planner.errors import Problem, SpecError
-    from planner.model.file import load_model
-
     problems: list[Problem] = []
     found_cluster = found_model = None
     try:
@@ -77,16 +182,11 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
 
 def read_calibration(path: Path | None) -> Calibration:
     """What ships with the package; what the file says, where there is one, wins over it."""
-    from planner.calibration.file import load_calibration, shipped
-    from planner.calibration.merge import merged, sourced
-
     return shipped() if path is None else merged(shipped(), sourced(load_calibration(path)))
 
 
 def warn_of_doubts(path: Path | None, read: Calibration, cluster: ClusterSpec, model: ModelSpec) -> None:
     """Say on stderr where the user's calibration was measured with something else than what it is used for."""
-    from planner.report.calibration_doubts import doubts
-
     if path is None:
         return
     for line in doubts(read, cluster, model):
@@ -95,10 +195,6 @@ def warn_of_doubts(path: Path | None, read: Calibration, cluster: ClusterSpec, m
 
 def used_calibration(path: Path | None) -> UsedCalibration | None:
     """What a plan file keeps of a calibration file: its name and the SHA-256 of its bytes."""
-    from hashlib import sha256
-
-    from planner.plan.file import UsedCalibration
-
     if path is None:
         return None
     return UsedCalibration(name=path.name, digest=sha256(path.read_bytes()).hexdigest()[:16])
@@ -111,8 +207,6 @@ def with_calibration(command: str, path: Path | None) -> str:
 
 def overridden(model: ModelSpec, overrides: Overrides) -> ModelSpec:
     """The model with the training settings of the command line."""
-    from planner.model.spec import TrainingSpec
-
     if overrides.precision is not None:
         choices("--precision", overrides.precision, PRECISIONS)
     training = TrainingSpec.model_validate({**model.training.model_dump(), **overrides.given()})

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
-from planner.cli.saved import summary_of
+from planner.calibration.values import Calibration
+from planner.cli.inputs import summary_of
+from planner.cluster.spec import ClusterSpec
 from planner.errors import OutputError
+from planner.model.spec import ModelSpec
+from planner.plan.file import PlanFile, Summary, UsedCalibration, write
+from planner.search.values import Goal, Limits, Scored, SearchResult
 
-if TYPE_CHECKING:
-    from planner.cli.asked import Asked
-    from planner.plan.file import Summary
-    from planner.search.values import Scored, SearchResult
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is searched for."""
+
+    cluster: ClusterSpec
+    model: ModelSpec
+    calibration: Calibration
+    used: UsedCalibration | None
+    """The user's calibration file."""
+    limits: Limits
+    goal: Goal
+
 
 PAUSE_SECONDS = 0.5
 """Least time between two plans that are written while better ones keep coming."""
@@ -53,8 +67,6 @@ class KeptPlan:
 
     def _unproven(self, scored: Scored) -> Summary:
         """What is known of a plan while the search goes on."""
-        from planner.plan.file import Summary
-
         objective = self._asked.goal.objective
         return Summary(
             status="feasible",
@@ -66,8 +78,6 @@ class KeptPlan:
         )
 
     def _write(self, scored: Scored, summary: Summary | None) -> None:
-        from planner.plan.file import PlanFile, write
-
         file = PlanFile(
             plan=scored.plan,
             cluster=self._asked.cluster,

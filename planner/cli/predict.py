@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
+from planner.calibration.values import Calibration
 from planner.cli.inputs import (
     Overrides,
     concerning,
@@ -25,14 +27,17 @@ from planner.cli.options import (
     SequenceLength,
 )
 from planner.cli.output import show, show_document, typed
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from planner.calibration.values import Calibration
-    from planner.cluster.spec import ClusterSpec
-    from planner.model.spec import ModelSpec
-    from planner.search.values import Scored
+from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import estimate
+from planner.model.spec import ModelSpec
+from planner.plan.file import load_plan
+from planner.report.document import plan_document
+from planner.report.explain import time_section
+from planner.report.memory import memory_section
+from planner.report.plan_table import plan_section
+from planner.report.understood import understood
+from planner.report.verdict import warnings_of
+from planner.search.values import Scored
 
 HandPlan = Annotated[
     Path, typer.Argument(metavar="PLAN", help="Plan file, or a short plan such as `tp: 8`, `pp: 8`.")
@@ -53,8 +58,6 @@ def predict(
 
     Prints its stages, throughput, where the time goes, memory by component, and whether it fits.
     """
-    from planner.report.document import plan_document
-
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     constants = read_calibration(calibration)
@@ -70,10 +73,6 @@ def predict(
 
 
 def _priced(plan: Path, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration) -> Scored:
-    from planner.cost.estimate import estimate
-    from planner.plan.file import load_plan
-    from planner.search.values import Scored
-
     decided = load_plan(plan, cluster, model)
     with concerning(plan):
         return Scored(plan=decided, estimate=estimate(decided, cluster, model, calibration))
@@ -82,12 +81,6 @@ def _priced(plan: Path, cluster: ClusterSpec, model: ModelSpec, calibration: Cal
 def _report(
     scored: Scored, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration
 ) -> list[RenderableType]:
-    from planner.report.explain import time_section
-    from planner.report.memory import memory_section
-    from planner.report.plan_table import plan_section
-    from planner.report.understood import understood
-    from planner.report.verdict import warnings_of
-
     return [
         understood(cluster, model, calibration),
         plan_section(scored, cluster),

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from planner.cli.files import require_writable
-from planner.cli.output import typed, warn, write
+from planner.cli.output import require_writable, typed
+from planner.cli.process import warn, write
 from planner.errors import OutputError, UsageError
-
-if TYPE_CHECKING:
-    from planner.probe.hosts import Host
-    from planner.probe.node import Node
+from planner.files.whole import write_whole
+from planner.probe.draft import assumptions, draft, lacking, unseen
+from planner.probe.hosts import Host, parse_hostfile, parse_slurm
+from planner.probe.node import Node, parse_node
+from planner.probe.sources import collection, folders, read, this_host, this_machine
+from planner.probe.text import Text
 
 EXAMPLE = "cluster.yaml"
 """Name of an output, for hints."""
@@ -69,8 +71,6 @@ def probe(
 
     What was not seen is a marked line to fill in; stderr names the keys.
     """
-    from planner.probe.sources import collection
-
     if commands:
         write(collection())
         return
@@ -103,10 +103,6 @@ def _require_new(output: Path | None, force: bool) -> None:
 
 def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[Host, ...]:
     """Hosts of a list, that of the Slurm job around us where nothing else is said."""
-    from planner.probe.hosts import parse_hostfile, parse_slurm
-    from planner.probe.sources import read
-    from planner.probe.text import Text
-
     if hostfile is not None and slurm is not None:
         raise UsageError("probe: expected --hostfile or --slurm, not both")
     if hostfile is not None:
@@ -119,9 +115,6 @@ def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[Ho
 
 def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[Host, ...]) -> list[Node]:
     """The nodes of the folder, the node of the files, or this machine."""
-    from planner.probe.node import parse_node
-    from planner.probe.sources import folders, read, this_host, this_machine
-
     if folder is not None:
         return [parse_node(host, texts) for host, texts in folders(folder)]
     if given:
@@ -134,9 +127,6 @@ def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[Host, ...])
 
 def _deliver(nodes: list[Node], hosts: tuple[Host, ...], name: str, output: Path | None) -> None:
     """The draft on stdout or in the file; what it lacks on stderr."""
-    from planner.files.whole import write_whole
-    from planner.probe.draft import assumptions, draft, lacking, unseen
-
     text = draft(nodes, hosts, name)
     if output is None:
         write(text)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from planner.cli.output import colours
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rich.progress import Progress, TaskID
-
-    from planner.measure.samples import Event
-    from planner.search.values import Reporter
+from planner.cli.process import colours
+from planner.measure.samples import Event
+from planner.report.console import PlainConsole
+from planner.report.numbers import at_most, duration
+from planner.search.values import Reporter, Silent
 
 
 class ProgressBar:
@@ -53,8 +50,6 @@ class Beat:
 
 def state(best_seconds: float | None, bound_seconds: float) -> str:
     """``best 55.9 s, within 3.1 %``, as far as known."""
-    from planner.report.numbers import at_most, duration
-
     if best_seconds is None:
         return "no plan yet"
     known = math.isfinite(bound_seconds) and bound_seconds > 0
@@ -76,8 +71,6 @@ def measuring(shown: bool = True) -> Iterator[Callable[[Event], None]]:
 @contextmanager
 def reporter(then: Callable[[], None] | None = None) -> Iterator[Reporter]:
     """A progress bar on a terminal, else silence; ``then`` is done at every step of progress."""
-    from planner.search.values import Silent
-
     if not sys.stderr.isatty():
         yield Beat(then) if then else Silent()
         return
@@ -87,10 +80,6 @@ def reporter(then: Callable[[], None] | None = None) -> Iterator[Reporter]:
 
 def _bar() -> Progress:
     """One line that goes away at its end."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from planner.report.console import PlainConsole
-
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),

@@ -13,8 +13,8 @@ from typing import Any
 import typer
 
 from planner.cli.app import app
-from planner.cli.command import needed
-from planner.cli.exits import MEANINGS
+from planner.cli.group import needed
+from planner.cli.process import MEANINGS
 from planner.report.dictionary import (
     BINDING,
     CHECK,

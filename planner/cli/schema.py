@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
-from planner.cli.output import write
+from planner.cli.process import write
 from planner.errors import UsageError
+from planner.model.schema import cluster_schema, model_schema
 
 FILES = ("cluster", "model")
 """Files with a schema."""
@@ -20,10 +22,6 @@ def schema(name: WhichFile) -> None:
 
     Editors use it to check YAML while you type.
     """
-    import json
-
-    from planner.model.schema import cluster_schema, model_schema
-
     if name not in FILES:
         raise UsageError(f"schema: expected {' or '.join(FILES)}, got {name!r}")
     found = cluster_schema() if name == "cluster" else model_schema()

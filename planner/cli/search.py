@@ -6,15 +6,14 @@ import math
 import os
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, NoReturn, cast
 
 import typer
+from rich.console import RenderableType
 
-from planner.cli.asked import Asked
-from planner.cli.exits import ANSWER, INFEASIBLE, INTERRUPTED, NO_PLAN_IN_TIME
-from planner.cli.files import require_writable
 from planner.cli.goal import MaxCost, MinSpeed, ObjectiveName, Pareto, UseAtMost, read_goal, require_one_plan
 from planner.cli.inputs import Overrides, read_calibration, read_inputs, used_calibration, warn_of_doubts
+from planner.cli.kept import Asked, KeptPlan
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -27,19 +26,66 @@ from planner.cli.options import (
     choices,
     integers,
 )
-from planner.cli.output import show, show_document, typed, warn
-from planner.cli.pareto import answer_front
-from planner.cli.started import started
+from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.process import (
+    ANSWER,
+    INFEASIBLE,
+    INTERRUPTED,
+    NO_PLAN_IN_TIME,
+    Wish,
+    keeping_the_best,
+    started,
+    warn,
+)
+from planner.cli.progress import reporter
+from planner.cluster.spec import ClusterSpec
 from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
+from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
+from planner.report.costs import limits_section
+from planner.report.diagnosis import infeasible_section, unknown_section
+from planner.report.document import search_document
+from planner.report.goal import goal_text, nearest_section
+from planner.report.layout import warnings_section
+from planner.report.pareto import front_document, front_section, use_at_most
+from planner.report.plan_table import plan_section
+from planner.report.proof import proof_of
+from planner.report.understood import understood
+from planner.runtimes.capabilities import RECOMPUTES, Recompute
+from planner.runtimes.registry import target
+from planner.search.deadline import Deadline
+from planner.search.objectives.choose import choose
+from planner.search.objectives.pareto import Front, front
+from planner.search.values import Limits, Scored, SearchResult
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
-    from planner.cli.interrupt import Wish
-    from planner.cli.kept import KeptPlan
-    from planner.cluster.spec import ClusterSpec
-    from planner.runtimes.capabilities import Recompute
-    from planner.search.values import Scored, SearchResult
+def answer_front(asked: Asked, as_json: bool) -> NoReturn:
+    """Print the table, or its document; the exit code says what kind of answer it is."""
+    wish = Wish()
+    deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
+    with keeping_the_best(wish), reporter() as talk:
+        found = front(
+            asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal, talk, deadline=deadline
+        )
+    if as_json:
+        show_document(front_document(found, asked.cluster, asked.model))
+    else:
+        goal = goal_text(asked.goal, pareto=True)
+        head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal)
+        following = None
+        if found.worth is not None:
+            options = use_at_most(found.points[found.worth], asked.cluster)
+            following = f"the same with {options} -o plan.yaml in place of --pareto"
+        show(head, front_section(found, asked.cluster), then=following)
+    raise typer.Exit(_front_exit_code(found))
+
+
+def _front_exit_code(found: Front) -> int:
+    if found.interrupted:
+        return INTERRUPTED
+    if found.points:
+        return ANSWER
+    return NO_PLAN_IN_TIME if found.unfinished else INFEASIBLE
+
 
 Output = Annotated[
     Path | None,
@@ -139,8 +185,6 @@ def search(
     Prints what was understood, the plan, the families of plans that lost and why, and what to type next.
     Ctrl-C stops the search and keeps the best plan so far; a second one ends the program at once.
     """
-    from planner.search.values import Limits
-
     limits = Limits(
         target=_target(target),
         zero=integers("--zero", zero, ZERO),
@@ -173,22 +217,17 @@ def search(
 
 
 def _target(name: str | None) -> str | None:
-    from planner.runtimes.registry import target
 
     return None if name is None else target(name).name
 
 
 def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
-    from planner.runtimes.capabilities import RECOMPUTES
 
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
 
 
 def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -> None:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
-    from planner.cli.interrupt import Wish, keeping_the_best
-    from planner.cli.kept import KeptPlan
-
     if output is not None:
         require_writable(output)
     kept = None if output is None else KeptPlan(asked, output)
@@ -205,8 +244,6 @@ def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -
     if result.reasons_error is not None and not result.interrupted:
         _tell_of_reasons(result.reasons_error)
     if as_json:
-        from planner.report.document import search_document
-
         show_document(search_document(result, asked.cluster, asked.model))
     else:
         show(*_report(result, asked, top), then=_next(result, output))
@@ -216,10 +253,6 @@ def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -
 
 
 def _run(asked: Asked, kept: KeptPlan | None, wish: Wish) -> SearchResult:
-    from planner.cli.progress import reporter
-    from planner.search.deadline import Deadline
-    from planner.search.objectives.choose import choose
-
     deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
     with reporter(kept.catch_up if kept else None) as talk:
         return choose(
@@ -254,10 +287,6 @@ def _exit_code(result: SearchResult) -> int:
 
 def _report(result: SearchResult, asked: Asked, top: int | None) -> list[RenderableType]:
     """Understood, answer, alternatives, warnings."""
-    from planner.report.goal import goal_text
-    from planner.report.layout import warnings_section
-    from planner.report.understood import understood
-
     head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal_text(asked.goal))
     warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
     answer = _found(result, result.best, asked.cluster, top) if result.best else _nothing(result)
@@ -266,11 +295,6 @@ def _report(result: SearchResult, asked: Asked, top: int | None) -> list[Rendera
 
 
 def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
-    from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
-    from planner.report.costs import limits_section
-    from planner.report.plan_table import plan_section
-    from planner.report.proof import proof_of
-
     parts: list[RenderableType] = [plan_section(best, cluster, proof_of(result), idle=result.idle_costs)]
     step = best.estimate.step_seconds
     parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
@@ -280,9 +304,6 @@ def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | 
 
 
 def _nothing(result: SearchResult) -> list[RenderableType]:
-    from planner.report.diagnosis import infeasible_section, unknown_section
-    from planner.report.goal import nearest_section
-
     if result.nearest:
         return [nearest_section(result)]
     return [infeasible_section(result) if result.status == "infeasible" else unknown_section(result)]

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
-from planner.cli.inputs import Overrides, read_calibration, read_inputs, warn_of_doubts, with_calibration
+from planner.calibration.file import load_calibration, shipped
+from planner.calibration.merge import sourced
+from planner.calibration.values import Calibration
+from planner.cli.inputs import (
+    Overrides,
+    proof_in,
+    read_calibration,
+    read_inputs,
+    read_priced,
+    warn_of_doubts,
+    warn_of_other_calibration,
+    with_calibration,
+)
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document, typed
-from planner.cli.saved import proof_in, read_priced, warn_of_other_calibration
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec
 from planner.errors import UsageError
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from planner.calibration.values import Calibration
-    from planner.cluster.spec import ClusterSpec
-    from planner.model.spec import ModelSpec
-    from planner.plan.file import PlanFile
-    from planner.search.values import Scored
+from planner.model.spec import ModelSpec
+from planner.plan.file import PlanFile
+from planner.report.calibration_coverage import coverage, coverage_section
+from planner.report.calibration_curves import calibration_document, calibration_sections
+from planner.report.document import plan_document
+from planner.report.explain import balance_section, time_section
+from planner.report.memory import memory_section
+from planner.report.plan_table import plan_section
+from planner.report.ranks import idle_section, ranks_section
+from planner.report.understood import understood
+from planner.report.verdict import warnings_of
+from planner.search.values import Scored
 
 Shown = Annotated[
     Path, typer.Argument(metavar="FILE", help="Plan file written by search -o, or calibration file.")
@@ -60,8 +77,6 @@ def show_plan(
     warn_of_other_calibration(plan, saved, calibration)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     if as_json:
-        from planner.report.document import plan_document
-
         show_document(plan_document("show", scored, saved.cluster, saved.model, proof_in(saved)))
     else:
         show(
@@ -80,11 +95,6 @@ def _is_calibration(path: Path) -> bool:
 
 
 def _show_calibration(path: Path, cluster: Path | None, model: Path | None, as_json: bool) -> None:
-    from planner.calibration.file import load_calibration, shipped
-    from planner.calibration.merge import sourced
-    from planner.report.calibration_coverage import coverage, coverage_section
-    from planner.report.calibration_curves import calibration_document, calibration_sections
-
     found = sourced(load_calibration(path))
     known_cluster, known_model = _what_for(cluster, model)
     rows = coverage(found, shipped(), known_cluster, known_model) if known_cluster else None
@@ -106,19 +116,11 @@ def _what_for(cluster: Path | None, model: Path | None) -> tuple[ClusterSpec | N
         return None, None
     if model is not None:
         return read_inputs(cluster, model, Overrides())
-    from planner.cluster.file import load_cluster
 
     return load_cluster(cluster), None
 
 
 def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[RenderableType | None]:
-    from planner.report.explain import balance_section, time_section
-    from planner.report.memory import memory_section
-    from planner.report.plan_table import plan_section
-    from planner.report.ranks import idle_section, ranks_section
-    from planner.report.understood import understood
-    from planner.report.verdict import warnings_of
-
     return [
         understood(saved.cluster, saved.model, calibration),
         plan_section(scored, saved.cluster, proof_in(saved), few=saved.plan.pp),

@@ -6,21 +6,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.progress import Progress as Bar
 
-from planner.cli.files import require_writable
 from planner.cli.inputs import read_calibration
 from planner.cli.options import AsJson, CalibrationFile
-from planner.cli.output import colours, show, show_document
+from planner.cli.output import require_writable, show, show_document
+from planner.cli.process import colours
 from planner.errors import UsageError
+from planner.measured.halves import fitted_half
+from planner.measured.predictions import Progress, predict
+from planner.measured.statistics import truth
+from planner.measured.table import load_table, published_path
+from planner.measured.values import Run, Table
 from planner.ranges import COUNT
-
-if TYPE_CHECKING:
-    from planner.measured.predictions import Progress
-    from planner.measured.values import Run, Table
-    from planner.report.validation import Validation
+from planner.report.console import PlainConsole
+from planner.report.validation import Validation, shows_groups, validation_sections
+from planner.report.validation_document import validation_document
+from planner.report.validation_plot import require_matplotlib, write_plot
 
 HALVES = ("fitted", "held-out")
 
@@ -72,15 +77,10 @@ def validate(
     _check(half, plot)
     validation = _validation(_read(measured, source, half), calibration, measured, half)
     if plot is not None:
-        from planner.report.validation_plot import write_plot
-
         write_plot(validation.predictions, plot)
     if as_json:
-        from planner.report.validation_document import validation_document
-
         show_document(validation_document(validation, worst))
         return
-    from planner.report.validation import validation_sections
 
     show(*validation_sections(validation, worst, groups), then=_next(validation, groups))
 
@@ -94,16 +94,12 @@ def _check(half: str | None, plot: Path | None) -> None:
     if plot.suffix.lower() != ".png":
         raise UsageError(f"--plot: expected a file that ends in .png, got {str(plot)!r}")
     require_writable(plot, "errors.png")
-    from planner.report.validation_plot import require_matplotlib
 
     require_matplotlib()
 
 
 def _read(path: Path | None, sources: list[str] | None, half: str | None) -> Table:
     """The rows that were asked for."""
-    from planner.measured.table import load_table, published_path
-    from planner.measured.values import Table
-
     table = load_table(path or published_path())
     if sources:
         _require_known(sources, table)
@@ -132,18 +128,12 @@ def _require_known(sources: list[str], table: Table) -> None:
 
 
 def _half(runs: tuple[Run, ...], half: str | None) -> tuple[Run, ...]:
-    from planner.measured.halves import fitted_half
-
     return runs if half is None else fitted_half(runs)[HALVES.index(half)]
 
 
 def _validation(
     table: Table, calibration: Path | None, measured: Path | None, half: str | None
 ) -> Validation:
-    from planner.measured.predictions import predict
-    from planner.measured.statistics import truth
-    from planner.report.validation import Validation
-
     constants = read_calibration(calibration)
     with _progress() as progress:
         predictions = predict(table.runs, constants, progress)
@@ -161,8 +151,6 @@ def _validation(
 
 def _next(validation: Validation, groups: bool) -> str | None:
     """How to see the groups of the source whose plans are chosen worst, when they are not shown."""
-    from planner.report.validation import shows_groups
-
     if groups or shows_groups(validation.truth):
         return None
     far = max(
@@ -177,9 +165,6 @@ def _progress() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import Progress as Bar
-
-    from planner.report.console import PlainConsole
 
     with Bar(console=PlainConsole(stderr=True, color_system=colours()), transient=True) as bar:
         task = bar.add_task("predicting", total=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
@@ -12,10 +13,11 @@ from planner.cost.communication import Ring, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.running_cost import devices_of, price_per_hour, watts
-from planner.cost.schedule import Durations, Timeline, simulate, stage_ends
+from planner.cost.schedules import sent_with
 from planner.cost.sends import Send, send
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.sharding import stage_rings
+from planner.cost.simulation import Seconds, Timeline, simulate, stage_ends
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
@@ -45,9 +47,9 @@ class Priced:
     sends: tuple[Send, ...]
     """[stage]: to the next stage; with interleaving the last entry goes back to the first stage."""
     stages: tuple[StagePrice, ...]
-    forward: Durations
+    forward: Seconds
     """Seconds of a micro-batch with the sends that follow it, [stage][chunk]."""
-    backward: Durations
+    backward: Seconds
     held: tuple[float, ...]
     """Seconds for which a stage holds back its last gradient, [stage]; part of its synchronisation."""
     outer_wait: bool
@@ -234,24 +236,31 @@ def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:
     return float(ELEMENT_BYTES[model.training.precision] * tokens * model.hidden)
 
 
-def with_sends(
-    stages: Sequence[StagePrice], sends: Sequence[float], runtime: Target
-) -> tuple[Durations, Durations]:
-    """Forward and backward seconds [stage][chunk] with the send that follows each.
+class Durations(Protocol):
+    """What a stage, or a way to fill one, says of its micro-batches."""
 
-    Sends of 1F1B are synchronous in the runtimes: the sender is busy until the receiver has the data. A runtime that
-    exchanges in turn lets a stage wait for activations only once its gradients have gone up: it is busy with both.
-    """
+    @property
+    def forward(self) -> tuple[float, ...]:
+        """Seconds without sends, [chunk]."""
+
+    @property
+    def backward(self) -> tuple[float, ...]:
+        """Seconds without sends, [chunk]."""
+
+
+def with_sends(
+    stages: Sequence[Durations], sends: Sequence[float], runtime: Target
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Forward and backward seconds [stage][chunk] with the sends that go with each; ``sends`` to the next, [stage]."""
     depth, chunks = len(stages), len(stages[0].forward)
     forward = [list(stage.forward) for stage in stages]
     backward = [list(stage.backward) for stage in stages]
     for index in range(depth):
         for chunk in range(chunks):
-            if not (index == depth - 1 and chunk == chunks - 1):
-                forward[index][chunk] += sends[index]
-            if not (index == 0 and chunk == 0):
-                backward[index][chunk] += sends[index - 1]
-                forward[index][chunk] += sends[index - 1] * runtime.exchanges_in_turn
+            times = sent_with(index, chunk, depth, chunks, in_turn=runtime.exchanges_in_turn)
+            forward[index][chunk] += times.forward_to_next * sends[index]
+            backward[index][chunk] += times.backward_to_before * sends[index - 1]
+            forward[index][chunk] += times.forward_from_before * sends[index - 1]
     return forward, backward
 
 

@@ -81,14 +81,6 @@ def activation_bytes_per_layer(
     return scale * tokens * (whole + attention + mlp + scores)
 
 
-def layers_in_flight(*, layers: int, stage: int, depth: int, micro_batches: int, interleave: int) -> float:
-    """Layers times micro-batches alive on a stage of 1F1B; interleaved as in arXiv:2205.05198, section 4.2.3."""
-    if interleave == 1:
-        return float(layers * min(depth - stage, micro_batches))
-    chunks = 2 * (depth - stage - 1) + (interleave - 1) * depth + 1
-    return layers / interleave * min(chunks, micro_batches * interleave)
-
-
 def memory(model: ModelSpec, kind: Kind, stack: Stack, load: Load) -> Memory:
     """Peak bytes on one device of ``kind`` that carries ``load``."""
     parameters = parameters_of(model, layers=load.layers, first=load.first, last=load.last, tp=load.tp)

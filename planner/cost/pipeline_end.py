@@ -1,6 +1,6 @@
 """When the stages of a pipeline end: what ``schedule.simulate`` says, without its timeline.
 
-1F1B (arXiv:2104.04473, section 2.2) runs p stages and m >= p micro-batches; f and b are seconds, c = f + b, and
+1F1B (``schedules``) runs p stages and m >= p micro-batches; f and b are seconds, c = f + b, and
 stage s warms up with w(s) = p - 1 - s forwards. A path through its graph has three parts. The warm-up ends with
 the first forward of some stage t that a backward follows, after f_0 + .. + f_t + w(t) max(f_0 .. f_t). The
 middle visits one stage per micro-batch, for a forward and a backward, and ends with the backward that follows
@@ -28,6 +28,8 @@ from itertools import accumulate
 from math import inf
 from operator import add, mul, sub
 
+from planner.cost.schedules import warm_up
+
 _ROUNDING = 1e-13
 """Shifts that differ by less than this part of the time so far are equal."""
 
@@ -49,9 +51,10 @@ def plain_ends(
     idle = depth - active
     below = [*accumulate(reversed(backward), initial=0.0)][::-1]
     level = [*map(sub, accumulate(forward), below[1:])][idle:]
-    warm_up = [*map(mul, [*accumulate(forward, max)][idle:], range(active - 1, -1, -1))]
+    ahead = [warm_up(stage, depth, micro_batches) for stage in range(idle, depth)]
+    begun = [*map(mul, [*accumulate(forward, max)][idle:], ahead)]
     cycle = [*map(add, forward, backward)][idle:]
-    middle = [-inf] * idle + _middle(level, warm_up, cycle, micro_batches - active)
+    middle = [-inf] * idle + _middle(level, begun, cycle, micro_batches - active)
     if any(held):
         return tuple(map(add, below, _held_cool_downs(middle, backward, held)))
     return tuple(below[stage] + _cool_down(middle[stage:], backward[stage:]) for stage in range(depth))

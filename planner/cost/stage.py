@@ -16,8 +16,9 @@ from planner.cost.compute import (
 )
 from planner.cost.layer import LayerPrice, layer_price, measured_layer
 from planner.cost.measured_curves import LayerCurves, LinkCurves, OptimizerCurves
-from planner.cost.memory import Load, layers_in_flight, memory, parameters_of
+from planner.cost.memory import Load, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
+from planner.cost.schedules import layers_in_flight
 from planner.cost.shape import Shape
 from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
 from planner.cost.traffic import EndTraffic, Seconds, Traffic

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Annotated
+
+from planner.described import Label, labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Peak bytes on one device, by component."""
 
-    parameters_bytes: float
-    gradients_bytes: float
-    optimizer_bytes: float
-    activations_bytes: float
-    logits_bytes: float
+    parameters_bytes: Annotated[float, Label("parameters", "param")]
+    gradients_bytes: Annotated[float, Label("gradients", "grad")]
+    optimizer_bytes: Annotated[float, Label("optimizer", "optim")]
+    activations_bytes: Annotated[float, Label("activations", "activ")]
+    logits_bytes: Annotated[float, Label("logits")]
     """Output of the head and the loss, on the last stage."""
-    buffers_bytes: float
+    buffers_bytes: Annotated[float, Label("buffers", "buffer")]
     """Communication buckets and gathered parameters."""
     runtime_bytes: float
     """Device context and libraries, whatever the model."""
@@ -30,7 +33,7 @@ class Memory:
     @property
     def used_bytes(self) -> float:
         """Bytes of all components on the device without the reserve."""
-        return float(sum(getattr(self, name) for name in _ON_DEVICE))
+        return float(sum(getattr(self, name) for name in COMPONENTS)) + self.runtime_bytes
 
     @property
     def headroom_bytes(self) -> float:
@@ -43,38 +46,50 @@ class Memory:
         return self.headroom_bytes >= 0 and self.host_bytes <= self.host_capacity_bytes
 
 
-_ON_DEVICE = tuple(f.name for f in fields(Memory))[:7]
-"""Components of ``used_bytes``: from the parameters to the runtime."""
+COMPONENTS = labels(Memory)
+"""Components that a plan decides, with their labels; with the runtime they are ``used_bytes``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """Seconds of one step on the critical stage, by cause; the causes add up to the step.
+    """Seconds of one step on the critical stage, by cause; the causes add up to the step."""
 
-    ``hidden_seconds`` is communication and copies that run under computation and are not part of the sum.
-    """
-
-    compute_seconds: float
-    """Forward and backward of the layers, embedding and head."""
-    recompute_seconds: float
-    """Forward run again in the backward."""
-    tensor_parallel_seconds: float
+    compute_seconds: Annotated[float, Label("compute")]
+    """Forward and backward of layers, embedding and head."""
+    recompute_seconds: Annotated[float, Label("recompute")]
+    """Forward run again to save activations."""
+    tensor_parallel_seconds: Annotated[float, Label("tensor parallel")]
     """Collectives inside replicas."""
-    zero_seconds: float
-    """Exposed parameter gathers and gradient scatters of ZeRO 2 and 3 inside the micro-batches."""
-    bubble_seconds: float
-    """Waiting for other stages, with the sends between them, and for replicas that work in step."""
-    gradient_sync_seconds: float
-    """Exposed gradient reduction and parameter gather at the end of the step."""
-    optimizer_seconds: float
-    offload_seconds: float
-    """Exposed copies between devices and host memory or NVMe."""
+    zero_seconds: Annotated[float, Label("ZeRO gathers")]
+    """Exposed gathers and scatters of ZeRO 2 and 3.
+
+    They happen inside the micro-batches.
+    """
+    bubble_seconds: Annotated[float, Label("bubble and sends")]
+    """Waiting for others, and sends.
+
+    The others are stages of the pipeline, and replicas that work in step.
+    """
+    gradient_sync_seconds: Annotated[float, Label("gradient sync")]
+    """Exposed reduction at the end of the step.
+
+    With ZeRO 1 and 2 the gather of the parameters too.
+    """
+    optimizer_seconds: Annotated[float, Label("optimizer")]
+    """Update of the weights."""
+    offload_seconds: Annotated[float, Label("offload")]
+    """Exposed copies to and from host memory or NVMe."""
     hidden_seconds: float
+    """Communication and copies under computation, not part of the sum."""
 
     @property
     def step_seconds(self) -> float:
         """Sum of the exposed causes."""
-        return float(sum(getattr(self, f.name) for f in fields(self)[:-1]))
+        return float(sum(getattr(self, name) for name in CAUSES))
+
+
+CAUSES = labels(Breakdown)
+"""The causes of step time in the order they are shown: all that is read of them is written in the breakdown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

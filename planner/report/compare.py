@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Group
 
 from planner.cluster.spec import ClusterSpec
-from planner.cost.values import Estimate
+from planner.cost.values import CAUSES, Estimate
 from planner.model.spec import ModelSpec
 from planner.report.layout import bullets, section
 from planner.report.numbers import (
@@ -21,22 +21,9 @@ from planner.report.numbers import (
     significant,
     time_unit,
 )
-from planner.report.plan_table import CAUSES
 from planner.report.table import number, table, words
 from planner.report.traits import differences, in_short
 from planner.search.values import Scored
-
-TITLES: dict[str, str] = {
-    "compute_seconds": "compute",
-    "recompute_seconds": "recomp",
-    "tensor_parallel_seconds": "tensor",
-    "zero_seconds": "ZeRO",
-    "bubble_seconds": "bubble",
-    "gradient_sync_seconds": "sync",
-    "optimizer_seconds": "optim",
-    "offload_seconds": "offload",
-}
-"""Column headings of the causes of step time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,16 +151,11 @@ def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit, speed: Cou
 def _time(contenders: Sequence[Contender]) -> Group:
     found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
     unit = time_unit(estimate.step_seconds for _, estimate in found)
-    shown = [name for name in TITLES if name != "offload_seconds" or _offloads(found)]
-    columns = (words("plan", least=12), *(number(TITLES[name]) for name in shown), number("step"))
+    shown = [name for name in CAUSES if any(getattr(estimate.breakdown, name) > 0 for _, estimate in found)]
+    columns = (words("plan", least=12), *(number(CAUSES[name].heading) for name in shown), number("step"))
     longest = max(estimate.step_seconds for _, estimate in found)
     rows = [[name, *_causes(estimate, shown, unit, longest)] for name, estimate in found]
-    return section(f"Where a step's time goes ({unit.name})", table(columns, rows))
-
-
-def _offloads(found: Sequence[tuple[str, Estimate]]) -> bool:
-    """Copies to hosts have a column only where a plan has some."""
-    return any(estimate.breakdown.offload_seconds > 0 for _, estimate in found)
+    return section(f"Where a step's time goes ({unit.name})", table(columns, rows, gap=1))
 
 
 def _causes(estimate: Estimate, names: Sequence[str], unit: TimeUnit, longest: float) -> list[str]:
@@ -219,7 +201,7 @@ def _by_cause(estimate: Estimate, first: Estimate) -> str:
     changes = [
         (
             getattr(estimate.breakdown, name) * scale - getattr(first.breakdown, name) / first.step_seconds,
-            label,
+            label.text,
         )
         for name, label in CAUSES.items()
     ]

@@ -13,7 +13,7 @@ from planner.search.values import IdleCost, LimitCost
 
 
 def idle_text(entry: IdleCost) -> str:
-    """``idle: 4 T4 (t4): using them costs +7 % (waiting in the pipeline)``."""
+    """``idle: 4 T4 (t4): using them costs +7 % (bubble and sends)``."""
     head = f"idle: {entry.idle} {entry.gpu} ({entry.pool})"
     if entry.slower is None:
         return f"{head}: {entry.reason}"

@@ -6,29 +6,17 @@ from collections.abc import Sequence
 
 from rich.console import Group
 
-from planner.cost.values import Estimate, GroupEstimate, StageEstimate
+from planner.cost.values import CAUSES, Breakdown, Estimate, GroupEstimate, StageEstimate
+from planner.described import meanings, sentence
 from planner.report.layout import section
 from planner.report.memory import device_text
 from planner.report.neighbours import Neighbour
 from planner.report.numbers import TimeUnit, duration, percent, time_unit
 from planner.report.paragraph import Paragraph
-from planner.report.plan_table import CAUSES
 from planner.report.stage_table import stage_runs
 from planner.report.table import number, table, words
 from planner.report.verdict import misfits
 from planner.search.values import Scored
-
-MEANINGS: dict[str, str] = {
-    "compute_seconds": "forward and backward of layers, embedding and head",
-    "recompute_seconds": "forward run again to save activations",
-    "tensor_parallel_seconds": "collectives inside replicas",
-    "zero_seconds": "exposed gathers and scatters of ZeRO 2 and 3",
-    "bubble_seconds": "waiting for others, and sends",
-    "gradient_sync_seconds": "exposed reduction at the end of the step",
-    "optimizer_seconds": "update of the weights",
-    "offload_seconds": "exposed copies to and from host memory or NVMe",
-}
-"""What each cause of step time is."""
 
 SMALLEST = 0.0005
 """Share of a step below which a cause is left out."""
@@ -41,10 +29,10 @@ def time_section(estimate: Estimate) -> Group:
     found = [(name, float(getattr(estimate.breakdown, name))) for name in CAUSES]
     rows = [
         [
-            CAUSES[name],
+            CAUSES[name].text,
             unit.part(seconds, estimate.step_seconds),
             percent(seconds / estimate.step_seconds),
-            MEANINGS[name],
+            sentence(meanings(Breakdown)[name]),
         ]
         for name, seconds in found
         if seconds >= SMALLEST * estimate.step_seconds

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from rich.console import Group
 
-from planner.cost.values import Estimate, GroupEstimate, Memory
+from planner.cost.values import COMPONENTS, Estimate, GroupEstimate, Memory
 from planner.report.layout import section
 from planner.report.numbers import gib
 from planner.report.paragraph import Paragraph
 from planner.report.table import number, table, words
-
-COMPONENTS: dict[str, str] = {
-    "parameters_bytes": "param",
-    "gradients_bytes": "grad",
-    "optimizer_bytes": "optim",
-    "activations_bytes": "activ",
-    "logits_bytes": "logits",
-    "buffers_bytes": "buffer",
-}
-"""Components that a plan decides, in the order they are shown, with their column headings."""
 
 
 def memory_section(estimate: Estimate) -> Group:
@@ -28,7 +18,7 @@ def memory_section(estimate: Estimate) -> Group:
     columns = (
         number("stage"),
         words("device", least=14),
-        *(number(title) for title in COMPONENTS.values()),
+        *(number(label.heading) for label in COMPONENTS.values()),
         number("fixed"),
         number("free"),
         number("of"),
@@ -57,6 +47,6 @@ def _cells(memory: Memory, offloads: bool) -> list[str]:
 
 
 def largest_component(memory: Memory) -> tuple[str, float]:
-    """Name and bytes of the component that takes most."""
+    """Label and bytes of the component that takes most."""
     name = max(COMPONENTS, key=lambda name: float(getattr(memory, name)))
-    return name.removesuffix("_bytes"), float(getattr(memory, name))
+    return COMPONENTS[name].text, float(getattr(memory, name))

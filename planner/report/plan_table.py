@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
-from planner.cost.values import Breakdown, Estimate
+from planner.cost.values import CAUSES, Breakdown, Estimate
 from planner.plan.values import Plan
 from planner.report.costs import idle_text
 from planner.report.goal import cost_text
@@ -19,18 +19,6 @@ from planner.report.proof import Proof, proof_text
 from planner.report.stage_table import FEW, stage_table
 from planner.report.traits import offload_text, recompute_text
 from planner.search.values import IdleCost, Scored
-
-CAUSES: dict[str, str] = {
-    "compute_seconds": "compute",
-    "recompute_seconds": "recomputation",
-    "tensor_parallel_seconds": "tensor parallel",
-    "zero_seconds": "ZeRO gathers",
-    "bubble_seconds": "bubble and sends",
-    "gradient_sync_seconds": "gradient sync",
-    "optimizer_seconds": "optimizer",
-    "offload_seconds": "offload",
-}
-"""Exposed causes of step time, in the order they are shown."""
 
 
 def plan_section(
@@ -98,7 +86,7 @@ def time_text(breakdown: Breakdown) -> str:
     """Shares of the step by cause, largest first, those under half a percent left out."""
     step = breakdown.step_seconds
     shares = sorted(
-        ((getattr(breakdown, name) / step, label) for name, label in CAUSES.items()), reverse=True
+        ((getattr(breakdown, name) / step, label.text) for name, label in CAUSES.items()), reverse=True
     )
     shown = [f"{label} {percent(share)}" for share, label in shares if share >= 0.005]
     return f"time: {', '.join(shown)}"

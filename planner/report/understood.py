@@ -15,6 +15,8 @@ from planner.report.numbers import count
 from planner.search.values import Limits
 from planner.units import format_count
 
+ASSUMED_CONSTANTS = "default constants, not measured"
+
 
 def understood(
     cluster: ClusterSpec,
@@ -31,7 +33,7 @@ def understood(
     if limits is not None:
         rows += [("limits", text)] if (text := limits_text(limits)) else []
     if calibration is not None:
-        rows.append(("numbers", provenance_text(calibration, cluster, model)))
+        rows.append(("accuracy", provenance_text(calibration, cluster, model)))
     return section("Understood", pairs(rows))
 
 
@@ -124,24 +126,29 @@ def limits_text(limits: Limits) -> str:
 
 def provenance_text(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec | None = None) -> str:
     """Where the constants of the cluster's devices come from, and which measured layers replace formulas."""
-    families = list(dict.fromkeys(gpu.family or gpu.name for gpu in cluster.gpus.values()))
-    sources = {family: _source(calibration, family) for family in families}
+    devices: dict[str, list[str]] = {}
+    for name, gpu in sorted(cluster.gpus.items()):
+        devices.setdefault(gpu.family or gpu.name, []).append(name)
     layers = _measured_layers(calibration, cluster, model) if model is not None else ""
-    if set(sources.values()) == {"assumed"}:
+    resting: dict[str, list[str]] = {}
+    for family, found in devices.items():
+        resting.setdefault(_source(calibration, family), []).extend(found)
+    if set(resting) == {ASSUMED_CONSTANTS}:
         told = "datasheet peaks x assumed efficiencies"
     else:
-        told = ", ".join(f"{family} {source}" for family, source in sources.items())
+        told = "; ".join(f"{', '.join(found)}: {source}" for source, found in resting.items())
     return f"{told}; {layers}" if layers else told
 
 
 def _source(calibration: Calibration, family: str) -> str:
-    """``fitted to 41 runs``, ``measured``, ``assumed``."""
+    """``constants fitted to 41 runs of the A100 family``, ``measured constants``, or the default."""
     runs = sum(item.rows for item in calibration.residuals if item.family == family)
     if runs:
-        return f"fitted to {count(runs, 'run')}"
+        return f"constants fitted to {count(runs, 'run')} of the {family} family"
     start = f"families.{family}."
     found = {constant.provenance for constant in calibration.constants if constant.name.startswith(start)}
-    return " and ".join(sorted(found - {"assumed"})) or "assumed"
+    known = " and ".join(sorted(found - {"assumed"}))
+    return f"{known} constants" if known else ASSUMED_CONSTANTS
 
 
 def _measured_layers(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> str:

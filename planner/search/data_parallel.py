@@ -24,6 +24,7 @@ from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
+from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute, Target
 from planner.search.batch_partition import (
@@ -39,8 +40,8 @@ from planner.search.space.device_sets import Box, Counts, all_sets
 from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
 
-MAX_MICRO_BATCH = 512
-"""Largest micro-batch of a device that is offered, in sequences."""
+MAX_MICRO_BATCH, MAX_TOKENS = 512, 2**17
+"""Largest micro-batch of a device that is offered, in sequences; more where that many have fewer tokens than these."""
 
 BOX_EXACT = 1e-7
 """Relative width at which the bisection of a box ends; its bound is below."""
@@ -166,7 +167,7 @@ class Shares:
         """Largest micro-batch that fits on a device of this kind when ``devices`` share the states; 0 for none."""
         key = (kind.key, devices if self.choice.zero else min(devices, 2))
         if key not in self._most:
-            low, high = 0, min(self.batch, MAX_MICRO_BATCH)
+            low, high = 0, min(self.batch, most_offered(self.estimator.model))
             if self.limits.micro_batch is not None:
                 high = min(high, max(self.limits.micro_batch))
             while low < high:
@@ -401,6 +402,11 @@ def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute) -> _Growi
 def _next(values: Seconds) -> Seconds:
     """The value of one sequence more, which the largest micro-batch cannot take."""
     return np.append(values[1:], np.inf)
+
+
+def most_offered(model: ModelSpec) -> int:
+    """Sequences of the largest micro-batch that is offered for one device."""
+    return max(MAX_MICRO_BATCH, MAX_TOKENS // model.training.sequence_length)
 
 
 def best_of(shares: Shares, box: Box, rounds: int, cutoff_seconds: float = float("inf")) -> Iterator[Plan]:

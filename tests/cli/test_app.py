@@ -11,7 +11,7 @@ import typer
 from planner import __version__
 from planner.cli import reference
 from planner.cli.app import app
-from planner.cli.exits import MEANINGS
+from planner.cli.process import MEANINGS
 from planner.errors import (
     EmitError,
     HetplanError,
@@ -135,7 +135,7 @@ def broken(*_: object) -> None:
 
 def test_a_bug_is_one_line(hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No traceback; how to report it."""
-    monkeypatch.setattr("planner.cluster.file.load_cluster", broken)
+    monkeypatch.setattr("planner.cli.check.load_cluster", broken)
     done = hetplan("check", "cluster.yaml")
     assert (done.code, done.out) == (1, "")
     assert done.err == (
@@ -148,7 +148,7 @@ def test_a_bug_shows_its_traceback_on_request(
     hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HETPLAN_DEBUG=1 lets the exception through."""
-    monkeypatch.setattr("planner.cluster.file.load_cluster", broken)
+    monkeypatch.setattr("planner.cli.check.load_cluster", broken)
     monkeypatch.setenv("HETPLAN_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         hetplan("check", "cluster.yaml")
@@ -160,7 +160,7 @@ def test_ctrl_c_outside_a_search(hetplan: Command, files: Path, monkeypatch: pyt
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.cluster.file.load_cluster", interrupted)
+    monkeypatch.setattr("planner.cli.check.load_cluster", interrupted)
     assert hetplan("check", "cluster.yaml").code == 130
 
 

@@ -103,7 +103,7 @@ def test_the_group_alone_shows_its_help(hetplan: Command) -> None:
 def test_the_users_file_wins_over_the_shipped_one(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Constant by constant."""
     base = Calibration(families={"A100": Family(memory_efficiency=0.9)})
-    monkeypatch.setattr("planner.calibration.file.shipped", lambda: base)
+    monkeypatch.setattr("planner.cli.inputs.shipped", lambda: base)
     assert read_calibration(None) is base
     found = read_calibration(Path("slow.yaml"))
     assert found == merged(base, SLOW)

@@ -14,9 +14,8 @@ from unittest.mock import patch
 import pytest
 
 from planner.calibration.values import ASSUMED
-from planner.cli.asked import Asked
-from planner.cli.interrupt import Wish, keeping_the_best
-from planner.cli.kept import KeptPlan
+from planner.cli.kept import Asked, KeptPlan
+from planner.cli.process import Wish, keeping_the_best
 from planner.plan.file import read
 from planner.search.values import Goal, Limits, Scored
 from tests.cli.running import ROOT, Command

@@ -105,8 +105,8 @@ def live(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
         name: sample(f"t4-01/{file}")
         for name, file in (("nvidia_smi", "nvidia-smi.csv"), ("topo", "topo.txt"), ("sysfs", "sysfs.txt"))
     }
-    monkeypatch.setattr("planner.probe.sources.this_machine", lambda: texts)
-    monkeypatch.setattr("planner.probe.sources.this_host", lambda: host)
+    monkeypatch.setattr("planner.cli.probe.this_machine", lambda: texts)
+    monkeypatch.setattr("planner.cli.probe.this_host", lambda: host)
 
 
 def test_this_machine(hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ def priced(plan: Plan, *_: object) -> Estimate:
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the cost model give known numbers."""
-    monkeypatch.setattr("planner.cost.estimate.estimate", priced)
+    monkeypatch.setattr("planner.cli.inputs.estimate", priced)
+    monkeypatch.setattr("planner.cli.predict.estimate", priced)
 
 
 def test_predict_prices_a_short_plan(hetplan: Command, files: Path) -> None:
@@ -114,7 +115,7 @@ def test_compare_with_what_people_do_today(
         ),
         Alternative(family="fastest pool only", scored=None, chosen=False, reason="A100 lacks 3.1 GiB"),
     )
-    monkeypatch.setattr("planner.rivals.baselines.baselines", lambda *_: today)
+    monkeypatch.setattr("planner.cli.compare.baselines", lambda *_: today)
     write_plan(Path("best.yaml"))
     done = hetplan("compare", "best.yaml", "--baselines")
     assert done.code == 0

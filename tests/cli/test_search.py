@@ -47,9 +47,9 @@ class Fake:
 def answer(monkeypatch: pytest.MonkeyPatch, files: Path) -> Fake:
     """Lets every search of the test give one answer, on the example's inputs."""
     fake = Fake(examples.found())
-    monkeypatch.setattr("planner.search.objectives.choose.choose", fake)
-    monkeypatch.setattr("planner.cluster.file.load_cluster", lambda path: examples.cluster())
-    monkeypatch.setattr("planner.model.file.load_model", lambda path: examples.model())
+    monkeypatch.setattr("planner.cli.search.choose", fake)
+    monkeypatch.setattr("planner.cli.inputs.load_cluster", lambda path: examples.cluster())
+    monkeypatch.setattr("planner.cli.inputs.load_model", lambda path: examples.model())
     return fake
 
 
@@ -101,7 +101,7 @@ def test_idle_devices_and_limits_that_cost(hetplan: Command, answer: Fake) -> No
     done = hetplan("search", "c.yaml", "m.yaml", "--tp", "4")
     assert (
         "  uses 8 of 16 devices\n"
-        "  idle: 4 V100 (v100): using them costs +7.0 % (waiting in the pipeline)\n"
+        "  idle: 4 V100 (v100): using them costs +7.0 % (bubble and sends)\n"
         "  idle: 4 A100 (a100): no plan found that fits and uses them\n"
     ) in done.out
     assert (
@@ -332,7 +332,7 @@ def test_a_model_that_fits_nowhere(files: Path) -> None:
 WITHOUT_PRIVILEGE = """
 import os, sys
 from pathlib import Path
-from planner.cli.files import require_writable
+from planner.cli.output import require_writable
 from planner.errors import OutputError
 if os.getuid() == 0:
     os.setuid(65534)

@@ -181,7 +181,7 @@ def test_emit_warns_of_versions_and_of_hosts(
     hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Versions on stderr, placeholders under the files; both in the JSON document."""
-    monkeypatch.setattr("planner.emit.cautions.installed_versions", lambda _: {"torch": "1.0"})
+    monkeypatch.setattr("planner.cli.emit.installed_versions", lambda _: {"torch": "1.0"})
     assert (
         hetplan("search", "cluster.yaml", "model.yaml", "--target", "megatron", "-o", "plan.yaml").code == 0
     )

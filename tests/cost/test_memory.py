@@ -14,10 +14,10 @@ from planner.cost.memory import (
     MOST_SLACK,
     Load,
     activation_bytes_per_layer,
-    layers_in_flight,
     memory,
     parameters_of,
 )
+from planner.cost.schedules import layers_in_flight
 from planner.runtimes.capabilities import Recompute
 from tests.clusters import cluster, gpt, pool
 

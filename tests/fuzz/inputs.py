@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.cli.exits import ANSWER, BAD_INPUT, BUG, MEANINGS
+from planner.cli.process import ANSWER, BAD_INPUT, BUG, MEANINGS
 from planner.visible import is_hidden, visible
 from tests.calibration.test_tables import LAYERS, LINKS
 from tests.cli.running import CLUSTER, MODEL, ROOT, SHORT_PLAN, write_plan
@@ -274,7 +274,7 @@ def _tell(text: str) -> None:
 
 def _warm() -> None:
     """Import once what every case needs."""
-    import planner.cli.saved
+    import planner.cli.inputs
     import planner.plan.file
     import planner.report.console
     import planner.search.objectives.choose  # noqa: F401

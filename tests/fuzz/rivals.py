@@ -16,7 +16,7 @@ from planner.plan.equal_pools import joined, on_joined_pools
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import RECOMPUTES, Target
 from planner.runtimes.registry import TARGETS, target
-from planner.search.data_parallel import MAX_MICRO_BATCH
+from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, MAX_INTERLEAVE, divisors
 from planner.search.values import Limits
 
@@ -50,7 +50,7 @@ class Field:
     def seconds(self, plan: Plan) -> float | None:
         """Step of a plan that can be launched, is allowed, and fits; None of any other."""
         if (
-            outside(on_joined_pools(plan, self.joined, self.cluster), self.limits)
+            outside(on_joined_pools(plan, self.joined, self.cluster), self.limits, self.model)
             or plan.micro_batches * plan.pp > MOST_OPERATIONS
         ):
             return None
@@ -63,7 +63,7 @@ class Field:
         return found.step_seconds if found.fits else None
 
 
-def outside(plan: Plan, limits: Limits) -> str:
+def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
     """Why the search does not promise to consider a plan (docs/search.md), or the user forbids it; else empty.
 
     Equal pools are one in the plan, as in the search.
@@ -93,7 +93,7 @@ def outside(plan: Plan, limits: Limits) -> str:
         len({(group.pool, group.gpu) for group in stage.replicas}) > 1 for stage in plan.stages
     ):
         return "a stage that mixes types of device"
-    if per_device and max(group.micro_batch for group in groups) > MAX_MICRO_BATCH:
+    if per_device and max(group.micro_batch for group in groups) > most_offered(model):
         return "micro-batches larger than the space"
     row, tp = target(plan.target), max(group.tp for group in groups)
     if row.tensor_parallel == "per-stage" and tp > 1 and not plan.sequence_parallel:

@@ -216,7 +216,7 @@ IDLE_COSTS = (
         idle=4,
         taken=4,
         slower=0.07,
-        reason="waiting in the pipeline",
+        reason="bubble and sends",
         scored=scored(20, 29.1),
     ),
     IdleCost(

@@ -46,11 +46,13 @@ def test_speed_time_and_reasons() -> None:
         "  too large    10.0   0.0556        0.106\n"
         "\n"
         "Where a step's time goes (s)\n"
-        "  plan        compute  recomp  tensor  ZeRO  bubble  sync  optim  step\n"
-        "  ────────────────────────────────────────────────────────────────────\n"
-        "  plan.yaml      19.0     0.0     2.7   0.0     5.2   0.0    0.3  27.2\n"
-        "  even split     29.2     0.0     4.2   0.0     7.9   0.0    0.4  41.7\n"
-        "  too large      14.0     0.0     2.0   0.0     3.8   0.0    0.2  20.0\n"
+        "                              bubble\n"
+        "                       tensor    and\n"
+        "  plan       compute parallel  sends optimizer step\n"
+        "  ─────────────────────────────────────────────────\n"
+        "  plan.yaml     19.0      2.7    5.2       0.3 27.2\n"
+        "  even split    29.2      4.2    7.9       0.4 41.7\n"
+        "  too large     14.0      2.0    3.8       0.2 20.0\n"
         "\n"
         "Why\n"
         "  - plan.yaml: megatron, ZeRO 1, 2 stages, dp 1, tp 4, layers 24|8, micro-batch\n"
@@ -141,4 +143,4 @@ def test_copies_to_hosts_have_a_column_where_a_plan_has_some() -> None:
     copying = replace(plain, estimate=replace(plain.estimate, breakdown=causes))
     assert "offload" not in drawn(compare_section([contender("a", plain)] * 2))
     both = [contender("a", plain), contender("b", copying)]
-    assert "optim  offload  step" in drawn(compare_section(both), 120)
+    assert "optimizer offload step" in drawn(compare_section(both), 120)

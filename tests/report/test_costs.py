@@ -13,7 +13,7 @@ from tests.report.drawing import drawn
 def test_idle_devices_with_what_using_them_costs() -> None:
     """All of them, some, one, for nothing, or not at all."""
     entry, impossible = examples.IDLE_COSTS
-    assert idle_text(entry) == "idle: 4 V100 (v100): using them costs +7.0 % (waiting in the pipeline)"
+    assert idle_text(entry) == "idle: 4 V100 (v100): using them costs +7.0 % (bubble and sends)"
     assert "using 2 of them costs" in idle_text(replace(entry, taken=2))
     assert "1 V100 (v100): using it costs" in idle_text(replace(entry, idle=1, taken=1))
     assert idle_text(replace(entry, reason="")) == "idle: 4 V100 (v100): using them costs nothing"
@@ -25,7 +25,7 @@ def test_idle_devices_stand_in_the_plan_section_once() -> None:
     scored, cluster = examples.scored(), examples.cluster()
     shown = drawn(plan_section(scored, cluster, idle=examples.IDLE_COSTS[:1]), 120)
     assert "uses 8 of 16 devices; idle: 4 A100 (a100)\n" in shown
-    assert "\n  idle: 4 V100 (v100): using them costs +7.0 % (waiting in the pipeline)\n" in shown
+    assert "\n  idle: 4 V100 (v100): using them costs +7.0 % (bubble and sends)\n" in shown
 
 
 def test_limits_with_what_to_allow_instead() -> None:

@@ -34,7 +34,7 @@ def test_understood_echoes_inputs_limits_and_provenance() -> None:
         "  training  256 sequences x 2048 tokens = 524 k per step, fp16, adamw, flash\n"
         "            attention\n"
         "  limits    zero 0, 1; recompute full; time limit 60 s\n"
-        "  numbers   datasheet peaks x assumed efficiencies\n"
+        "  accuracy  datasheet peaks x assumed efficiencies\n"
         "\n"
     )
 
@@ -51,8 +51,12 @@ def test_the_origin_of_constants_is_named() -> None:
     )
     cluster, model = examples.cluster(), examples.model()
     known = Calibration(constants=constants[:1], residuals=(fitted,))
-    assert provenance_text(known, cluster) == "A100 fitted to 41 runs, V100 assumed"
-    assert provenance_text(Calibration(constants=constants), cluster) == "A100 fitted, V100 measured"
+    assert provenance_text(known, cluster) == (
+        "A100: constants fitted to 41 runs of the A100 family; V100: default constants, not measured"
+    )
+    assert provenance_text(Calibration(constants=constants), cluster) == (
+        "A100: fitted constants; V100: measured constants"
+    )
     assert provenance_text(Calibration(layers=(layer,)), cluster, model) == (
         "datasheet peaks x assumed efficiencies; measured layers of llama-7b on A100"
     )

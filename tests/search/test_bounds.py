@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from planner.cost.estimate import Estimator
 from planner.runtimes.registry import TARGETS
-from planner.search.bounds.closed_form import Bounds
+from planner.search.bounds.best import FamilyBounds
 from planner.search.pipeline import OpenChoice
 from planner.search.space.choices import Choice, depths, families, interleavings, usable_kinds
 from planner.search.values import Limits
@@ -20,7 +20,7 @@ def test_bounds_hold_for_every_choice(seed: int, target: str) -> None:
     """Family <= choice <= best plan of the choice."""
     spec, model = small_problem(seed)
     estimator, limits = Estimator(spec, model), Limits(gap=0.0)
-    bounds, kinds = Bounds(estimator), usable_kinds(estimator.topology, model)
+    bounds, kinds = FamilyBounds(estimator), usable_kinds(estimator.topology, model)
     for family in families(TARGETS[target], limits, model, kinds):
         found = depths(family, limits, model, kinds)
         if not found:
@@ -49,7 +49,7 @@ def test_bounds_hold_for_many_small_layers() -> None:
     spec = cluster(pool("p", per_node=2))
     model = gpt(96, 128, 4, global_batch=2, vocab=128, sequence_length=16)
     estimator, limits = Estimator(spec, model), Limits(gap=0.0, pp=(1,))
-    bounds, kinds = Bounds(estimator), usable_kinds(estimator.topology, model)
+    bounds, kinds = FamilyBounds(estimator), usable_kinds(estimator.topology, model)
     for family in families(TARGETS["megatron"], limits, model, kinds):
         best = solved(Choice(family=family, depth=1, interleave=1), estimator, limits)
         assert bounds.bound(family, 1, 1) <= best * (1 + 1e-9)
@@ -59,7 +59,7 @@ def test_a_model_too_large_for_every_memory_is_out() -> None:
     """No choice of it is even opened."""
     model = gpt(96, 12288, 96, global_batch=64)
     estimator = Estimator(cluster(pool("p")), model)
-    bounds = Bounds(estimator)
+    bounds = FamilyBounds(estimator)
     kinds = usable_kinds(estimator.topology, model)
     for family in families(TARGETS["megatron"], Limits(), model, kinds):
         assert bounds.family_bound(family, 8) == float("inf")
@@ -76,5 +76,5 @@ def test_slow_networks_raise_the_bound_of_pipelines() -> None:
             for item in families(TARGETS["megatron"], Limits(), estimator.model, kinds)
             if (item.tp, item.dp, item.recompute, item.batch, item.zero) == (1, 8, "none", 8, 1)
         )
-        found.append(Bounds(estimator).bound(family, 4, 1))
+        found.append(FamilyBounds(estimator).bound(family, 4, 1))
     assert found[1] > 2 * found[0]

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pulp
 import pytest
 
-from planner.cli.interrupt import Wish, keeping_the_best
+from planner.cli.process import Wish, keeping_the_best
 from planner.cost.estimate import Estimator
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.explorer import Explorer

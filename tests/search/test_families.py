@@ -25,10 +25,10 @@ def test_the_reason_is_the_component_that_grew_most() -> None:
     """With its share of the winner's step; fewer devices are said where they are why."""
     winner = examples.scored()
     slower = changed(30.0, bubble_seconds=7.9, optimizer_seconds=0.3)
-    assert worst_cause(slower, winner)[0] == "waiting in the pipeline"
-    assert reason_against(slower, winner) == "waiting in the pipeline +10 %"
+    assert worst_cause(slower, winner)[0] == "bubble and sends"
+    assert reason_against(slower, winner) == "bubble and sends +10 %"
     computes = changed(40.8, compute_seconds=19.04 + 13.6)
-    assert reason_against(computes, winner) == "computation +50 %"
+    assert reason_against(computes, winner) == "compute +50 %"
     plan = winner.plan
     fewer = replace(plan, stages=tuple(replace(stage, replicas=stage.replicas) for stage in plan.stages))
     more = tuple(
@@ -37,7 +37,7 @@ def test_the_reason_is_the_component_that_grew_most() -> None:
     )
     wide = Scored(plan=replace(plan, stages=more), estimate=winner.estimate)
     assert reason_against(Scored(plan=fewer, estimate=computes.estimate), wide) == (
-        "computation +50 %, 8 fewer devices"
+        "compute +50 %, 8 fewer devices"
     )
 
 

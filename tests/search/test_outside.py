@@ -37,6 +37,8 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert large not in outside(one, gpt(global_batch=512), Limits(target="torch"))
     assert large in outside(one, gpt(global_batch=513), Limits(target="torch"))
     assert large not in outside(one, gpt(global_batch=513), Limits(target="megatron"))
+    short = gpt(global_batch=5000, sequence_length=32)
+    assert "micro-batches of more than 4096 sequences" in outside(one, short, Limits(target="torch"))
     hybrid = "hybrid sharding in pipelines and with tensor parallelism"
     assert hybrid in outside(one, gpt(), Limits(target="torch"))
     assert "offloading" in outside(one, gpt(), Limits(target="deepspeed"))

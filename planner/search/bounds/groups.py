@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from planner.cost.estimate import Estimator
 from planner.runtimes.capabilities import Target
 from planner.runtimes.registry import TARGETS
-from planner.search.bounds.closed_form import Bounds
+from planner.search.bounds.best import FamilyBounds
 from planner.search.deadline import Deadline
 from planner.search.space.choices import Family, depths, families, targets_of, uniform
 from planner.search.space.partitions import View, views
@@ -62,7 +62,7 @@ def grouped(items: Iterable[Family]) -> tuple[Group, ...]:
     return tuple(Group(tuple(members)) for members in found.values())
 
 
-def group_bound(group: Group, bounds: Bounds) -> float:
+def group_bound(group: Group, bounds: FamilyBounds) -> float:
     """No plan of the group is faster than all devices at the best rate of its micro-batches, without other traffic."""
     family = group.first
     if family.tp is None or family.dp is None:
@@ -76,7 +76,7 @@ def group_bound(group: Group, bounds: Bounds) -> float:
         batch=batch,
         micro_batches=model.training.global_batch // batch,
     )
-    rate = bounds.free_rate(alone)
+    rate = bounds.rates.free_rate(alone)
     return model.layers * alone.micro_batches / rate if rate else float("inf")
 
 

@@ -2,7 +2,7 @@
 
 Can p stages end within T? With the number of micro-batches m, a stage holds no more layers than it finishes with its
 sends and its tail, ``m busy + tail <= T``, and than it finishes after the first micro-batch has been through all stages
-(planner.cost.pipeline_end):
+(``schedules.round_trip``):
 
     once + (m - p) busy + (p - 1) backward <= T
 
@@ -20,6 +20,8 @@ from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
+
+from planner.cost.schedules import behind_twice, busiest_path, round_trip
 
 _DEVICE_PRICES = np.linspace(0.0, 2.0, 25)[:, None]
 """Prices of a device, as a part of the layers that it holds at best."""
@@ -61,7 +63,7 @@ class StagePart:
     most_layers: int
 
 
-class StagePrices:
+class LagrangianBound:
     """The bound of one family for any depth of at least two stages."""
 
     def __init__(
@@ -77,16 +79,16 @@ class StagePrices:
         self._most = np.array([float(part.most_layers) for part in parts])
         self._room = np.array(devices, dtype=float)
 
-    def bound(self, depth: int, least: float, cutoff: float = inf) -> float:
-        """No pipeline of ``depth`` stages ends sooner, where none ends before ``least``.
+    def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
+        """No pipeline of ``depth`` stages ends sooner, where none ends before ``known``.
 
         From ``cutoff`` on it need not be the best such number.
         """
         if not len(self._kind):
             return inf
-        low, high = least, cutoff
+        low, high = known, cutoff
         if high == inf:
-            low, high = self._doubled(depth, least)
+            low, high = self._doubled(depth, known)
         elif low >= high or self.later(depth, high):
             return max(low, high)
         for _ in range(_HALVINGS):
@@ -109,11 +111,14 @@ class StagePrices:
     def once(self, depth: int, seconds: float) -> float:
         """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
         steps, once = self.micro_batches, 0.0
+        # m busy + tail <= T
         caps = self._whole((seconds - steps * self._more) / (steps * self._seconds + self._tail))
-        spare = max(0, steps - depth)
-        each = spare * self._seconds + (steps - 1 - spare) * self._backward
-        # The busiest stage takes its part of a micro-batch at least.
-        times = 2.0 + (steps - depth - 1) / depth if steps > depth else 1.0
+        trip, twice = (busiest_path(row, depth, steps) for row in (round_trip, behind_twice))
+        assert trip is not None, "any pipeline has this path"
+        spare = trip.forward
+        each = spare * self._seconds + (trip.backward - spare) * self._backward
+        # once <= T or 2 once + (m - p - 1) b <= T: the busiest stage takes its part of a micro-batch at least.
+        times = twice.once + twice.busy / depth if twice else float(trip.once)
         for _ in range(_ROUNDS):
             if self._held(caps, depth) < self.layers - _ROUNDING:
                 return inf
@@ -121,6 +126,7 @@ class StagePrices:
             if times * once > seconds:
                 return inf
             if steps > 1:
+                # once + (m - p) busy + (p - 1) backward <= T
                 fewer = self._whole((seconds - once - spare * self._more) / each)
                 caps = np.minimum(caps, fewer)
         return once if self._held(caps, depth) >= self.layers - _ROUNDING else inf
@@ -142,6 +148,7 @@ class StagePrices:
         paid = _DEVICE_PRICES * (rates[self._kind] * self._devices)
         best = [(cap - paid).max(axis=1) for cap in caps]
         inner = (depth - 2) * best[_INNER] if depth > 2 else 0.0
+        # Held layers <= the p dearest stages less their devices' price + the price of all devices, for any price.
         total = inner + best[_FIRST] + best[_LAST] + _DEVICE_PRICES[:, 0] * float(rates @ self._room)
         return float(total.min())
 
@@ -159,5 +166,6 @@ class StagePrices:
             found.append(np.where(cap > 0, cheapest, inf).min(axis=2))
         inner = (depth - 2) * found[_INNER] if depth > 2 else 0.0
         total = inner + found[_FIRST] + found[_LAST]
+        # once >= the p cheapest stages + the price of all layers - that of all devices, for any two prices.
         total = total + layer[:, :, 0] * self.layers - device[:, :, 0] * float(rates @ self._room)
         return max(0.0, float(total.max()))

@@ -6,7 +6,7 @@ sooner than
 
     m b,    once + (m - 1) B + max(0, m - p) F,    and for m > p    2 once + (m - p - 1) b
 
-where F and B are the forward and the backward of the busiest stage (planner.cost.pipeline_end). Layers and rate in
+where F and B are the forward and the backward of the busiest stage (``schedules.busiest_path``). Layers and rate in
 proportion may be moved to the busiest stage without making it, or ``once``, longer, until the others hold one layer
 each. They share what rate it leaves, best evenly:
 
@@ -20,10 +20,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, sqrt
 
-from planner.search.bounds.layer_counts import Speed
+from planner.cost.schedules import behind_twice, busiest_path, round_trip
+from planner.search.bounds.rates import Speed
 
 
-class OwnDegrees:
+class PerStageDegreesBound:
     """The bound of one family; slots of its speeds are devices, and seconds device-seconds."""
 
     def __init__(self, speeds: Sequence[Speed], layers: int, micro_batches: int) -> None:
@@ -41,18 +42,24 @@ class OwnDegrees:
         """No pipeline of at most ``depth`` stages ends sooner; infinite without devices."""
         return min(self.bound(number) for number in range(1, depth + 1))
 
-    def bound(self, depth: int) -> float:
+    def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
         """No pipeline of ``depth`` stages ends sooner; infinite without devices."""
         steps, work = self.micro_batches, self.layers + self.ends
         if not self.rate or depth > self.layers:
             return inf
         if depth == 1:
             return steps * work / self.fastest
-        # How the ends divide into forward and backward is not known: they count once.
-        busy = (steps - 1) * self.backward + max(0, steps - depth) * self.forward
-        found = [steps * work / self.rate, self._path(1, busy, self.layers, depth) + self.ends / self.rate]
-        if steps > depth:
-            found.append(self._path(2, steps - depth - 1, work, depth))
+        # m b, and b >= L / R: the busiest stage takes no less than all layers on all devices.
+        found = [steps * work / self.rate]
+        trip = busiest_path(round_trip, depth, steps)
+        if trip is not None:
+            # once + (m - 1) B + max(0, m - p) F; how the ends divide into both is not known: they count once.
+            busy = trip.backward * self.backward + trip.forward * self.forward
+            found.append(self._path(trip.once, busy, self.layers, depth) + self.ends / self.rate)
+        twice = busiest_path(behind_twice, depth, steps)
+        if twice is not None:
+            # 2 once + (m - p - 1) b
+            found.append(self._path(twice.once, twice.busy, work, depth))
         return max(found)
 
     def _path(self, once: float, busy: float, work: float, depth: int) -> float:
@@ -61,5 +68,7 @@ class OwnDegrees:
         # With b = (most + y) / R the sum is a line in y and a part in 1 / y; the stages of one layer need y >= alone.
         spare = max(alone, sqrt(once * alone * alone * most / (once + busy)))
         shared = once * alone * alone * (1 + most / spare)
+        # once >= b + (p - 1)^2 / (R - (L - p + 1) / b)
         even = ((once + busy) * (most + spare) + shared) / self.rate
+        # once >= L / max R_k and b >= L / R
         return max(even, once * work / self.fastest + busy * work / self.rate)

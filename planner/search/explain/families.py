@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planner.cost.estimate import Estimator
+from planner.cost.values import CAUSES
 from planner.runtimes.registry import target
 from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
@@ -16,29 +17,17 @@ from planner.search.space.choices import targets_of, usable_kinds
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.units import gib_from_bytes
 
-CAUSES = {
-    "compute_seconds": "computation",
-    "recompute_seconds": "recomputation",
-    "tensor_parallel_seconds": "tensor-parallel collectives",
-    "zero_seconds": "ZeRO gathers in every micro-batch",
-    "bubble_seconds": "waiting in the pipeline",
-    "gradient_sync_seconds": "gradient synchronisation",
-    "optimizer_seconds": "the optimizer",
-    "offload_seconds": "copies between devices and hosts",
-}
-"""Exposed causes of step time, as words."""
-
 SAME = 5e-4
 """Share of a step below which two plans are as fast."""
 
 
 def worst_cause(loser: Scored, winner: Scored) -> tuple[str, float]:
-    """The component in which a plan loses most, and how much of the winner's step."""
+    """The cause in which a plan loses most, and how much of the winner's step."""
     worse = {
-        cause: getattr(loser.estimate.breakdown, name) - getattr(winner.estimate.breakdown, name)
-        for name, cause in CAUSES.items()
+        label.text: getattr(loser.estimate.breakdown, name) - getattr(winner.estimate.breakdown, name)
+        for name, label in CAUSES.items()
     }
-    worst = max(worse, key=lambda cause: worse[cause])
+    worst = max(worse, key=lambda label: worse[label])
     return worst, worse[worst] / winner.estimate.step_seconds
 
 
@@ -48,7 +37,7 @@ def slower_by(loser: Scored, winner: Scored) -> float:
 
 
 def reason_against(loser: Scored, winner: Scored) -> str:
-    """``computation +31 %, 8 fewer devices``: the component in which a plan loses most."""
+    """``compute +31 %, 8 fewer devices``: the cause in which a plan loses most."""
     slower = slower_by(loser, winner)
     if abs(slower) < SAME:
         return "as fast"
@@ -57,7 +46,7 @@ def reason_against(loser: Scored, winner: Scored) -> str:
     cause, share = worst_cause(loser, winner)
     fewer = winner.plan.devices - loser.plan.devices
     idle = f", {fewer} fewer device{'s' if fewer > 1 else ''}" if fewer > 0 else ""
-    return f"{cause} {100 * share:+.0f} %{idle if cause == CAUSES['compute_seconds'] else ''}"
+    return f"{cause} {100 * share:+.0f} %{idle if cause == CAUSES['compute_seconds'].text else ''}"
 
 
 NOT_FOUND = "no plan found that fits"

@@ -9,10 +9,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise, permutations
 from math import floor
-from operator import add
 
-from planner.cost.estimate import Estimator, together
-from planner.cost.schedule import stage_ends
+from planner.cost.estimate import Estimator, together, with_sends
+from planner.cost.simulation import stage_ends
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice
 from planner.search.space.stages import Option, StageOptions
@@ -103,12 +102,9 @@ class _Layers:
         self.chunks = stages.choice.interleave
         self.total = stages.estimator.model.layers
         self.most = [stages.most_layers(stage, composition) for stage, composition in enumerate(slots)]
-        sends = [self._send(*pair) for pair in pairwise(slots)]
-        self.forward_sends, self.backward_sends = [*sends, 0.0], [0.0, *sends]
-        if self.chunks > 1:
-            self.forward_sends[-1] = self.backward_sends[0] = self._send(slots[-1], slots[0])
-        if stages.pricer.target.exchanges_in_turn:
-            self.forward_sends = [*map(add, self.forward_sends, self.backward_sends)]
+        back = self._send(slots[-1], slots[0]) if self.chunks > 1 else 0.0
+        self.sends = [*(self._send(*pair) for pair in pairwise(slots)), back]
+        """From each stage to the next, from the last one back to the first."""
 
     def best(self) -> tuple[float, list[Option]] | None:
         """The quickest options found and when they end, without what neighbours on a node cost."""
@@ -147,7 +143,8 @@ class _Layers:
             self.stages.option(stage, self.slots[stage], count).busy_seconds
             for count in (self.chunks, self.chunks + 1)
         )
-        sends = self.chunks * (self.forward_sends[stage] + self.backward_sends[stage])
+        before, after = self.sends[stage - 1], self.sends[stage]
+        sends = self.chunks * (after + (1 + self.stages.pricer.target.exchanges_in_turn) * before)
         return one - self.chunks * (two - one) + sends, two - one
 
     def _trimmed(self, counts: list[int]) -> Iterator[list[int]]:
@@ -175,14 +172,7 @@ class _Layers:
 
     def _ending(self, layers: list[int]) -> tuple[float, list[Option]]:
         options = [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
-        forward = [
-            [seconds + send for seconds in option.forward]
-            for option, send in zip(options, self.forward_sends, strict=True)
-        ]
-        backward = [
-            [seconds + send for seconds in option.backward]
-            for option, send in zip(options, self.backward_sends, strict=True)
-        ]
+        forward, backward = with_sends(options, self.sends, self.stages.pricer.target)
         held = [option.held_seconds for option in options]
         ends = stage_ends(forward, backward, self.stages.choice.family.micro_batches, held)
         ends = together(ends) if self.stages.outer_wait else ends

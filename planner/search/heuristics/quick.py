@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
+from planner.cost.schedules import uniform_seconds
 from planner.search.data_parallel import best_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
@@ -158,7 +159,7 @@ def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterato
     if family.tp is None or family.dp is None:
         return
     layers, width = view.estimator.model.layers, family.tp * family.dp
-    speeds = [speed for speed in view.bounds.speeds(family) if speed.kind[0] in wanted.pools]
+    speeds = [speed for speed in view.bounds.rates.speeds(family) if speed.kind[0] in wanted.pools]
     slots = sum(speed.slots for speed in speeds)
     offered = [
         depth for depth in depths(family, limits, view.estimator.model, view.kinds) if depth <= slots + 1e-9
@@ -175,7 +176,7 @@ def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterato
         room = sum(counts[speed.kind] * speed.most_layers for speed in speeds)
         if room >= layers * (1 - 1e-9):
             tail = layers / depth * max(speed.tail_seconds for speed in speeds if counts[speed.kind])
-            seconds = (family.micro_batches + depth - 1) * layers / rate + tail
+            seconds = uniform_seconds(layers / rate, depth, family.micro_batches) + tail
             yield _Ranked(seconds=seconds, choice=Choice(family=family, depth=depth, interleave=1), view=view)
 
 
@@ -316,7 +317,9 @@ class FirstPlans:
 
     def _sample(self, family: Family, values: tuple[int, ...]) -> tuple[int, ...]:
         """Depths at which a faster kind is used up, and the halves, quarters, ... of the largest."""
-        filled = accumulate(int(speed.slots) for speed in self.explorer.view(family).bounds.speeds(family))
+        filled = accumulate(
+            int(speed.slots) for speed in self.explorer.view(family).bounds.rates.speeds(family)
+        )
         wanted = {*filled, *(values[-1] >> shift for shift in range(values[-1].bit_length()))}
         return tuple(sorted(wanted & set(values), reverse=True))
 

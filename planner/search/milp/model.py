@@ -6,8 +6,8 @@
     T                 end of the step
 
 The end of a pipeline is the largest of many paths through its operations, each linear in f and b. The model
-starts with the paths that visit one stage again and again; further ones are added when a solution is simulated
-and its critical path turns out longer.
+starts with the table of ``planner.cost.schedules``; further paths are added when a solution is simulated and its
+critical path turns out longer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 
 import pulp
 
-from planner.cost.schedule import Path
+from planner.cost.schedules import NEVER, StagePath, sent_with, stage_paths
+from planner.cost.simulation import Path
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.branching import Branching
 from planner.search.milp.flow import Flow, weighted
@@ -88,7 +89,7 @@ class PipelineModel:
         self._durations()
         if self.stages.once_seconds:
             self.problem += self._before[-1] >= self.stages.once_seconds * (1 - TOLERANCE) / self.scale
-        self._paths_of_one_stage()
+        self._paths()
 
     def _add(self, rows: Iterable[pulp.LpConstraint]) -> None:
         for row in rows:
@@ -151,39 +152,37 @@ class PipelineModel:
         seconds = self._stage_sum(
             stage, lambda option: option.backward[chunk] if back else option.forward[chunk]
         )
-        if back:
-            return seconds if stage == 0 and chunk == 0 else seconds + self.send[stage - 1]
-        if stage and self.stages.pricer.target.exchanges_in_turn:
-            seconds = seconds + self.send[stage - 1]
-        last = stage == self.depth - 1 and chunk == self.chunks - 1
-        return seconds if last else seconds + self.send[stage]
+        in_turn = self.stages.pricer.target.exchanges_in_turn
+        times = sent_with(stage, chunk, self.depth, self.chunks, in_turn=in_turn)
+        to_next = 0 if back else times.forward_to_next
+        before = times.backward_to_before if back else times.forward_from_before
+        for count, send in ((before, self.send[stage - 1]), (to_next, self.send[stage])):
+            if count:
+                seconds = seconds + count * send
+        return seconds
 
-    def _paths_of_one_stage(self) -> None:
-        """Up the pipeline to a stage, all its work, and back down to the first; and the end of its own tail."""
+    def _paths(self) -> None:
+        """The table of paths: the end of the step is after each of them, and the tail of the stage it ends with."""
         steps, head = self.stages.choice.family.micro_batches, self._head()
-        for stage in range(self.depth):
-            work = self._up[stage] + steps * self._busy[stage]
-            self.problem += self.end >= work + self._tail(stage)
-            if stage:
-                self.problem += self.end >= work + self._chain[stage] + self._down[stage] + head
-        if self.chunks == 1:
-            self._round_trips(steps, head)
+        for path in stage_paths(self.depth, steps, self.chunks):
+            # T >= sum_i (a_i forward_i + b_i backward_i) + the gradients held back + tail
+            seconds = self._visits(path) + self._chain[path.held]
+            self.problem += self.end >= seconds + (head if path.to_first else self._tail(path.stage))
 
-    def _round_trips(self, steps: int, head: Linear) -> None:
-        """Paths through the whole pipeline and back (planner.cost.pipeline_end).
+    def _visits(self, path: StagePath) -> Linear:
+        """Seconds of a path, written with sums over stages, which keep its row sparse."""
+        stage, own, before, behind = path.stage, path.own, path.before, path.behind
+        if behind == NEVER:
+            work = before.forward * self._up[stage] + self._own(stage, own.forward, own.backward)
+            return work + before.backward * self._down[stage] if before.backward else work
+        # Through all stages as often as through those behind; less for those up to this one; its own rest.
+        seconds = behind.forward * self._before[-1]
+        if behind != before:
+            seconds = seconds - (behind.forward - before.forward) * self._before[stage + 1]
+        return seconds + self._own(stage, own.forward - before.forward, own.backward - before.backward)
 
-        After the first micro-batch: what a stage has not done meanwhile, as 1F1B lets it run ``depth - stage``
-        forwards ahead. Or back and forth between stages: a stage again and again, those behind it twice.
-        """
-        once = self._before[-1]
-        for stage in range(self.depth):
-            later = max(0, steps - (self.depth - stage))
-            rest = later * self._forward[stage][0] + (steps - 1) * self._backward[stage][0]
-            self.problem += self.end >= once + rest + self._chain[stage] + head
-            if steps >= self.depth:
-                behind = once - self._before[stage + 1]
-                visited = (steps - self.depth + stage) * self._busy[stage]
-                self.problem += self.end >= once + behind + visited + self._chain[-1] + head
+    def _own(self, stage: int, forward: int, backward: int) -> Linear:
+        return forward * pulp.lpSum(self._forward[stage]) + backward * pulp.lpSum(self._backward[stage])
 
     def _head(self) -> Linear:
         """What follows the last backward of the first stage, and of the last one where this waits for it."""

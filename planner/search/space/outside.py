@@ -8,7 +8,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind, Topology
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Target
-from planner.search.data_parallel import MAX_MICRO_BATCH
+from planner.search.data_parallel import most_offered
 from planner.search.space.choices import (
     MAX_DEPTH,
     MAX_INTERLEAVE,
@@ -64,8 +64,8 @@ def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: L
     ):
         yield "tensor-parallel degrees that do not divide the sequence"
     alone = limits.pp is None or 1 in limits.pp
-    if alone and row.batch_without_pipeline == "per-device" and batch > MAX_MICRO_BATCH:
-        yield f"micro-batches of more than {MAX_MICRO_BATCH} sequences"
+    if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
+        yield f"micro-batches of more than {most_offered(model)} sequences"
     if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
         yield "hybrid sharding in pipelines and with tensor parallelism"
         sizes = {kind.per_node for kind in kinds} - {1}

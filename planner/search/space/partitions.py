@@ -16,7 +16,7 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.runtimes.capabilities import Target
-from planner.search.bounds.closed_form import Bounds
+from planner.search.bounds.best import FamilyBounds
 from planner.search.space.choices import Islands, usable_kinds
 
 
@@ -28,7 +28,7 @@ class View:
         self.islands = islands
         self.whole = whole
         """False for a part of another view."""
-        self.bounds = Bounds(estimator, islands)
+        self.bounds = FamilyBounds(estimator, islands)
         self.kinds = usable_kinds(estimator.topology, estimator.model)
 
 

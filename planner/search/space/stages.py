@@ -14,6 +14,7 @@ from itertools import pairwise
 from planner.cluster.topology import Topology
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
+from planner.cost.schedules import round_trip
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
@@ -185,16 +186,20 @@ class StageOptions:
         """The end of any plan with this option: its own work, and in 1F1B also what comes before it.
 
         The first micro-batch goes through all layers and back; then the stage has still to do what it could
-        not do meanwhile (the round trip of the ILP).
+        not do meanwhile (``schedules.round_trip``).
         """
         steps, depth = self.choice.family.micro_batches, self.choice.depth
         sent = self._sent(stage, option.composition)
+        # T >= m busy + tail
         own = steps * (option.busy_seconds + sent) + option.tail_seconds
         if self.choice.interleave > 1 or sent == float("inf"):
             return own
         rest = (self.estimator.model.layers - option.layers) * self.least_layer_seconds
-        later = max(0, steps - (depth - stage))
-        work = later * (sum(option.forward) + sent) + (steps - 1) * sum(option.backward)
+        trip = round_trip(stage, depth, steps)
+        forwards = trip.own.forward - trip.behind.forward
+        backwards = trip.own.backward - trip.behind.backward
+        work = forwards * (sum(option.forward) + sent) + backwards * sum(option.backward)
+        # T >= once + what the stage could not do meanwhile
         return max(own, max(self.once_seconds, option.busy_seconds + sent + rest) + work)
 
     def _sent(self, stage: int, composition: int) -> float:

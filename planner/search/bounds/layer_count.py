@@ -1,11 +1,10 @@
 """A lower bound of pipelines of whole layers: stages are counted by kind of device, never enumerated.
 
-Let b be the busiest stage's seconds of one micro-batch, ``once`` the sum over all p stages and m > p the number of
-micro-batches. A path through 1F1B (planner.cost.pipeline_end) runs through all stages, m - p + x times through the
-busiest stage x, and once more through those after it, which hold all but (x + 1) b of ``once``. Whichever stage is
-the busiest, the pipeline ends no sooner than
+Let b be the busiest stage's seconds of one micro-batch, ``once`` the sum over all p stages and m the number of
+micro-batches. Whichever stage is the busiest, the pipeline ends no sooner than the paths of the table say
+(``schedules.busiest_path``), for m > p
 
-    2 once + (m - p - 1) b
+    m b    and    2 once + (m - p - 1) b
 
 A small b needs slow devices too, a large one lets the fastest hold more: both terms are steps in b, and the least
 over all steps is the bound.
@@ -13,101 +12,62 @@ over all steps is the bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import floor, inf
 
-from planner.cost.memory import layers_in_flight
+from planner.cost.schedules import behind_twice, busiest_path, layers_in_flight, own_work, round_trip
+from planner.search.bounds.rates import Crossing, Speed
 from planner.search.space.sends import Hops
 
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Memory of one device of a stage, at most: bytes of a layer and of its activations for each micro-batch alive."""
-
-    free_bytes: float
-    layer_bytes: float
-    activation_bytes: float
-
-    def layers(self, in_flight: float) -> int:
-        """Layers that fit with the activations of so many micro-batches of each."""
-        if self.free_bytes <= 0:
-            return 0
-        return floor(
-            min(1e9, self.free_bytes / (self.layer_bytes + in_flight * self.activation_bytes)) + 1e-6
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """What one kind of device does for a family, at best."""
-
-    kind: tuple[str, str]
-    slots: float
-    """Stages that its devices could fill, in parts too."""
-    layer_seconds: float
-    """Forward and backward of one layer for one micro-batch."""
-    tail_seconds: float
-    """Least end of the step per layer held: optimizer, and synchronisation that nothing can hide."""
-    most_layers: int
-    """Layers that fit in its memory when least micro-batches are in flight."""
-    room: Room
-    first_seconds: float
-    """What the embedding adds to a micro-batch."""
-    last_seconds: float
-    """What the head adds to a micro-batch."""
-    forward_seconds: float = 0.0
-    """The part of ``layer_seconds`` before the backward, at least."""
-    backward_seconds: float = 0.0
-    """The rest, at least."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
-    """A send between parts of the cluster that the pipeline must do at least once."""
-
-    seconds: float
-    parts: tuple[int, ...]
-    """The part of each kind, in the order of the speeds."""
-
-
-class Counted:
+class LayerCountBound:
     """The bound of one family for any depth."""
 
     def __init__(
-        self, speeds: Sequence[Speed], hops: Sequence[Hops], layers: int, micro_batches: int, chunks: int
+        self,
+        speeds: Sequence[Speed],
+        hops: Sequence[Hops],
+        layers: int,
+        micro_batches: int,
+        chunks: int,
+        crossing: Crossing | None = None,
     ) -> None:
+        """``crossing`` is a send that the pipeline must do at least once, if there is one."""
         self.speeds, self.hops = speeds, hops
         self.layers, self.micro_batches, self.chunks = layers, micro_batches, chunks
+        self.crossing = crossing
         self._tail = min(speed.tail_seconds for speed in speeds)
         self._ends = min(s.first_seconds for s in speeds) + min(s.last_seconds for s in speeds)
         self._inner = chunks * min(item.inner_seconds for item in hops)
         self._outer = chunks * min(item.outer_seconds for item in hops)
 
-    def bound(self, depth: int, crossing: Crossing | None = None, cutoff: float = inf) -> float:
+    def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
         """No pipeline of ``depth`` stages ends sooner; infinite when its stages cannot hold all layers.
 
         At ``cutoff`` or above any value may be given that is no larger than the bound.
         """
         if depth == 1:
             return self._one_stage()
+        crossing = self.crossing
         if crossing is not None and crossing.seconds == inf:
             return inf
         rooms = self._rooms(depth)
+        paths = self._paths(depth)
         fixed = self._fixed(depth, crossing)
         least = fixed + (self.layers - depth * self.chunks) * self.speeds[0].layer_seconds
         best = inf
         busy = self._start(depth)
         while busy < inf:
-            reach = self._end(busy, least, depth)
+            reach = _end(paths, busy, least)
             if reach >= min(best, cutoff):
                 return min(best, reach)
             caps = self._capacities(busy)
             if self._holds(caps, rooms, busy, depth, crossing):
                 once = fixed + self._rest(caps, depth)
-                best = min(best, self._end(busy, once, depth) + self._tail * self._least_layers(caps, depth))
+                # The stages end after the longest path; then the tail of the layers that each has at least.
+                best = min(best, _end(paths, busy, once) + self._tail * self._least_layers(caps, depth))
             busy = self._next(busy, caps, crossing)
         return best
 
@@ -247,18 +207,23 @@ class Counted:
             rest -= taken
         return found if rest < _ROUNDING else inf
 
-    def _end(self, busy: float, once: float, depth: int) -> float:
-        steps = self.micro_batches
-        if self.chunks > 1:
-            return steps * busy
-        if steps > depth:
-            return max(steps * busy, 2 * once + (steps - depth - 1) * busy)
-        return max(steps * busy, once)
+    def _paths(self, depth: int) -> list[tuple[int, int]]:
+        """Paths as (times ``once``, times the busiest stage)."""
+        # m b; in 1F1B also once + max(0, m - p) b and, for m > p, 2 once + (m - p - 1) b
+        rows = (own_work, round_trip, behind_twice) if self.chunks == 1 else (own_work,)
+        found = (busiest_path(row, depth, self.micro_batches) for row in rows)
+        return [(path.once, path.busy) for path in found if path is not None]
 
     def _least_layers(self, caps: Sequence[tuple[int, int, int]], depth: int) -> float:
         """Layers that every stage holds, since the others cannot hold more."""
         slots = [(max(room), speed.slots) for room, speed in zip(caps, self.speeds, strict=True)]
         return max(self.chunks, self.layers - _best_slots(slots, depth - 1))
+
+
+def _end(paths: Sequence[tuple[int, int]], busy: float, once: float) -> float:
+    """The end of the longest of these paths."""
+    # A path that does not run through all stages says nothing of ``once``, which may be infinite.
+    return max([times * once + visits * busy if times else visits * busy for times, visits in paths])
 
 
 def _whole(seconds: float, speed: Speed) -> int:
@@ -272,27 +237,4 @@ def _best_slots(slots: list[tuple[int, float]], depth: float) -> float:
         used = min(number, left)
         total += used * count
         left -= used
-    return total
-
-
-def fastest_slots(speeds: tuple[Speed, ...], depth: int) -> list[tuple[float, Speed]]:
-    """The first ``depth`` slots of sorted speeds as (number, speed); parts of several kinds may share a stage."""
-    found, left = [], float(depth)
-    for speed in speeds:
-        count = min(speed.slots, left)
-        if count > 0:
-            found.append((count, speed))
-        left -= count
-    return found
-
-
-def parts(start: float, count: float, weight: Callable[[int], float]) -> float:
-    """Sum of the weights of ``count`` slots from ``start`` on; a part of a slot weighs in proportion."""
-    total, position, left = 0.0, start, count
-    while left > 1e-12:
-        slot = floor(position + 1e-12)
-        part = min(left, slot + 1 - position)
-        total += part * weight(slot)
-        position += part
-        left -= part
     return total

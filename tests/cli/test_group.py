@@ -7,7 +7,7 @@ import typer
 
 from planner.cli import reference
 from planner.cli.app import app
-from planner.cli.command import needed
+from planner.cli.group import needed
 from tests.cli.running import Command
 
 COMMANDS = dict(reference.commands(typer.main.get_command(app)))

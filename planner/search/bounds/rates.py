@@ -1,27 +1,19 @@
-"""Lower bounds of whole families and choices in closed form: what the search orders and cuts by.
-
-For a pipeline with m micro-batches let w be layers per second of a stage slot. In the time V a stage behind k
-others can work at most (V - their first and last micro-batch) / m per micro-batch; with the fastest slots
-first this gives V >= L / sum_k w_k / m * (1 - 1/(m v))^k. Whole layers give a second bound (counted.py).
-"""
+"""What devices and links do for a family at best: seconds, sends and memory that no stage of it improves on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import floor
 
 from planner.cluster.topology import Kind
+from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import TARGETS
-from planner.search.bounds.lagrangian import StagePart, StagePrices
-from planner.search.bounds.layer_counts import Counted, Crossing, Room, Speed, fastest_slots, parts
-from planner.search.bounds.per_stage_degrees import OwnDegrees
-from planner.search.bounds.rings import fastest_ring
 from planner.search.space.choices import (
-    MAX_INTERLEAVE,
     Choice,
     Family,
     Islands,
@@ -34,22 +26,72 @@ from planner.search.space.sends import Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Memory of one device of a stage, at most: bytes of a layer and of its activations for each micro-batch alive."""
+
+    free_bytes: float
+    layer_bytes: float
+    activation_bytes: float
+
+    def layers(self, in_flight: float) -> int:
+        """Layers that fit with the activations of so many micro-batches of each."""
+        if self.free_bytes <= 0:
+            return 0
+        return floor(
+            min(1e9, self.free_bytes / (self.layer_bytes + in_flight * self.activation_bytes)) + 1e-6
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What one kind of device does for a family, at best."""
+
+    kind: tuple[str, str]
+    slots: float
+    """Stages that its devices could fill, in parts too."""
+    layer_seconds: float
+    """Forward and backward of one layer for one micro-batch."""
+    tail_seconds: float
+    """Least end of the step per layer held: optimizer, and synchronisation that nothing can hide."""
+    most_layers: int
+    """Layers that fit in its memory when least micro-batches are in flight."""
+    room: Room
+    first_seconds: float
+    """What the embedding adds to a micro-batch."""
+    last_seconds: float
+    """What the head adds to a micro-batch."""
+    forward_seconds: float = 0.0
+    """The part of ``layer_seconds`` before the backward, at least."""
+    backward_seconds: float = 0.0
+    """The rest, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """A send between parts of the cluster that the pipeline must do at least once."""
+
+    seconds: float
+    parts: tuple[int, ...]
+    """The part of each kind, in the order of the speeds."""
+
+
 _Sends = tuple[dict[tuple[str, str], Hops], float | None, dict[tuple[str, str, int, int], Hops]]
 """Least sends by kind, least send between islands, and least sends by kind, tp and dp."""
 
-_FREE = Room(free_bytes=float("inf"), layer_bytes=1.0, activation_bytes=0.0)
+_UNLIMITED = Room(free_bytes=float("inf"), layer_bytes=1.0, activation_bytes=0.0)
 """Memory that is not looked at."""
 
 
-class Bounds:
-    """Bounds for the families of one search."""
+class Rates:
+    """Speeds and sends for the families of one search."""
 
-    def __init__(self, estimator: Estimator, islands: Islands = ()) -> None:
+    def __init__(self, estimator: Estimator, islands: Islands) -> None:
         self.estimator = estimator
         self.islands = islands
         self.kinds = usable_kinds(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
-        self._prices: dict[Family, StagePrices] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
 
@@ -63,42 +105,6 @@ class Bounds:
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
 
-    def family_bound(self, family: Family, depth: int) -> float:
-        """No plan of the family with at most ``depth`` stages is faster; infinite when it fits in no memory."""
-        speeds = self.speeds(family)
-        if family.dp is None:
-            return self._own_degrees(family).least(depth)
-        if not self.holds(family, depth):
-            return float("inf")
-        free = Hops(inner_seconds=0.0, outer_seconds=0.0)
-        return self._ramp_bound(family, depth, MAX_INTERLEAVE, [free] * len(speeds))
-
-    def bound(self, family: Family, depth: int, interleave: int, cutoff: float = float("inf")) -> float:
-        """No plan of this choice is faster: like the family, in whole layers and with the sends of its stages.
-
-        From ``cutoff`` on it need not be the best such number.
-        """
-        speeds = self.speeds(family)
-        if family.dp is None:
-            least = self._own_degrees(family).bound(depth)
-            return least if depth == 1 else self._stage_prices(family).bound(depth, least, cutoff)
-        if not self.holds(family, depth):
-            return float("inf")
-        free = [Hops(inner_seconds=0.0, outer_seconds=0.0)] * len(speeds)
-        plain = self._ramp_bound(family, depth, interleave, free)
-        if plain >= cutoff:
-            return plain
-        hops = [self.hops(family).get(speed.kind, free[0]) for speed in speeds] if depth > 1 else free
-        counted = Counted(speeds, hops, self.estimator.model.layers, family.micro_batches, interleave)
-        whole = counted.bound(depth, self._crossing(family) if depth > 1 else None, cutoff)
-        return max(plain, whole, self._ramp_bound(family, depth, interleave, hops))
-
-    def once(self, choice: Choice, cutoff: float) -> float:
-        """Seconds of one micro-batch through all stages of plans faster than this, at least, where that is known."""
-        if choice.family.dp is not None or choice.depth == 1 or cutoff == float("inf"):
-            return 0.0
-        return self._stage_prices(choice.family).once(choice.depth, cutoff)
-
     def free_rate(self, family: Family) -> float:
         """Layers of a micro-batch a second on all devices, each with replicas of its own, whatever they hold."""
         assert family.tp is not None
@@ -106,19 +112,15 @@ class Bounds:
         for kind in self.kinds:
             slots = kind.replicas(family.tp) if kind.per_node >= family.tp else 0
             if slots:
-                speed = self._of_group(family, kind, self._group(family, kind, family.tp, 1), slots, _FREE)
+                speed = self._of_group(
+                    family, kind, self._group(family, kind, family.tp, 1), slots, _UNLIMITED
+                )
                 rate += slots / speed.layer_seconds if speed else 0.0
         return rate
 
-    def holds(self, family: Family, depth: int) -> bool:
-        """True when the memory of the roomiest slots holds all layers."""
-        roomiest = tuple(sorted(self.speeds(family), key=lambda speed: -speed.most_layers))
-        held = sum(count * speed.most_layers for count, speed in fastest_slots(roomiest, depth))
-        return held >= self.estimator.model.layers * (1 - 1e-9)
-
-    def _crossing(self, family: Family) -> Crossing | None:
+    def crossing(self, family: Family) -> Crossing | None:
         """The cheapest send from island to island; None where stages may stand on several."""
-        seconds = self._sends(family)[1]
+        seconds = self.sends(family)[1]
         if seconds is None:
             return None
         numbers = {pool: number for number, island in enumerate(self.islands) for pool in island}
@@ -126,9 +128,10 @@ class Bounds:
 
     def hops(self, family: Family) -> dict[tuple[str, str], Hops]:
         """Least sends of a stage with devices of each kind, by kind."""
-        return self._sends(family)[0]
+        return self.sends(family)[0]
 
-    def _sends(self, family: Family) -> _Sends:
+    def sends(self, family: Family) -> _Sends:
+        """Least sends by kind, between islands, and by kind and degrees."""
         key = (family.target, family.tp, family.dp, family.batch)
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=1)
@@ -162,65 +165,6 @@ class Bounds:
         host = stages.pricer.host_seconds(kind)
         return Hops(*(host + (value if value < float("inf") else 0.0) for value in (inner, outer)))
 
-    def _stage_prices(self, family: Family) -> StagePrices:
-        if family not in self._prices:
-            built = [part for kind in self.kinds for part in self._parts_of(family, kind)]
-            devices = [kind.devices for kind in self.kinds]
-            self._prices[family] = StagePrices(
-                built, devices, self.estimator.model.layers, family.micro_batches
-            )
-        return self._prices[family]
-
-    def _parts_of(self, family: Family, kind: Kind) -> Iterator[StagePart]:
-        """Stages with devices of one kind; those whose sends are not known cannot be built, or not talk."""
-        least, host = self._sends(family)[2], self.estimator.pricer(family.target).host_seconds(kind)
-        for group, speed in self._free_speeds(family, kind):
-            hops = least.get((group.pool, group.gpu, group.tp, group.count))
-            if hops is None or hops.outer_seconds == float("inf"):
-                continue
-            outer = host + hops.outer_seconds
-            yield StagePart(
-                kind=self.kinds.index(kind),
-                devices=group.devices,
-                layer_seconds=speed.layer_seconds,
-                backward_seconds=speed.backward_seconds,
-                more_seconds=(
-                    host + hops.inner_seconds,
-                    outer + speed.first_seconds,
-                    outer + speed.last_seconds,
-                ),
-                tail_seconds=speed.tail_seconds,
-                most_layers=min(self.estimator.model.layers, self._room(family, group).layers(1)),
-            )
-
-    def _own_degrees(self, family: Family) -> OwnDegrees:
-        return OwnDegrees(self.speeds(family), self.estimator.model.layers, family.micro_batches)
-
-    def _work_layers(self, speeds: tuple[Speed, ...]) -> float:
-        ends = ((item.first_seconds + item.last_seconds) / item.layer_seconds for item in speeds)
-        return self.estimator.model.layers + min(ends, default=0.0)
-
-    def _ramp_bound(self, family: Family, depth: int, interleave: int, hops: list[Hops]) -> float:
-        speeds, steps = self.speeds(family), family.micro_batches
-        if not speeds:
-            return float("inf")
-        ratio = 1.0 - 1.0 / (steps * interleave)
-        reach, done, weight = 0.0, 0.0, 0.0
-        for count, speed in fastest_slots(speeds, depth):
-            reach += parts(done, count, lambda slot: ratio**slot) / (speed.layer_seconds * steps)
-            weight += count / speed.layer_seconds
-            done += count
-        if not reach:
-            return float("inf")
-        layers = self._work_layers(speeds)
-        plain = layers / reach
-        send = interleave * min(item.inner_seconds for item in hops)
-        tail = min(speed.tail_seconds for speed in speeds)
-        # Trading a slow slot for a fast one pays only while its time exceeds the sends.
-        if send > plain * ratio ** (depth - 1) / steps:
-            return plain + tail
-        return (layers + max(0.0, send * (weight - 2 / speeds[0].layer_seconds))) / reach + tail
-
     def _speed(self, family: Family, kind: Kind) -> Speed | None:
         if family.tp is None or family.dp is None:
             return self._free_speed(family, kind)
@@ -228,11 +172,11 @@ class Bounds:
             return None
         group = self._group(family, kind, family.tp, family.dp)
         slots = kind.replicas(family.tp) / family.dp
-        return self._of_group(family, kind, group, slots, self._room(family, group))
+        return self._of_group(family, kind, group, slots, self.room(family, group))
 
     def _free_speed(self, family: Family, kind: Kind) -> Speed | None:
         """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
-        found = [(group.devices, speed) for group, speed in self._free_speeds(family, kind)]
+        found = [(group.devices, speed) for group, speed in self.free_speeds(family, kind)]
         best = min((devices * speed.layer_seconds for devices, speed in found), default=None)
         if best is None:
             return None
@@ -245,12 +189,12 @@ class Bounds:
             backward_seconds=min(devices * speed.backward_seconds for devices, speed in found),
             tail_seconds=0.0,
             most_layers=self.estimator.model.layers,
-            room=_FREE,
+            room=_UNLIMITED,
             first_seconds=ends * best,
             last_seconds=0.0,
         )
 
-    def _free_speeds(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
+    def free_speeds(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
         """Stages of one kind with all degrees that hold a layer, each with its speed."""
         key = family, kind.key
         if key not in self._free:
@@ -264,9 +208,9 @@ class Bounds:
             for dp in divisors(family.batch)
             if tp * dp <= kind.devices
         ]
-        held = [group for group in groups if self._room(family, group).layers(1)]
+        held = [group for group in groups if self.room(family, group).layers(1)]
         slots = float(kind.devices)
-        priced = [(group, self._of_group(family, kind, group, slots, _FREE)) for group in held]
+        priced = [(group, self._of_group(family, kind, group, slots, _UNLIMITED)) for group in held]
         return [(group, speed) for group, speed in priced if speed is not None]
 
     def _group(self, family: Family, kind: Kind, tp: int, dp: int) -> ReplicaGroup:
@@ -307,7 +251,7 @@ class Bounds:
             most_layers=min(self.estimator.model.layers, room.layers(1)),
         )
 
-    def _room(self, family: Family, group: ReplicaGroup) -> Room:
+    def room(self, family: Family, group: ReplicaGroup) -> Room:
         """Memory of a stage in the middle, never less than there is whatever it recomputes."""
         policies = TARGETS[family.target].recomputes if family.recompute is None else (family.recompute,)
         found = [self._room_with(family, group, recompute) for recompute in policies]
@@ -350,3 +294,38 @@ class Bounds:
             recompute=recompute or family.recompute or "none",
             sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
         )
+
+
+def fastest_ring(estimator: Estimator, stack: str, kinds: Sequence[Kind], group: ReplicaGroup) -> Ring | None:
+    """A ring that no ring of the group's replicas beats; None where they cannot talk.
+
+    Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring where
+    collectives were measured.
+    """
+    topology, calibration = estimator.topology, estimator.calibration
+    kind = topology.kind(group.pool, group.gpu)
+    wire = calibration.stack(stack).wire
+    paths = [topology.path(kind.pool, pool) for pool in {other.pool for other in kinds}]
+    between = max(
+        (carried_rates(path, calibration)[0] * wire for path in paths if path.fabric not in ("node", "")),
+        default=0.0,
+    )
+    rate = between / group.tp
+    if group.count <= sum(other.per_node for other in kinds if other.pool == kind.pool) // group.tp:
+        rate = max(rate, inside_rate(kind, calibration))
+    if not rate and group.count > 1:
+        return None
+    if estimator.curves is not None:
+        rate = float("inf")
+    return Ring(size=group.count, bytes_per_second=rate, latency_seconds=0.0, crosses="node")
+
+
+def fastest_slots(speeds: Sequence[Speed], depth: int) -> list[tuple[float, Speed]]:
+    """The first ``depth`` slots of sorted speeds as (number, speed); parts of several kinds may share a stage."""
+    found, left = [], float(depth)
+    for speed in speeds:
+        count = min(speed.slots, left)
+        if count > 0:
+            found.append((count, speed))
+        left -= count
+    return found

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from planner.cost.pipeline_end import interleaved_ends, plain_ends
+from planner.cost.schedules import warm_up
 
-Durations = Sequence[Sequence[float]]
+Seconds = Sequence[Sequence[float]]
 """Seconds of one micro-batch, [stage][chunk]."""
 
 
@@ -55,18 +56,14 @@ class Timeline:
 
 @lru_cache(maxsize=256)
 def device_order(stage: int, depth: int, micro_batches: int, chunks: int) -> tuple[Operation, ...]:
-    """Operations of a device in order: 1F1B, or interleaved 1F1B (arXiv:2104.04473, section 2.2)."""
-    total = micro_batches * chunks
-    if chunks == 1:
-        warm_up = min(depth - stage - 1, micro_batches)
-    else:
-        warm_up = min(2 * (depth - stage - 1) + (chunks - 1) * depth, total)
+    """Operations of a device in order: its warm-up, then a forward and a backward in turn."""
+    total, ahead = micro_batches * chunks, warm_up(stage, depth, micro_batches, chunks)
     forwards = [_virtual(stage, index, depth, chunks, backward=False) for index in range(total)]
     backwards = [_virtual(stage, index, depth, chunks, backward=True) for index in range(total)]
-    order = forwards[:warm_up]
-    for forward, backward in zip(forwards[warm_up:], backwards, strict=False):
+    order = forwards[:ahead]
+    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
         order += [forward, backward]
-    return tuple(order + backwards[total - warm_up :])
+    return tuple(order + backwards[total - ahead :])
 
 
 def _virtual(stage: int, index: int, depth: int, chunks: int, *, backward: bool) -> Operation:
@@ -78,9 +75,7 @@ def _virtual(stage: int, index: int, depth: int, chunks: int, *, backward: bool)
     return Operation(stage, chunks - 1 - chunk if backward else chunk, group * depth + offset, backward)
 
 
-def simulate(
-    forward: Durations, backward: Durations, micro_batches: int, held: Sequence[float] = ()
-) -> Timeline:
+def simulate(forward: Seconds, backward: Seconds, micro_batches: int, held: Sequence[float] = ()) -> Timeline:
     """Run a pipeline; sends are part of the durations of the sender.
 
     ``forward`` and ``backward`` are [stage][chunk]; interleaving needs a multiple of the depth of micro-batches.
@@ -171,7 +166,7 @@ def _frozen(counts: list[list[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def stage_ends(
-    forward: Durations, backward: Durations, micro_batches: int, held: Sequence[float] = ()
+    forward: Seconds, backward: Seconds, micro_batches: int, held: Sequence[float] = ()
 ) -> tuple[float, ...]:
     """Seconds after which each stage ends, [stage]: those of ``simulate``, without its timeline.
 
@@ -183,10 +178,3 @@ def stage_ends(
     if any(held):
         return simulate(forward, backward, micro_batches, held).stage_ends()
     return interleaved_ends(forward, backward, micro_batches)
-
-
-def uniform_seconds(
-    forward: float, backward: float, depth: int, micro_batches: int, chunks: int = 1
-) -> float:
-    """Seconds of a pipeline of equal stages: ``(m + (p - 1) / v) (f + b)`` (arXiv:2104.04473, section 2.2)."""
-    return (micro_batches + (depth - 1) / chunks) * (forward + backward)

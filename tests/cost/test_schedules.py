@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cost.schedule import critical_path, device_order, simulate, stage_ends, uniform_seconds
+from planner.cost.schedules import (
+    StagePathRow,
+    behind_twice,
+    busiest_path,
+    own_work,
+    round_trip,
+    stage_paths,
+    uniform_seconds,
+)
+from planner.cost.simulation import critical_path, device_order, simulate, stage_ends
 
 SECONDS = st.floats(0.1, 10.0)
 UNEQUAL = st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1.0, 1.0 + 1e-9, 1.0 + 1e-3, 3.0, 1e6])
@@ -38,7 +47,7 @@ def test_equal_stages_take_the_closed_form(depth: int, batches: int, chunks: int
     """(m + (p - 1) / v) (f + b)."""
     forward, backward = [[1.0 / chunks] * chunks] * depth, [[2.0 / chunks] * chunks] * depth
     ends = simulate(forward, backward, batches).stage_ends()
-    assert max(ends) == pytest.approx(uniform_seconds(1.0, 2.0, depth, batches, chunks))
+    assert max(ends) == pytest.approx(uniform_seconds(3.0, depth, batches, chunks))
 
 
 @given(pipelines() | pipelines(UNEQUAL))
@@ -176,3 +185,56 @@ def test_interleaving_needs_whole_groups_of_micro_batches(run: Callable[..., obj
     """Five micro-batches over four interleaved stages cannot be ordered."""
     with pytest.raises(ValueError, match="interleaved"):
         run([[1.0, 1.0]] * 4, [[1.0, 1.0]] * 4, 5)
+
+
+def path_ends(pipeline: Pipeline, held: list[float]) -> list[tuple[float, float]]:
+    """(seconds, end) of each path of the table and of the stage with which it ends."""
+    forward, backward, batches = pipeline
+    depth, chunks = len(forward), len(forward[0])
+    ends = stage_ends(forward, backward, batches, held)
+    found = []
+    for path in stage_paths(depth, batches, chunks):
+        seconds = sum(held[1 : path.held + 1])
+        for stage in range(depth):
+            if stage == path.stage:
+                seconds += path.own.forward * sum(forward[stage]) + path.own.backward * sum(backward[stage])
+            else:
+                visits = path.before if stage < path.stage else path.behind
+                seconds += visits.forward * forward[stage][0] + visits.backward * backward[stage][0]
+        found.append((seconds, ends[0 if path.to_first else path.stage]))
+    return found
+
+
+@given(pipelines() | pipelines(UNEQUAL), st.lists(st.sampled_from([0.0, 1.0, 7.0]), min_size=7, max_size=7))
+@settings(max_examples=300, deadline=None)
+def test_no_stage_ends_before_a_path_of_the_table(pipeline: Pipeline, held: list[float]) -> None:
+    """Rows of the ILP, options and bounds all come from these."""
+    waits = held[: len(pipeline[0])] if len(pipeline[0][0]) == 1 else [0.0] * len(pipeline[0])
+    for seconds, end in path_ends(pipeline, waits):
+        assert seconds <= end * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("depth", "batches", "chunks"), [(1, 5, 1), (4, 3, 1), (4, 9, 1), (3, 9, 3)])
+def test_some_path_of_the_table_is_the_longest_where_one_stage_is_slow(
+    depth: int, batches: int, chunks: int
+) -> None:
+    """Then its work is all that counts: the table is not merely below."""
+    for slow in range(depth):
+        rows = [[100.0 if stage == slow else 1.0] * chunks for stage in range(depth)]
+        found = path_ends((rows, rows, batches), [0.0] * depth)
+        assert max(seconds for seconds, _ in found) >= 0.97 * max(end for _, end in found)
+
+
+@given(pipelines(), st.sampled_from([own_work, round_trip, behind_twice]))
+@settings(max_examples=300, deadline=None)
+def test_the_busiest_stage_bounds_the_end_wherever_it_stands(pipeline: Pipeline, row: StagePathRow) -> None:
+    """What bounds make of a path when they do not know where the busiest stage is."""
+    forward, backward = ([seconds[0] for seconds in rows] for rows in pipeline[:2])
+    depth, batches = len(forward), pipeline[2]
+    path = busiest_path(row, depth, batches)
+    if path is None:
+        return
+    busy = max(a + b for a, b in zip(forward, backward, strict=True))
+    end = max(stage_ends([[s] for s in forward], [[s] for s in backward], batches))
+    once = sum(forward) + sum(backward)
+    assert path.once * once + path.busy * busy <= end * (1 + 1e-9)

@@ -7,8 +7,9 @@ from itertools import permutations, product
 
 import pytest
 
-from planner.cost.schedule import stage_ends
-from planner.search.bounds.layer_counts import Counted, Crossing, Room, Speed
+from planner.cost.simulation import stage_ends
+from planner.search.bounds.layer_count import LayerCountBound
+from planner.search.bounds.rates import Crossing, Room, Speed
 from planner.search.space.sends import Hops
 
 
@@ -95,10 +96,11 @@ def test_no_cut_ends_sooner(seed: int) -> None:
     depth = draw.randint(2, min(3, int(speeds[0].slots + speeds[1].slots)))
     steps, send = draw.choice((1, 2, 4, 9)), draw.choice((0.0, 0.2))
     hops = [Hops(inner_seconds=2 * send, outer_seconds=send)] * 2
-    counted = Counted(speeds, hops, layers, steps, 1)
+    counted = LayerCountBound(speeds, hops, layers, steps, 1)
     assert counted.bound(depth) <= fastest(speeds, layers, depth, steps, share, send, None) * (1 + 1e-9)
     slow = send + draw.uniform(0.1, 2)
-    found = counted.bound(depth, Crossing(seconds=slow, parts=(0, 1)))
+    crossing = Crossing(seconds=slow, parts=(0, 1))
+    found = LayerCountBound(speeds, hops, layers, steps, 1, crossing).bound(depth)
     assert found <= fastest(speeds, layers, depth, steps, share, send, slow) * (1 + 1e-9)
     assert found >= counted.bound(depth) * (1 - 1e-9)
 
@@ -118,6 +120,6 @@ def test_equal_stages_are_bounded_exactly() -> None:
         )
     ]
     free = [Hops(inner_seconds=0.0, outer_seconds=0.0)]
-    assert Counted(even, free, 8, 16, 1).bound(4) == pytest.approx((16 + 3) * 2.0)
-    assert Counted(even, free, 9, 16, 1).bound(4) > (16 + 3) * 2.25
-    assert Counted(even, free, 40, 16, 1).bound(4) == float("inf")
+    assert LayerCountBound(even, free, 8, 16, 1).bound(4) == pytest.approx((16 + 3) * 2.0)
+    assert LayerCountBound(even, free, 9, 16, 1).bound(4) > (16 + 3) * 2.25
+    assert LayerCountBound(even, free, 40, 16, 1).bound(4) == float("inf")

@@ -1,0 +1,193 @@
+"""Pipeline schedules: the order in which a stage works, and the table of paths that no end of a step is before.
+
+Schedules are 1F1B and, with several chunks of layers a stage, interleaved 1F1B (arXiv:2104.04473, section 2.2). A
+stage runs ``warm_up`` forwards, then a forward and a backward in turn. A path is a chain of operations each of which
+waits for the one before, so that its seconds, the sum over all stages i of
+
+    a_i forward_i + b_i backward_i
+
+and what follows its end bound the step from below. Sends are part of the durations
+(``sent_with``), so that their coefficients follow from both. The longest of all paths is the
+end (``planner.cost.pipeline_end`` in closed form, ``planner.cost.simulation`` by events); those of the table need only
+one stage to be known. Rows of the ILP, options and bounds of the search are made of this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+def warm_up(stage: int, depth: int, micro_batches: int, chunks: int = 1) -> int:
+    """Forwards that a stage runs before its first backward is next but one."""
+    if chunks == 1:
+        return min(depth - stage - 1, micro_batches)
+    return min(2 * (depth - stage - 1) + (chunks - 1) * depth, micro_batches * chunks)
+
+
+def layers_in_flight(*, layers: int, stage: int, depth: int, micro_batches: int, interleave: int) -> float:
+    """Layers times micro-batches alive on a stage: those of its warm-up, and the one that follows.
+
+    Interleaved as in arXiv:2205.05198, section 4.2.3.
+    """
+    alive = warm_up(stage, depth, micro_batches, interleave) + 1
+    return layers / interleave * min(alive, micro_batches * interleave)
+
+
+def uniform_seconds(busy: float, depth: int, micro_batches: int, chunks: int = 1) -> float:
+    """Seconds of a pipeline of equal stages: ``(m + (p - 1) / v) (f + b)`` (arXiv:2104.04473, section 2.2)."""
+    return (micro_batches + (depth - 1) / chunks) * busy
+
+
+@dataclass(frozen=True, slots=True)
+class SentWith:
+    """How often the durations of a chunk hold the sends at both of its sides.
+
+    A sender is busy until the receiver has the data. What comes from the stage before came with its gradients gone up
+    first where neighbours exchange in turn: the forward waits for both.
+    """
+
+    forward_to_next: int
+    forward_from_before: int
+    backward_to_before: int
+
+
+@lru_cache(maxsize=1 << 10)
+def sent_with(stage: int, chunk: int, depth: int, chunks: int, *, in_turn: bool) -> SentWith:
+    """The sends of one chunk; the first one of all receives from none, and the last one sends to none."""
+    begins, ends = stage == chunk == 0, stage == depth - 1 and chunk == chunks - 1
+    return SentWith(int(not ends), int(in_turn and not begins), int(not begins))
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """How often a path runs the forward and the backward of a stage."""
+
+    forward: int
+    backward: int
+
+
+NEVER, ONCE, TWICE = Visits(0, 0), Visits(1, 1), Visits(2, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePath:
+    """One row of the table: the coefficients of a path that stays at one stage.
+
+    Where stages have several chunks it runs all chunks of that stage and only the first one of the others.
+    """
+
+    stage: int
+    before: Visits
+    """Of each stage before it."""
+    own: Visits
+    behind: Visits
+    """Of each stage behind it."""
+    held: int
+    """Stages 1 to this one hold back the last gradient on its way to the first stage."""
+    to_first: bool
+    """True when it ends with the last backward of the first stage, False when with that of its own stage."""
+
+
+StagePathRow = Callable[[int, int, int], StagePath | None]
+"""The path for (stage, depth, micro-batches); None where there is no such path."""
+
+
+def own_work(stage: int, depth: int, micro_batches: int) -> StagePath:
+    """The first forward comes through the stages before; then the stage does all its work."""
+    work = Visits(micro_batches, micro_batches)
+    return StagePath(stage=stage, before=Visits(1, 0), own=work, behind=NEVER, held=0, to_first=False)
+
+
+def and_back(stage: int, depth: int, micro_batches: int) -> StagePath | None:
+    """The same, and the last gradient goes back to the first stage."""
+    if not stage:
+        return None
+    work = Visits(micro_batches, micro_batches)
+    return StagePath(stage=stage, before=ONCE, own=work, behind=NEVER, held=stage, to_first=True)
+
+
+@lru_cache(maxsize=1 << 12)
+def round_trip(stage: int, depth: int, micro_batches: int) -> StagePath:
+    """The first micro-batch goes through all stages and back; then a stage does what it could not do meanwhile.
+
+    Its warm-up lets it run so many forwards ahead; of the backwards none but the first.
+    """
+    later = max(0, micro_batches - 1 - warm_up(stage, depth, micro_batches))
+    own = Visits(1 + later, micro_batches)
+    return StagePath(stage=stage, before=ONCE, own=own, behind=ONCE, held=stage, to_first=True)
+
+
+def behind_twice(stage: int, depth: int, micro_batches: int) -> StagePath | None:
+    """Up through all stages to this one, there as long as it can, up to the last, and all the way back.
+
+    On its way it leaves a visit of each micro-batch to one stage: p - 1 - x of the m are to those behind stage x.
+    """
+    if micro_batches < depth:
+        return None
+    visits = 1 + micro_batches - depth + stage
+    own = Visits(visits, visits)
+    return StagePath(stage=stage, before=ONCE, own=own, behind=TWICE, held=depth - 1, to_first=True)
+
+
+_ANY_SCHEDULE: tuple[StagePathRow, ...] = (own_work, and_back)
+_PLAIN: tuple[StagePathRow, ...] = (round_trip, behind_twice)
+"""Rows that hold of 1F1B only."""
+
+
+def stage_paths(depth: int, micro_batches: int, chunks: int) -> Iterator[StagePath]:
+    """The whole table of a schedule."""
+    for rows in (_ANY_SCHEDULE, _PLAIN if chunks == 1 else ()):
+        for stage in range(depth):
+            for row in rows:
+                path = row(stage, depth, micro_batches)
+                if path is not None:
+                    yield path
+
+
+@dataclass(frozen=True, slots=True)
+class BusiestPath:
+    """What a row of the table says of the busiest stage, wherever it stands.
+
+    The path takes at least ``once`` times all stages' seconds of one micro-batch, and the busiest stage's as often as
+    ``forward`` and ``backward`` say.
+    """
+
+    once: int
+    forward: int
+    backward: int
+
+    @property
+    def busy(self) -> int:
+        """How often it takes both of the busiest stage's directions."""
+        return min(self.forward, self.backward)
+
+
+@lru_cache(maxsize=1 << 16)
+def busiest_path(row: StagePathRow, depth: int, micro_batches: int) -> BusiestPath | None:
+    """The least of a row over all places of the busiest stage; None where it says nothing of it.
+
+    A path is ``behind`` times all stages, less what it visits those before it less often, which take no longer than
+    the busiest each, and ``own - behind`` times the busiest itself.
+    """
+    found = []
+    for stage in range(depth):
+        path = row(stage, depth, micro_batches)
+        if path is None:
+            return None
+        less = stage * max(0, path.behind.forward - path.before.forward)
+        found.append(
+            BusiestPath(
+                once=path.behind.forward,
+                forward=path.own.forward - path.behind.forward - less,
+                backward=path.own.backward - path.behind.backward - less,
+            )
+        )
+    least = BusiestPath(
+        once=found[0].once,
+        forward=min(path.forward for path in found),
+        backward=min(path.backward for path in found),
+    )
+    # A bound must not fall while the busiest stage takes longer.
+    return least if least.busy >= 0 else None
