@@ -17,6 +17,7 @@ from planner.plan.document import OffloadRecord
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.ranges import STAGES
 from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import PER_DEVICE, UNIFORM
 
 Path = tuple[str | int, ...]
 
@@ -148,7 +149,7 @@ def _from_stages(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Pl
             Stage(first_layer=first, end_layer=first + layers[number], replicas=groups, recompute=recompute)
         )
         first += layers[number]
-    return _whole(short, tuple(stages), "megatron")
+    return _whole(short, tuple(stages), UNIFORM.name)
 
 
 def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
@@ -297,7 +298,7 @@ def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> 
             raise _WrongError(("replicas", index), f"{what}, expected steps and share")
         groups.append(_own_batch(entry, index, short.tp, batch // together, kinds.get(entry.pool, "")))
     stage = Stage(first_layer=0, end_layer=model.layers, replicas=tuple(groups), recompute=short.recompute)
-    return _whole(short, (stage,), "deepspeed")
+    return _whole(short, (stage,), PER_DEVICE.name)
 
 
 def _own_batch(entry: ShortReplicas, index: int, tp: int, steps: int, gpu: str) -> ReplicaGroup:

@@ -14,7 +14,7 @@ from planner.errors import PlanError
 from planner.plan.checks import check_plan
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute
-from planner.runtimes.registry import target
+from planner.runtimes.registry import PER_DEVICE, PER_STAGE, UNIFORM, target
 from planner.search.space.choices import usable_kinds
 from planner.search.values import Alternative, Scored
 
@@ -144,7 +144,7 @@ class LayerSeconds:
 
 def layer_seconds(estimator: Estimator, kind: Kind, tp: int, sequences: int) -> LayerSeconds:
     """What a profile on one replica of Megatron would say."""
-    pricer = estimator.pricer("megatron")
+    pricer = estimator.pricer(UNIFORM.name)
     group = replicas(kind, tp, 1, sequences, 1)
     shape = replace(whole_model(estimator, 0, "none"), chunks=(1,), depth=3)
     found = [pricer.micro_batch(replace(shape, stage=stage), group, sequences, ALONE) for stage in range(3)]
@@ -157,7 +157,7 @@ def most_sequences(estimator: Estimator, kind: Kind, zero: int, recompute: Recom
 
     The plan made of it is then marked with what it lacks.
     """
-    pricer, shape = estimator.pricer("deepspeed"), whole_model(estimator, zero, recompute)
+    pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator, zero, recompute)
     low, high = 1, min(MAX_MICRO_BATCH, estimator.model.training.global_batch)
     while low < high:
         middle = (low + high + 1) // 2
@@ -200,7 +200,7 @@ def data_parallel(
     """A DeepSpeed plan without pipeline."""
     layers = estimator.model.layers
     stage = Stage(first_layer=0, end_layer=layers, replicas=tuple(groups), recompute=recompute)
-    return Plan(target="deepspeed", zero=zero, stages=(stage,))
+    return Plan(target=PER_DEVICE.name, zero=zero, stages=(stage,))
 
 
 def filled(
@@ -241,7 +241,7 @@ def pipeline(
     widths = {(groups[0].tp, sum(group.count for group in groups)) for groups in stages}
     wide = any(dp > 1 for _, dp in widths)
     return Plan(
-        target="megatron" if len(widths) == 1 else "flagscale",
+        target=(UNIFORM if len(widths) == 1 else PER_STAGE).name,
         zero=int(wide) if zero is None else zero,
         stages=tuple(
             Stage(first_layer=end - count, end_layer=end, replicas=groups, recompute=recompute)

@@ -14,6 +14,7 @@ from planner.plan.values import Plan
 from planner.rivals.building import fastest_first, filled, pipeline, replicas, whole_model
 from planner.rivals.even import MICRO_BATCHES, widest
 from planner.runtimes.capabilities import RECOMPUTES
+from planner.runtimes.registry import UNIFORM
 from planner.search.space.choices import divisors, splits
 
 
@@ -100,5 +101,5 @@ def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch
         crosses=path.fabric or "node",
     )
     group = replicas(kind, tp, dp, steps * micro_batch, steps)
-    price = estimator.pricer("megatron").price(shape, (group,), ring)
+    price = estimator.pricer(UNIFORM.name).price(shape, (group,), ring)
     return layers / (price.work_seconds + price.tail_seconds)

@@ -24,6 +24,7 @@ from planner.rivals.building import (
     whole_model,
 )
 from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import PER_DEVICE
 from planner.search.space.choices import usable_kinds
 
 
@@ -112,7 +113,7 @@ def _shares(sizes: Sequence[int], counts: Sequence[int], batch: int, steps: int)
 
 def measured(estimator: Estimator, kind: Kind, zero: int, recompute: Recompute, devices: int) -> list[float]:
     """Seconds of a micro-batch of 1, 2, ... sequences up to the most that fit, without collectives (algorithm 1)."""
-    pricer, shape = estimator.pricer("deepspeed"), whole_model(estimator, zero, recompute)
+    pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator, zero, recompute)
     group = replicas(kind, 1, 1, 1, 1)
     most = most_sequences(estimator, kind, zero, recompute, devices)
     found = (pricer.micro_batch(shape, group, size, ALONE) for size in range(1, most + 1))
@@ -124,5 +125,5 @@ def _traffic_seconds(estimator: Estimator, kinds: Sequence[Kind], zero: int, rec
     groups = [replicas(kind, 1, kind.devices, 1, 1) for kind in kinds]
     ring = estimator.price(data_parallel(estimator, groups, zero, recompute)).rings[0]
     shape = whole_model(estimator, zero, recompute)
-    micro = estimator.pricer("deepspeed").micro_batch(shape, groups[0], 1, ring)
+    micro = estimator.pricer(PER_DEVICE.name).micro_batch(shape, groups[0], 1, ring)
     return micro.zero_seconds + micro.hidden_seconds
