@@ -1,3 +1,3 @@
 """Plan the training of large models on clusters of unequal GPUs and networks."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

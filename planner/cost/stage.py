@@ -48,7 +48,7 @@ class Pricer:
         self.traffic = Traffic(model, target, self.stack)
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration) if calibration.layers else None
-        plain = target.name == "torch" and model.training.optimizer == "adamw"
+        plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
@@ -245,7 +245,7 @@ class Pricer:
                 self.model,
                 kind,
                 self.calibration,
-                self.target.name,
+                self.target,
                 tp=tp,
                 micro_batch=sequences,
                 sequence_parallel=split,

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from planner.cluster.topology import Kind
 from planner.dims.dimension import Dimension, allowed, by_group, by_stage
 from planner.dims.sequence import splits_sequence
+from planner.errors import Path
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, Path, groups_of
+from planner.plan.faults import Fault, groups_of
 from planner.plan.values import Plan, ReplicaGroup
 from planner.runtimes.capabilities import Target
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from planner.cluster.spec import ClusterSpec
-from planner.errors import PlanError, Problem, SpecError, UsageError
-from planner.files.document import dotted, fail_on
+from planner.errors import PlanError, Problem, SpecError, UsageError, dotted
+from planner.files.document import fail_on
 from planner.measured.cells import NumberedRow, read_rows
 from planner.measured.inputs import (
     cluster_of,

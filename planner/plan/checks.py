@@ -9,10 +9,10 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
 from planner.dims.tensor import head_faults
-from planner.errors import PlanError, UsageError
-from planner.files.document import Document, dotted
+from planner.errors import Path, PlanError, UsageError, dotted
+from planner.files.document import Document
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, Path, groups_of
+from planner.plan.faults import Fault, groups_of
 from planner.plan.placement import place, split_nodes
 from planner.plan.values import Plan, ReplicaGroup
 from planner.runtimes.capabilities import Target

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from planner.errors import Path
 from planner.plan.values import Plan, ReplicaGroup
-
-Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)

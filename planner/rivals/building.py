@@ -9,6 +9,7 @@ from planner.cluster.topology import Kind
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
+from planner.runtimes.registry import UNIFORM
 from planner.search.heuristics.even import LocalBatches, replicas
 
 ALONE = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
@@ -70,7 +71,7 @@ class LayerSeconds:
 
 def layer_seconds(estimator: Estimator, kind: Kind, tp: int, sequences: int) -> LayerSeconds:
     """What a profile on one replica of Megatron would say."""
-    pricer = estimator.pricer("megatron")
+    pricer = estimator.pricer(UNIFORM.name)
     group = replicas(kind, tp, 1, sequences, 1)
     shape = replace(whole_model(estimator.model, 0, "none"), chunks=(1,), depth=3)
     found = [pricer.micro_batch(replace(shape, stage=stage), group, sequences, ALONE) for stage in range(3)]

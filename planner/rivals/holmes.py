@@ -14,6 +14,7 @@ from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.values import Plan
 from planner.runtimes.capabilities import RECOMPUTES
+from planner.runtimes.registry import UNIFORM
 from planner.search.heuristics.even import MICRO_BATCHES, fastest_first, filled, pipeline, replicas, widest
 from planner.units import divisors
 
@@ -101,5 +102,5 @@ def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch
         crosses=path.fabric or "node",
     )
     group = replicas(kind, tp, dp, steps * micro_batch, steps)
-    price = estimator.pricer("megatron").price(shape, (group,), ring)
+    price = estimator.pricer(UNIFORM.name).price(shape, (group,), ring)
     return layers / (price.work_seconds + price.tail_seconds)

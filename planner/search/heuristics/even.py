@@ -5,7 +5,7 @@ The search looks here for the plan that comes nearest when none fits; the baseli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from planner.cluster.topology import Kind
@@ -15,23 +15,11 @@ from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.checks import check_plan
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import RECOMPUTES, Recompute, Target
-from planner.runtimes.registry import TARGETS, target
+from planner.runtimes.capabilities import RECOMPUTES, Recompute
+from planner.runtimes.registry import PER_DEVICE, PER_STAGE, UNIFORM, target
 from planner.search.space.choices import usable_kinds
 from planner.search.values import Alternative, Scored
 from planner.units import divisors
-
-
-def _first(able: Callable[[Target], bool]) -> str:
-    return next(name for name, row in TARGETS.items() if able(row))
-
-
-PER_DEVICE = _first(lambda row: row.batch_without_pipeline == "per-device")
-"""The target of plans with a batch per device."""
-ONE_DEGREE = _first(lambda row: row.tensor_parallel == "one-degree" and row.interleave)
-"""The target of pipelines whose stages are as wide as each other."""
-PER_STAGE_DEGREES = _first(lambda row: row.dp_per_stage)
-"""The target of pipelines whose stages are not."""
 
 MAX_MICRO_BATCH = 512
 """Largest micro-batch of a device that is tried."""
@@ -173,7 +161,7 @@ def most_sequences(estimator: Estimator, kind: Kind, zero: int, recompute: Recom
 
     The plan made of it is then marked with what it lacks.
     """
-    pricer, shape = estimator.pricer(PER_DEVICE), whole_model(estimator.model, zero, recompute)
+    pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, zero, recompute)
     low, high = 1, min(MAX_MICRO_BATCH, estimator.model.training.global_batch)
     while low < high:
         middle = (low + high + 1) // 2
@@ -203,7 +191,7 @@ def data_parallel(
     """A plan without pipeline."""
     layers = estimator.model.layers
     stage = Stage(first_layer=0, end_layer=layers, replicas=tuple(groups), recompute=recompute)
-    return Plan(target=PER_DEVICE, zero=zero, stages=(stage,))
+    return Plan(target=PER_DEVICE.name, zero=zero, stages=(stage,))
 
 
 def filled(
@@ -244,7 +232,7 @@ def pipeline(
     widths = {(groups[0].tp, sum(group.count for group in groups)) for groups in stages}
     wide = any(dp > 1 for _, dp in widths)
     return Plan(
-        target=ONE_DEGREE if len(widths) == 1 else PER_STAGE_DEGREES,
+        target=UNIFORM.name if len(widths) == 1 else PER_STAGE.name,
         zero=int(wide) if zero is None else zero,
         stages=tuple(
             Stage(first_layer=end - count, end_layer=end, replicas=groups, recompute=recompute)
