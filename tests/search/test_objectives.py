@@ -21,10 +21,9 @@ from planner.rivals.exhaustive import plans
 from planner.search.answer import meets, value_of
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
-from planner.search.objectives.candidates import SubClusterCandidates
+from planner.search.objectives.candidates import SubClusterCandidates, sub_cluster_candidates
 from planner.search.objectives.choose import choose
 from planner.search.objectives.objectives import BestSearch
-from planner.search.objectives.subclusters import sub_cluster_candidates
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Objective, SearchResult, Silent
 from tests.clusters import cluster, gpt, pool, small_problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.cluster.spec import ClusterSpec, IntraNodeSpec
-from planner.search.objectives.subclusters import MOST, sub_cluster_candidates
+from planner.search.objectives.candidates import MOST, sub_cluster_candidates
 from tests.clusters import cluster, gpt, pool
 
 MODEL = gpt()

@@ -17,8 +17,8 @@ from planner.search.explain.diagnose import diagnose
 from planner.search.explain.families import reason_against
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
 from planner.search.explorer import Explorer
+from planner.search.objectives.candidates import SubCluster
 from planner.search.objectives.objectives import BestSearch
-from planner.search.objectives.subclusters import SubCluster
 from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.space.outside import outside

@@ -13,8 +13,13 @@ from planner.cost.estimate import Estimator
 from planner.search.answer import Answer, meets, value_of
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
-from planner.search.objectives.candidates import SLICE, SubClusterCandidate, SubClusterCandidates, seconds_at
-from planner.search.objectives.subclusters import SubCluster
+from planner.search.objectives.candidates import (
+    SLICE,
+    SubCluster,
+    SubClusterCandidate,
+    SubClusterCandidates,
+    seconds_at,
+)
 from planner.search.values import Goal, Limits, Reporter, Scored, Status, proven
 
 ROUNDING = 1e-5

@@ -13,8 +13,14 @@ from planner.cost.running_cost import devices_of
 from planner.model.spec import ModelSpec
 from planner.search.answer import meets, value_of
 from planner.search.deadline import Deadline
-from planner.search.objectives.candidates import SLICE, SubClusterCandidate, SubClusterCandidates, seconds_at
-from planner.search.objectives.subclusters import SubCluster, sub_cluster_candidates
+from planner.search.objectives.candidates import (
+    SLICE,
+    SubCluster,
+    SubClusterCandidate,
+    SubClusterCandidates,
+    seconds_at,
+    sub_cluster_candidates,
+)
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
 
