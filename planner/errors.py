@@ -12,7 +12,26 @@ HetplanError                 exit code 1 unless a subclass says otherwise
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+Path = tuple[str | int, ...]
+"""Keys and indices that lead to a value: ``("stages", 2, "replicas")``."""
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """A path as the user would write it: ``pools[1].nics[0].bandwidth_gbps``."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+class PartError(ValueError):
+    """A part of a value that is not what it must be; the reader of a file adds file and line."""
+
+    def __init__(self, what: str, path: Path) -> None:
+        super().__init__(what)
+        self.path = path
+        """Leads from the value to the part."""
 
 
 class HetplanError(Exception):
@@ -68,10 +87,18 @@ class UsageError(HetplanError):
     exit_code = 2
 
 
-class PlanError(HetplanError):
+class PlanError(HetplanError, ValueError):
     """A plan that is inconsistent, of another version, or made for other inputs."""
 
     exit_code = 2
+
+    def __init__(self, *lines: str, path: Path = (), hint: str | None = None) -> None:
+        """``path`` leads from the value that refuses to the part that is wrong; a file's reader finds its line."""
+        where = f"{dotted(path)}: " if path else ""
+        super().__init__(*(f"{where}{line}" for line in lines), hint=hint)
+        self.path = path
+        self.what = "\n".join(lines)
+        """What is wrong, without the place."""
 
 
 class OutputError(HetplanError):

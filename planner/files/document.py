@@ -10,9 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from planner.errors import Problem, SpecError
+from planner.errors import PlanError, Problem, SpecError, dotted
+from planner.files.fields import form
 from planner.files.messages import complaints
 from planner.files.nodes import Data, Node, YamlError, empty_values, parse, walk
 from planner.files.nodes import Path as KeyPath
@@ -29,7 +30,7 @@ _SUFFIXES = {
     "text": (".csv", ".txt", ".log", ".out"),
 }
 
-T = TypeVar("T", bound=BaseModel)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +71,31 @@ class Document:
         key = dotted((*self.at, *path))
         return Problem(file=self.file, line=self.line(path), key=key, what=what, hint=hint)
 
-    def problems(self, model: type[BaseModel]) -> list[Problem]:
-        """Everything that keeps the file from being a ``model``."""
+    def problems(self, kind: type) -> list[Problem]:
+        """Everything that keeps the file from being a ``kind``."""
+        return [problem for problem, _ in self._found(kind)]
+
+    def to(self, kind: type[T]) -> T:
+        """The file as a ``kind``; raises SpecError with every problem, PlanError when only its parts disagree."""
+        found = self._found(kind)
+        if found and all(disagree for _, disagree in found):
+            raise PlanError(*(str(problem) for problem, _ in found))
+        fail_on(problem for problem, _ in found)
+        return self._validate(kind)
+
+    def _found(self, kind: type) -> list[tuple[Problem, bool]]:
+        """(problem, whether all values are right on their own)."""
         empty = list(islice(empty_values(self.root), MOST_PROBLEMS))
-        found = [self.problem(path, "has no value", "give one, or remove the key") for path in empty]
+        found = [(self.problem(path, "has no value", "give one, or remove the key"), False) for path in empty]
         try:
-            self._validate(model)
+            self._validate(kind)
         except ValidationError as error:
-            others = (item for item in complaints(error, model, self.data) if item.path not in empty)
-            found += [self.problem(item.path, item.what, item.hint) for item in others]
+            others = (item for item in complaints(error, kind, self.data) if item.path not in empty)
+            found += [(self.problem(item.path, item.what, item.hint), item.disagree) for item in others]
         return found
 
-    def to(self, model: type[T]) -> T:
-        """The file as a record; raises SpecError with every problem."""
-        fail_on(self.problems(model))
-        return self._validate(model)
-
-    def _validate(self, model: type[T]) -> T:
-        return model.model_validate_json(json.dumps(self.data))
-
-
-def dotted(path: Iterable[str | int]) -> str:
-    """A path as the user would write it: ``pools[1].nics[0].bandwidth_gbps``."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")
+    def _validate(self, kind: type[T]) -> T:
+        return form(kind).validate_json(json.dumps(self.data))
 
 
 def fail_on(problems: Iterable[Problem]) -> None:
@@ -107,9 +109,9 @@ def fail_on(problems: Iterable[Problem]) -> None:
         raise SpecError(tuple(ordered))
 
 
-def load_file(path: Path, model: type[T]) -> T:
-    """The YAML file as a ``model``; raises SpecError with every problem of the file."""
-    return read_document(path).to(model)
+def load_file(path: Path, kind: type[T]) -> T:
+    """The YAML file as a ``kind``; raises SpecError with every problem of the file."""
+    return read_document(path).to(kind)
 
 
 def read_document(path: Path) -> Document:

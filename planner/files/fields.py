@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
 
 from planner import ranges
 from planner.ranges import Range
@@ -70,7 +72,33 @@ DeviceNames = Annotated[str, Field(min_length=1, pattern=r"^[ -~]+$", max_length
 """Names that the operating system gives: launch files hold them, so they have no character that is not seen."""
 
 
+STRICT = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+"""Unknown keys and silent conversions are refused; a field's docstring says what it is."""
+
+T = TypeVar("T")
+
+
 class Frozen(BaseModel):
     """An immutable record that refuses unknown keys and silent conversions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, **STRICT)
+
+
+def strict(**more: Any) -> Callable[[type[T]], type[T]]:
+    """Marks a dataclass that stands in files: read as ``STRICT`` says, built without any check but its own."""
+    config: ConfigDict = {**STRICT, **more}  # type: ignore[typeddict-item]
+    return with_config(config)
+
+
+def form(cls: type[T]) -> TypeAdapter[T]:
+    """How values of a class stand in files."""
+    adapter: TypeAdapter[T] = _adapter(cls)
+    return adapter
+
+
+_adapter: Callable[[Any], Any] = cache(TypeAdapter)
+
+
+def written(value: object) -> Any:
+    """A value as plain data for a file, without what is None."""
+    return form(type(value)).dump_python(value, mode="json", exclude_none=True)

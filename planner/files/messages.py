@@ -8,7 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+
+from planner.errors import PartError, PlanError
+from planner.files.fields import form
 
 Path = tuple[str | int, ...]
 Schema = dict[str, Any]
@@ -52,11 +55,13 @@ class Complaint:
     path: Path
     what: str
     hint: str | None
+    disagree: bool = False
+    """True when each value is right on its own."""
 
 
-def complaints(error: ValidationError, model: type[BaseModel], data: object) -> list[Complaint]:
+def complaints(error: ValidationError, kind: type, data: object) -> list[Complaint]:
     """Every error of a validation, in the user's words."""
-    schema = model.model_json_schema()
+    schema = form(kind).json_schema()
     items = [dict(item) for item in error.errors(include_url=False)[:MOST_COMPLAINTS]]
     return [_complaint(item, schema, data) for item in items if not _follows(item, items, data)]
 
@@ -95,7 +100,7 @@ def _complaint(item: dict[str, Any], schema: Schema, data: object) -> Complaint:
     path, kind = _plain_path(item["loc"]), item["type"]
     if kind == "missing" and isinstance(path[-1], int):
         path, kind = path[:-1], "too_short"
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = sorted(_resolve(_at(schema, path[:-1], data), schema).get("properties", {}))
         hint = nearest(str(path[-1]), known) or (f"known keys: {', '.join(known)}" if known else None)
         return Complaint(path, "unknown key", hint)
@@ -103,7 +108,12 @@ def _complaint(item: dict[str, Any], schema: Schema, data: object) -> Complaint:
         field = _at(schema, path, data)
         return Complaint(path, f"missing, expected {expected(field, schema)}", _meaning(field))
     if kind in ("value_error", "assertion_error"):
-        return Complaint(path, str(item["ctx"]["error"]), None)
+        cause = item["ctx"]["error"]
+        if isinstance(cause, PartError):
+            return Complaint((*path, *cause.path), str(cause), None)
+        if isinstance(cause, PlanError):
+            return Complaint((*path, *cause.path), cause.what, cause.hint, disagree=True)
+        return Complaint(path, str(cause), None)
     if item["loc"] and item["loc"][-1] == "[key]":
         return Complaint(path, "expected a name of letters, digits, dots, dashes and underscores", None)
     field = _at(schema, path, data)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from planner.job.files import EmittedFile, document, node_file, rows
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
-from planner.plan.document import shard_part
 from planner.plan.placement import Rank
 from planner.plan.values import Plan, ReplicaGroup
 
@@ -60,7 +59,7 @@ def table_text(job: Job) -> str:
         "tensor_parallel": plan.stages[0].replicas[0].tp,
         "global_batch": plan.global_batch,
         "zero": plan.zero,
-        **shard_part(plan),
+        **({} if plan.shard_size is None else {"shard_size": plan.shard_size}),
     }
     return rows(
         head,

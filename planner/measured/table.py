@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from planner.cluster.spec import ClusterSpec
-from planner.errors import PlanError, Problem, SpecError, UsageError
-from planner.files.document import dotted, fail_on
+from planner.errors import PlanError, Problem, SpecError, UsageError, dotted
+from planner.files.document import fail_on
 from planner.measured.cells import NumberedRow, read_rows
 from planner.measured.inputs import (
     cluster_of,
@@ -18,7 +18,8 @@ from planner.measured.inputs import (
     plan_problems,
 )
 from planner.measured.values import Run, Skipped, Table
-from planner.plan.checks import Fault, faults
+from planner.plan.checks import faults
+from planner.plan.faults import Fault
 
 _PACKAGE = Path(__file__).parents[1]
 

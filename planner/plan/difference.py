@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.cluster.spec import ClusterSpec
+from planner.files.fields import written
 from planner.model.spec import ModelSpec
-from planner.plan.document import cluster_digest, cluster_part, model_digest, model_part
+from planner.plan.file import cluster_digest, cluster_part, model_digest
 
 SHOWN = 3
 """Differences that a message names."""
@@ -37,7 +38,7 @@ def model_differences(planned: ModelSpec, given: ModelSpec) -> tuple[Difference,
     """Fields that differ; none when the fingerprints are equal."""
     if model_digest(planned) == model_digest(given):
         return ()
-    return tuple(_differences("", model_part(planned), model_part(given)))
+    return tuple(_differences("", written(planned), written(given)))
 
 
 def told(differences: tuple[Difference, ...], name: str) -> str:

@@ -1,38 +1,36 @@
-"""Plan files: write, and read back with every inconsistency named by its line."""
+"""Plan files: written from the plan's own fields, and read back with every inconsistency named by its line.
+
+Pools, fabrics, GPUs and links of the embedded cluster are sorted, so that their order in the user's file
+leaves no trace.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass
+import hashlib
+import json
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, Literal
 
 from planner.cluster.checks import check_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.errors import PlanError
 from planner.files.document import Document, fail_on
+from planner.files.fields import Fraction, OptionalCount, OptionalPredicted, Predicted, strict, written
 from planner.files.kinds import read_as
 from planner.files.whole import write_whole
-from planner.files.yaml_text import dump
+from planner.files.yaml_text import Lines, dump
 from planner.model.file import shape_problems
 from planner.model.spec import ModelSpec
-from planner.plan.checks import Fault, fail_on_faults, faults
-from planner.plan.document import (
-    FORMAT,
-    AlternativeRecord,
-    CalibrationRecord,
-    Objective,
-    PlanRecord,
-    ReplicaRecord,
-    StageRecord,
-    Status,
-    SummaryRecord,
-    digests_part,
-    inputs_part,
-    plan_part,
-    summary_part,
-)
+from planner.plan.checks import fail_on_faults, faults
+from planner.plan.faults import Fault
 from planner.plan.short import short_plan
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.values import Plan
+
+FORMAT = "hetplan-plan/1"
+"""Name and version of the plan file's format."""
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+Objective = Literal["time", "cost", "energy"]
 
 _HEADER = """\
 # A plan of hetplan. A stage holds the layers [first, end); each of its replicas is tp devices, takes `share`
@@ -40,34 +38,47 @@ _HEADER = """\
 """
 
 
+@strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """The best plan of a family that was considered."""
 
     family: str
-    step_seconds: float | None
+    """Name of the family of plans."""
+    step_seconds: Predicted | None = None
     """Predicted step; None when the family has no plan."""
     reason: str
+    """Why it lost, or that it was chosen."""
 
 
+@strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What the search said of the plan."""
 
     status: Status
-    step_seconds: float
-    bound_seconds: float
-    gap: float
-    tokens_per_second: float
+    """What is proven of the plan."""
+    step_seconds: Predicted
+    """Predicted time of one optimizer step."""
+    bound_seconds: OptionalPredicted
+    """No plan of the space is faster."""
+    gap: Fraction
+    """(step - bound) / step."""
+    tokens_per_second: OptionalPredicted
+    """Tokens of all devices together."""
     objective: Objective | None = None
-    """None for the time of a step."""
-    subclusters: int | None = None
+    """What was minimised, and what the gap is of; None for the time of a step."""
+    subclusters: OptionalCount | None = None
+    """Sub-clusters that the gap is over; None for the whole space at once."""
     outside: tuple[str, ...] = ()
     """Plans that the space of the search left out."""
     alternatives: tuple[Alternative, ...] = ()
+    """Families of plans that were considered."""
     advice: tuple[str, ...] = ()
+    """Faster plans that another runtime could run."""
 
 
+@strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedCalibration:
     """The user's calibration file that a plan was found with."""
@@ -76,6 +87,42 @@ class UsedCalibration:
     """Name of the file, without its folder."""
     digest: str
     """First 16 digits of the SHA-256 of its bytes."""
+
+
+@strict()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digests:
+    """Fingerprints that show whether a part was edited."""
+
+    plan: str
+    """Of the plan's own keys."""
+    cluster: str
+    """Of the cluster, whatever the order of its pools."""
+    model: str
+    """Of the model with its training."""
+
+
+@strict()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a plan was made for, with all defaults filled in."""
+
+    cluster: ClusterSpec
+    """The cluster."""
+    model: ModelSpec
+    """The model with its training."""
+
+
+@strict()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPlan(Plan):
+    """The whole file: the plan's own keys, and what stands beside them."""
+
+    format: Literal["hetplan-plan/1"]
+    summary: Summary | None = None
+    calibration: UsedCalibration | None = None
+    digests: Digests
+    inputs: Inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +141,53 @@ class PlanFile:
 def to_text(plan_file: PlanFile) -> str:
     """The file's content; the same for equal plans and inputs, whatever the order of pools."""
     plan, cluster, model = plan_file.plan, plan_file.cluster, plan_file.model
-    parts = [_HEADER + dump({"format": FORMAT, **plan_part(plan)})]
+    parts = [_HEADER + dump({"format": FORMAT, **_plan_part(plan)})]
     if plan_file.summary is not None:
-        parts.append(dump({"summary": summary_part(_summary_record(plan_file.summary))}))
+        summary = written(plan_file.summary)
+        texts = {key: Lines(summary[key]) for key in ("outside", "advice")}
+        parts.append(dump({"summary": {**summary, **texts}}))
     if plan_file.calibration is not None:
-        parts.append(dump({"calibration": asdict(plan_file.calibration)}))
-    parts.append(dump({"digests": digests_part(plan, cluster, model)}))
-    parts.append(dump({"inputs": inputs_part(cluster, model)}))
+        parts.append(dump({"calibration": written(plan_file.calibration)}))
+    parts.append(dump({"digests": written(_digests(plan, cluster, model))}))
+    parts.append(dump({"inputs": {"cluster": cluster_part(cluster), "model": written(model)}}))
     return "\n".join(parts)
+
+
+def _plan_part(plan: Plan) -> dict[str, Any]:
+    """The plan's own keys; without an offload of nothing, as in files of before there was any."""
+    return {key: value for key, value in written(plan).items() if (key, value) != ("offload", {})}
+
+
+def cluster_part(cluster: ClusterSpec) -> dict[str, Any]:
+    """The cluster as plain data, its parts sorted."""
+    data = written(cluster)
+    data["gpus"] = {
+        name: {**gpu, "tflops": dict(sorted(gpu["tflops"].items()))}
+        for name, gpu in sorted(data["gpus"].items())
+    }
+    data["fabrics"] = dict(sorted(data["fabrics"].items()))
+    data["pools"] = sorted(data["pools"], key=lambda pool: str(pool["name"]))
+    data["links"] = sorted(data["links"], key=lambda link: json.dumps(link, sort_keys=True))
+    return dict(data)
+
+
+def _digests(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> Digests:
+    return Digests(plan=_digest(_plan_part(plan)), cluster=cluster_digest(cluster), model=model_digest(model))
+
+
+def cluster_digest(cluster: ClusterSpec) -> str:
+    """Fingerprint of a cluster, whatever the order of its pools."""
+    return _digest(cluster_part(cluster))
+
+
+def model_digest(model: ModelSpec) -> str:
+    """Fingerprint of a model with its training."""
+    return _digest(written(model))
+
+
+def _digest(data: dict[str, Any]) -> str:
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def write(plan_file: PlanFile, path: Path) -> None:
@@ -116,20 +202,21 @@ def read(path: Path) -> PlanFile:
     summary is dropped when the stages were edited by hand.
     """
     document = read_as(path, "plan")
-    record = _record(document)
-    plan = _plan(document, record)
-    cluster, model = record.inputs.cluster, record.inputs.model
-    digests = digests_part(plan, cluster, model)
-    given = record.digests.model_dump()
-    edited = tuple(_edited(part) for part in ("cluster", "model") if given[part] != digests[part])
+    found, plan = _read(document)
+    cluster, model = found.inputs.cluster, found.inputs.model
+    digests = _digests(plan, cluster, model)
+    edited = tuple(
+        Fault(("digests", part), f"the {part} under inputs is not the one that the plan was made for")
+        for part in ("cluster", "model")
+        if getattr(found.digests, part) != getattr(digests, part)
+    )
     fail_on_faults(document, edited or faults(plan, cluster, model))
-    same = given["plan"] == digests["plan"]
     return PlanFile(
         plan=plan,
         cluster=cluster,
         model=model,
-        summary=_summary(record.summary) if same else None,
-        calibration=_calibration(record.calibration),
+        summary=found.summary if found.digests.plan == digests.plan else None,
+        calibration=found.calibration,
     )
 
 
@@ -138,7 +225,7 @@ def load_plan(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     document = read_as(path, "plan")
     if "format" not in document.data:
         return short_plan(document, cluster, model)
-    plan = _plan(document, _record(document))
+    _, plan = _read(document)
     fail_on_faults(document, faults(plan, cluster, model))
     return plan
 
@@ -148,16 +235,18 @@ def read_short(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     return short_plan(read_as(path, "plan"), cluster, model)
 
 
-def _record(document: Document) -> PlanRecord:
-    """The file as a record; the cluster and the model in it pass what their own files pass."""
+def _read(document: Document) -> tuple[WrittenPlan, Plan]:
+    """The file and its plan; the cluster and the model in it pass what their own files pass."""
     _check_version(document)
     cluster, model = document.part("inputs", "cluster"), document.part("inputs", "model")
     own = [
         *(check_cluster(cluster, whole=True) if cluster is not None else ()),
         *(shape_problems(model) if model is not None else ()),
     ]
-    fail_on([*own, *document.problems(PlanRecord)])
-    return document.to(PlanRecord)
+    if own:
+        fail_on([*own, *document.problems(WrittenPlan)])
+    found = document.to(WrittenPlan)
+    return found, Plan(**{field.name: getattr(found, field.name) for field in fields(Plan)})
 
 
 def _check_version(document: Document) -> None:
@@ -175,115 +264,3 @@ def _check_version(document: Document) -> None:
     else:
         what, hint = f"expected {FORMAT}, got {found}", None
     raise PlanError(str(document.problem(("format",), what)), hint=hint)
-
-
-def _plan(document: Document, record: PlanRecord) -> Plan:
-    stages = []
-    for number, stage in enumerate(record.stages):
-        groups = [
-            _group(document, group, ("stages", number, "replicas", index))
-            for index, group in enumerate(stage.replicas)
-        ]
-        stages.append(_stage(document, stage, tuple(groups), ("stages", number, "layers")))
-    try:
-        return Plan(
-            target=record.target,
-            zero=record.zero,
-            shard_size=record.shard_size,
-            stages=tuple(stages),
-            interleave=record.interleave,
-            sequence_parallel=record.sequence_parallel,
-            offload=record.offload.offload(),
-        )
-    except PlanError as error:
-        what = re.sub(r"^(stages\[\d+\]|zero|shard_size|offload): ", "", error.message)
-        raise _at(document, _path_in(error.message), what) from None
-
-
-def _group(document: Document, record: ReplicaRecord, path: tuple[str | int, ...]) -> ReplicaGroup:
-    try:
-        group = ReplicaGroup(
-            pool=record.pool,
-            gpu=record.gpu,
-            tp=record.tp,
-            count=record.count,
-            share=record.share,
-            steps=record.steps,
-        )
-    except PlanError as error:
-        raise _at(document, path, error.message) from None
-    if group.micro_batch != record.micro_batch:
-        derived = f"{group.micro_batch} (share {group.share} in {group.steps} steps)"
-        what = f"expected {derived}, got {record.micro_batch}"
-        raise _at(document, (*path, "micro_batch"), what)
-    return group
-
-
-def _stage(
-    document: Document, record: StageRecord, groups: tuple[ReplicaGroup, ...], path: tuple[str | int, ...]
-) -> Stage:
-    first, end = record.layers
-    try:
-        return Stage(first_layer=first, end_layer=end, replicas=groups, recompute=record.recompute)
-    except PlanError as error:
-        raise _at(document, path, error.message) from None
-
-
-def _path_in(message: str) -> tuple[str | int, ...]:
-    """Where a message of Plan points: ``stages[2]: ...``, ``zero: ...``, or else all stages."""
-    match = re.match(r"stages\[(\d+)\]: ", message)
-    if match:
-        return ("stages", int(match[1]), "layers")
-    word = re.split(r"[: ]", message, maxsplit=1)[0]
-    return (word,) if word in ("zero", "shard_size", "interleave", "offload") else ("stages",)
-
-
-def _at(document: Document, path: tuple[str | int, ...], what: str) -> PlanError:
-    return PlanError(str(document.problem(path, what)))
-
-
-def _edited(part: str) -> Fault:
-    what = f"the {part} under inputs is not the one that the plan was made for"
-    return Fault(("digests", part), what)
-
-
-def _summary_record(summary: Summary) -> SummaryRecord:
-    return SummaryRecord(
-        status=summary.status,
-        step_seconds=summary.step_seconds,
-        bound_seconds=summary.bound_seconds,
-        gap=summary.gap,
-        tokens_per_second=summary.tokens_per_second,
-        objective=summary.objective,
-        subclusters=summary.subclusters,
-        outside=summary.outside,
-        alternatives=tuple(
-            AlternativeRecord(family=other.family, step_seconds=other.step_seconds, reason=other.reason)
-            for other in summary.alternatives
-        ),
-        advice=summary.advice,
-    )
-
-
-def _calibration(record: CalibrationRecord | None) -> UsedCalibration | None:
-    return None if record is None else UsedCalibration(name=record.name, digest=record.digest)
-
-
-def _summary(record: SummaryRecord | None) -> Summary | None:
-    if record is None:
-        return None
-    return Summary(
-        status=record.status,
-        step_seconds=record.step_seconds,
-        bound_seconds=record.bound_seconds,
-        gap=record.gap,
-        tokens_per_second=record.tokens_per_second,
-        objective=record.objective,
-        subclusters=record.subclusters,
-        outside=record.outside,
-        alternatives=tuple(
-            Alternative(family=other.family, step_seconds=other.step_seconds, reason=other.reason)
-            for other in record.alternatives
-        ),
-        advice=record.advice,
-    )

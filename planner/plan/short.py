@@ -12,9 +12,9 @@ from planner.errors import PlanError
 from planner.files.document import Document
 from planner.files.fields import Batch, Devices, Frozen, Layers, Name, NodeDevices, Stages, ZeroStage
 from planner.model.spec import ModelSpec
-from planner.plan.checks import Fault, fail_on_faults, faults
-from planner.plan.document import OffloadRecord
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.checks import fail_on_faults, faults
+from planner.plan.faults import Fault
+from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import STAGES
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import PER_DEVICE, UNIFORM
@@ -85,7 +85,7 @@ class ShortPlan(Frozen):
     """none, selective or full."""
     sequence_parallel: bool = False
     """True when activations are split over the sequence inside replicas."""
-    offload: OffloadRecord = OffloadRecord()
+    offload: Offload = ON_DEVICE
     """What is kept off the devices."""
     layers: tuple[Layers, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
     """Layers of each stage; as even as possible when absent, earlier stages one more."""
@@ -102,19 +102,10 @@ def short_plan(document: Document, cluster: ClusterSpec, model: ModelSpec) -> Pl
         plan = (
             _from_replicas(short, cluster, model) if short.replicas else _from_stages(short, cluster, model)
         )
-    except _WrongError as error:
-        fail_on_faults(document, (error.fault,))
-        raise
+    except PlanError as error:
+        raise PlanError(str(document.problem(error.path, error.what))) from None
     fail_on_faults(document, tuple(_in_short(fault, short, model) for fault in faults(plan, cluster, model)))
     return plan
-
-
-class _WrongError(PlanError):
-    """A value that leaves no whole plan."""
-
-    def __init__(self, path: Path, what: str) -> None:
-        super().__init__(what)
-        self.fault = Fault(path, what)
 
 
 @dataclass(slots=True)
@@ -161,12 +152,10 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             stages=stages,
             interleave=short.interleave,
             sequence_parallel=short.sequence_parallel,
-            offload=short.offload.offload(),
+            offload=short.offload,
         )
     except PlanError as error:
-        about = (word for word in ("interleave", "offload", "shard_size") if error.message.startswith(word))
-        path = next(about, "stages")
-        raise _WrongError((path,), error.message.removeprefix(f"{path}: ")) from None
+        raise PlanError(error.what, path=error.path[:1] or ("stages",)) from None
 
 
 def _entries(short: ShortPlan, model: ModelSpec) -> list[tuple[int, ShortStage]]:
@@ -179,16 +168,16 @@ def _entries(short: ShortPlan, model: ModelSpec) -> list[tuple[int, ShortStage]]
         _check_depth(pp, "pp" if short.pp else "layers", model)
         entries = [(index, ShortStage()) for index in range(pp)]
     if short.pp and short.pp != len(entries):
-        raise _WrongError(("pp",), f"expected {len(entries)}, the number of stages, got {short.pp}")
+        raise PlanError(f"expected {len(entries)}, the number of stages, got {short.pp}", path=("pp",))
     return entries
 
 
 def _check_depth(stages: int, key: str, model: ModelSpec) -> None:
     if stages > model.layers:
         what = f"{stages} stages for {model.layers} layers, expected at most one stage a layer"
-        raise _WrongError((key,), what)
+        raise PlanError(what, path=(key,))
     if stages > STAGES.most:
-        raise _WrongError((key,), f"{stages} stages, expected at most {STAGES.most}")
+        raise PlanError(f"{stages} stages, expected at most {STAGES.most}", path=(key,))
 
 
 def _layers(short: ShortPlan, entries: list[tuple[int, ShortStage]], model: ModelSpec) -> list[int]:
@@ -197,8 +186,8 @@ def _layers(short: ShortPlan, entries: list[tuple[int, ShortStage]], model: Mode
         return _checked(list(short.layers), len(entries), model)
     if any(number is not None for number in given):
         if None in given:
-            raise _WrongError(
-                ("stages", entries[given.index(None)][0]), "layers are given for some stages only"
+            raise PlanError(
+                "layers are given for some stages only", path=("stages", entries[given.index(None)][0])
             )
         return _checked([number for number in given if number is not None], len(entries), model)
     small, larger = divmod(model.layers, len(entries))
@@ -207,10 +196,12 @@ def _layers(short: ShortPlan, entries: list[tuple[int, ShortStage]], model: Mode
 
 def _checked(layers: list[int], stages: int, model: ModelSpec) -> list[int]:
     if len(layers) != stages:
-        raise _WrongError(("layers",), f"expected {stages} numbers, one for each stage, got {len(layers)}")
+        what = f"expected {stages} numbers, one for each stage, got {len(layers)}"
+        raise PlanError(what, path=("layers",))
     if sum(layers) != model.layers:
-        raise _WrongError(
-            ("layers",), f"expected a sum of {model.layers}, the layers of {model.name}, got {sum(layers)}"
+        raise PlanError(
+            f"expected a sum of {model.layers}, the layers of {model.name}, got {sum(layers)}",
+            path=("layers",),
         )
     return layers
 
@@ -263,7 +254,7 @@ def _groups(
     if left:
         where = f"the pool {entry.pool}" if entry.pool else "the cluster"
         what = f"{replicas} replicas of {tp} devices, {where} has room for {replicas - left} more"
-        raise _WrongError(path or ("dp",), what)
+        raise PlanError(what, path=path or ("dp",))
     return tuple(groups)
 
 
@@ -274,7 +265,7 @@ def _batch(short: ShortPlan, path: Path, dp: int, micro_batch: int, model: Model
         what = f"the global batch {batch} does not divide by dp {dp} x micro_batch {micro_batch}"
         near = _nearest_divisor(batch, dp, micro_batch)
         would = "no dp would do" if near is None else f"dp {near} would do"
-        raise _WrongError(path or (("dp",) if short.dp else ("micro_batch",)), f"{what}, {would}")
+        raise PlanError(f"{what}, {would}", path=path or (("dp",) if short.dp else ("micro_batch",)))
     return batch // dp, batch // (dp * micro_batch)
 
 
@@ -285,8 +276,8 @@ def _nearest_divisor(batch: int, dp: int, micro_batch: int) -> int | None:
 def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     replicas = short.replicas or ()
     if short.stages or short.layers or (short.pp or 1) > 1:
-        raise _WrongError(
-            ("replicas",), "replicas are for plans without pipeline, expected no pp, layers or stages"
+        raise PlanError(
+            "replicas are for plans without pipeline, expected no pp, layers or stages", path=("replicas",)
         )
     batch = model.training.global_batch
     together = sum(entry.count * entry.micro_batch for entry in replicas)
@@ -295,7 +286,7 @@ def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> 
     for index, entry in enumerate(replicas):
         if entry.steps is None and entry.share is None and batch % together:
             what = f"the micro-batches add up to {together}, which does not divide the global batch {batch}"
-            raise _WrongError(("replicas", index), f"{what}, expected steps and share")
+            raise PlanError(f"{what}, expected steps and share", path=("replicas", index))
         groups.append(_own_batch(entry, index, short.tp, batch // together, kinds.get(entry.pool, "")))
     stage = Stage(first_layer=0, end_layer=model.layers, replicas=tuple(groups), recompute=short.recompute)
     return _whole(short, (stage,), PER_DEVICE.name)
@@ -312,7 +303,7 @@ def _own_batch(entry: ShortReplicas, index: int, tp: int, steps: int, gpu: str) 
         what = (
             f"{share} sequences in {steps} steps of at most {most}, expected from {steps} to {most * steps}"
         )
-        raise _WrongError(("replicas", index, "share"), what)
+        raise PlanError(what, path=("replicas", index, "share"))
     return ReplicaGroup(
         pool=entry.pool, gpu=entry.gpu or gpu, tp=entry.tp or tp, count=entry.count, share=share, steps=steps
     )

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Any, Self
 
-from planner.errors import PlanError
+from pydantic import AliasPath, Field, model_serializer, model_validator
+
+from planner.errors import PartError, PlanError
+from planner.files.fields import Batch, Devices, Layers, NodeDevices, ZeroStage, strict, whole
+from planner.files.messages import shown
+from planner.ranges import LAYERS, STAGES
 from planner.runtimes.capabilities import OffloadTo, Recompute
 
 
+def _with_micro_batch(schema: dict[str, Any]) -> None:
+    """The file repeats what follows from share and steps, for its readers."""
+    schema["properties"]["micro_batch"] = {**schema["properties"]["share"], "description": "share / steps"}
+
+
+@strict(json_schema_extra=_with_micro_batch)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroup:
     """Identical replicas of one stage; a replica is one tensor-parallel group of devices."""
 
     pool: str
+    """Name of the pool."""
     gpu: str
-    tp: int
+    """Device type in the pool."""
+    tp: NodeDevices
     """Devices of one replica."""
-    count: int
-    """Replicas in the group."""
-    share: int
-    """Sequences that each replica processes in one optimizer step."""
-    steps: int
-    """Micro-batches that each replica processes in one optimizer step."""
+    count: Devices
+    """Replicas of the group."""
+    share: Batch
+    """Sequences of one replica in one optimizer step."""
+    steps: Batch
+    """Micro-batches of one replica in one optimizer step."""
 
     def __post_init__(self) -> None:
         if min(self.tp, self.count, self.steps) < 1 or self.share < self.steps:
@@ -29,6 +44,26 @@ class ReplicaGroup:
                 f"replicas on {self.pool}: tp, count and steps must be at least 1 and share at least steps, got "
                 f"tp {self.tp}, count {self.count}, share {self.share}, steps {self.steps}"
             )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _from_file(cls, data: Any, read: Callable[[Any], Self]) -> Self:
+        """The group without the micro-batch that the file repeats, which must be the one that follows."""
+        if not isinstance(data, dict):
+            return read(data)
+        group = read({key: value for key, value in data.items() if key != "micro_batch"})
+        if "micro_batch" not in data:
+            raise PlanError(f"missing, expected {group.micro_batch}", path=("micro_batch",))
+        if data["micro_batch"] != group.micro_batch:
+            follows = f"{group.micro_batch} (share {group.share} in {group.steps} steps)"
+            raise PlanError(f"expected {follows}, got {data['micro_batch']}", path=("micro_batch",))
+        return group
+
+    @model_serializer(mode="wrap")
+    def _to_file(self, written: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
+        data = written(self)
+        numbers = {key: data.pop(key) for key in ("share", "steps")}
+        return {**data, "micro_batch": self.micro_batch, **numbers}
 
     @property
     def devices(self) -> int:
@@ -47,21 +82,45 @@ class ReplicaGroup:
         return (small + 1,) * larger + (small,) * (self.steps - larger)
 
 
+def _with_layers(schema: dict[str, Any]) -> None:
+    """The file has first and end in one list."""
+    first, end = (schema["properties"].pop(name) for name in ("first_layer", "end_layer"))
+    schema["properties"]["layers"] = {"type": "array", "prefixItems": [first, end]}
+
+
+@strict(json_schema_extra=_with_layers)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """Consecutive layers and the replicas that hold them."""
 
-    first_layer: int
-    end_layer: int
+    first_layer: Annotated[int, whole(LAYERS, least=0), Field(validation_alias=AliasPath("layers", 0))]
+    """First layer, counted from 0."""
+    end_layer: Annotated[Layers, Field(validation_alias=AliasPath("layers", 1))]
     """One past the last layer."""
-    replicas: tuple[ReplicaGroup, ...]
     recompute: Recompute = "none"
+    """none, selective or full."""
+    replicas: Annotated[tuple[ReplicaGroup, ...], Field(min_length=1, strict=False)]
 
     def __post_init__(self) -> None:
         if not 0 <= self.first_layer < self.end_layer:
-            raise PlanError(f"a stage needs at least one layer, got [{self.first_layer}, {self.end_layer})")
+            what = f"a stage needs at least one layer, got [{self.first_layer}, {self.end_layer})"
+            raise PlanError(what, path=("layers",))
         if not self.replicas:
             raise PlanError(f"the stage of layers [{self.first_layer}, {self.end_layer}) has no replicas")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pair(cls, data: Any) -> Any:
+        layers = data.get("layers") if isinstance(data, dict) else [0, 0]
+        if not isinstance(layers, list) or len(layers) != 2:
+            what = "the first layer of the stage, and one past its last"
+            raise PartError(f"expected a list of 2, got {shown(layers)}: {what}", ("layers",))
+        return data
+
+    @model_serializer(mode="wrap")
+    def _to_file(self, written: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
+        data = written(self)
+        return {"layers": [data.pop("first_layer"), data.pop("end_layer")], **data}
 
     @property
     def layers(self) -> int:
@@ -84,6 +143,7 @@ class Stage:
         return sum(group.count * group.share for group in self.replicas)
 
 
+@strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
     """What is kept off the devices between its uses (arXiv:2101.06840, arXiv:2104.07857)."""
@@ -97,9 +157,13 @@ class Offload:
 
     def __post_init__(self) -> None:
         if self.activations == "nvme":
-            raise PlanError("offload: activations can be offloaded to cpu only, got nvme")
+            raise PlanError("activations can be offloaded to cpu only, got nvme")
         if self.parameters != "none" and self.optimizer == "none":
-            raise PlanError("offload: parameters off the device need the optimizer states off it too")
+            raise PlanError("parameters off the device need the optimizer states off it too")
+
+    @model_serializer(mode="wrap")
+    def _to_file(self, written: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
+        return {name: place for name, place in written(self).items() if place != "none"}
 
     @property
     def anything(self) -> bool:
@@ -116,51 +180,61 @@ ON_DEVICE = Offload()
 """Nothing is offloaded."""
 
 
+@strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A complete decision: what every device does in one optimizer step."""
 
     target: str
-    zero: int
+    """Runtime that the plan is for."""
+    zero: ZeroStage
     """ZeRO stage of the data-parallel groups; 1 is Megatron's distributed optimizer."""
-    shard_size: int | None = None
+    shard_size: Devices | None = None
     """Replicas of a stage that share one copy of what ZeRO shards (hybrid sharding); None: all of them.
 
     Consecutive replicas form such a group.
     """
-    stages: tuple[Stage, ...]
-    interleave: int = 1
+    interleave: Layers = 1
     """Chunks of layers per device (virtual pipeline stages); 1 is plain 1F1B."""
     sequence_parallel: bool = False
+    """True when activations outside tensor-parallel matrices are split by tokens."""
     offload: Offload = ON_DEVICE
+    """What is kept off the devices between its uses."""
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=int(STAGES.most))]
 
     def __post_init__(self) -> None:
         if not self.stages:
             raise PlanError("a plan needs at least one stage")
         if self.zero not in (0, 1, 2, 3):
-            raise PlanError(f"zero: expected 0, 1, 2 or 3, got {self.zero}")
+            raise PlanError(f"expected 0, 1, 2 or 3, got {self.zero}", path=("zero",))
         self._check_shard_size()
         end = 0
         for index, stage in enumerate(self.stages):
             if stage.first_layer != end:
-                raise PlanError(f"stages[{index}]: starts at layer {stage.first_layer}, expected {end}")
+                what = f"starts at layer {stage.first_layer}, expected {end}"
+                raise PlanError(what, path=("stages", index, "layers"))
             end = stage.end_layer
         if len({stage.sequences for stage in self.stages}) > 1:
-            raise PlanError("every stage must process the same number of sequences in a step")
+            raise PlanError(
+                "every stage must process the same number of sequences in a step", path=("stages",)
+            )
         if self.interleave < 1 or min(stage.layers for stage in self.stages) < self.interleave:
-            raise PlanError(f"interleave {self.interleave} needs at least as many layers in every stage")
+            what = f"interleave {self.interleave} needs at least as many layers in every stage"
+            raise PlanError(what, path=("interleave",))
 
     def _check_shard_size(self) -> None:
         if self.shard_size is None:
             return
         if self.zero == 0:
-            raise PlanError(f"shard_size: ZeRO 0 shards nothing, expected none, got {self.shard_size}")
+            raise PlanError(
+                f"ZeRO 0 shards nothing, expected none, got {self.shard_size}", path=("shard_size",)
+            )
         for stage in self.stages:
             if not 2 <= self.shard_size < stage.dp or stage.dp % self.shard_size:
                 what = (
                     f"expected a divisor of the {stage.dp} replicas of a stage, from 2 on and less than all"
                 )
-                raise PlanError(f"shard_size: {what}, got {self.shard_size}")
+                raise PlanError(f"{what}, got {self.shard_size}", path=("shard_size",))
 
     @property
     def pp(self) -> int:

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from planner.calibration.records import CalibrationRecord
 from planner.cluster.file import ClusterFile
+from planner.files.fields import form
 from planner.files.messages import figure
 from planner.measured.row import Row
 from planner.model.file import ModelFile
-from planner.plan.document import PlanRecord
+from planner.plan.file import WrittenPlan
 from planner.plan.short import ShortPlan
 from planner.ranges import (
     BATCH,
@@ -34,11 +33,11 @@ from planner.ranges import (
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- ranges: written by make docs -->\n", "<!-- end of ranges -->\n"
-FILES: dict[str, type[BaseModel]] = {
+FILES: dict[str, type] = {
     "cluster": ClusterFile,
     "model": ModelFile,
     "short plan": ShortPlan,
-    "plan": PlanRecord,
+    "plan": WrittenPlan,
     "calibration and its tables": CalibrationRecord,
     "table of measured runs": Row,
 }
@@ -58,9 +57,9 @@ def table() -> str:
     before: set[tuple[str, float, float]] = set()
     for file, model in FILES.items():
         groups: dict[tuple[float, float], dict[str, None]] = {}
-        found = set(_ranges(model.model_json_schema()))
+        found = set(_ranges(form(model).json_schema()))
         # A plan file holds its cluster and its model, whose keys are listed.
-        fresh = found - before if model is PlanRecord else found
+        fresh = found - before if model is WrittenPlan else found
         before |= found if model in (ClusterFile, ModelFile) else set()
         for key, least, most in sorted(fresh):
             groups.setdefault((least, most), {})[f"`{key}`"] = None
@@ -82,7 +81,7 @@ def unlimited() -> list[str]:
     """Numbers of the files that have no range."""
     found = []
     for file, model in FILES.items():
-        schema = model.model_json_schema()
+        schema = form(model).json_schema()
         found += [
             f"{file}: {key}"
             for key, number in _numbers(schema)

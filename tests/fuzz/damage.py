@@ -7,8 +7,9 @@ import re
 
 from pydantic import ValidationError
 
+from planner.files.fields import form
 from planner.files.nodes import YamlError, parse
-from planner.plan.document import PlanRecord, cluster_digest, model_digest
+from planner.plan.file import WrittenPlan, cluster_digest, model_digest
 
 MARK = "FORGED"
 """Begins a line that only a value of a file can have begun."""
@@ -138,7 +139,7 @@ def redigested(text: str) -> str:
     if not _DIGEST.search(text):
         return text
     try:
-        inputs = PlanRecord.model_validate(parse(text).data, strict=False).inputs
+        inputs = form(WrittenPlan).validate_python(parse(text).data, strict=False).inputs
         found = {"cluster": cluster_digest(inputs.cluster), "model": model_digest(inputs.model)}
     except (ValidationError, YamlError, ValueError):
         return text

@@ -17,8 +17,17 @@ from hypothesis import strategies as st
 
 from planner.cluster.spec import HostSpec
 from planner.errors import HetplanError, OutputError, PlanError, SpecError
-from planner.plan.document import cluster_digest
-from planner.plan.file import Alternative, PlanFile, Summary, UsedCalibration, load_plan, read, to_text, write
+from planner.plan.file import (
+    Alternative,
+    PlanFile,
+    Summary,
+    UsedCalibration,
+    cluster_digest,
+    load_plan,
+    read,
+    to_text,
+    write,
+)
 from planner.plan.values import Offload, Plan, Stage
 from tests.plans import CLUSTER, MODEL, group, plan, stage
 

@@ -75,9 +75,9 @@ def test_stages_need_replicas() -> None:
 @pytest.mark.parametrize(
     ("stages", "fields", "message"),
     [
-        ((stage(1, 4),), {}, r"stages\[0\]: starts at layer 1, expected 0"),
-        ((stage(0, 4), stage(5, 8)), {}, r"stages\[1\]: starts at layer 5, expected 4"),
-        ((stage(0, 4), stage(3, 8)), {}, r"stages\[1\]: starts at layer 3, expected 4"),
+        ((stage(1, 4),), {}, r"stages\[0\].layers: starts at layer 1, expected 0"),
+        ((stage(0, 4), stage(5, 8)), {}, r"stages\[1\].layers: starts at layer 5, expected 4"),
+        ((stage(0, 4), stage(3, 8)), {}, r"stages\[1\].layers: starts at layer 3, expected 4"),
         ((stage(0, 4), stage(4, 8, group(count=3))), {}, "same number of sequences"),
         ((stage(),), {"zero": 4}, "zero: expected 0, 1, 2 or 3, got 4"),
         ((stage(),), {"interleave": 0}, "interleave 0"),
