@@ -9,6 +9,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
+from planner.described import told
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import target_faults
@@ -19,6 +20,12 @@ from planner.search.space.choices import shard_sizes
 from planner.search.values import Scored
 
 
+@told(
+    "scored.estimate.fits",
+    "scored.estimate.step_seconds",
+    "scored.estimate.tokens_per_second",
+    without=("decision", "scored"),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
     """A plan with one decision changed."""
@@ -28,6 +35,7 @@ class Neighbour:
     change: str
     """What differs, e.g. ``ZeRO 1 instead of 0``."""
     scored: Scored
+    """The plan."""
 
 
 def neighbours(
