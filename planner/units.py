@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 GIB = 2**30
 """Bytes in a gibibyte (memory sizes are GiB, bandwidths are decimal)."""
 
@@ -53,3 +55,10 @@ def format_count(count: float) -> str:
         if abs(count) >= 0.9995 * limit:
             return f"{count / limit:.3g} {suffix}"
     return f"{count:.3g}"
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """Divisors in increasing order."""
+    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
+    return tuple(sorted({*small, *(number // value for value in small)}))

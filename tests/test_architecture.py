@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from planner.runtimes.registry import NAMES
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "planner"
 
@@ -72,6 +74,25 @@ def test_libraries_stay_at_home(library: str) -> None:
         if any(name == library or name.startswith(f"{library}.") for name in imported(path))
     }
     assert {user for user in users if not user.startswith(HOMES[library])} == set()
+
+
+LIBRARY = ("cli/calibrate_device.py", "measure/", "report/calibration_doubts.py")
+"""Where ``torch`` is the library: what is installed, and the version that a measurement was made with."""
+
+
+def test_runtimes_are_named_in_their_rooms_alone() -> None:
+    """Elsewhere a runtime is what its capabilities say, so that a new one touches its room and its registration."""
+    quoting = set()
+    for path in modules():
+        inside = path.relative_to(PACKAGE).as_posix()
+        # What runs on the nodes speaks to the libraries themselves.
+        if inside.startswith((*(f"runtimes/{name}/" for name in NAMES), "runtimes/registry.py", "training/")):
+            continue
+        names = {"torch"} if inside.startswith(LIBRARY) else set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and node.value in set(NAMES) - names:
+                quoting.add(f"{inside}:{node.lineno} {node.value}")
+    assert quoting == set()
 
 
 def test_only_the_command_line_prints() -> None:

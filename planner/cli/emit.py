@@ -64,7 +64,7 @@ def emit(
     check_launcher(launcher)
     with concerning(plan):
         files = files_of(saved.plan, saved.cluster, saved.model, launcher)
-        unnamed = unnamed_hosts(saved.plan, saved.cluster, launcher)
+        unnamed = unnamed_hosts(saved.plan, saved.cluster, saved.model, launcher)
     kept = write_folder(files, output, force)
     paths = [file.path for file in files]
     warnings = [

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from planner.cost.estimate import Estimator, Priced, pipeline_ends, shape_of, with_sends
-from planner.cost.shape import Shape, chunk_layers
+from planner.cost.estimate import Estimator, Priced, pipeline_ends, with_sends
+from planner.cost.shape import Shape, chunk_layers, shape_of
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Memory
 from planner.described import told

@@ -14,6 +14,7 @@ from math import ceil, log2
 from planner.calibration.values import Calibration, Family
 from planner.cluster.topology import Kind
 from planner.model.spec import ModelSpec
+from planner.runtimes.capabilities import Target
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
 """Bytes of a stored element; fp8 is a format of products only, weights and activations stay in bf16."""
@@ -35,9 +36,6 @@ FORWARD_KERNELS = 20
 
 HOST_JITTER = 0.06
 """Growth of the launch time with each doubling of the hosts' processes that meet in every layer."""
-
-MEGATRON_KERNELS = ("megatron", "flagscale")
-"""Stacks with Megatron's fused softmax."""
 
 UNFUSED_SOFTMAX_KERNELS = 8
 """More kernels where scaling, masking, casts and softmax run one by one."""
@@ -162,7 +160,7 @@ def layer_products(model: ModelSpec, *, tp: int, tokens: int) -> tuple[Product, 
 
 
 def attention_seconds(
-    model: ModelSpec, device: Device, stack: str, *, tp: int, micro_batch: int
+    model: ModelSpec, device: Device, target: Target, *, tp: int, micro_batch: int
 ) -> tuple[float, float]:
     """Forward and backward of scores, softmax and weighted sum; causal flash kernels skip half of the scores."""
     length, heads = model.training.sequence_length, model.heads / tp
@@ -179,22 +177,22 @@ def attention_seconds(
     forward, backward = device.products(products, precision)
     scores = device.size * count * length**2
     # Softmax and dropout read and write the scores; the products' own traffic is counted with them.
-    streams, kernels = (2.0, 1) if fused_softmax(model, stack, tp=tp, micro_batch=micro_batch) else (9.0, 6)
+    streams, kernels = (2.0, 1) if fused_softmax(model, target, tp=tp, micro_batch=micro_batch) else (9.0, 6)
     dropout = 2.5 if model.drops else 0.0
     forward += device.stream((streams + dropout) * scores, kernels + 1)
     return forward, backward + device.stream((3.0 + dropout) * scores, 2)
 
 
-def fused_softmax(model: ModelSpec, stack: str, *, tp: int, micro_batch: int) -> bool:
-    """True when the fused softmax takes the score matrices: Megatron's works on four of them at a time."""
-    return stack not in MEGATRON_KERNELS or micro_batch * model.heads // tp % 4 == 0
+def fused_softmax(model: ModelSpec, target: Target, *, tp: int, micro_batch: int) -> bool:
+    """True when a fused softmax takes the score matrices: some work on four of them at a time."""
+    return not target.softmax_in_fours or micro_batch * model.heads // tp % 4 == 0
 
 
 def layer_pass(
     model: ModelSpec,
     kind: Kind,
     calibration: Calibration,
-    stack: str,
+    target: Target,
     *,
     tp: int,
     micro_batch: int,
@@ -204,13 +202,13 @@ def layer_pass(
     device = Device(kind, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
     forward, backward = device.products(layer_products(model, tp=tp, tokens=tokens))
-    core, core_back = attention_seconds(model, device, stack, tp=tp, micro_batch=micro_batch)
+    core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch)
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
     forward += core + device.stream(wide + narrow, 7)
     backward += core_back + device.stream(1.6 * (wide + narrow), 8)
     launches = FORWARD_KERNELS + (2 if tp > 1 else 0)
     if model.training.attention == "unfused" and not fused_softmax(
-        model, stack, tp=tp, micro_batch=micro_batch
+        model, target, tp=tp, micro_batch=micro_batch
     ):
         launches += UNFUSED_SOFTMAX_KERNELS
     return LayerPass(
@@ -219,7 +217,7 @@ def layer_pass(
         attention_seconds=core,
         host_seconds=launches
         * device.family.launch_seconds
-        * calibration.stack(stack).host_factor
+        * calibration.stack(target.name).host_factor
         # Every collective waits for the slowest of its members' hosts.
         * (1.0 + HOST_JITTER * log2(tp)),
     )

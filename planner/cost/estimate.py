@@ -15,7 +15,7 @@ from planner.cost.measured_curves import LinkCurves
 from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedules import sent_with
 from planner.cost.sends import Send, send
-from planner.cost.shape import Shape, chunk_layers
+from planner.cost.shape import shape_of
 from planner.cost.sharding import stage_rings
 from planner.cost.simulation import Seconds, Timeline, simulate, stage_ends
 from planner.cost.stage import Pricer
@@ -213,21 +213,6 @@ class Estimator:
             for stage in plan.stages
             for group in stage.replicas
         )
-
-
-def shape_of(plan: Plan, index: int) -> Shape:
-    """The shape of one stage of a plan."""
-    stage = plan.stages[index]
-    return Shape(
-        chunks=chunk_layers(stage.layers, plan.interleave),
-        stage=index,
-        depth=plan.pp,
-        micro_batches=plan.micro_batches,
-        zero=plan.zero,
-        recompute=stage.recompute,
-        sequence_parallel=plan.sequence_parallel,
-        offload=plan.offload,
-    )
 
 
 def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:

@@ -12,6 +12,8 @@ from planner.calibration.values import Stack
 from planner.cluster.topology import Kind
 from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.values import Memory
+from planner.dims.sequence import norm_ways
+from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload
 from planner.runtimes.capabilities import Recompute
@@ -67,12 +69,12 @@ def activation_bytes_per_layer(
 ) -> float:
     """Bytes one layer keeps for the backward of one micro-batch (arXiv:2205.05198, table 2)."""
     tokens = micro_batch * model.training.sequence_length
-    norm_ways = tp if sequence_parallel else 1
+    ways = norm_ways(tp, sequence_parallel)
     scale = ELEMENT_BYTES[model.training.precision] / 2
     if recompute == "full":
-        return scale * 2.0 * model.hidden * tokens / norm_ways
+        return scale * 2.0 * model.hidden * tokens / ways
     masks = 2 if model.drops else 0
-    whole = (8.0 + masks) * model.hidden / norm_ways
+    whole = (8.0 + masks) * model.hidden / ways
     attention = 2.0 * model.head_dim * (2 * model.heads + 2 * model.kv_heads) / tp
     mlp = (6.0 if model.gated_mlp else 4.0) * model.ffn / tp
     scores = 0.0
@@ -89,17 +91,17 @@ def memory(model: ModelSpec, kind: Kind, stack: Stack, load: Load) -> Memory:
     mixed = model.training.precision in MIXED
     size = ELEMENT_BYTES[model.training.precision]
     states = (
-        parameters * OPTIMIZER_BYTES[model.training.optimizer, mixed] / (load.dp if load.zero >= 1 else 1)
+        parameters * OPTIMIZER_BYTES[model.training.optimizer, mixed] / optimizer_ways(load.zero, load.dp)
     )
-    weights = parameters * size / (load.dp if load.zero >= 3 else 1)
-    gradients = parameters * load.gradient_bytes / (load.dp if load.zero >= 2 else 1)
+    weights = parameters * size / parameter_ways(load.zero, load.dp)
+    gradients = parameters * load.gradient_bytes / gradient_ways(load.zero, load.dp)
     offload, updated_on_host = load.offload, load.offload.optimizer != "none"
     kept = load.layers_in_flight * _layer_activations(model, load, load.recompute)
     # With ZeRO 2 and 3 a gradient leaves as soon as it is reduced; its bucket is in the buffers.
     leaves = updated_on_host and load.zero >= 2
     in_host = (
         (offload.optimizer == "cpu", states),
-        (updated_on_host, parameters * load.gradient_bytes / (load.dp if load.zero >= 1 else 1)),
+        (updated_on_host, parameters * load.gradient_bytes / optimizer_ways(load.zero, load.dp)),
         (offload.parameters == "cpu", weights),
         (offload.activations == "cpu", kept),
     )
@@ -124,7 +126,7 @@ def _activations(model: ModelSpec, load: Load) -> float:
     working = _layer_activations(model, load, "none") if load.recompute != "none" else 0.0
     embedding = 0.0
     if load.first:
-        ways = load.tp if load.sequence_parallel else 1
+        ways = norm_ways(load.tp, load.sequence_parallel)
         tokens = load.micro_batch * model.training.sequence_length
         embedding = ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways
     # One checkpoint is in use and one on its way while the others are in host memory.
@@ -158,7 +160,7 @@ def _gradient_copy(model: ModelSpec, load: Load, parameters: float) -> float:
         return 0.0
     if load.offload.optimizer != "none":
         return 0.0
-    return 4.0 * parameters / (load.dp if load.zero else 1)
+    return 4.0 * parameters / optimizer_ways(load.zero, load.dp)
 
 
 def _buffers(model: ModelSpec, load: Load, parameters: float) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.plan.values import ON_DEVICE, Offload
+from planner.model.spec import ModelSpec
+from planner.plan.values import ON_DEVICE, Offload, Plan
 from planner.runtimes.capabilities import Recompute
 
 
@@ -36,6 +37,34 @@ class Shape:
     def last(self) -> bool:
         """True when the head is here."""
         return self.stage == self.depth - 1
+
+
+def shape_of(plan: Plan, index: int) -> Shape:
+    """The shape of one stage of a plan."""
+    stage = plan.stages[index]
+    return Shape(
+        chunks=chunk_layers(stage.layers, plan.interleave),
+        stage=index,
+        depth=plan.pp,
+        micro_batches=plan.micro_batches,
+        zero=plan.zero,
+        recompute=stage.recompute,
+        sequence_parallel=plan.sequence_parallel,
+        offload=plan.offload,
+    )
+
+
+def whole_model(model: ModelSpec, zero: int, recompute: Recompute) -> Shape:
+    """The only stage of a plan without pipeline and tensor parallelism."""
+    return Shape(
+        chunks=(model.layers,),
+        stage=0,
+        depth=1,
+        micro_batches=1,
+        zero=zero,
+        recompute=recompute,
+        sequence_parallel=False,
+    )
 
 
 def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:

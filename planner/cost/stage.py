@@ -23,6 +23,7 @@ from planner.cost.shape import Shape
 from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
 from planner.cost.traffic import EndTraffic, Seconds, Traffic
 from planner.cost.values import Memory
+from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Recompute, Target
@@ -47,7 +48,7 @@ class Pricer:
         self.traffic = Traffic(model, target, self.stack)
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration) if calibration.layers else None
-        plain = target.name == "torch" and model.training.optimizer == "adamw"
+        plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
@@ -244,7 +245,7 @@ class Pricer:
                 self.model,
                 kind,
                 self.calibration,
-                self.target.name,
+                self.target,
                 tp=tp,
                 micro_batch=sequences,
                 sequence_parallel=split,
@@ -313,7 +314,7 @@ class Pricer:
         if shape.offload.optimizer != "none":
             held = self._held(shape, shape.layers, count, group.micro_batch, ring)
             return host_optimizer_seconds(shape.offload, held, kind, self.model, self.target)
-        share = count / (ring.size if shape.zero else 1)
+        share = count / optimizer_ways(shape.zero, ring.size)
         update = self.optimizer_curves.seconds(kind.gpu, share) if self.optimizer_curves else None
         return optimizer_seconds(share, kind, self.model, self.calibration, update)
 
@@ -324,7 +325,7 @@ class Pricer:
     def _held(self, shape: Shape, layers: int, parameters: float, sequences: int, ring: Ring) -> Held:
         return Held(
             parameters=parameters,
-            ways=ring.size if shape.zero else 1,
+            ways=optimizer_ways(shape.zero, ring.size),
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(),
             micro_batches=shape.micro_batches,

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import metadata
 
-from planner.runtimes.registry import TARGETS
-
-
-def tried_versions(target: str) -> dict[str, str]:
-    """Version by name of the package, for what a job of the target imports."""
-    found = {"torch": TARGETS["torch"].version}
-    if target == "deepspeed":
-        found["deepspeed"] = TARGETS[target].version
-    if target == "megatron":
-        found["megatron"] = TARGETS[target].version.removeprefix("core ")
-    return found
+from planner.runtimes.interface import runtime
 
 
 def is_tried(version: str, tried: str) -> bool:
@@ -25,10 +15,12 @@ def is_tried(version: str, tried: str) -> bool:
 
 def installed_versions(target: str) -> dict[str, str]:
     """Versions of a target's packages in this Python; absent ones are left out."""
+    own = runtime(target)
+    distributions = {own.checkout.package: own.checkout.distribution} if own.checkout else {}
     found = {}
-    for name in tried_versions(target):
+    for name in own.tried:
         try:
-            found[name] = metadata.version("megatron-core" if name == "megatron" else name)
+            found[name] = metadata.version(distributions.get(name, name))
         except metadata.PackageNotFoundError:
             continue
     return found
@@ -36,7 +28,7 @@ def installed_versions(target: str) -> dict[str, str]:
 
 def cautions(target: str, installed: Mapping[str, str]) -> tuple[str, ...]:
     """Versions that were not tried."""
-    tried = tried_versions(target)
+    tried = runtime(target).tried
     return tuple(
         f"{name} {version} is installed here, the launch files were tried with {tried[name]}"
         for name, version in installed.items()

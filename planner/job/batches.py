@@ -1,10 +1,13 @@
-"""The batch table: which sequences each rank processes in a step and what each micro-batch weighs."""
+"""The batch table, which says what sequences each rank processes in a step and what each micro-batch weighs, and what
+of the example that reads it is the same for every runtime."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.job.files import rows
+from planner.job.files import EmittedFile, document, node_file, rows
+from planner.job.job import Job
+from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank
 from planner.plan.values import Plan, ReplicaGroup
 
@@ -44,8 +47,9 @@ def batch(plan: Plan, group: ReplicaGroup) -> Batch:
     return Batch(sizes, tuple(size * scale / plan.global_batch for size in sizes))
 
 
-def table_text(plan: Plan, ranks: tuple[Rank, ...]) -> str:
+def table_text(job: Job) -> str:
     """The table as JSON: stages, the distinct batches, and one row for each rank."""
+    plan, ranks = job.plan, job.ranks
     batches = [[batch(plan, group) for group in stage.replicas] for stage in plan.stages]
     distinct = sorted({each for stage in batches for each in stage}, key=lambda each: each.micro_batches)
     head = {
@@ -95,3 +99,20 @@ def _rank_rows(
         )
         following = first + mine.share
     return found
+
+
+def example_files(job: Job) -> tuple[EmittedFile, ...]:
+    """The table, the model's shape, and what examples need whatever the runtime."""
+    modules = ("hetplan_runtime", "example_model", "example_data", "example_run", "step_log")
+    return (
+        EmittedFile("batches.json", table_text(job)),
+        EmittedFile("model.json", document(model_shape(job.model))),
+        *(node_file(f"planner.training.{module}") for module in modules),
+    )
+
+
+def model_shape(model: ModelSpec) -> dict[str, object]:
+    """What the example needs to build a model of the planned shape."""
+    training = model.training
+    shape: dict[str, object] = model.model_dump(exclude={"training"})
+    return {**shape, "sequence_length": training.sequence_length, "optimizer": training.optimizer}

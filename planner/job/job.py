@@ -1,36 +1,49 @@
-"""What a launcher needs to know of a job, whatever the target."""
+"""One run of a plan: its processes on their nodes, and all that follows from where they are."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
-from planner.plan.placement import Agent, Rank
+from planner.files.short_lists import compress_hosts, numbered_hosts
+from planner.job.network import JobNetwork, job_network
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Agent, Rank, agents
+from planner.plan.values import Plan
+
+MASTER_PORT = 29500
+LOOPBACK = "127.0.0.1"
+"""Where the processes of a job on one node meet, whatever the node is called."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """A plan's processes on their nodes."""
+    """What runtimes, launchers and READMEs are written from."""
 
-    model: str
-    target: str
-    agents: tuple[Agent, ...]
-    """Launchers in rank order; a host may come more than once."""
-    ranks: tuple[Rank, ...]
+    plan: Plan
     cluster: ClusterSpec
+    model: ModelSpec
+    ranks: tuple[Rank, ...]
+    """Every process, in the runtime's rank order."""
 
     @property
     def name(self) -> str:
         """The model's name as Slurm and Kubernetes take it: small letters, digits and dashes."""
-        return label(self.model, "job")
+        return label(self.model.name, "job")
 
-    @property
+    @cached_property
+    def agents(self) -> tuple[Agent, ...]:
+        """Runs of consecutive ranks on one node, in rank order; a host may come more than once."""
+        return agents(self.ranks)
+
+    @cached_property
     def hosts(self) -> tuple[str, ...]:
         """Every host once, in order of its first rank."""
         return tuple(dict.fromkeys(agent.host for agent in self.agents))
 
-    @property
+    @cached_property
     def pools(self) -> tuple[PoolSpec, ...]:
         """Used pools, in order of their first rank."""
         known = {pool.name: pool for pool in self.cluster.pools}
@@ -39,6 +52,39 @@ class Job:
     def hosts_of(self, pool: PoolSpec) -> tuple[str, ...]:
         """Used hosts of a pool, in order of their first rank."""
         return tuple(dict.fromkeys(agent.host for agent in self.agents if agent.pool == pool.name))
+
+    @cached_property
+    def network(self) -> JobNetwork:
+        """Which network each pool's nodes use."""
+        return job_network(self.cluster, self.agents)
+
+    @property
+    def is_on_one_node(self) -> bool:
+        """True for a job whose processes meet without a network."""
+        return len(self.hosts) == 1
+
+    @property
+    def is_on_any_node(self) -> bool:
+        """True for a job on one node of an unnamed pool: it runs where it is started."""
+        return self.is_on_one_node and is_unnamed(self.pools[0])
+
+    @property
+    def stages_first(self) -> bool:
+        """True when ranks are numbered stage before replica."""
+        stages = [rank.stage for rank in self.ranks]
+        return stages != sorted(stages)
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """Names that stand for nodes which the cluster file does not name, in short form: ``fast-[0-3]``."""
+        used = {pool.name for pool in self.pools}
+        unnamed = (pool for pool in self.cluster.pools if pool.name in used and is_unnamed(pool))
+        return tuple(name for pool in unnamed for name in compress_hosts(pool.hosts))
+
+
+def is_unnamed(pool: PoolSpec) -> bool:
+    """True where hosts are called as hetplan calls them itself, after their pool."""
+    return pool.hosts == numbered_hosts(pool.name, len(pool.hosts))
 
 
 def label(text: str, fallback: str, longest: int = 20) -> str:

@@ -36,13 +36,18 @@ class JobNetwork:
         """True when some pool of a job on several nodes has RDMA."""
         return self.nodes > 1 and any(self.rdma.values())
 
+    @property
+    def needs_sockets(self) -> bool:
+        """True when a communicator of all ranks cannot use RDMA."""
+        return self.nodes > 1 and (self.crosses or not self.has_rdma)
 
-def job_network(cluster: ClusterSpec, launchers: Sequence[Agent]) -> JobNetwork:
-    """The networks of a job on these launchers."""
-    used = {agent.pool for agent in launchers}
+
+def job_network(cluster: ClusterSpec, agents: Sequence[Agent]) -> JobNetwork:
+    """The networks of a job of these agents."""
+    used = {agent.pool for agent in agents}
     pools = [pool for pool in cluster.pools if pool.name in used]
     return JobNetwork(
-        nodes=len({agent.host for agent in launchers}),
+        nodes=len({agent.host for agent in agents}),
         rdma={pool.name: _rdma_fabric(cluster, pool, pools) for pool in pools},
         sockets={pool.name: _socket_nic(cluster, pool, pools) for pool in pools},
     )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from planner.emit import preflight
 from planner.errors import EmitError
 from planner.job.files import EmittedFile
 from planner.job.job import Job
-from planner.job.nodes import is_any_node
-from planner.job.readme import with_launcher
 from planner.launchers import deepspeed, kubernetes, slurm, ssh
+from planner.launchers.preflight import preflight_files
+from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,10 @@ class Launcher:
 
     files: Callable[[Job], tuple[EmittedFile, ...]]
     """Files beside launch.sh; may raise EmitError."""
-    readme: Callable[[Job], str]
+    readme: str = ""
+    """Template of how to start by it; empty where launch.sh is all there is."""
+    notes: Callable[[Job], Mapping[str, object]] = lambda _: {}
+    """What that template needs besides the job."""
     needs_names: bool = True
     """False when it gives each node its place, whatever the hosts of nodes.txt are called."""
     runs_here: bool = False
@@ -28,11 +30,13 @@ class Launcher:
 
 
 LAUNCHERS: dict[str, Launcher] = {
-    "torchrun": Launcher(lambda _: (), lambda _: "", runs_here=True),
-    "deepspeed": Launcher(deepspeed.files, deepspeed.readme),
-    "slurm": Launcher(slurm.files, slurm.readme),
-    "kubernetes": Launcher(kubernetes.files, kubernetes.readme, needs_names=False),
-    "ssh": Launcher(ssh.files, ssh.readme),
+    "torchrun": Launcher(lambda _: (), runs_here=True),
+    DEEPSPEED.name: Launcher(deepspeed.files, "launchers/deepspeed.md.j2"),
+    "slurm": Launcher(slurm.files, "launchers/slurm.md.j2"),
+    "kubernetes": Launcher(
+        kubernetes.files, "launchers/kubernetes.md.j2", kubernetes.notes, needs_names=False
+    ),
+    "ssh": Launcher(ssh.files, "launchers/ssh.md.j2"),
 }
 """Every launcher; all of them run launch.sh on the nodes."""
 
@@ -43,15 +47,7 @@ def check_launcher(name: str) -> None:
         raise EmitError(f"launcher {name}: not known, expected one of: {', '.join(LAUNCHERS)}")
 
 
-def launcher_files(name: str, job: Job, files: Sequence[EmittedFile]) -> tuple[EmittedFile, ...]:
-    """A target's files with those of the launcher and of preflight, the README telling of both."""
+def launcher_files(name: str, job: Job) -> tuple[EmittedFile, ...]:
+    """The files of the launcher, and those that look at the nodes before a start."""
     launcher = LAUNCHERS[name]
-    here = launcher.runs_here and is_any_node(job.agents, job.cluster)
-    added = (*launcher.files(job), *preflight.preflight_files(job, here))
-    return (*(_explained(file, launcher, job) for file in files), *added)
-
-
-def _explained(file: EmittedFile, launcher: Launcher, job: Job) -> EmittedFile:
-    if file.path != "README.md":
-        return file
-    return replace(file, text=with_launcher(file.text, preflight.README, launcher.readme(job)))
+    return (*launcher.files(job), *preflight_files(job, here=launcher.runs_here and job.is_on_any_node))

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from planner.cost.estimate import Estimator, Priced
 from planner.cost.values import Estimate, Memory
-from planner.logs.values import PARTS, Observed, Part, RankMemory
+from planner.logs.values import Observed
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
+from planner.runtimes.log import PARTS, Part, RankMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

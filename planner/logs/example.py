@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planner.logs.values import Fact, PartTime, RankMemory, Series
+from planner.runtimes.log import Fact, PartTime, RankMemory, Series
 
 _JOB = re.compile(r"job ranks (\d{1,7}) global_batch (\d{1,9})(?!\S)")
 _STEP = re.compile(r"step (\d{1,12}) loss \S+ seconds (\d{1,9}\.\d{6})(?!\S)")
@@ -17,7 +17,8 @@ class ExampleLines:
     """
 
     source = "hetplan's example"
-    targets = ("deepspeed", "torch", "megatron", "flagscale")
+    lines = "step 3 loss .. seconds .."
+    from_last_rank = False
 
     def __init__(self) -> None:
         self.steps = Series(averaged=False)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference, Predicted
 from planner.logs.values import WARM_UP_STEPS, Observed
+from planner.runtimes.interface import runtime
 
 Cause = Literal[
     "warm-up", "spread", "compute", "communication", "optimizer", "outside", "step", "memory", "none"
@@ -168,11 +169,8 @@ def _step(seen: Observed, comparison: Comparison, found: Predicted) -> Finding:
 
 def _how_to_time(seen: Observed, found: Predicted) -> str:
     """How this run would print its parts."""
-    if found.plan.target in ("megatron", "flagscale"):
-        return "Megatron prints them with --timing-log-level 2"
-    if found.plan.target == "deepspeed" and len(found.plan.stages) == 1:
-        return 'DeepSpeed prints them with "wall_clock_breakdown": true in ds_config.json'
-    return f"{seen.source} cannot print them for this plan"
+    own = runtime(found.plan.target).how_to_time(found.plan)
+    return own or f"{seen.source} cannot print them for this plan"
 
 
 def _memory(comparison: Comparison) -> Iterator[Finding]:

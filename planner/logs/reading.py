@@ -10,20 +10,15 @@ from pathlib import Path
 
 from planner.errors import Problem, SpecError
 from planner.logs.example import ExampleLines
-from planner.logs.values import Log, PartTime, RankMemory, Series
+from planner.logs.values import Log
 from planner.plan.values import Plan
-from planner.runtimes.deepspeed.log import DeepSpeedLines
-from planner.runtimes.megatron.log import MegatronLines
-
-Reader = ExampleLines | DeepSpeedLines | MegatronLines
+from planner.runtimes.interface import runtime
+from planner.runtimes.log import LogReader, PartTime, RankMemory, Series
+from planner.runtimes.registry import NAMES
 
 LONGEST_LINE = 4096
 """Characters of a line that are looked at; lines of logs that matter are shorter."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-EXPECTED = (
-    "expected lines of hetplan's example (step 3 loss .. seconds ..), DeepSpeed (steps: .. iter time (s): .., "
-    "time (ms) | fwd: .., CurrSamplesPerSec=..) or Megatron (iteration .. elapsed time per iteration (ms): ..)"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +26,7 @@ class _File:
     """What one file says, to each reader."""
 
     path: Path
-    readers: tuple[Reader, ...]
+    readers: tuple[LogReader, ...]
     runs: int
     empty: bool
 
@@ -43,8 +38,9 @@ def read_logs(paths: Sequence[Path], plan: Plan) -> Log:
         _require_known(file)
     source = _source(files)
     if source is None:
+        last = "".join(f", or {reader.source}'s last" for reader in files[0].readers if reader.from_last_rank)
         raise _wrong(
-            files[0].path, "has no step times", f"{EXPECTED}; from the first rank, or Megatron's last"
+            files[0].path, "has no step times", f"{_expected(files[0].readers)}; from the first rank{last}"
         )
     _require_target(source, files, plan)
     notes = [f"{file.path}: holds {file.runs} runs, the last counts" for file in files if file.runs > 1]
@@ -60,15 +56,16 @@ def read_logs(paths: Sequence[Path], plan: Plan) -> Log:
     )
 
 
-def _readers(plan: Plan) -> tuple[Reader, ...]:
-    """New readers; DeepSpeed takes the batch of its own rank for that of all."""
-    sizes = {(group.share, group.steps) for stage in plan.stages for group in stage.replicas}
-    even = len(sizes) == 1 and all(share % steps == 0 for share, steps in sizes)
-    return (
-        ExampleLines(),
-        DeepSpeedLines(plan.global_batch if even else None, len(plan.stages) > 1),
-        MegatronLines(),
-    )
+def _readers(plan: Plan) -> tuple[LogReader, ...]:
+    """New readers: of the example, and of what each runtime prints."""
+    own = (runtime(name).log_reader(plan) for name in NAMES)
+    return (ExampleLines(), *{type(reader): reader for reader in own if reader is not None}.values())
+
+
+def _expected(readers: Sequence[LogReader]) -> str:
+    """What a log may look like."""
+    *others, last = (f"{reader.source} ({reader.lines})" for reader in readers)
+    return f"expected lines of {', '.join(others)} or {last}"
 
 
 def _read(path: Path, plan: Plan) -> _File:
@@ -97,23 +94,24 @@ def _require_known(file: _File) -> None:
     if file.empty:
         raise _wrong(file.path, "is empty", "give what the run printed, e.g. launch.sh 0 | tee node-0.log")
     if not any(reader.steps.seconds or reader.parts or reader.memory for reader in file.readers):
-        raise _wrong(file.path, "has none of the lines that are known", EXPECTED)
+        raise _wrong(file.path, "has none of the lines that are known", _expected(file.readers))
 
 
-def _source(files: Sequence[_File]) -> Reader | None:
+def _source(files: Sequence[_File]) -> LogReader | None:
     """The reader that knows step times, the example's before the runtime's own."""
     found = [reader for file in files for reader in file.readers if reader.steps.seconds]
-    order = (ExampleLines, DeepSpeedLines, MegatronLines)
+    order = [type(reader) for reader in files[0].readers]
     return min(found, key=lambda reader: order.index(type(reader)), default=None)
 
 
-def _require_target(source: Reader, files: Sequence[_File], plan: Plan) -> None:
-    if plan.target not in source.targets:
+def _require_target(source: LogReader, files: Sequence[_File], plan: Plan) -> None:
+    own = runtime(plan.target).log_reader(plan)
+    if type(source) not in (ExampleLines, type(own)):
         path = next(file.path for file in files if source in file.readers)
         raise _wrong(path, f"is a log of {source.source}, the plan's target is {plan.target}")
 
 
-def _steps(source: Reader, files: Sequence[_File]) -> Series:
+def _steps(source: LogReader, files: Sequence[_File]) -> Series:
     """Step times of all files; where two disagree they are of two runs."""
     merged = Series(averaged=source.steps.averaged)
     for file in files:
@@ -128,11 +126,11 @@ def _steps(source: Reader, files: Sequence[_File]) -> Series:
     return merged
 
 
-def _parts(readers: Sequence[Reader]) -> tuple[PartTime, ...]:
+def _parts(readers: Sequence[LogReader]) -> tuple[PartTime, ...]:
     return tuple(entry for reader in readers for entry in reader.parts)
 
 
-def _memory(readers: Sequence[Reader]) -> tuple[RankMemory, ...]:
+def _memory(readers: Sequence[LogReader]) -> tuple[RankMemory, ...]:
     """The highest peak of every rank."""
     found: dict[int | None, RankMemory] = {}
     for entry in (entry for reader in readers for entry in reader.memory):

@@ -15,10 +15,6 @@ from planner.cluster.topology import Host, Kind
 from planner.cost.compute import TILE_FILL, Device, Product
 from planner.measure.samples import sample
 
-STACK = "torch"
-"""The framework that runs the layers here."""
-
-
 LEAST_INNER = 2 * TILE_FILL
 """Inner dimension from which a product counts as large."""
 

@@ -17,12 +17,13 @@ from planner.calibration.values import Calibration, Constant, KernelPoint, Layer
 from planner.errors import UsageError
 from planner.measure.backend import Backend, out_of_memory
 from planner.measure.curve_error import with_errors
-from planner.measure.fit_device import STACK, Peaks, fit_family, measured_peaks
+from planner.measure.fit_device import Peaks, fit_family, measured_peaks
 from planner.measure.growth import Limit, grow
 from planner.measure.kernels import Case, cases, measure_kernel, optimizer_case
 from planner.measure.layers import STEADY, LayerBench
 from planner.measure.samples import Event
 from planner.model.spec import ModelSpec
+from planner.runtimes.registry import PLAIN_TORCH
 
 ROUNDS = 3
 """How often all micro-batches are read again, in turns, while their readings differ."""
@@ -214,8 +215,10 @@ class Session:
         """What one process takes of the device beside its tensors, once its libraries are loaded."""
         used = self.backend.context_bytes() if self._fresh else None
         if used is not None:
-            constant = Constant(name=f"stacks.{STACK}.runtime_bytes", value=used, provenance="measured")
-            more = Calibration(stacks={STACK: Stack(runtime_bytes=used)}, constants=(constant,))
+            constant = Constant(
+                name=f"stacks.{PLAIN_TORCH.name}.runtime_bytes", value=used, provenance="measured"
+            )
+            more = Calibration(stacks={PLAIN_TORCH.name: Stack(runtime_bytes=used)}, constants=(constant,))
             self.found = merged(self.found, more)
 
     def _fit(self) -> None:
@@ -224,7 +227,7 @@ class Session:
         model = self.request.model
         precision = model.training.precision if model else self.backend.precision
         points = self._own_kernels()
-        factor = shipped().stack(STACK).host_factor
+        factor = shipped().stack(PLAIN_TORCH.name).host_factor
         fitted = fit_family(self.backend.family, points, self.peaks(), precision, factor)
         more = Calibration(families={self.backend.family: fitted.family}, constants=fitted.constants)
         self.found = with_errors(merged(self.found, more), fitted.errors)

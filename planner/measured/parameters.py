@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from planner.calibration.values import Calibration, Family, Link, Stack
 from planner.measured.values import Run
+from planner.runtimes.registry import REFERENCE
 
 BOUNDS: dict[str, tuple[float, float]] = {
     "families.matmul_efficiency": (0.2, 0.98),
@@ -26,11 +27,11 @@ BOUNDS: dict[str, tuple[float, float]] = {
 PULLS = {"families.launch_seconds": 20.0, "stacks.host_factor": 20.0, "families.kernel_seconds": 10.0}
 """Relative width of the pull towards the value before the fit; 5 for the others."""
 
-REFERENCE = "megatron"
-"""The stack whose host time and use of the wire are 1: families, links and stacks could not be told apart else."""
+BARE = Calibration(stacks={REFERENCE.name: Stack(host_factor=1.0)})
+"""What the shipped constants were fitted from: nothing but the reference.
 
-BARE = Calibration(stacks={REFERENCE: Stack(host_factor=1.0)})
-"""What the shipped constants were fitted from: nothing but the reference."""
+Without one, families, links and stacks could not be told apart.
+"""
 
 STARTS = {"families.launch_seconds": 1e-4, "links.efficiency": 0.4}
 """Where the search for a constant begins when not at its assumed value: where its slope shows."""
@@ -126,7 +127,7 @@ def parameters_of(runs: Sequence[Run]) -> Iterator[Parameter]:
         for name in sorted(names):
             for field in fields(_TYPES[section]):
                 parameter = Parameter(section, name, field.name)
-                fixed = name == REFERENCE and field.name in ("host_factor", "wire")
+                fixed = name == REFERENCE.name and field.name in ("host_factor", "wire")
                 if parameter.kind in BOUNDS and not fixed:
                     yield parameter
 

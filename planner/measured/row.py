@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -34,6 +34,12 @@ from planner.files.nodes import resolve
 from planner.model.spec import Attention, Optimizer, Precision
 from planner.ranges import LAYERS, STAGES
 from planner.runtimes.capabilities import OffloadTo, Recompute
+from planner.runtimes.registry import NAMES, REFERENCE, any_of
+
+if TYPE_CHECKING:
+    _TargetName = str
+else:
+    _TargetName = Literal[NAMES]
 
 Text = Annotated[str, Field(min_length=1)]
 Cell = str | int | float | bool | None | list[str | int | float | bool | None]
@@ -117,8 +123,9 @@ class Row(Frozen):
     """flash or unfused."""
     dropout: bool | None = None
     """yes when the layers keep dropout masks; yes without gated MLP when absent."""
-    target: Literal["megatron", "deepspeed", "torch", "flagscale"] = "megatron"
-    """Runtime that the plan is for: megatron, deepspeed, torch or flagscale."""
+    target: Annotated[_TargetName, Field(description=f"Runtime that the plan is for: {any_of(NAMES)}.")] = (
+        REFERENCE.name
+    )
     tp: NodeDevices = 1
     """Devices of one tensor-parallel group."""
     pp: Stages | None = None

@@ -18,7 +18,8 @@ from planner.measured.inputs import (
     plan_problems,
 )
 from planner.measured.values import Run, Skipped, Table
-from planner.plan.checks import Fault, faults
+from planner.plan.checks import faults
+from planner.plan.faults import Fault
 
 _PACKAGE = Path(__file__).parents[1]
 

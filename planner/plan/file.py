@@ -22,7 +22,8 @@ from planner.files.whole import write_whole
 from planner.files.yaml_text import Lines, dump
 from planner.model.file import shape_problems
 from planner.model.spec import ModelSpec
-from planner.plan.checks import Fault, fail_on_faults, faults
+from planner.plan.checks import fail_on_faults, faults
+from planner.plan.faults import Fault
 from planner.plan.short import short_plan
 from planner.plan.values import Plan
 

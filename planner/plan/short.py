@@ -12,10 +12,12 @@ from planner.errors import PlanError
 from planner.files.document import Document
 from planner.files.fields import Batch, Devices, Frozen, Layers, Name, NodeDevices, Stages, ZeroStage
 from planner.model.spec import ModelSpec
-from planner.plan.checks import Fault, fail_on_faults, faults
+from planner.plan.checks import fail_on_faults, faults
+from planner.plan.faults import Fault
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import STAGES
 from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import PER_DEVICE, UNIFORM
 
 Path = tuple[str | int, ...]
 
@@ -138,7 +140,7 @@ def _from_stages(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Pl
             Stage(first_layer=first, end_layer=first + layers[number], replicas=groups, recompute=recompute)
         )
         first += layers[number]
-    return _whole(short, tuple(stages), "megatron")
+    return _whole(short, tuple(stages), UNIFORM.name)
 
 
 def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
@@ -287,7 +289,7 @@ def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> 
             raise PlanError(f"{what}, expected steps and share", path=("replicas", index))
         groups.append(_own_batch(entry, index, short.tp, batch // together, kinds.get(entry.pool, "")))
     stage = Stage(first_layer=0, end_layer=model.layers, replicas=tuple(groups), recompute=short.recompute)
-    return _whole(short, (stage,), "deepspeed")
+    return _whole(short, (stage,), PER_DEVICE.name)
 
 
 def _own_batch(entry: ShortReplicas, index: int, tp: int, steps: int, gpu: str) -> ReplicaGroup:

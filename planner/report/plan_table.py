@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.values import CAUSES, Breakdown, Estimate
+from planner.dims import DIMENSIONS
+from planner.dims.recompute import Recomputation, recompute_text
 from planner.plan.values import Plan
 from planner.report.costs import idle_text
 from planner.report.goal import cost_text
@@ -17,7 +19,6 @@ from planner.report.numbers import count, duration, percent, rate, significant
 from planner.report.paragraph import Paragraph
 from planner.report.proof import Proof, proof_text
 from planner.report.stage_table import FEW, stage_table
-from planner.report.traits import offload_text, recompute_text
 from planner.search.values import IdleCost, Scored
 
 
@@ -43,14 +44,9 @@ def headline(plan: Plan) -> str:
         count(plan.pp, "stage"),
         plan.zero_text,
         f"{recompute_text(plan)} recomputation",
+        *(d.words(plan) for d in DIMENSIONS if not isinstance(d, Recomputation)),
     ]
-    if plan.sequence_parallel:
-        parts.append("sequence parallel")
-    if plan.offload.anything:
-        parts.append(offload_text(plan))
-    if plan.interleave > 1:
-        parts.append(f"{plan.interleave} interleaved chunks")
-    return ", ".join(parts)
+    return ", ".join(part for part in parts if part)
 
 
 def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleCost] = ()) -> Iterator[str]:

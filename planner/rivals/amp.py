@@ -7,19 +7,14 @@ from collections.abc import Iterator, Sequence
 from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
 from planner.cost.memory import parameters_of
+from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from planner.rivals.building import (
-    LayerSeconds,
-    balanced_layers,
-    fastest_first,
-    filled,
-    layer_seconds,
-    pipeline,
-)
+from planner.rivals.building import LayerSeconds, balanced_layers, layer_seconds
 from planner.runtimes.registry import target
-from planner.search.space.choices import divisors, splits
+from planner.search.heuristics.even import fastest_first, filled, pipeline
+from planner.units import divisors
 
 
 def amp(estimator: Estimator) -> Iterator[Plan]:

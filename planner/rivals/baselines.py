@@ -11,13 +11,12 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from planner.rivals.amp import amp
-from planner.rivals.building import best_of
-from planner.rivals.even import equal_batches, even_pipelines
 from planner.rivals.holmes import holmes
 from planner.rivals.metis import metis
 from planner.rivals.one_pool import fastest_pool_only
 from planner.rivals.poplar import in_lock_step, without_lock_step
 from planner.rivals.whale import flops_proportional
+from planner.search.heuristics.even import best_of, equal_batches, even_pipelines
 from planner.search.ranking import ranked
 from planner.search.space.choices import usable_kinds
 from planner.search.values import Alternative, Limits

@@ -15,6 +15,9 @@ from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
+from planner.dims.interleave import interleavings
+from planner.dims.sharding import holds_groups, shard_sizes, zeros_at
+from planner.dims.tensor import tp_degrees
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
@@ -23,23 +26,18 @@ from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute, Target
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
+    Choice,
     Composition,
     Family,
     compositions,
-    divisors,
-    holds_groups,
-    interleavings,
     most_mixed,
     offers,
-    shard_sizes,
-    splits_sequence,
     targets_of,
-    tp_degrees,
     usable_kinds,
-    zeros_at,
 )
 from planner.search.space.partitions import networks
 from planner.search.values import Limits, Scored
+from planner.units import divisors
 
 
 def exhaustive(
@@ -111,7 +109,7 @@ def _families(
     for batch in divisors(model.training.global_batch):
         steps = model.training.global_batch // batch
         degrees: list[tuple[int | None, int | None]] = [
-            (tp, dp) for tp in tp_degrees(row, limits, model, kinds) for dp in divisors(batch)
+            (tp, dp) for tp in tp_degrees(row, limits.tp, model, kinds) for dp in divisors(batch)
         ]
         for tp, dp in [(None, None)] if row.dp_per_stage else degrees:
             if dp is not None and limits.micro_batch is not None and batch // dp not in limits.micro_batch:
@@ -144,7 +142,7 @@ def _splits(
 ) -> Iterator[Plan]:
     """All ways to cut the layers into stages of these compositions, with every interleaving."""
     depth = len(chosen)
-    for interleave in interleavings(family, depth, model):
+    for interleave in interleavings(row, depth, family.micro_batches, model):
         for cuts in combinations(range(1, model.layers), depth - 1):
             ends = (0, *cuts, model.layers)
             if min(b - a for a, b in pairwise(ends)) < interleave:
@@ -153,14 +151,7 @@ def _splits(
                 Stage(first_layer=a, end_layer=b, replicas=groups, recompute=recompute)
                 for a, b, groups, recompute in zip(ends, ends[1:], chosen, recomputes, strict=False)
             )
-            yield Plan(
-                target=family.target,
-                zero=family.zero,
-                stages=stages,
-                interleave=interleave,
-                sequence_parallel=splits_sequence(row, model, family.tp)
-                and any(group.tp > 1 for groups in chosen for group in groups),
-            )
+            yield Choice(family=family, depth=depth, interleave=interleave).plan(stages, model)
 
 
 def _data_parallel(

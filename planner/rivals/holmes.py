@@ -9,12 +9,14 @@ from math import ceil, log2
 from planner.cluster.topology import Kind
 from planner.cost.communication import Ring, carried_rates
 from planner.cost.estimate import Estimator
+from planner.cost.shape import whole_model
+from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.values import Plan
-from planner.rivals.building import fastest_first, filled, pipeline, replicas, whole_model
-from planner.rivals.even import MICRO_BATCHES, widest
 from planner.runtimes.capabilities import RECOMPUTES
-from planner.search.space.choices import divisors, splits
+from planner.runtimes.registry import UNIFORM
+from planner.search.heuristics.even import MICRO_BATCHES, fastest_first, filled, pipeline, replicas, widest
+from planner.units import divisors
 
 
 def holmes(estimator: Estimator) -> Iterator[Plan]:
@@ -88,7 +90,7 @@ def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch
     layers = max(1, estimator.model.layers // depth)
     steps = estimator.model.training.global_batch // dp // micro_batch
     shape = replace(
-        whole_model(estimator, 1, "none"), chunks=(layers,), stage=1, depth=3, micro_batches=steps
+        whole_model(estimator.model, 1, "none"), chunks=(layers,), stage=1, depth=3, micro_batches=steps
     )
     path = estimator.topology.path(kind.pool, kind.pool)
     if not path.connected:
@@ -100,5 +102,5 @@ def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch
         crosses=path.fabric or "node",
     )
     group = replicas(kind, tp, dp, steps * micro_batch, steps)
-    price = estimator.pricer("megatron").price(shape, (group,), ring)
+    price = estimator.pricer(UNIFORM.name).price(shape, (group,), ring)
     return layers / (price.work_seconds + price.tail_seconds)

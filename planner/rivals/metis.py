@@ -15,23 +15,22 @@ from planner.cluster.topology import Kind
 from planner.cost.communication import inside_rate
 from planner.cost.estimate import Estimator, boundary_bytes
 from planner.cost.memory import parameters_of
+from planner.cost.shape import whole_model
+from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.placement import place
 from planner.plan.values import Plan, ReplicaGroup
-from planner.rivals.building import (
-    balanced_layers,
-    by_speed,
+from planner.rivals.building import balanced_layers, by_speed, layer_seconds
+from planner.runtimes.registry import PER_DEVICE, UNIFORM
+from planner.search.heuristics.even import (
     data_parallel,
     dealt_groups,
     fastest_first,
     filled,
-    layer_seconds,
     pipeline,
     replicas,
-    whole_model,
 )
-from planner.runtimes.registry import target
-from planner.search.space.choices import divisors, splits
+from planner.units import divisors
 
 MEMORY_FACTOR = 5.0
 """Bytes of one device of a group, times this, are held against the memory of the whole group."""
@@ -159,8 +158,8 @@ def _most_layers(estimator: Estimator, group: StageGroup, stage: int, depth: int
     low, high = 0, estimator.model.layers
     while low < high:
         middle = (low + high + 1) // 2
-        shape = replace(whole_model(estimator, 0, "none"), chunks=(middle,), stage=stage, depth=depth)
-        need = MEMORY_FACTOR * estimator.pricer("megatron").memory(shape, one, group.dp).used_bytes
+        shape = replace(whole_model(estimator.model, 0, "none"), chunks=(middle,), stage=stage, depth=depth)
+        need = MEMORY_FACTOR * estimator.pricer(UNIFORM.name).memory(shape, one, group.dp).used_bytes
         low, high = (middle, high) if need <= room else (low, middle - 1)
     return low
 
@@ -199,7 +198,7 @@ def _reduction(
 ) -> float:
     """Seconds of a ring all-reduce of the gradients inside a node."""
     count = parameters_of(estimator.model, layers=layers, first=stage == 0, last=stage == depth - 1, tp=tp)
-    size = count * target("megatron").gradient_size(estimator.model.training.precision)
+    size = count * UNIFORM.gradient_size(estimator.model.training.precision)
     return 2 * (dp - 1) / dp * size / inside_rate(kind, estimator.calibration)
 
 
@@ -231,7 +230,7 @@ def _one_mixed_stage(estimator: Estimator, types: Sequence[GpuType], steps: int)
 
 def _holds(estimator: Estimator, kinds: Sequence[Kind], groups: Sequence[ReplicaGroup]) -> bool:
     """True when a mixed group passes the check of memory."""
-    pricer, shape = estimator.pricer("deepspeed"), whole_model(estimator, 0, "none")
+    pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, 0, "none")
     devices = sum(kind.devices for kind in kinds)
     need = sum(group.count * pricer.memory(shape, group, devices).used_bytes for group in groups)
     return MEMORY_FACTOR * need <= sum(kind.devices * kind.memory_bytes for kind in kinds)

@@ -11,19 +11,13 @@ from itertools import accumulate
 
 from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
+from planner.cost.shape import whole_model
 from planner.errors import PlanError
 from planner.plan.values import Plan
-from planner.rivals.building import (
-    ALONE,
-    Dealt,
-    by_speed,
-    data_parallel,
-    dealt_groups,
-    most_sequences,
-    replicas,
-    whole_model,
-)
+from planner.rivals.building import ALONE, by_speed
 from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import PER_DEVICE
+from planner.search.heuristics.even import Dealt, data_parallel, dealt_groups, most_sequences, replicas
 from planner.search.space.choices import usable_kinds
 
 
@@ -112,7 +106,7 @@ def _shares(sizes: Sequence[int], counts: Sequence[int], batch: int, steps: int)
 
 def measured(estimator: Estimator, kind: Kind, zero: int, recompute: Recompute, devices: int) -> list[float]:
     """Seconds of a micro-batch of 1, 2, ... sequences up to the most that fit, without collectives (algorithm 1)."""
-    pricer, shape = estimator.pricer("deepspeed"), whole_model(estimator, zero, recompute)
+    pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, zero, recompute)
     group = replicas(kind, 1, 1, 1, 1)
     most = most_sequences(estimator, kind, zero, recompute, devices)
     found = (pricer.micro_batch(shape, group, size, ALONE) for size in range(1, most + 1))
@@ -123,6 +117,6 @@ def _traffic_seconds(estimator: Estimator, kinds: Sequence[Kind], zero: int, rec
     """Seconds of the collectives in a micro-batch, whether hidden or not."""
     groups = [replicas(kind, 1, kind.devices, 1, 1) for kind in kinds]
     ring = estimator.price(data_parallel(estimator, groups, zero, recompute)).rings[0]
-    shape = whole_model(estimator, zero, recompute)
-    micro = estimator.pricer("deepspeed").micro_batch(shape, groups[0], 1, ring)
+    shape = whole_model(estimator.model, zero, recompute)
+    micro = estimator.pricer(PER_DEVICE.name).micro_batch(shape, groups[0], 1, ring)
     return micro.zero_seconds + micro.hidden_seconds

@@ -8,7 +8,8 @@ from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
 from planner.plan.values import Plan
-from planner.rivals.building import Dealt, by_speed, data_parallel, dealt_groups, most_sequences
+from planner.rivals.building import by_speed
+from planner.search.heuristics.even import Dealt, data_parallel, dealt_groups, most_sequences
 from planner.search.space.choices import usable_kinds
 
 

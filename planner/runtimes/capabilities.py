@@ -94,6 +94,12 @@ class Target:
     unemitted_precisions: tuple[str, ...] = ()
     """Those of ``precisions`` that published runs have and launch folders have not: priced, never proposed."""
     offloading: Offloading = Offloading()
+    softmax_in_fours: bool = False
+    """True when the fused softmax takes score matrices by four, and is left out for other numbers of them."""
+    runs_plain_torch: bool = False
+    """True when layers and optimizer are torch's own, which is what ``calibrate device`` times."""
+    is_reference: bool = False
+    """True for the one whose host time and link utilisation are 1 in every fit: the others are relative to it."""
 
     @property
     def offered_precisions(self) -> tuple[str, ...]:

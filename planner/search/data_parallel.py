@@ -22,8 +22,10 @@ import numpy as np
 from planner.cluster.topology import Kind
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
-from planner.cost.shape import Shape
+from planner.cost.shape import whole_model
 from planner.cost.stage import Pricer
+from planner.dims.dimension import allowed
+from planner.dims.sharding import shard_sizes
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute, Target
@@ -35,7 +37,7 @@ from planner.search.batch_partition import (
     least_in_lock_step,
     least_in_step,
 )
-from planner.search.space.choices import allowed, recomputes_of, shard_sizes, usable_kinds
+from planner.search.space.choices import recomputes_of, usable_kinds
 from planner.search.space.device_sets import Box, Counts, all_sets
 from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
@@ -85,15 +87,7 @@ class Shares:
         self.kinds = usable_kinds(estimator.topology, estimator.model)
         self.unit = choice.shard_size or 1
         """Devices of a kind come in multiples of it."""
-        self._shape = Shape(
-            chunks=(estimator.model.layers,),
-            stage=0,
-            depth=1,
-            micro_batches=1,
-            zero=choice.zero,
-            recompute=choice.recompute,
-            sequence_parallel=False,
-        )
+        self._shape = whole_model(estimator.model, choice.zero, choice.recompute)
         self._rings: dict[Counts, Ring] = {}
         self._most: dict[tuple[tuple[str, str], int], int] = {}
 
@@ -373,15 +367,7 @@ class _Growing:
         self.pricer = pricer
         self.group = ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=1, share=1, steps=1)
         self.ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
-        self.shape = Shape(
-            chunks=(pricer.model.layers,),
-            stage=0,
-            depth=1,
-            micro_batches=1,
-            zero=0,
-            recompute=recompute,
-            sequence_parallel=False,
-        )
+        self.shape = whole_model(pricer.model, 0, recompute)
         self._forward: list[float] = []
         self._backward: list[float] = []
 

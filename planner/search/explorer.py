@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
+from planner.dims.interleave import interleavings
 from planner.runtimes.capabilities import Target
+from planner.runtimes.registry import target
 from planner.search.bounds.groups import (
     Families,
     Group,
@@ -25,13 +27,7 @@ from planner.search.deadline import Deadline, Struck
 from planner.search.heuristics.local import best_near
 from planner.search.heuristics.quick import FirstPlans
 from planner.search.pipeline import OpenChoice, priced_on
-from planner.search.space.choices import (
-    Choice,
-    Family,
-    depths,
-    interleavings,
-    targets_of,
-)
+from planner.search.space.choices import Choice, Family, depths, targets_of
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import View
 from planner.search.values import Limits, Reporter, Scored, Silent, Status, proven
@@ -310,7 +306,8 @@ class Explorer:
         view = self.view(family)
         for depth in depths(family, self.limits, view.estimator.model, view.kinds):
             self.deadline.check()
-            for interleave in interleavings(family, depth, self.estimator.model):
+            row, steps = target(family.target), family.micro_batches
+            for interleave in interleavings(row, depth, steps, self.estimator.model):
                 self.candidates += 1
                 own = view.bounds.bound(family, depth, interleave, self.incumbent)
                 self._push(max(bound, own), Choice(family=family, depth=depth, interleave=interleave))

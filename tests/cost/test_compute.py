@@ -35,6 +35,7 @@ from planner.cost.compute import (
 from planner.cost.layer import LayerPrice, layer_price
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import target
 from tests.clusters import cluster, gpt, pool
 
 KIND = replace(Topology(cluster(pool("p"))).kinds[0], family="A100")
@@ -65,7 +66,7 @@ def one(
         model,
         kind,
         calibration,
-        "megatron",
+        target("megatron"),
         tp=tp,
         micro_batch=micro_batch,
         sequence_parallel=tp > 1 if split is None else split,
@@ -139,9 +140,9 @@ def test_head_dimensions_that_are_not_aligned_slow_attention(direction: int) -> 
 
     def seconds(width: int) -> float:
         model = gpt(attention="unfused", sequence_length=2048).model_copy(update={"head_dim": width})
-        return attention_seconds(model, Device(KIND, ASSUMED, "fp16"), "megatron", tp=1, micro_batch=4)[
-            direction
-        ]
+        return attention_seconds(
+            model, Device(KIND, ASSUMED, "fp16"), target("megatron"), tp=1, micro_batch=4
+        )[direction]
 
     assert seconds(108) > 1.5 * seconds(112)
     assert seconds(104) < seconds(112)
@@ -220,13 +221,13 @@ def test_a_product_is_never_faster_than_its_traffic() -> None:
 def test_fused_softmax_takes_four_score_matrices_at_a_time() -> None:
     """Other numbers stream the scores more often and launch more kernels."""
     model = gpt(hidden=768, heads=6, sequence_length=2048, attention="unfused")
-    assert [fused_softmax(model, "megatron", tp=1, micro_batch=size) for size in (1, 2, 3, 4)] == [
+    assert [fused_softmax(model, target("megatron"), tp=1, micro_batch=size) for size in (1, 2, 3, 4)] == [
         False,
         True,
     ] * 2
-    assert fused_softmax(model, "megatron", tp=3, micro_batch=2)
-    assert not fused_softmax(model, "megatron", tp=2, micro_batch=2)
-    assert fused_softmax(model, "deepspeed", tp=1, micro_batch=1)
+    assert fused_softmax(model, target("megatron"), tp=3, micro_batch=2)
+    assert not fused_softmax(model, target("megatron"), tp=2, micro_batch=2)
+    assert fused_softmax(model, target("deepspeed"), tp=1, micro_batch=1)
     odd, even = one(model, micro_batch=1), one(model, micro_batch=2)
     assert odd.attention_seconds > 0.6 * even.attention_seconds
     assert odd.host_seconds > even.host_seconds

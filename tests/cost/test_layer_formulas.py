@@ -21,6 +21,7 @@ from planner.cost.compute import (
     optimizer_seconds,
 )
 from planner.model.spec import ModelSpec
+from planner.runtimes.registry import target
 from tests.clusters import cluster, gpt, pool
 
 KIND = Topology(cluster(pool("p"))).kinds[0]
@@ -31,7 +32,13 @@ def one(model: ModelSpec, stack: str = "megatron", *, tp: int = 1, size: int = 1
     """A layer for one micro-batch."""
     calibration = rest.pop("calibration", ASSUMED)
     return layer_pass(
-        model, KIND, calibration, stack, tp=tp, micro_batch=size, sequence_parallel=rest.get("split", False)
+        model,
+        KIND,
+        calibration,
+        target(stack),
+        tp=tp,
+        micro_batch=size,
+        sequence_parallel=rest.get("split", False),
     )
 
 
@@ -64,7 +71,7 @@ def test_flash_attention_is_one_kernel(kind: str, share: float, tp: int) -> None
     flops = 4 * 2 * 1024**2 * 2048 / tp * share
     rate = KIND.peak_flops["fp16"] * device.family.attention_efficiency
     kernel = device.family.kernel_seconds
-    found = attention_seconds(model, device, "torch", tp=tp, micro_batch=2)
+    found = attention_seconds(model, device, target("torch"), tp=tp, micro_batch=2)
     assert found == pytest.approx((flops / rate + kernel, 2.5 * flops / rate + kernel))
 
 
@@ -76,12 +83,12 @@ def test_streams_of_the_score_matrix(dropout: bool) -> None:
     device = Device(KIND, ASSUMED, "fp16")
     scores = 2 * 2 * 6 / 2 * 1024**2
     drop = 2.5 if dropout else 0.0
-    fused, backward = attention_seconds(model, device, "deepspeed", tp=2, micro_batch=2)
-    apart, same = attention_seconds(model, device, "megatron", tp=2, micro_batch=2)
+    fused, backward = attention_seconds(model, device, target("deepspeed"), tp=2, micro_batch=2)
+    apart, same = attention_seconds(model, device, target("megatron"), tp=2, micro_batch=2)
     assert backward == same
     assert apart - fused == pytest.approx(device.stream(7 * scores, 5))
     other = gpt(heads=6, hidden=768, attention="unfused", dropout=not dropout)
-    turned = attention_seconds(other, device, "deepspeed", tp=2, micro_batch=2)
+    turned = attention_seconds(other, device, target("deepspeed"), tp=2, micro_batch=2)
     sign = 1 if dropout else -1
     assert fused - turned[0] == pytest.approx(sign * device.stream(2.5 * scores, 0))
     assert backward - turned[1] == pytest.approx(sign * device.stream(2.5 * scores, 0))
@@ -89,7 +96,7 @@ def test_streams_of_the_score_matrix(dropout: bool) -> None:
     batched = (
         2 * quick.family.kernel_seconds + 2 * (1024 * 128 * 2 + 1024**2) * 12 / 2 * 2 / quick._bytes_rate
     )
-    found = attention_seconds(model, quick, "deepspeed", tp=2, micro_batch=2)[0]
+    found = attention_seconds(model, quick, target("deepspeed"), tp=2, micro_batch=2)[0]
     assert found == pytest.approx(batched + quick.stream((2 + drop) * scores, 2), rel=1e-6)
 
 
@@ -105,7 +112,7 @@ def test_element_wise_streams(gated: bool, dropout: bool) -> None:
         assert found == (wide / ways, narrow / tp)
     device = Device(KIND, ASSUMED, "fp16")
     forward, backward = device.products(layer_products(model, tp=1, tokens=TOKENS))
-    core, core_back = attention_seconds(model, device, "megatron", tp=1, micro_batch=2)
+    core, core_back = attention_seconds(model, device, target("megatron"), tp=1, micro_batch=2)
     layer = one(model, size=2)
     assert layer.attention_seconds == core
     assert layer.forward_seconds == pytest.approx(forward + core + device.stream(wide + narrow, 7))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from planner.calibration.file import shipped
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.dims.interleave import MAX_INTERLEAVE
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
@@ -17,8 +18,9 @@ from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import RECOMPUTES, Target
 from planner.runtimes.registry import TARGETS, target
 from planner.search.data_parallel import most_offered
-from planner.search.space.choices import MAX_DEPTH, MAX_INTERLEAVE, divisors
+from planner.search.space.choices import MAX_DEPTH
 from planner.search.values import Limits
+from planner.units import divisors
 
 MOST_OPERATIONS = 20_000
 """Micro-batches times stages of a plan that is priced here; more take the pipeline too long."""

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.emit.interface import job_of
 from planner.job.batches import batch, table_text
-from planner.plan.placement import ranks
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, plan, pool
+from tests.emit.builders import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 4, 2))
 
@@ -76,7 +76,7 @@ def test_padding_only_where_needed(chosen: Plan) -> None:
 @given(plans())
 def test_ranks_deal_the_global_batch(chosen: Plan) -> None:
     """The rows follow each other without gap or overlap through the global batch."""
-    table = json.loads(table_text(chosen, ranks(chosen, CLUSTER)))
+    table = json.loads(table_text(job_of(chosen, CLUSTER, model(chosen.global_batch))))
     at = 0
     for row in table["ranks"]:
         assert row["first_sequence"] == at
@@ -90,7 +90,7 @@ def test_pipeline_weights_are_one() -> None:
     """Equal batches need no weight, and every stage starts again at the first sequence."""
     replicas = (group("a", "A100", count=2, share=4, steps=2),)
     chosen = plan("deepspeed", 1, [3, 1], [replicas, (group("b", "T4", count=2, share=4, steps=2),)])
-    table = json.loads(table_text(chosen, ranks(chosen, CLUSTER)))
+    table = json.loads(table_text(job_of(chosen, CLUSTER, model(chosen.global_batch))))
     assert table["batches"] == [{"micro_batches": [2, 2], "loss_weights": [1.0, 1.0]}]
     assert [row["first_sequence"] for row in table["ranks"]] == [0, 4, 0, 4]
     assert [row["stage"] for row in table["ranks"]] == [0, 0, 1, 1]
@@ -100,7 +100,7 @@ def test_golden() -> None:
     """The file as it is written."""
     replicas = (group("a", "A100", share=5, steps=2), group("b", "T4", share=1))
     chosen = plan("deepspeed", 2, [4], [replicas])
-    assert table_text(chosen, ranks(chosen, CLUSTER)) == (
+    assert table_text(job_of(chosen, CLUSTER, model(chosen.global_batch))) == (
         "{\n"
         '  "format": 1,\n'
         '  "world_size": 2,\n'

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from planner.cluster.spec import ClusterSpec
-from planner.emit.interface import emit, unnamed_hosts
-from planner.job.nodes import placeholders
+from planner.emit.interface import emit, job_of, unnamed_hosts
 from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 
 PLAN = plan("deepspeed", 0, [4], [(group("a", "T4", count=2), group("b", "T4"))])
+SPEC = model(3)
 UNNAMED = cluster(pool("a", ("T4",), 2), pool("b", ("T4",), 1), pool("idle", ("T4",), 1))
 
 
@@ -34,9 +34,9 @@ def text(where: ClusterSpec, launcher: str, path: str, chosen: Plan = PLAN) -> s
 
 def test_placeholders() -> None:
     """Of pools in use, in short form; none of hosts with names of their own."""
-    assert placeholders(PLAN, UNNAMED) == ("a-[0-1]", "b-0")
-    assert placeholders(PLAN, named("a")) == ("b-0",)
-    assert placeholders(PLAN, named("a", "b")) == ()
+    assert job_of(PLAN, UNNAMED, SPEC).placeholders == ("a-[0-1]", "b-0")
+    assert job_of(PLAN, named("a"), SPEC).placeholders == ("b-0",)
+    assert job_of(PLAN, named("a", "b"), SPEC).placeholders == ()
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "ssh", "deepspeed"])
@@ -69,11 +69,11 @@ def test_one_node_needs_a_name_only_where_something_reaches_it_by_that() -> None
         assert "`b-0`: placeholder" in text(UNNAMED, launcher, "README.md", ALONE)
     for launcher in ("torchrun", "ssh", "slurm", "kubernetes"):
         assert 'MASTER_ADDR="${MASTER_ADDR:-127.0.0.1}"' in text(UNNAMED, launcher, "launch.sh", ALONE)
-    assert unnamed_hosts(ALONE, UNNAMED, "torchrun") == ()
-    assert unnamed_hosts(ALONE, UNNAMED, "ssh") == ("b-0",)
+    assert unnamed_hosts(ALONE, UNNAMED, SPEC, "torchrun") == ()
+    assert unnamed_hosts(ALONE, UNNAMED, SPEC, "ssh") == ("b-0",)
 
 
 def test_flagscale_reaches_one_node_by_its_name() -> None:
     """Its runner goes by ssh to the hosts of its own hostfile."""
     flagscale = replace(ALONE, target="flagscale")
-    assert unnamed_hosts(flagscale, UNNAMED, "torchrun") == ("b-0",)
+    assert unnamed_hosts(flagscale, UNNAMED, SPEC, "torchrun") == ("b-0",)

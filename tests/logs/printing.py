@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from planner.logs.comparison import Predicted
-from planner.logs.values import Part
 from planner.plan.placement import Rank
+from planner.runtimes.log import Part
 
 SAMPLES = Path(__file__).parent / "samples"
 """What emitted folders printed on a CPU with DeepSpeed 0.19.8."""

@@ -190,7 +190,7 @@ WHOLE = (
 def test_no_damage_breaks_the_readers(start: int, length: int, put: str) -> None:
     """A piece is missing, or something else stands in its place: lines are read whole or skipped."""
     text = WHOLE[:start] + put + WHOLE[start + length :]
-    for reader in (ExampleLines(), DeepSpeedLines(16, False), MegatronLines()):
+    for reader in (ExampleLines(), DeepSpeedLines(jobs.across_nodes()), MegatronLines()):
         for line in text.splitlines(keepends=True):
             reader.restarts(line)
             reader.read(line)

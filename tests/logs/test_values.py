@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.logs.values import WARM_UP_STEPS, Log, PartTime, Series, Timed, observed
+from planner.logs.values import WARM_UP_STEPS, Log, observed
+from planner.runtimes.log import PartTime, Series, Timed
 
 
 def series(numbers: list[int], averaged: bool) -> Series:

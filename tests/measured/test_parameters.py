@@ -12,7 +12,6 @@ from planner.measured.parameters import (
     BOUNDS,
     GUESSED,
     PULLS,
-    REFERENCE,
     STARTS,
     Parameter,
     certain,
@@ -22,6 +21,7 @@ from planner.measured.parameters import (
     with_values,
 )
 from planner.measured.values import Run
+from planner.runtimes.registry import REFERENCE
 from tests.clusters import GPUS, cluster, pool
 from tests.measured.synthetic import KIND, ONE, TWO, named, plan, run
 
@@ -156,4 +156,4 @@ def test_with_values() -> None:
 
 def test_the_reference_is_one() -> None:
     """What the shipped constants are relative to."""
-    assert Calibration(stacks={REFERENCE: Stack(host_factor=1.0, wire=1.0)}) == BARE
+    assert Calibration(stacks={REFERENCE.name: Stack(host_factor=1.0, wire=1.0)}) == BARE

@@ -16,7 +16,7 @@ from coverage import CoverageData
 TESTS: dict[str, tuple[str, ...]] = {
     "cost": ("tests/cost",),
     "plan": ("tests",),
-    "emit": ("tests/emit",),
+    "emit": ("tests/emit", "tests/job", "tests/launchers", "tests/runtimes"),
     "search": ("tests/search",),
 }
 """Tests that are tried on the mutants of a package; of a folder those in it, of ``tests`` not those below."""

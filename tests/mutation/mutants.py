@@ -23,10 +23,10 @@ from cosmic_ray.mutating import mutate_code
 PACKAGES: dict[str, tuple[str, ...]] = {
     "cost": ("planner/cost/*.py",),
     "plan": (
-        *("planner/plan*.py", "planner/target*.py", "planner/plan/stage_rules.py"),
+        *("planner/plan*.py", "planner/runtimes/capabilities.py", "planner/plan/stage_rules.py"),
         *("planner/plan/placement.py", "planner/cluster/topology.py"),
     ),
-    "emit": ("planner/emit/*.py",),
+    "emit": tuple(f"planner/{room}/*.py" for room in ("emit", "job", "launchers", "runtimes")),
     "search": ("planner/search/*.py",),
 }
 """What is mutated, by the name that the report gives it; a star stands for folders too."""

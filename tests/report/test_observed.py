@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
 from planner.logs.findings import Finding
-from planner.logs.values import Observed, Part
+from planner.logs.values import Observed
 from planner.report.observed import observed_document, observed_sections
+from planner.runtimes.log import Part
 from tests.report.drawing import drawn
 
 GIB = 2**30

@@ -13,8 +13,8 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan
 from planner.rivals.baselines import BASELINES, baselines
-from planner.rivals.building import best_of
 from planner.runtimes.registry import target
+from planner.search.heuristics.even import best_of
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.clusters import cluster, gpt, pool, small_problem

@@ -7,7 +7,8 @@ import pytest
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.rivals.amp import amp, cost, degrees
-from planner.rivals.building import filled, layer_seconds, pipeline
+from planner.rivals.building import layer_seconds
+from planner.search.heuristics.even import filled, pipeline
 from tests.clusters import cluster, gpt, pool
 
 

@@ -6,10 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.cost.estimate import Estimator
+from planner.dims.interleave import interleavings
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.pipeline import OpenChoice
-from planner.search.space.choices import Choice, depths, families, interleavings, usable_kinds
+from planner.search.space.choices import Choice, depths, families, usable_kinds
 from planner.search.values import Limits
 from tests.clusters import cluster, gpt, pool, small_problem
 
@@ -27,7 +28,7 @@ def test_bounds_hold_for_every_choice(seed: int, target: str) -> None:
             continue
         outer = bounds.family_bound(family, max(found))
         for depth in found:
-            for interleave in interleavings(family, depth, model):
+            for interleave in interleavings(TARGETS[family.target], depth, family.micro_batches, model):
                 own = bounds.bound(family, depth, interleave)
                 assert outer <= own * (1 + 1e-9)
                 best = solved(Choice(family=family, depth=depth, interleave=interleave), estimator, limits)

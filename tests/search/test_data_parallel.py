@@ -13,13 +13,13 @@ from planner.calibration.values import ASSUMED
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
+from planner.dims.sharding import shard_sizes
 from planner.plan.placement import place
 from planner.plan.values import Plan
 from planner.rivals.exhaustive import plans
 from planner.runtimes.registry import TARGETS
 from planner.search.data_parallel import DataParallel, Shares, choices
 from planner.search.solve import search
-from planner.search.space.choices import shard_sizes
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import views
 from planner.search.values import Limits

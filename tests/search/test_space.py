@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from planner.cluster.topology import Topology
+from planner.dims.sharding import shard_sizes
+from planner.dims.tensor import splits, tp_degrees
 from planner.runtimes.registry import TARGETS
-from planner.search.space.choices import divisors, families, shard_sizes, splits, tp_degrees
+from planner.search.space.choices import families
 from planner.search.values import Limits
+from planner.units import divisors
 from tests.clusters import cluster, gpt, pool
 
 WIDE = gpt().model_copy(update={"heads": 12, "kv_heads": 12, "head_dim": 64, "ffn": 12 * 256})
@@ -21,18 +24,18 @@ def test_degrees_and_key_value_heads_divide_each_other(kv_heads: int, offered: t
     """Several heads to a device, or a head on several devices; Megatron allows both, torch the first alone."""
     model = WIDE.model_copy(update={"kv_heads": kv_heads})
     kinds = Topology(cluster(pool("p"))).kinds
-    assert tp_degrees(TARGETS["megatron"], Limits(), model, kinds) == offered
-    assert tp_degrees(TARGETS["torch"], Limits(), model, kinds) == tuple(
+    assert tp_degrees(TARGETS["megatron"], None, model, kinds) == offered
+    assert tp_degrees(TARGETS["torch"], None, model, kinds) == tuple(
         tp for tp in offered if kv_heads % tp == 0
     )
-    assert tp_degrees(TARGETS["deepspeed"], Limits(), model, kinds) == (1,)
+    assert tp_degrees(TARGETS["deepspeed"], None, model, kinds) == (1,)
 
 
 def test_degrees_stay_in_a_node_and_divide_the_feed_forward_width() -> None:
     """The widest node of a usable kind decides; a width of 7 x 512 is not shared by 3."""
     kinds = Topology(cluster(pool("a", per_node=3), pool("b", per_node=4))).kinds
-    assert tp_degrees(TARGETS["megatron"], Limits(), WIDE, kinds) == (1, 2, 3, 4)
-    assert tp_degrees(TARGETS["megatron"], Limits(tp=(2, 8)), WIDE, kinds) == (2,)
+    assert tp_degrees(TARGETS["megatron"], None, WIDE, kinds) == (1, 2, 3, 4)
+    assert tp_degrees(TARGETS["megatron"], (2, 8), WIDE, kinds) == (2,)
     odd = WIDE.model_copy(update={"ffn": 7 * 512})
     assert [tp for tp in range(1, 13) if splits(odd, tp)] == [1, 2, 4]
 

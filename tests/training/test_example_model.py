@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.runtimes.deepspeed.runtime import model_shape
+from planner.job.batches import model_shape
 from tests.emit.builders import model
 
 torch = pytest.importorskip("torch")

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from planner.emit.interface import emit, write_folder
+from planner.emit.interface import emit, job_of, write_folder
 from planner.job.batches import table_text
-from planner.plan.placement import ranks
 from planner.plan.values import Plan
 from tests.emit.builders import cluster, group, model, plan, pool
 
@@ -30,10 +29,10 @@ def uneven(zero: int) -> Plan:
 
 def loaded(tmp_path: Path, chosen: Plan) -> list[RankPlan]:
     """What each rank reads."""
-    everyone = ranks(chosen, CLUSTER)
+    job = job_of(chosen, CLUSTER, model(chosen.global_batch))
     file = tmp_path / "batches.json"
-    file.write_text(table_text(chosen, everyone))
-    return [load(file, rank=rank.rank) for rank in everyone]
+    file.write_text(table_text(job))
+    return [load(file, rank=rank.rank) for rank in job.ranks]
 
 
 @pytest.mark.parametrize("zero", range(4))

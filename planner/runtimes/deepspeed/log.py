@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from planner.logs.values import Fact, Part, PartTime, RankMemory, Series
+from planner.plan.values import Plan
+from planner.runtimes.log import Fact, Part, PartTime, RankMemory, Series
 from planner.units import bytes_from_gib
 
 _PIPELINE = re.compile(
@@ -28,9 +29,14 @@ class DeepSpeedLines:
     """Reads ``wall_clock_breakdown``, the throughput timer, the pipeline engine and ``see_memory_usage``."""
 
     source = "DeepSpeed"
-    targets = ("deepspeed",)
+    lines = "steps: .. iter time (s): .., time (ms) | fwd: .., CurrSamplesPerSec=.."
+    from_last_rank = False
 
-    def __init__(self, batch: int | None, pipeline: bool) -> None:
+    def __init__(self, plan: Plan) -> None:
+        """DeepSpeed takes the batch of its own rank for that of all."""
+        sizes = {(group.share, group.steps) for stage in plan.stages for group in stage.replicas}
+        even = len(sizes) == 1 and all(share % steps == 0 for share, steps in sizes)
+        batch, pipeline = plan.global_batch if even else None, plan.pp > 1
         self._batch = batch
         """Sequences of a step as DeepSpeed counts them; None where it cannot count them from one rank."""
         # In a pipeline DeepSpeed's configuration calls the replicas its world.

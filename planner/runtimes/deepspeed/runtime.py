@@ -1,49 +1,66 @@
-"""Launch files for DeepSpeed: its configuration, the batch table, the hostfile and an example."""
+"""DeepSpeed: its configuration, the batch table, the hostfile and an example."""
 
 from __future__ import annotations
 
-from planner.cluster.spec import ClusterSpec
+from collections.abc import Mapping
+
 from planner.cost.compute import MIXED
 from planner.cost.memory import BUCKET_ELEMENTS
-from planner.job.batches import table_text
+from planner.job.batches import example_files
 from planner.job.files import EmittedFile, document, node_file
-from planner.job.launch import Program, launch_files, number_format_lines
-from planner.job.network import job_network
+from planner.job.job import LOOPBACK, Job
+from planner.job.launch import launch_files, number_format
 from planner.model.spec import ModelSpec
-from planner.plan.placement import agents, ranks
 from planner.plan.values import Plan
-from planner.runtimes.deepspeed.hostfile import hostfile
-from planner.runtimes.deepspeed.readme import readme
-from planner.runtimes.deepspeed.rules import check_config
+from planner.runtimes.deepspeed.capabilities import CAPABILITIES
+from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_kinds
+from planner.runtimes.deepspeed.log import DeepSpeedLines
+from planner.runtimes.interface import Runtime
+
+SHOWN_HOSTS = 8
+"""Hosts of a long option that are written out."""
 
 
-def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:
-    """Every file of the folder."""
-    config = common_config(plan, model)
-    check_config(config, plan.pp)
-    everyone = ranks(plan, cluster)
-    launchers = agents(everyone)
-    prologue = "\n".join(number_format_lines(model.training.precision))
-    launch = launch_files(launchers, cluster, Program(command="train.py", prologue=prologue))
-    slots = hostfile(launchers)
-    network = job_network(cluster, launchers)
-    return (
-        EmittedFile("ds_config.json", document(config)),
-        EmittedFile("batches.json", table_text(plan, everyone)),
-        EmittedFile("model.json", document(model_shape(model))),
-        node_file("planner.training.hetplan_runtime"),
-        node_file("planner.training.example_model"),
-        node_file("planner.training.example_data"),
-        node_file("planner.training.example_run"),
-        node_file("planner.training.step_log"),
-        node_file("planner.runtimes.deepspeed.train"),
-        *([EmittedFile("hostfile", slots)] if slots else []),
-        *launch,
-        EmittedFile(
-            "README.md",
-            readme(plan, model, everyone, launchers, network, launch, clips(plan, model)),
-        ),
-    )
+class DeepSpeed(Runtime):
+    """Trains by DeepSpeed's engine, with a batch of its own on every rank."""
+
+    capabilities = CAPABILITIES
+
+    @property
+    def tried(self) -> Mapping[str, str]:
+        """PyTorch and DeepSpeed."""
+        return {**super().tried, CAPABILITIES.name: CAPABILITIES.version}
+
+    def files(self, job: Job) -> tuple[EmittedFile, ...]:
+        """The configuration without batch keys, the table that has them, and the example."""
+        slots = hostfile(job.agents)
+        return (
+            EmittedFile("ds_config.json", document(common_config(job.plan, job.model))),
+            *example_files(job),
+            node_file("planner.runtimes.deepspeed.train"),
+            *([EmittedFile("hostfile", slots)] if slots else []),
+            *launch_files(job, "train.py", number_format(job.model.training.precision)),
+        )
+
+    def notes(self, job: Job) -> Mapping[str, object]:
+        """Whether DeepSpeed's own launcher can start the plan, and how; whether gradients are clipped."""
+        return {
+            "has_hostfile": hostfile(job.agents) is not None,
+            "keeps_kinds": keeps_kinds(job.agents, job.ranks),
+            "include": include(job.agents, SHOWN_HOSTS),
+            "loopback": LOOPBACK,
+            "clips": clips(job.plan, job.model),
+        }
+
+    def log_reader(self, plan: Plan) -> DeepSpeedLines:
+        """Of the engine's timers and speeds."""
+        return DeepSpeedLines(plan)
+
+    def how_to_time(self, plan: Plan) -> str | None:
+        """The pipeline engine prints no parts."""
+        if plan.pp > 1:
+            return None
+        return 'DeepSpeed prints them with "wall_clock_breakdown": true in ds_config.json'
 
 
 def common_config(plan: Plan, model: ModelSpec) -> dict[str, object]:
@@ -117,8 +134,4 @@ def bucket_elements(plan: Plan, model: ModelSpec) -> int:
     return min(int(BUCKET_ELEMENTS), model.parameters if plan.pp == 1 else smallest)
 
 
-def model_shape(model: ModelSpec) -> dict[str, object]:
-    """What the example needs to build a model of the planned shape."""
-    training = model.training
-    shape: dict[str, object] = model.model_dump(exclude={"training"})
-    return {**shape, "sequence_length": training.sequence_length, "optimizer": training.optimizer}
+RUNTIME = DeepSpeed()

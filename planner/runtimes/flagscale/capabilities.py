@@ -26,6 +26,7 @@ CAPABILITIES = Target(
     network_per_group=False,
     sharding_optimizers=("adamw",),
     encoders="none",
+    softmax_in_fours=True,
     joins_tied_ends=True,
     hosts_once=True,
 )

@@ -1,4 +1,4 @@
-"""Launch files for FlagScale: its experiment, its training settings and its hostfile."""
+"""FlagScale: its experiment, its training settings and its hostfile."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planner.cluster.spec import ClusterSpec
 from planner.errors import EmitError
 from planner.files.yaml_text import dump
-from planner.job.files import EmittedFile
-from planner.job.launch import MASTER_PORT, on_sockets
-from planner.job.network import Line, job_network, pool_lines
+from planner.job.files import EmittedFile, rendered
+from planner.job.job import MASTER_PORT, Job
+from planner.job.network import Line, pool_lines
 from planner.job.readme import FILL_IN
 from planner.model.spec import ModelSpec
-from planner.plan.placement import Agent, agents, ranks
 from planner.plan.values import Plan
-from planner.runtimes.flagscale.readme import readme
-from planner.runtimes.flagscale.rules import check_settings
-from planner.runtimes.flagscale.settings import Sections, host_types, meshes, settings
+from planner.runtimes.flagscale.capabilities import CAPABILITIES
+from planner.runtimes.flagscale.settings import Sections, check_widths, host_types, meshes, settings
+from planner.runtimes.interface import Runtime
+from planner.runtimes.megatron.arguments import differences
+from planner.runtimes.megatron.log import MegatronLines
+from planner.runtimes.megatron.runtime import RUNTIME as MEGATRON
 
 EXECUTED = ("$(", "`", '"', "'", "\\")
 """What the runner of commit da4935ec6 lets a node's shell run, or take for the end of a quoted text."""
@@ -43,23 +44,43 @@ ENTRY = "./flagscale/train/train_gpt.py"
 """FlagScale's training script of decoders, relative to its checkout."""
 
 
-def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:
-    """Every file of the folder."""
-    everyone = ranks(plan, cluster)
-    launchers = agents(everyone)
-    found = meshes(plan)
-    sections = settings(plan, model, found)
-    check_settings({key: value for part in sections.values() for key, value in part.items()}, plan.devices)
-    network = _network(cluster, launchers)
-    types = host_types(found, launchers, everyone)
-    experiment = _experiment(model, launchers, network)
-    return (
-        EmittedFile("conf/experiment.yaml", _to_edit(network) + experiment),
-        EmittedFile("conf/train/plan.yaml", dump(_nested(sections))),
-        EmittedFile("hostfile", _hostfile(launchers, types)),
-        EmittedFile("launch.sh", SCRIPT, executable=True),
-        EmittedFile("README.md", readme(plan, model, found, launchers, bool(_to_edit(network)))),
-    )
+class FlagScale(Runtime):
+    """Trains by FlagScale's Megatron with process meshes, started by its own runner."""
+
+    capabilities = CAPABILITIES
+    starts_itself = True
+
+    def check(self, plan: Plan, model: ModelSpec) -> None:
+        """Raise EmitError for a model that FlagScale cannot cut so, and meshes that cannot talk."""
+        check_widths(plan, model)
+
+    def files(self, job: Job) -> tuple[EmittedFile, ...]:
+        """The experiment and the plan in FlagScale's words."""
+        found = meshes(job.plan)
+        network = _network(job)
+        types = host_types(found, job.agents, job.ranks)
+        return (
+            EmittedFile("conf/experiment.yaml", _to_edit(network) + _experiment(job, network)),
+            EmittedFile("conf/train/plan.yaml", dump(_nested(settings(job, found)))),
+            EmittedFile("hostfile", _hostfile(job, types)),
+            EmittedFile("launch.sh", rendered("runtimes/flagscale/launch.sh.j2"), executable=True),
+        )
+
+    def notes(self, job: Job) -> Mapping[str, object]:
+        """The meshes, where FlagScale differs from the model file, and whether the experiment has open lines."""
+        return {
+            "meshes": meshes(job.plan),
+            "differences": tuple(differences(job.model)),
+            "is_open": bool(_to_edit(_network(job))),
+        }
+
+    def log_reader(self, plan: Plan) -> MegatronLines:
+        """Megatron prints."""
+        return MEGATRON.log_reader(plan)
+
+    def how_to_time(self, plan: Plan) -> str:
+        """Megatron times."""
+        return MEGATRON.how_to_time(plan)
 
 
 def _nested(sections: Sections) -> dict[str, dict[str, Any]]:
@@ -72,42 +93,44 @@ def _nested(sections: Sections) -> dict[str, dict[str, Any]]:
     return parts
 
 
-def _hostfile(launchers: Sequence[Agent], types: Mapping[str, str]) -> str:
+def _hostfile(job: Job, types: Mapping[str, str]) -> str:
     return "".join(
-        f"{agent.host} slots={len(agent.devices)} type={types[agent.host]}\n" for agent in launchers
+        f"{agent.host} slots={len(agent.devices)} type={types[agent.host]}\n" for agent in job.agents
     )
 
 
-def _network(cluster: ClusterSpec, launchers: Sequence[Agent]) -> dict[str, list[Line]]:
+def _network(job: Job) -> dict[str, list[Line]]:
     """What the nodes of each used pool need to know of the network."""
-    network = job_network(cluster, launchers)
-    pools = [pool for pool in cluster.pools if pool.name in network.rdma]
-    return {pool.name: pool_lines(cluster, pool, network, on_sockets(network)) for pool in pools}
+    return {
+        pool.name: pool_lines(job.cluster, pool, job.network, job.network.needs_sockets)
+        for pool in job.cluster.pools
+        if pool in job.pools
+    }
 
 
-def _experiment(model: ModelSpec, launchers: Sequence[Agent], network: Mapping[str, Sequence[Line]]) -> str:
+def _experiment(job: Job, network: Mapping[str, Sequence[Line]]) -> str:
     """The experiment, with one environment for each node."""
     nodes = {
         agent.host: {
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, agent.devices)),
             **_variables(network[agent.pool]),
         }
-        for agent in launchers
+        for agent in job.agents
     }
     everywhere: dict[str, Any] = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    if model.training.precision == "tf32":
+    if job.model.training.precision == "tf32":
         everywhere["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] = "1"
     document = {
         "defaults": [{"train": "plan"}, "_self_"],
         "experiment": {
-            "exp_name": re.sub(r"[^A-Za-z0-9_.-]", "-", model.name),
+            "exp_name": re.sub(r"[^A-Za-z0-9_.-]", "-", job.model.name),
             "exp_dir": "${oc.env:HETPLAN_FOLDER}/outputs",
             "task": {"type": "train", "backend": "megatron", "entrypoint": ENTRY},
             "runner": {
                 "backend": "torchrun",
                 "hostfile": "${oc.env:HETPLAN_FOLDER}/hostfile",
                 "rdzv_backend": "static",
-                "master_addr": launchers[0].host,
+                "master_addr": job.agents[0].host,
                 "master_port": MASTER_PORT,
             },
             "envs": {**everywhere, "node_specific": nodes},
@@ -137,21 +160,4 @@ def _to_edit(network: Mapping[str, Sequence[Line]]) -> str:
     return "".join(f"{line}\n" for line in found)
 
 
-SCRIPT = r"""#!/usr/bin/env bash
-# Starts the job from one node with FlagScale's runner, which reaches the others by ssh:
-#   ./launch.sh [action=run|dryrun|stop|query] [OTHER SETTINGS]
-set -euo pipefail
-folder="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-if [[ -e "$folder/.hetplan-work/journal" ]]; then
-  echo "launch.sh: hetplan emit was stopped half-way in this folder, run it again" >&2
-  exit 2
-fi
-: "${FLAGSCALE_PATH:?set FLAGSCALE_PATH to a checkout of FlagScale}"
-if [[ "$folder" == *[[:space:]]* ]]; then
-  echo "launch.sh: FlagScale's scripts do not take a path with spaces: $folder" >&2
-  exit 2
-fi
-export HETPLAN_FOLDER="$folder"
-cd "$FLAGSCALE_PATH"
-exec "${PYTHON:-python}" run.py --config-path "$folder/conf" --config-name experiment "$@"
-"""
+RUNTIME = FlagScale()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from planner.errors import EmitError
+from planner.job.job import Job
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Agent, Rank
 from planner.plan.values import Plan, Stage
@@ -68,9 +70,10 @@ Sections = dict[str, dict[str, Any]]
 """Settings by part and section of FlagScale's file, e.g. ``system.hetero``."""
 
 
-def settings(plan: Plan, model: ModelSpec, found: Sequence[Mesh]) -> Sections:
+def settings(job: Job, found: Sequence[Mesh]) -> Sections:
     """Every setting of the plan."""
-    words = arguments(plan, model)
+    plan, model = job.plan, job.model
+    words = arguments(job)
     first = plan.stages[0].replicas[0]
     return {
         "system.parallel": _parallel(plan, found),
@@ -139,3 +142,19 @@ def _recompute(plan: Plan) -> dict[str, Any]:
         rows = [[1, plan.micro_batches, int(each)] for each in full]
         made["recompute_granularity_per_stage_micro_batch"] = rows
     return made
+
+
+def check_widths(plan: Plan, model: ModelSpec) -> None:
+    """Raise EmitError for a model that cannot be cut by every tp, and for meshes that cannot pass on activations.
+
+    Between meshes FlagScale cuts activations over the sequence, so those of different tp need it cut inside too.
+    """
+    degrees = sorted({stage.replicas[0].tp for stage in plan.stages})
+    for tp in degrees:
+        if model.heads % tp or model.ffn % tp:
+            raise EmitError(f"num_attention_heads and ffn_hidden_size must be multiples of every tp: {tp}")
+    if len(degrees) > 1 and not plan.sequence_parallel:
+        shown = ", ".join(map(str, degrees))
+        raise EmitError(
+            f"meshes of different tp exchange parts of the sequence: tp {shown} need sequence_parallel"
+        )

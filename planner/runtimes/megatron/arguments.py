@@ -6,6 +6,9 @@ import shlex
 from collections.abc import Iterator
 
 from planner.cost.shape import chunk_layers
+from planner.errors import EmitError
+from planner.job.files import rendered
+from planner.job.job import Job
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 
@@ -77,14 +80,12 @@ TUNABLE = {"--train-iters": "TRAIN_ITERS", "--lr": "LR", "--clip-grad": "CLIP_GR
 """Arguments that the plan does not decide, and the variable that overrides each default."""
 
 
-def arguments(plan: Plan, model: ModelSpec, pipelines_first: bool = False) -> Sections:
-    """Every argument of the plan: model, parallel, batch, memory, precision, training, data.
-
-    ``pipelines_first``: ranks are numbered stage before replica.
-    """
+def arguments(job: Job) -> Sections:
+    """Every argument of the plan: model, parallel, batch, memory, precision, training, data."""
+    plan, model = job.plan, job.model
     return {
         "model": model_words(model),
-        "parallel": _parallel(plan, pipelines_first),
+        "parallel": _parallel(plan, job.stages_first),
         "batch": _batch(plan, model),
         "recompute": _recompute(plan),
         "precision": _precision(model),
@@ -94,12 +95,12 @@ def arguments(plan: Plan, model: ModelSpec, pipelines_first: bool = False) -> Se
     }
 
 
-def _parallel(plan: Plan, pipelines_first: bool) -> list[str]:
+def _parallel(plan: Plan, stages_first: bool) -> list[str]:
     tp = plan.stages[0].replicas[0].tp
     words = ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(plan.pp)]
     if plan.pp > 1:
         words += ["--pipeline-model-parallel-layout", layout(plan)]
-    words += ["--use-tp-pp-dp-mapping"] if pipelines_first else []
+    words += ["--use-tp-pp-dp-mapping"] if stages_first else []
     if plan.sequence_parallel and tp > 1:
         words += ["--sequence-parallel"]
     if plan.stages[0].dp > 1:
@@ -153,44 +154,33 @@ def _data(model: ModelSpec) -> list[str]:
 
 def arguments_script(sections: Sections, model: ModelSpec) -> str:
     """``args.sh``: the arguments as one shell array, with variables for what the plan does not decide."""
-    lines = [
-        f"# Megatron-LM's arguments for {model.name}. Sections model to precision are the plan: changing "
-        "them",
-        "# gives another plan. TRAIN_ITERS, LR, CLIP_GRAD and DATA_ARGS_FILE in the environment override "
-        "the rest.",
-        *(f"# Differs from the model file: {difference}." for difference in differences(model)),
-        "MEGATRON_ARGS=(",
-    ]
-    for section, words in sections.items():
-        if section != "data" and words:
-            lines += [f"  # {section}", *_lines(words)]
-    return "\n".join([*lines, ")", *_data_lines(sections["data"], model), ""])
+    return rendered(
+        "runtimes/megatron/args.sh.j2",
+        model=model,
+        differences=tuple(differences(model)),
+        sections={name: _lines(words) for name, words in sections.items() if name != "data"},
+        data=shlex.join(sections["data"]),
+    )
 
 
 def _lines(words: list[str]) -> list[str]:
-    """One line for each argument with its values."""
+    """One shell line for each argument with its values."""
     lines: list[str] = []
     for word in words:
         if word.startswith("--"):
-            lines.append(f"  {word}")
+            lines.append(word)
         else:
-            flag = lines[-1].strip()
+            flag = lines[-1]
             variable = TUNABLE.get(flag)
             lines[-1] += f' "${{{variable}:-{word}}}"' if variable else f" {shlex.quote(word)}"
     return lines
 
 
-def _data_lines(words: list[str], model: ModelSpec) -> list[str]:
-    """Where the data comes from: a file of the user's, or Megatron's mock data."""
-    own = [
-        "",
-        "# Your data: a file that sets DATA_ARGS=(--data-path ... --tokenizer-type ... ).",
-        'if [[ -n "${DATA_ARGS_FILE:-}" ]]; then',
-        '  source "$DATA_ARGS_FILE"',
-    ]
-    if model.kind == "encoder":
-        missing = "encoders have no mock data: set DATA_ARGS_FILE"
-        default = [f'  echo "args.sh: {missing}" >&2', "  exit 2"]
-    else:
-        default = [f"  DATA_ARGS=({shlex.join(words)})"]
-    return [*own, "else", *default, "fi", 'MEGATRON_ARGS+=("${DATA_ARGS[@]}")']
+def check_widths(plan: Plan, model: ModelSpec) -> None:
+    """Raise EmitError for a model that Megatron cannot cut into parts of the plan's tp, or has no positions for."""
+    tp = plan.stages[0].replicas[0].tp
+    for name, number in (("--num-attention-heads", model.heads), ("--ffn-hidden-size", model.ffn)):
+        if number % tp:
+            raise EmitError(f"{name} must be a multiple of tp: {number} does not divide by {tp}")
+    if 0 < model.learned_positions < model.training.sequence_length:
+        raise EmitError("--max-position-embeddings must be at least --seq-length")

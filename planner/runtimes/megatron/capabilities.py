@@ -26,5 +26,7 @@ CAPABILITIES = Target(
     network_per_group=True,
     sharding_optimizers=("adamw",),
     encoders="bert",
+    softmax_in_fours=True,
+    is_reference=True,
     offloading=Offloading(optimizer_zero=(1,), in_pipeline=True),
 )

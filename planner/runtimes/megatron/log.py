@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from planner.logs.values import Fact, Part, PartTime, RankMemory, Series
+from planner.runtimes.log import Fact, Part, PartTime, RankMemory, Series
 
 _ITERATION = re.compile(
     r"\biteration\s+(\d{1,12})/\s*\d{1,12} \|.*? elapsed time per iteration \(ms\): (\d{1,12}\.\d) \|"
@@ -43,7 +43,8 @@ class MegatronLines:
     """Reads the iteration lines, the timers of ``--timing-log-level`` 1 and 2, and memory reports."""
 
     source = "Megatron"
-    targets = ("megatron", "flagscale")
+    lines = "iteration .. elapsed time per iteration (ms): .."
+    from_last_rank = True
 
     def __init__(self) -> None:
         self.steps = Series(averaged=True)

@@ -1,65 +1,111 @@
-"""Launch files for Megatron-LM: its arguments, and each process group's network where they differ."""
+"""Megatron-LM: its arguments, and each process group's network where they differ."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from planner.cluster.spec import ClusterSpec
 from planner.job.files import EmittedFile, node_file
-from planner.job.launch import Program, launch_files, number_format_lines
-from planner.job.network import job_network
+from planner.job.job import Job
+from planner.job.launch import launch_files, number_format
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, agents, by_pipeline, ranks
 from planner.plan.values import Plan
-from planner.runtimes.megatron.arguments import arguments, arguments_script
+from planner.runtimes.interface import Checkout, Runtime
+from planner.runtimes.megatron.arguments import (
+    arguments,
+    arguments_script,
+    check_widths,
+    differences,
+    layout,
+)
+from planner.runtimes.megatron.capabilities import CAPABILITIES
+from planner.runtimes.megatron.log import MegatronLines
 from planner.runtimes.megatron.network import group_networks
-from planner.runtimes.megatron.readme import readme
-from planner.runtimes.megatron.rules import check_arguments
 
 ENTRY = {"decoder": "pretrain_gpt.py", "encoder": "examples/bert/pretrain_bert.py"}
 """Megatron's training script of each kind of model, relative to its checkout."""
 
+PROLOGUE = """\
+  : "${MEGATRON_PATH:?set MEGATRON_PATH to a checkout of Megatron-LM}"
+  export PYTHONPATH="$MEGATRON_PATH${PYTHONPATH:+:$PYTHONPATH}"
+  # Megatron orders the kernels of tensor parallelism by this before Blackwell.
+  export CUDA_DEVICE_MAX_CONNECTIONS=1
+"""
 
-def files(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[EmittedFile, ...]:
-    """Every file of the folder."""
-    everyone, pipelines_first = numbered(plan, cluster)
-    sections = arguments(plan, model, pipelines_first)
-    check_arguments([word for section in sections.values() for word in section], plan.devices)
-    launchers = agents(everyone)
-    network = job_network(cluster, launchers)
-    networks = group_networks(everyone, network)
-    launch = launch_files(launchers, cluster, _program(model, bool(networks)))
-    return (
-        EmittedFile("args.sh", arguments_script(sections, model)),
-        *launch,
-        *(EmittedFile(f"nccl/{pool}.yaml", text) for pool, text in networks.items()),
-        *([node_file("planner.runtimes.megatron.start_megatron")] if networks else []),
-        EmittedFile(
-            "README.md", readme(plan, model, launchers, network, launch, bool(networks), pipelines_first)
-        ),
+FINDER = """\
+def megatron():
+    try:
+        text = open(os.path.join(os.environ["MEGATRON_PATH"], "megatron/core/package_info.py")).read()
+    except (KeyError, OSError):
+        return None
+    return ".".join(re.search(rf"^{part} *= *(\\d+)", text, re.M)[1] for part in ("MAJOR", "MINOR", "PATCH"))
+"""
+
+
+class Megatron(Runtime):
+    """Trains by Megatron-LM's own script, from a checkout of the user's."""
+
+    capabilities = CAPABILITIES
+    checkout = Checkout(
+        package=CAPABILITIES.name,
+        distribution="megatron-core",
+        variable="MEGATRON_PATH",
+        title="Megatron-LM",
+        finder=FINDER,
     )
+    variables = ("MEGATRON_PATH", "TRAIN_ITERS", "LR", "CLIP_GRAD", "DATA_ARGS_FILE")
+
+    @property
+    def tried(self) -> Mapping[str, str]:
+        """PyTorch and Megatron's core."""
+        return {**super().tried, CAPABILITIES.name: CAPABILITIES.version.removeprefix("core ")}
+
+    def ranks(self, plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:
+        """The ranks in that of Megatron's two orders which needs fewer torchruns.
+
+        The default order, replicas before stages, keeps nodes of one device kind together; stages before
+        replicas those whose device kinds hold different stages.
+        """
+        usual = ranks(plan, cluster)
+        other = by_pipeline(usual)
+        return other if len(agents(other)) < len(agents(usual)) else usual
+
+    def check(self, plan: Plan, model: ModelSpec) -> None:
+        """Raise EmitError for a model that Megatron cannot cut so."""
+        check_widths(plan, model)
+
+    def files(self, job: Job) -> tuple[EmittedFile, ...]:
+        """The plan in Megatron's words, and the network of each process group."""
+        networks = group_networks(job.ranks, job.network)
+        words = [f'"$MEGATRON_PATH/{ENTRY[job.model.kind]}"', '"${MEGATRON_ARGS[@]}"']
+        if networks:
+            words.insert(0, "start_megatron.py")
+            words.append('--nccl-communicator-config-path "$PWD/nccl/$pool.yaml"')
+        tf32 = number_format(job.model.training.precision)
+        prologue = f"{PROLOGUE}{tf32}{tf32 and chr(10)}  source ./args.sh"
+        return (
+            EmittedFile("args.sh", arguments_script(arguments(job), job.model)),
+            *launch_files(job, " ".join(words), prologue, network_per_group=bool(networks)),
+            *(EmittedFile(f"nccl/{pool}.yaml", text) for pool, text in networks.items()),
+            *([node_file("planner.runtimes.megatron.start_megatron")] if networks else []),
+        )
+
+    def notes(self, job: Job) -> Mapping[str, object]:
+        """Where Megatron differs from the model file, and whether its groups have their own networks."""
+        return {
+            "layout": layout(job.plan),
+            "differences": tuple(differences(job.model)),
+            "network_per_group": bool(group_networks(job.ranks, job.network)),
+        }
+
+    def log_reader(self, plan: Plan) -> MegatronLines:
+        """Of its iteration lines, timers and memory reports."""
+        return MegatronLines()
+
+    def how_to_time(self, plan: Plan) -> str:
+        """By its own timers."""
+        return "Megatron prints them with --timing-log-level 2"
 
 
-def numbered(plan: Plan, cluster: ClusterSpec) -> tuple[tuple[Rank, ...], bool]:
-    """The ranks in that of Megatron's two orders which needs fewer launchers, and True for the second.
-
-    The default order, replicas before stages, keeps nodes of one device kind together; stages before
-    replicas those whose device kinds hold different stages.
-    """
-    usual = ranks(plan, cluster)
-    other = by_pipeline(usual)
-    return (other, True) if len(agents(other)) < len(agents(usual)) else (usual, False)
-
-
-def _program(model: ModelSpec, network_per_group: bool) -> Program:
-    words = [f'"$MEGATRON_PATH/{ENTRY[model.kind]}"', '"${MEGATRON_ARGS[@]}"']
-    if network_per_group:
-        words.insert(0, "start_megatron.py")
-        words.append('--nccl-communicator-config-path "$PWD/nccl/$pool.yaml"')
-    prologue = [
-        '  : "${MEGATRON_PATH:?set MEGATRON_PATH to a checkout of Megatron-LM}"',
-        '  export PYTHONPATH="$MEGATRON_PATH${PYTHONPATH:+:$PYTHONPATH}"',
-        "  # Megatron orders the kernels of tensor parallelism by this before Blackwell.",
-        "  export CUDA_DEVICE_MAX_CONNECTIONS=1",
-        *number_format_lines(model.training.precision),
-        "  source ./args.sh",
-    ]
-    return Program(command=" ".join(words), prologue="\n".join(prologue), network_per_group=network_per_group)
+RUNTIME = Megatron()

@@ -29,5 +29,6 @@ CAPABILITIES = Target(
     sharding_optimizers=("adamw", "sgd"),
     reduces_in_backward=True,
     copies_kv_heads=False,
+    runs_plain_torch=True,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
 )

@@ -8,12 +8,13 @@ from typing import Protocol
 
 from planner.cluster.topology import Kind
 from planner.cost.estimate import Estimator
+from planner.dims.interleave import MAX_INTERLEAVE
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
 from planner.search.bounds.layer_count import LayerCountBound
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
 from planner.search.bounds.ramp import RampBound
 from planner.search.bounds.rates import Rates, fastest_slots
-from planner.search.space.choices import MAX_INTERLEAVE, Choice, Family, Islands
+from planner.search.space.choices import Choice, Family, Islands
 from planner.search.space.sends import Hops
 
 

@@ -10,21 +10,15 @@ from planner.cluster.topology import Kind
 from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
+from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import TARGETS
-from planner.search.space.choices import (
-    Choice,
-    Family,
-    Islands,
-    divisors,
-    splits_sequence,
-    tp_degrees,
-    usable_kinds,
-)
+from planner.search.space.choices import Choice, Family, Islands, usable_kinds
 from planner.search.space.sends import Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
+from planner.units import divisors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +198,7 @@ class Rates:
     def _price_freely(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
         groups = [
             self._group(family, kind, tp, dp)
-            for tp in tp_degrees(TARGETS[family.target], Limits(), self.estimator.model, (kind,))
+            for tp in tp_degrees(TARGETS[family.target], None, self.estimator.model, (kind,))
             for dp in divisors(family.batch)
             if tp * dp <= kind.devices
         ]
@@ -285,15 +279,9 @@ class Rates:
         recompute: Recompute | None = None,
     ) -> Shape:
         """A stage in the middle with the least in flight: the last but one of a pipeline that has no head."""
-        return Shape(
-            chunks=(layers,),
-            stage=1,
-            depth=3,
-            micro_batches=micro_batches,
-            zero=family.zero,
-            recompute=recompute or family.recompute or "none",
-            sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
-        )
+        least = replace(family, micro_batches=micro_batches)
+        policy = recompute or family.recompute or "none"
+        return least.shape((layers,), 1, 3, self.estimator.model, policy, tp)
 
 
 def fastest_ring(estimator: Estimator, stack: str, kinds: Sequence[Kind], group: ReplicaGroup) -> Ring | None:

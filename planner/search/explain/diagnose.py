@@ -12,12 +12,11 @@ from planner.cost.estimate import Estimator
 from planner.cost.memory import OPTIMIZER_BYTES
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
-from planner.rivals.building import best_of, missing_bytes
-from planner.rivals.even import equal_batches, even_pipelines
 from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
 from planner.search.explorer import Explorer
+from planner.search.heuristics.even import best_of, equal_batches, even_pipelines, missing_bytes
 from planner.search.space.choices import offers, targets_of, usable_kinds
 from planner.search.values import Diagnosis, Limits, Scored, Silent
 from planner.units import format_count, gib_from_bytes

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import combinations
 
 from planner.cluster.topology import Kind, Topology
+from planner.cost.shape import Shape
+from planner.dims.dimension import allowed
+from planner.dims.recompute import recomputes_of as dims_recompute
+from planner.dims.sequence import splits_sequence
+from planner.dims.sharding import zeros, zeros_at
+from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults
-from planner.plan.values import ReplicaGroup
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute, Target
 from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
-
-MAX_SHARD_NODES = 16
-"""Nodes that may share a copy in hybrid sharding; more where so many divide a kind of device evenly."""
-MAX_INTERLEAVE = 4
+from planner.units import divisors
 
 MAX_DEPTH = 64
 """Deepest pipeline that is offered; published runs end there."""
@@ -50,6 +52,26 @@ class Family:
         """Sequences of one micro-batch of one replica, when all stages have the same dp."""
         return None if self.dp is None else self.batch // self.dp
 
+    def shape(
+        self,
+        layers: Sequence[int],
+        stage: int,
+        depth: int,
+        model: ModelSpec,
+        recompute: Recompute,
+        tp: int | None,
+    ) -> Shape:
+        """A stage of this family with so many layers in each chunk; ``tp`` None where stages have their own degrees."""
+        return Shape(
+            chunks=tuple(layers),
+            stage=stage,
+            depth=depth,
+            micro_batches=self.micro_batches,
+            zero=self.zero,
+            recompute=recompute,
+            sequence_parallel=splits_sequence(TARGETS[self.target], model, tp),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -58,6 +80,17 @@ class Choice:
     family: Family
     depth: int
     interleave: int
+
+    def plan(self, stages: Sequence[Stage], model: ModelSpec) -> Plan:
+        """The plan with these stages; sequence parallelism is on wherever a group can split the sequence."""
+        wide = any(group.tp > 1 for stage in stages for group in stage.replicas)
+        return Plan(
+            target=self.family.target,
+            zero=self.family.zero,
+            stages=tuple(stages),
+            interleave=self.interleave,
+            sequence_parallel=wide and splits_sequence(TARGETS[self.family.target], model, self.family.tp),
+        )
 
 
 Composition = tuple[ReplicaGroup, ...]
@@ -74,11 +107,6 @@ def targets_of(limits: Limits) -> tuple[Target, ...]:
     return tuple(row for row in TARGETS.values() if row.by_default)
 
 
-def allowed(values: tuple[int, ...], limit: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Values that the user's limit keeps."""
-    return tuple(value for value in values if limit is None or value in limit)
-
-
 def usable_kinds(topology: Topology, model: ModelSpec) -> tuple[Kind, ...]:
     """Kinds that have the number format of the training."""
     return tuple(kind for kind in topology.kinds if model.training.precision in kind.peak_flops)
@@ -90,16 +118,10 @@ def offers(row: Target, model: ModelSpec) -> bool:
 
 
 def recomputes_of(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute, ...]:
-    """Recomputations worth trying, none where the target does not train the model.
-
-    With flash attention the selective kind has nothing left to save.
-    """
+    """Recomputations worth trying, none where the target does not train the model."""
     if not offers(row, model):
         return ()
-    found = tuple(item for item in row.recomputes if limits.recompute is None or item in limits.recompute)
-    if model.training.attention == "flash" and "none" in found:
-        return tuple(item for item in found if item != "selective")
-    return found
+    return dims_recompute(row, limits.recompute, model)
 
 
 def family_recomputes(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute | None, ...]:
@@ -108,42 +130,9 @@ def family_recomputes(row: Target, limits: Limits, model: ModelSpec) -> tuple[Re
     return (None,) if row.recompute_per_stage and len(found) > 1 else found
 
 
-def tp_degrees(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> tuple[int, ...]:
-    """Tensor-parallel degrees that divide the heads and stay inside a node of at least one kind.
-
-    Where each stage has its own, those that do not divide the sequence would cost all others sequence parallelism.
-    """
-    largest = 1 if row.tensor_parallel == "none" else max((kind.per_node for kind in kinds), default=1)
-    found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
-    if not row.copies_kv_heads:
-        found = tuple(tp for tp in found if model.kv_heads % tp == 0)
-    if row.tensor_parallel == "per-stage":
-        found = tuple(tp for tp in found if tp == 1 or splits_sequence(row, model, tp))
-    return allowed(found, limits.tp)
-
-
-def splits(model: ModelSpec, tp: int) -> bool:
-    """True when ``tp`` devices can share the heads and the feed-forward width evenly."""
-    grouped = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
-    return model.heads % tp == 0 and model.ffn % tp == 0 and grouped
-
-
-def splits_sequence(row: Target, model: ModelSpec, tp: int | None) -> bool:
-    """Sequence parallelism is on wherever it can be: same traffic, less memory. None: each stage has its own degree."""
-    even = tp is None or (tp > 1 and model.training.sequence_length % tp == 0)
-    return row.sequence_parallel and even
-
-
-@lru_cache(maxsize=1024)
-def divisors(number: int) -> tuple[int, ...]:
-    """Divisors in increasing order."""
-    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
-    return tuple(sorted({*small, *(number // value for value in small)}))
-
-
 def families(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> Iterator[Family]:
     """Outer choices of a target whose replicas all process equal micro-batches."""
-    degrees = tp_degrees(row, limits, model, kinds)
+    degrees = tp_degrees(row, limits.tp, model, kinds)
     for recompute in family_recomputes(row, limits, model):
         if row.dp_per_stage:
             for batch in divisors(model.training.global_batch):
@@ -167,13 +156,7 @@ def _zeros(
     dp: int | None,
     batch: int,
 ) -> Iterator[Family]:
-    """ZeRO stages worth trying. A replica alone shards nothing, but ZeRO-3 holds no whole fp32 copy of gradients."""
-    offered = allowed(tuple(sorted({*row.zero_without_pipeline, *row.zero_with_pipeline})), limits.zero)
-    if model.training.optimizer not in row.sharding_optimizers:
-        offered = tuple(zero for zero in offered if zero == 0)
-    if dp == 1:
-        offered = tuple(zero for zero in offered if zero in (offered[0], 3))
-    for zero in offered:
+    for zero in zeros(row, model, dp, limits.zero):
         yield Family(
             target=row.name,
             zero=zero,
@@ -190,7 +173,7 @@ def uniform(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind,
     if family.dp is not None:
         yield family
         return
-    for tp in tp_degrees(TARGETS[family.target], limits, model, kinds):
+    for tp in tp_degrees(TARGETS[family.target], limits.tp, model, kinds):
         replicas = sum(kind.replicas(tp) for kind in kinds)
         for dp in divisors(family.batch):
             if dp <= replicas and (limits.micro_batch is None or family.batch // dp in limits.micro_batch):
@@ -212,42 +195,6 @@ def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, 
     return allowed(tuple(kept), limits.pp)
 
 
-def shard_sizes(row: Target, zero: int, kinds: Sequence[Kind]) -> tuple[int, ...]:
-    """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of one node or of several.
-
-    Each group is of one kind whose nodes it fills, or fill it, so that at least two must be found in such kinds.
-    """
-    if zero not in row.hybrid_zero:
-        return ()
-    sizes = {
-        kind.per_node * nodes
-        for kind in kinds
-        for nodes in {*range(1, min(kind.nodes, MAX_SHARD_NODES) + 1), *divisors(kind.nodes)}
-    }
-    return tuple(
-        size
-        for size in sorted(sizes - {1})
-        if sum(kind.devices // size for kind in kinds if holds_groups(kind, size)) > 1
-    )
-
-
-def holds_groups(kind: Kind, size: int) -> bool:
-    """True when groups of ``size`` replicas fill nodes, or nodes such groups: none lies across two that others use."""
-    return kind.per_node % size == 0 or size % kind.per_node == 0
-
-
-def zeros_at(row: Target, depth: int) -> tuple[int, ...]:
-    """ZeRO stages that a target runs at a pipeline depth."""
-    return row.zero_without_pipeline if depth == 1 else row.zero_with_pipeline
-
-
-def interleavings(family: Family, depth: int, model: ModelSpec) -> tuple[int, ...]:
-    """Chunks per device: several only where every group of micro-batches fills the pipeline."""
-    if not TARGETS[family.target].interleave or depth == 1 or family.micro_batches % depth:
-        return (1,)
-    return tuple(chunks for chunks in range(1, MAX_INTERLEAVE + 1) if chunks * depth <= model.layers)
-
-
 def compositions(
     family: Family, kinds: tuple[Kind, ...], model: ModelSpec, limits: Limits
 ) -> tuple[Composition, ...]:
@@ -257,7 +204,7 @@ def compositions(
         mixes = _mixes(kinds, family.tp, family.dp, family)
         return tuple(mix for mix in mixes if len(mix) == 1 or not row.dp_per_stage)
     found = []
-    for tp in tp_degrees(row, limits, model, kinds):
+    for tp in tp_degrees(row, limits.tp, model, kinds):
         for dp in divisors(family.batch):
             if limits.micro_batch is None or family.batch // dp in limits.micro_batch:
                 found += [mix for mix in _mixes(kinds, tp, dp, family) if len(mix) == 1]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.cluster.topology import Kind
-from planner.search.space.choices import holds_groups
+from planner.dims.sharding import holds_groups
 
 Counts = tuple[int, ...]
 """Devices of each kind, [kind]."""

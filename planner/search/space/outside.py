@@ -6,20 +6,14 @@ from collections.abc import Iterator
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind, Topology
+from planner.dims.interleave import MAX_INTERLEAVE
+from planner.dims.sequence import splits_sequence
+from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
+from planner.dims.tensor import splits
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Target
 from planner.search.data_parallel import most_offered
-from planner.search.space.choices import (
-    MAX_DEPTH,
-    MAX_INTERLEAVE,
-    MAX_SHARD_NODES,
-    holds_groups,
-    offers,
-    splits,
-    splits_sequence,
-    targets_of,
-    usable_kinds,
-)
+from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_kinds
 from planner.search.values import Limits
 
 

@@ -30,7 +30,6 @@ from planner.search.space.choices import (
     compositions,
     most_mixed,
     recomputes_of,
-    splits_sequence,
     usable_kinds,
 )
 from planner.search.space.sends import Hops, Sends, least_sends, send_alone
@@ -103,21 +102,9 @@ class StageOptions:
 
     def shape(self, stage: int, layers: int, recompute: Recompute) -> Shape:
         """The shape of a stage of this choice."""
-        family = self.choice.family
-        return Shape(
-            chunks=chunk_layers(layers, self.choice.interleave),
-            stage=stage,
-            depth=self.choice.depth,
-            micro_batches=family.micro_batches,
-            zero=family.zero,
-            recompute=recompute,
-            sequence_parallel=self.sequence_parallel,
-        )
-
-    @property
-    def sequence_parallel(self) -> bool:
-        """On wherever a group can split the sequence; a stage of single devices does not notice."""
-        return splits_sequence(self.pricer.target, self.estimator.model, self.choice.family.tp)
+        family, chunks = self.choice.family, chunk_layers(layers, self.choice.interleave)
+        model = self.estimator.model
+        return family.shape(chunks, stage, self.choice.depth, model, recompute, family.tp)
 
     @property
     def outer_wait(self) -> bool:
@@ -311,14 +298,7 @@ class StageOptions:
                 )
             )
             end += option.layers
-        wide = any(group.tp > 1 for stage in stages for group in stage.replicas)
-        return Plan(
-            target=self.choice.family.target,
-            zero=self.choice.family.zero,
-            stages=tuple(stages),
-            interleave=self.choice.interleave,
-            sequence_parallel=self.sequence_parallel and wide,
-        )
+        return self.choice.plan(stages, self.estimator.model)
 
 
 def ring_alone(groups: Composition, estimator: Estimator, stack: str, shard_size: int | None = None) -> Ring:

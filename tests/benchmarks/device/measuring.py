@@ -12,7 +12,6 @@ from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.cost.estimate import estimate
 from planner.errors import UsageError
 from planner.measure.backend import Backend
-from planner.measure.fit_device import STACK
 from planner.measure.growth import grow
 from planner.measure.resume import facts_of, resumable, with_facts
 from planner.measure.samples import Event
@@ -21,6 +20,7 @@ from planner.measure.training import Configuration, fits, train
 from planner.measured.table import load_table
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import PLAIN_TORCH
 from tests.benchmarks.device.cases import Series, name_of, with_batch
 from tests.benchmarks.device.results import COMMAND, Results
 
@@ -78,9 +78,9 @@ def _calibrate_model(
 
 def _without_context(found: Calibration) -> Calibration:
     """On a CPU the tensors alone are measured, so nothing beside them is predicted."""
-    constant = Constant(name=f"stacks.{STACK}.runtime_bytes", value=0.0, provenance="assumed")
-    stack = replace(found.stack(STACK), runtime_bytes=0.0)
-    return merged(found, Calibration(stacks={STACK: stack}, constants=(constant,)))
+    constant = Constant(name=f"stacks.{PLAIN_TORCH.name}.runtime_bytes", value=0.0, provenance="assumed")
+    stack = replace(found.stack(PLAIN_TORCH.name), runtime_bytes=0.0)
+    return merged(found, Calibration(stacks={PLAIN_TORCH.name: stack}, constants=(constant,)))
 
 
 def train_all(

@@ -16,16 +16,17 @@ from planner.calibration.values import (
     Link,
     Stack,
 )
-from planner.measured.parameters import BOUNDS, REFERENCE, families_of
+from planner.measured.parameters import BOUNDS, families_of
 from planner.measured.predictions import predict
 from planner.report.numbers import significant
+from planner.runtimes.registry import REFERENCE
 from planner.units import gib_from_bytes
 from tests.measured.accuracy.errors import mean_and_bias
 from tests.measured.accuracy.material import Material, markdown, paragraph, share
 
 Owner = Family | Stack | Link
 
-BY_DEFINITION = {f"stacks.{REFERENCE}.host_factor", f"stacks.{REFERENCE}.wire"}
+BY_DEFINITION = {f"stacks.{REFERENCE.name}.host_factor", f"stacks.{REFERENCE.name}.wire"}
 """Constants that are 1 so that others can be told."""
 
 

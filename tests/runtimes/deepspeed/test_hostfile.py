@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from planner.cluster.spec import ClusterSpec
+from planner.emit.interface import emit
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_kinds
-from planner.runtimes.deepspeed.runtime import files
 from tests.emit.builders import cluster, group, model, plan, pool
 
 UNEVEN = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
@@ -38,7 +38,7 @@ def chosen_slots(tmp_path: Path, chosen: Plan, where: ClusterSpec) -> dict[str, 
 
 def readme(chosen: Plan, where: ClusterSpec) -> str:
     """The README of the folder."""
-    made = files(chosen, where, model(chosen.global_batch))
+    made = emit(chosen, where, model(chosen.global_batch))
     return next(file.text for file in made if file.path == "README.md")
 
 
@@ -63,7 +63,7 @@ def test_a_host_that_comes_twice() -> None:
     """DeepSpeed refuses it, so there is no hostfile and the README says why."""
     replicas = (group("m", "A100", share=2), group("b", "T4"), group("m", "T4"))
     chosen = plan("deepspeed", 0, [4], [replicas])
-    made = {file.path: file.text for file in files(chosen, MIXED, model(4))}
+    made = {file.path: file.text for file in emit(chosen, MIXED, model(4))}
     assert "hostfile" not in made
     assert "uses a host twice" in made["README.md"]
     assert made["nodes.txt"].splitlines()[1:] == ["0 m-0 m 0 0", "1 b-0 b 0 1", "2 m-0 m 1 2"]

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from planner.logs.values import Fact
+from planner.plan.values import Plan
 from planner.runtimes.deepspeed.log import DeepSpeedLines
+from planner.runtimes.log import Fact
+from tests.emit.builders import group, plan
 from tests.logs.printing import SAMPLES
 
 GIB = 2**30
 
 
+def plan_of(batch: int | None, pipeline: bool) -> Plan:
+    """A plan with this batch, split evenly; unevenly for None."""
+    replicas = (group("a", "A100", share=batch or 3),) if batch else (group("a", "A100", share=3, steps=2),)
+    return plan("deepspeed", 0, [2, 2] if pipeline else [4], [replicas] * (2 if pipeline else 1))
+
+
 def read(text: str, batch: int | None = 16, pipeline: bool = False) -> DeepSpeedLines:
     """A reader that has read a text."""
-    lines = DeepSpeedLines(batch, pipeline)
+    lines = DeepSpeedLines(plan_of(batch, pipeline))
     for line in text.splitlines(keepends=True):
         lines.read(line)
     return lines

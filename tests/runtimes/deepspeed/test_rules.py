@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import EmitError
-from planner.runtimes.deepspeed.rules import check_config
+from tests.runtimes.deepspeed.rules import check_config
 
 BROKEN = [
     ({"gradient_cliping": 1.0}, "gradient_cliping: not a key"),

@@ -15,7 +15,7 @@ from planner.emit.interface import emit, write_folder
 from planner.plan.checks import faults
 from planner.plan.placement import ranks
 from planner.plan.values import Offload, Plan
-from planner.runtimes.deepspeed.runtime import common_config, files
+from planner.runtimes.deepspeed.runtime import common_config
 from planner.training import hetplan_runtime as batches
 from tests.emit.builders import cluster, group, model, plan, pool
 
@@ -97,7 +97,7 @@ def test_clipping() -> None:
     assert section(pipeline(0), precision="tf32")["gradient_clipping"] == 0.0
     assert section(pipeline(1), precision="fp32")["gradient_clipping"] == 1.0
     assert section(pipeline(0), precision="bf16")["gradient_clipping"] == 1.0
-    made = {file.path: file.text for file in files(pipeline(0), CLUSTER, model(8, precision="fp32"))}
+    made = {file.path: file.text for file in emit(pipeline(0), CLUSTER, model(8, precision="fp32"))}
     assert "not clipped" in made["README.md"]
 
 
@@ -117,7 +117,7 @@ def test_fp8_is_refused(chosen: Plan) -> None:
 
 def test_runtime_is_copied() -> None:
     """The training side stands on its own: no import of the planner is left."""
-    made = {file.path: file.text for file in files(data_parallel(1), CLUSTER, model(42))}
+    made = {file.path: file.text for file in emit(data_parallel(1), CLUSTER, model(42))}
     assert made["hetplan_runtime.py"] == Path(batches.__file__).read_text(encoding="utf-8")
     for path in (name for name in made if name.endswith(".py")):
         assert "planner" not in made[path]
@@ -142,7 +142,7 @@ def test_offload_is_configured(tmp_path: Path) -> None:
     read = config_module.DeepSpeedConfig({**config, "train_micro_batch_size_per_gpu": 1})
     assert read.activation_checkpointing_config.cpu_checkpointing
     assert str(read.zero_config.offload_param.device) == "cpu"
-    made = {file.path: file.text for file in files(chosen, CLUSTER, model(40))}
+    made = {file.path: file.text for file in emit(chosen, CLUSTER, model(40))}
     for word in ("DeepSpeedCPUAdam", "zero.Init", "checkpoint_in_cpu=True"):
         assert word in made["README.md"]
 
@@ -157,7 +157,7 @@ def test_offload_of_the_optimizer_alone() -> None:
     assert "offload_optimizer" not in plain["zero_optimization"]
     assert (
         "Offload"
-        not in {file.path: file.text for file in files(data_parallel(2), CLUSTER, model(42))}["README.md"]
+        not in {file.path: file.text for file in emit(data_parallel(2), CLUSTER, model(42))}["README.md"]
     )
 
 

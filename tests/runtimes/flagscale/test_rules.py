@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from planner.errors import EmitError
-from planner.runtimes.flagscale.rules import check_settings
+from tests.runtimes.flagscale.rules import check_settings
 
 BASE: dict[str, Any] = {
     "num_layers": 4,

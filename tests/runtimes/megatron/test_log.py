@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.logs.values import Fact, RankMemory
+from planner.runtimes.log import Fact, RankMemory
 from planner.runtimes.megatron.log import MegatronLines
 from tests.logs.printing import iteration, memory_report, prefixed, timers, timers_by_rank
 

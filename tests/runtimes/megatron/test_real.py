@@ -18,15 +18,14 @@ import pytest
 import yaml
 
 from planner.cost.shape import chunk_layers
-from planner.job.network import job_network
-from planner.plan.placement import Rank, agents
+from planner.emit.interface import emit, job_of
+from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.megatron.arguments import arguments
 from planner.runtimes.megatron.network import group_networks
-from planner.runtimes.megatron.rules import check_arguments
-from planner.runtimes.megatron.runtime import files, numbered
 from tests.emit.builders import cluster, group, model, plan, pool
 from tests.runtimes.megatron.plans import Case, generated, searched
+from tests.runtimes.megatron.rules import check_arguments
 from tests.runtimes.megatron.test_network import EAST, KINDS, PLAIN, WEST, split
 from tests.runtimes.megatron.test_rules import ACCEPTED, BASE, REFUSED
 
@@ -90,8 +89,8 @@ BY_HAND = [
 
 def question(case: Case) -> dict[str, Any]:
     """The emitted arguments of a plan; a vocabulary stands in for the user's."""
-    _, pipelines_first = numbered(case.plan, case.cluster)
-    words = [word for part in arguments(case.plan, case.model, pipelines_first).values() for word in part]
+    job = job_of(case.plan, case.cluster, case.model)
+    words = [word for part in arguments(job).values() for word in part]
     check_arguments(words, case.plan.devices)
     if case.model.kind == "encoder":
         stand_in = ["--bert-no-binary-head", *shlex.split(REST)[4:]]
@@ -101,7 +100,7 @@ def question(case: Case) -> dict[str, Any]:
 
 def environment(case: Case) -> dict[str, str]:
     """What the emitted start script exports for Megatron's kernels."""
-    script = {file.path: file.text for file in files(case.plan, case.cluster, case.model)}["launch.sh"]
+    script = {file.path: file.text for file in emit(case.plan, case.cluster, case.model)}["launch.sh"]
     [line] = [line for line in script.splitlines() if "export CUDA_DEVICE_MAX_CONNECTIONS" in line]
     name, value = line.split()[1].split("=")
     return {name: value}
@@ -124,7 +123,7 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
         assert decoders == tuple(chunk_layers(stage.layers, plan.interleave) for stage in plan.stages)
         assert found["modules"][0][0][0] == "embedding"
         assert found["modules"][-1][-1][-1] == "loss"
-    everyone, _ = numbered(plan, case.cluster)
+    everyone = job_of(plan, case.cluster, case.model).ranks
     ours = our_groups(everyone, plan)
     assert {kind: set(map(tuple, members)) for kind, members in found["groups"].items()} == ours
     return sum(len(members) for members in ours.values())
@@ -155,7 +154,7 @@ def test_emitted_plans_are_understood() -> None:
     """Megatron accepts every plan, builds the layers where it puts them and groups the ranks as it does."""
     cases = [*BY_HAND, *generated(160, seed=6)]
     groups = [verify(*pair) for pair in zip(cases, ask([question(case) for case in cases]), strict=True)]
-    second = sum(numbered(case.plan, case.cluster)[1] for case in cases)
+    second = sum(job_of(case.plan, case.cluster, case.model).stages_first for case in cases)
     print(f"{len(cases)} plans accepted, {second} in the second order, {sum(groups)} rank groups equal")  # noqa: T201
     assert 0 < second < len(cases)
 
@@ -204,7 +203,7 @@ def test_network_files_cover_what_megatron_looks_up() -> None:
     cases = [crossing("east", "west"), crossing("west", "plain"), crossing("plain", "east")]
     cases += [Case(case.plan, case.cluster, model(8, tied_embeddings=False)) for case in cases]
     for case, answer in zip(cases, ask([question(case) for case in cases]), strict=True):
-        everyone, _ = numbered(case.plan, case.cluster)
+        everyone = job_of(case.plan, case.cluster, case.model).ranks
         files = {pool: yaml.safe_load(text) for pool, text in _network_files(case).items()}
         spanning = [
             (name, {everyone[rank].pool for rank in members})
@@ -225,5 +224,5 @@ def test_network_files_cover_what_megatron_looks_up() -> None:
 
 
 def _network_files(case: Case) -> dict[str, str]:
-    everyone, _ = numbered(case.plan, case.cluster)
-    return group_networks(everyone, job_network(case.cluster, agents(everyone)))
+    job = job_of(case.plan, case.cluster, case.model)
+    return group_networks(job.ranks, job.network)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from planner.emit.interface import job_of
 from planner.errors import EmitError
 from planner.runtimes.megatron.arguments import arguments
-from planner.runtimes.megatron.rules import check_arguments
-from planner.runtimes.megatron.runtime import numbered
 from tests.runtimes.megatron.plans import generated
+from tests.runtimes.megatron.rules import check_arguments
 
 BASE = (
     "--num-layers 8 --hidden-size 64 --ffn-hidden-size 256 --num-attention-heads 4 --seq-length 32 "
@@ -110,9 +110,9 @@ def test_generated_plans_keep_the_rules() -> None:
     cases = generated(160, seed=6)
     second = 0
     for case in cases:
-        _, pipelines_first = numbered(case.plan, case.cluster)
-        words = [word for part in arguments(case.plan, case.model, pipelines_first).values() for word in part]
+        job = job_of(case.plan, case.cluster, case.model)
+        words = [word for part in arguments(job).values() for word in part]
         check_arguments(words, case.plan.devices)
-        assert ("--use-tp-pp-dp-mapping" in words) == pipelines_first
-        second += pipelines_first
+        assert ("--use-tp-pp-dp-mapping" in words) == job.stages_first
+        second += job.stages_first
     assert 0 < second < len(cases) / 2

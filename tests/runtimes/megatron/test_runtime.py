@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from planner.emit.interface import emit
+from planner.emit.interface import emit, job_of
 from planner.errors import EmitError
+from planner.job.job import Job
+from planner.model.spec import ModelSpec
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Offload, Plan, Stage
 from planner.runtimes.megatron.arguments import arguments, differences, layout, model_words
-from planner.runtimes.megatron.runtime import numbered
 from tests.emit.builders import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 4))
@@ -20,6 +21,11 @@ def pipeline(layers: list[int], *, dp: int = 2, tp: int = 1, steps: int = 4, **c
     replicas = (group("a", "A100", tp=tp, count=dp, share=steps, steps=steps),)
     zero = int(str(changes.pop("zero", 1)))
     return plan("megatron", zero, layers, [replicas] * len(layers), **changes)
+
+
+def words_of(chosen: Plan, spec: ModelSpec) -> dict[str, list[str]]:
+    """Megatron's arguments of a plan by section."""
+    return arguments(Job(plan=chosen, cluster=CLUSTER, model=spec, ranks=()))
 
 
 def test_layout_uneven() -> None:
@@ -36,7 +42,7 @@ def test_layout_interleaved() -> None:
 def test_golden() -> None:
     """A Llama-like model on tp 2, pp 2, dp 2 with the distributed optimizer."""
     spec = model(8, layers=6, kv_heads=2, gated_mlp=True, tied_embeddings=False)
-    found = arguments(pipeline([4, 2], tp=2, sequence_parallel=True, recompute="selective"), spec)
+    found = words_of(pipeline([4, 2], tp=2, sequence_parallel=True, recompute="selective"), spec)
     assert " ".join(found["model"]) == (
         "--num-layers 6 --hidden-size 32 --ffn-hidden-size 64 --num-attention-heads 4 --kv-channels 8 "
         "--seq-length 16 --max-position-embeddings 16 --position-embedding-type rope "
@@ -55,7 +61,7 @@ def test_golden() -> None:
 
 def test_gpt_like_model() -> None:
     """Learned positions, biases and layer norm are Megatron's defaults."""
-    words = arguments(pipeline([2, 2], zero=0), model(8, learned_positions=64, precision="fp16"))
+    words = words_of(pipeline([2, 2], zero=0), model(8, learned_positions=64, precision="fp16"))
     assert "learned_absolute" in words["model"]
     assert words["model"][words["model"].index("--max-position-embeddings") + 1] == "64"
     assert not {"--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights"} & set(
@@ -99,7 +105,7 @@ def test_models_with_dropout_keep_megatrons(gated: bool, dropout: bool | None) -
 def test_number_formats() -> None:
     """fp8 is hybrid on top of bf16; tf32 is what fp32 runs in."""
     spec = {name: model(8, precision=name) for name in ("bf16", "fp16", "fp32", "tf32", "fp8")}
-    found = {name: arguments(pipeline([2, 2]), item)["precision"] for name, item in spec.items()}
+    found = {name: words_of(pipeline([2, 2]), item)["precision"] for name, item in spec.items()}
     assert found == {
         "bf16": ["--bf16"],
         "fp16": ["--fp16"],
@@ -147,7 +153,7 @@ def test_differences_are_told() -> None:
 
 def test_one_stage_one_replica() -> None:
     """Without a pipeline there is no layout, without replicas nothing to overlap."""
-    words = arguments(pipeline([4], dp=1, recompute="full"), model(4, attention="unfused", precision="fp32"))
+    words = words_of(pipeline([4], dp=1, recompute="full"), model(4, attention="unfused", precision="fp32"))
     assert words["parallel"] == ["--tensor-model-parallel-size", "1", "--pipeline-model-parallel-size", "1"]
     assert " ".join(words["recompute"]).endswith("--recompute-method uniform --recompute-num-layers 1")
     assert words["model"][-2:] == ["--attention-backend", "unfused"]
@@ -200,11 +206,11 @@ def test_readme_shows_the_layout() -> None:
 def test_optimizer_states_in_host_memory(dp: int) -> None:
     """With the distributed optimizer, which a single replica gets for it too."""
     chosen = pipeline([3, 1], dp=dp, offload=Offload(optimizer="cpu"))
-    found = arguments(chosen, model(chosen.global_batch))
+    found = words_of(chosen, model(chosen.global_batch))
     assert found["offload"] == ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
     assert "--use-distributed-optimizer" in found["parallel"]
     assert emit(chosen, CLUSTER, model(chosen.global_batch))
-    assert not arguments(pipeline([3, 1], dp=dp), model(4 * dp))["offload"]
+    assert not words_of(pipeline([3, 1], dp=dp), model(4 * dp))["offload"]
 
 
 MIXED = cluster(pool("a", ("A100",) * 4 + ("T4",) * 4, 4))
@@ -219,8 +225,9 @@ def split(dp: int, tp: int) -> Plan:
 @pytest.mark.parametrize(("dp", "tp", "nodes"), [(4, 4, 4), (8, 2, 4), (6, 2, 3)])
 def test_stages_side_by_side_on_mixed_nodes(dp: int, tp: int, nodes: int) -> None:
     """Megatron's other rank order gives each node one launcher in place of two."""
-    everyone, pipelines_first = numbered(split(dp, tp), MIXED)
-    assert pipelines_first
+    job = job_of(split(dp, tp), MIXED, model(dp))
+    everyone = job.ranks
+    assert job.stages_first
     assert len(agents(everyone)) == nodes
     assert len(agents(ranks(split(dp, tp), MIXED))) == 2 * nodes
     assert [rank.rank for rank in everyone] == list(range(2 * dp * tp))
@@ -232,9 +239,9 @@ def test_stages_side_by_side_on_mixed_nodes(dp: int, tp: int, nodes: int) -> Non
 
 def test_default_order_where_nodes_hold_one_stage() -> None:
     """It wins ties, and where a stage fills its nodes."""
-    everyone, pipelines_first = numbered(pipeline([3, 1], dp=8), CLUSTER)
-    assert not pipelines_first
-    assert everyone == ranks(pipeline([3, 1], dp=8), CLUSTER)
+    job = job_of(pipeline([3, 1], dp=8), CLUSTER, model(32))
+    assert not job.stages_first
+    assert job.ranks == ranks(pipeline([3, 1], dp=8), CLUSTER)
     made = {file.path: file.text for file in emit(pipeline([3, 1], dp=8), CLUSTER, model(32))}
     assert "--use-tp-pp-dp-mapping" not in made["args.sh"]
     assert "Megatron's default order" in made["README.md"]

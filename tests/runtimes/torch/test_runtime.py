@@ -1,4 +1,4 @@
-"""What is emitted for PyTorch itself; tests/runtime runs it."""
+"""What is emitted for PyTorch itself; tests/training runs it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,10 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import yaml
+
 from planner.errors import EmitError
+from planner.job.job import Job
 
 Settings = Mapping[str, Any]
 """FlagScale's training settings by name, without their sections."""
@@ -124,3 +127,10 @@ def _check_recompute(given: Settings, grids: list[tuple[int, ...]]) -> None:
     steps = given["global_batch_size"] // (grids[0][3] * given["micro_batch_size"])
     if any(sum(row[1::2]) != steps for row in rows):
         raise EmitError(f"recompute per stage: every row must cover all {steps} micro-batches")
+
+
+def check_files(files: Mapping[str, str], job: Job) -> None:
+    """Raise EmitError naming the first rule that the settings of a folder break."""
+    parts = yaml.safe_load(files["conf/train/plan.yaml"]).values()
+    settings = {key: value for part in parts for section in part.values() for key, value in section.items()}
+    check_settings(settings, job.plan.devices)

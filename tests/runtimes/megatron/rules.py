@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from planner.errors import EmitError
+from planner.job.job import Job
+from planner.runtimes.megatron.arguments import arguments
 
 VALUED = frozenset(
     {
@@ -205,3 +207,11 @@ def _check_recompute(given: Mapping[str, str]) -> None:
         raise EmitError("--recompute-granularity selective excludes --recompute-method")
     if method is not None:
         _number(given, "--recompute-num-layers")
+
+
+def check_files(files: Mapping[str, str], job: Job) -> None:
+    """Raise EmitError naming the first rule that the arguments of a folder break."""
+    sections = arguments(job)
+    check_arguments([word for section in sections.values() for word in section], job.plan.devices)
+    script = files["args.sh"]
+    assert all(word in script for name, words in sections.items() if name != "data" for word in words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.cost.estimate import Estimator
-from planner.rivals.even import equal_batches, even_pipelines
+from planner.search.heuristics.even import equal_batches, even_pipelines
 from tests.clusters import cluster, gpt, pool
 
 

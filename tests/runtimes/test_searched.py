@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from importlib import import_module
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
-from planner.emit.interface import emit
+from planner.emit.interface import emit, job_of
 from planner.plan.checks import check_plan
-from planner.runtimes.registry import TARGETS
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.clusters import small_problem
@@ -56,13 +55,14 @@ def check(problem: Problem, asked: Limits) -> bool:
     if found is None:
         return False
     check_plan(found.plan, spec, model)
-    assert emit(found.plan, spec, model)
+    files = {file.path: file.text for file in emit(found.plan, spec, model)}
+    rules = import_module(f"tests.runtimes.{found.plan.target}.rules")
+    rules.check_files(files, job_of(found.plan, spec, model))
     return True
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @given(SEEDS, st.sampled_from([plain, with_constants, with_shapes, several_nodes]))
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_proposals_can_be_emitted(target: str, seed: int, problem: Callable[[int], Problem]) -> None:
+def test_proposals_can_be_emitted(name: str, seed: int, problem: Callable[[int], Problem]) -> None:
     """Random clusters and models, the best plan of each target."""
-    check(reshaped(problem(seed), seed), Limits(target=target))
+    check(reshaped(problem(seed), seed), Limits(target=name))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from planner.errors import EmitError
+from planner.job.job import Job
 
 TOP_LEVEL = frozenset(
     {
@@ -104,3 +106,8 @@ def _check_batch(config: Mapping[str, object]) -> None:
         value = config.get(key, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise EmitError(f"{key}: expected a whole number of at least 1, got {value!r}")
+
+
+def check_files(files: Mapping[str, str], job: Job) -> None:
+    """Raise EmitError naming the first rule that the files of a folder break."""
+    check_config(json.loads(files["ds_config.json"]), job.plan.pp)

@@ -1,0 +1,25 @@
+"""The dimensions of a plan, a module each; a new one is added to the list here."""
+
+from __future__ import annotations
+
+from planner.dims.data import Data
+from planner.dims.dimension import Dimension
+from planner.dims.interleave import Interleave
+from planner.dims.offloading import Offloading
+from planner.dims.pipeline import Pipeline
+from planner.dims.recompute import Recomputation
+from planner.dims.sequence import SequenceParallelism
+from planner.dims.sharding import Sharding
+from planner.dims.tensor import TensorParallelism
+
+DIMENSIONS: tuple[Dimension, ...] = (
+    Sharding(),
+    Pipeline(),
+    TensorParallelism(),
+    Data(),
+    Recomputation(),
+    Interleave(),
+    SequenceParallelism(),
+    Offloading(),
+)
+"""In the order in which a plan's decisions are shown."""

@@ -1,0 +1,84 @@
+"""Data parallelism: replicas of a stage and the batch of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from planner.cluster.topology import Kind
+from planner.dims.dimension import Change, Dimension, by_group, by_stage
+from planner.errors import PlanError
+from planner.model.spec import ModelSpec
+from planner.plan.faults import Fault, groups_of
+from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.runtimes.capabilities import BatchRule, Target
+
+
+class Data(Dimension):
+    """``ReplicaGroup.count``, ``share`` and ``steps``."""
+
+    def traits(self, plan: Plan) -> dict[str, str]:
+        """Replicas, and the size and number of their micro-batches."""
+        sizes = (by_group(str(group.micro_batch) for group in stage.replicas) for stage in plan.stages)
+        numbers = (by_group(str(group.steps) for group in stage.replicas) for stage in plan.stages)
+        return {
+            "replicas": by_stage(str(stage.dp) for stage in plan.stages),
+            "micro-batch": by_stage(sizes),
+            "micro-batches": by_stage(numbers),
+        }
+
+    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+        """Which replicas may differ in number and in batch."""
+        width, rule = plan.stages[0].dp, batch_rule(target, plan.pp)
+        for number, stage in enumerate(plan.stages):
+            path = ("stages", number, "replicas")
+            if not target.dp_per_stage and stage.dp != width:
+                what = (
+                    f"{target.name} needs as many replicas in every stage, expected {width}, got {stage.dp}"
+                )
+                yield Fault(path, what)
+            if rule == "follows-dp" and len({group.share for group in stage.replicas}) > 1:
+                yield Fault(path, f"{target.name} needs the same share on every replica of a stage")
+        yield from self._batches(plan, target, rule)
+
+    def _batches(self, plan: Plan, target: Target, rule: BatchRule) -> Iterator[Fault]:
+        first = plan.stages[0].replicas[0]
+        for path, group in groups_of(plan):
+            if rule != "per-device" and group.share % group.steps:
+                what = f"{target.name} needs equal micro-batches"
+                yield Fault((*path, "steps"), f"{what}, {group.steps} steps do not divide {group.share}")
+            if rule == "equal" and (group.share, group.steps) != (first.share, first.steps):
+                what = f"{target.name} needs the same share and steps on every replica"
+                wanted = f"expected {first.share} and {first.steps}, got {group.share} and {group.steps}"
+                yield Fault(path, f"{what}, {wanted}")
+            elif group.steps != first.steps and plan.pp > 1:
+                what = f"a pipeline runs in lock-step, expected {first.steps} steps on every replica"
+                yield Fault((*path, "steps"), f"{what}, got {group.steps}")
+
+    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+        """Micro-batches twice as large, and half as large."""
+        equal = batch_rule(target, plan.pp) != "per-device"
+        for name, top, bottom in (("twice", 1, 2), ("half", 2, 1)):
+            try:
+                stages = tuple(_resized(stage, top, bottom, equal) for stage in plan.stages)
+                changed = replace(plan, stages=stages)
+            except PlanError:
+                continue
+            yield Change(f"micro-batch {name}", f"micro-batches {name} as large", changed)
+
+
+def batch_rule(target: Target, depth: int) -> BatchRule:
+    """How the batches of replicas may differ at a pipeline depth."""
+    return target.batch_without_pipeline if depth == 1 else target.batch_with_pipeline
+
+
+def _resized(stage: Stage, top: int, bottom: int, equal: bool) -> Stage:
+    return replace(stage, replicas=tuple(_stepped(group, top, bottom, equal) for group in stage.replicas))
+
+
+def _stepped(group: ReplicaGroup, top: int, bottom: int, equal: bool) -> ReplicaGroup:
+    """The same share in ``top / bottom`` times as many steps; PlanError when it does not divide."""
+    steps, rest = divmod(group.steps * top, bottom)
+    if rest or (equal and group.share % steps):
+        raise PlanError("the micro-batches do not divide")
+    return replace(group, steps=steps)

@@ -1,0 +1,72 @@
+"""What a dimension of a plan answers: how it is called, what breaks its rules, what could stand in its place.
+
+Beside these each module has the values of its dimension that are worth trying for a model, devices and a target's
+capabilities, and what the dimension divides or keeps; what that costs in seconds and bytes is in ``planner.cost``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Kind
+from planner.model.spec import ModelSpec
+from planner.plan.faults import Fault
+from planner.plan.values import Plan
+from planner.runtimes.capabilities import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A plan with one decision changed."""
+
+    decision: str
+    """Which decision: ``ZeRO 1``, ``recompute full``, ``layers``, ``micro-batch twice``, ``sequence parallel``."""
+    what: str
+    """What differs, e.g. ``ZeRO 1 instead of 0``."""
+    plan: Plan
+
+
+class Dimension:
+    """One dimension; what it does not answer itself it has nothing to say of."""
+
+    def traits(self, plan: Plan) -> dict[str, str]:
+        """Its decisions as label and text, in the order in which they are shown."""
+        return {}
+
+    def words(self, plan: Plan) -> str:
+        """Its decision in the one line that names a plan; empty where it is off."""
+        return ""
+
+    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+        """What of the plan the target does not run, or not with this model."""
+        yield from ()
+
+    def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
+        """What the cluster lacks for it beside devices and links."""
+        yield from ()
+
+    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+        """Plans that differ in this dimension alone."""
+        yield from ()
+
+
+def allowed(values: tuple[int, ...], limit: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Values that the user's limit keeps; None keeps all."""
+    return tuple(value for value in values if limit is None or value in limit)
+
+
+def by_stage(texts: Iterable[str]) -> str:
+    """Texts of all stages: ``23|9``; equal neighbours as ``12 (x 7)|8``; all equal as one."""
+    grouped = [(text, len(list(same))) for text, same in groupby(texts)]
+    if len(grouped) == 1:
+        return grouped[0][0]
+    return "|".join(text if length == 1 else f"{text} (x {length})" for text, length in grouped)
+
+
+def by_group(texts: Iterable[str]) -> str:
+    """Texts of the groups of one stage: ``4+1``; all equal as one."""
+    found = list(texts)
+    return found[0] if len(set(found)) == 1 else "+".join(found)

@@ -1,0 +1,94 @@
+"""Offloading: what is kept in host memory or on NVMe between its uses (arXiv:2101.06840, arXiv:2104.07857)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Kind
+from planner.dims.dimension import Change, Dimension
+from planner.model.spec import ModelSpec
+from planner.plan.faults import Fault, groups_of, in_words
+from planner.plan.values import ON_DEVICE, Plan
+from planner.runtimes.capabilities import Target
+
+
+class Offloading(Dimension):
+    """``Plan.offload``."""
+
+    def traits(self, plan: Plan) -> dict[str, str]:
+        """What is kept where."""
+        return {"offload": offload_text(plan) or "none"}
+
+    def words(self, plan: Plan) -> str:
+        """Where anything is."""
+        return offload_text(plan)
+
+    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+        """What the target cannot keep off the devices, or not in this plan."""
+        offload, can = plan.offload, target.offloading
+        if not offload.anything:
+            return
+        if not (can.optimizer_zero or can.activations):
+            yield Fault(("offload",), f"hetplan knows no offload of {target.name}, expected none")
+            return
+        if plan.pp > 1 and not can.in_pipeline:
+            yield Fault(
+                ("offload",), f"{target.name} offloads without a pipeline only, the plan has {plan.pp} stages"
+            )
+        for name, where, stages in (
+            ("optimizer", offload.optimizer, can.optimizer_zero),
+            ("parameters", offload.parameters, can.parameters_zero),
+        ):
+            able = can.nvme_zero if where == "nvme" else stages
+            if where == "none" or plan.zero in able:
+                continue
+            if able:
+                what = f"{target.name} offloads {name} to {where} with ZeRO {in_words(able)}, got ZeRO {plan.zero}"
+            else:
+                what = f"{target.name} does not offload {name} to {where}, expected none"
+            yield Fault(("offload", name), what)
+        if can.together and (offload.optimizer == "none") != (offload.parameters == "none"):
+            what = f"{target.name} offloads parameters and optimizer states together, expected both"
+            yield Fault(("offload",), what)
+        if offload.activations != "none":
+            yield from _checkpoints(plan, target)
+
+    def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
+        """What the file must say of the hosts that hold what the devices do not."""
+        pools = {pool.name: pool for pool in cluster.pools}
+        for name, gpu in sorted({(group.pool, group.gpu) for _, group in groups_of(plan)}):
+            pool = pools[name]
+            if plan.offload.anything and cluster.host_link_of(pool, gpu) is None:
+                what = (
+                    f"it is not known how fast {gpu} reaches host memory, expected host: {{link_gBps: ...}}"
+                )
+                yield Fault(("offload",), f"{what} in the pool {name}")
+            if plan.offload.uses_nvme and (pool.host is None or pool.host.nvme_gBps is None):
+                what = f"the pool {name} has no NVMe, expected host: {{nvme_gBps: ...}} in it"
+                yield Fault(("offload",), what)
+
+    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+        """Nothing kept off the devices."""
+        if plan.offload.anything:
+            yield Change("offload", "everything on the devices", replace(plan, offload=ON_DEVICE))
+
+
+def _checkpoints(plan: Plan, target: Target) -> Iterator[Fault]:
+    path = ("offload", "activations")
+    if not target.offloading.activations:
+        yield Fault(path, f"{target.name} keeps activations on the device, expected none")
+    elif any(stage.recompute != "full" for stage in plan.stages):
+        yield Fault(
+            path, "only the checkpoints of full recomputation can be offloaded, expected recompute full"
+        )
+
+
+def offload_text(plan: Plan) -> str:
+    """What is kept where: ``optimizer + parameters offloaded to cpu``; empty when all is on the devices."""
+    places: dict[str, list[str]] = {}
+    for name, place in asdict(plan.offload).items():
+        if place != "none":
+            places.setdefault(place, []).append(name)
+    return "; ".join(f"{' + '.join(names)} offloaded to {place}" for place, names in places.items())

@@ -1,0 +1,62 @@
+"""Recomputation of activations in the backward (arXiv:2205.05198)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from planner.cluster.topology import Kind
+from planner.dims.dimension import Change, Dimension, by_stage
+from planner.model.spec import ModelSpec
+from planner.plan.faults import Fault, in_words
+from planner.plan.values import Plan
+from planner.runtimes.capabilities import Recompute, Target
+
+
+class Recomputation(Dimension):
+    """``Stage.recompute``."""
+
+    def traits(self, plan: Plan) -> dict[str, str]:
+        """What each stage recomputes."""
+        return {"recomputation": recompute_text(plan)}
+
+    def words(self, plan: Plan) -> str:
+        """Where there is any."""
+        text = recompute_text(plan)
+        return f"{text} recomputation" if text != "no" else ""
+
+    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+        """What the runtime recomputes, and whether stages may differ in it."""
+        first = plan.stages[0].recompute
+        for number, stage in enumerate(plan.stages):
+            path = ("stages", number, "recompute")
+            if stage.recompute not in target.recomputes:
+                what = f"{target.name} recomputes {in_words(target.recomputes)}, got {stage.recompute}"
+                yield Fault(path, what)
+            elif not target.recompute_per_stage and stage.recompute != first:
+                what = f"{target.name} has one recomputation for all stages, expected {first}"
+                yield Fault(path, f"{what}, got {stage.recompute}")
+
+    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+        """Another recomputation on all stages."""
+        for kind in target.recomputes:
+            if any(stage.recompute != kind for stage in plan.stages):
+                stages = tuple(replace(stage, recompute=kind) for stage in plan.stages)
+                what = "no recomputation" if kind == "none" else f"{kind} recomputation"
+                yield Change(f"recompute {kind}", what, replace(plan, stages=stages))
+
+
+def recompute_text(plan: Plan) -> str:
+    """The recomputation of all stages: ``no``, ``full``, or ``none|full (x 3)`` where they differ."""
+    text = by_stage(stage.recompute for stage in plan.stages)
+    return "no" if text == "none" else text
+
+
+def recomputes_of(
+    target: Target, limit: tuple[Recompute, ...] | None, model: ModelSpec
+) -> tuple[Recompute, ...]:
+    """Recomputations worth trying: with flash attention the selective kind has nothing left to save."""
+    found = tuple(item for item in target.recomputes if limit is None or item in limit)
+    if model.training.attention == "flash" and "none" in found:
+        return tuple(item for item in found if item != "selective")
+    return found

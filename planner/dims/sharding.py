@@ -1,0 +1,116 @@
+"""Sharding of states over replicas: the ZeRO stage, and groups of replicas that share one copy (hybrid sharding)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from planner.cluster.topology import Kind
+from planner.dims.dimension import Change, Dimension, allowed
+from planner.model.spec import ModelSpec
+from planner.plan.faults import Fault, in_words
+from planner.plan.values import Plan
+from planner.runtimes.capabilities import Target
+from planner.units import divisors
+
+MAX_SHARD_NODES = 16
+"""Nodes that may share a copy in hybrid sharding; more where so many divide a kind of device evenly."""
+
+
+class Sharding(Dimension):
+    """``Plan.zero`` and ``Plan.shard_size``."""
+
+    def traits(self, plan: Plan) -> dict[str, str]:
+        """The stage, and over what it shards."""
+        over = f"groups of {plan.shard_size}" if plan.shard_size else "all replicas"
+        return {"ZeRO": str(plan.zero), "sharded over": over}
+
+    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+        """Stages that the runtime has with and without a pipeline, in groups, and for this optimizer."""
+        offered = zeros_at(target, plan.pp)
+        if plan.zero not in offered:
+            pipeline = "without a pipeline" if plan.pp == 1 else "in a pipeline"
+            yield Fault(("zero",), f"{target.name} runs ZeRO {in_words(offered)} {pipeline}, got {plan.zero}")
+        if plan.shard_size is not None and plan.zero not in target.hybrid_zero:
+            what = f"{target.name} shards over all replicas of a stage, expected none, got {plan.shard_size}"
+            yield Fault(("shard_size",), what)
+        optimizer = model.training.optimizer
+        if plan.zero and optimizer not in target.sharding_optimizers:
+            able = in_words(target.sharding_optimizers)
+            what = f"{target.name} shards the states of {able} only, expected ZeRO 0 with {optimizer}"
+            yield Fault(("zero",), f"{what}, got {plan.zero}")
+
+    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+        """Other stages; one copy of what is sharded, or one in each group that fills a node or a pool."""
+        for zero in zeros_at(target, plan.pp):
+            if zero != plan.zero:
+                size = plan.shard_size if zero in target.hybrid_zero else None
+                changed = replace(plan, zero=zero, shard_size=size)
+                yield Change(f"ZeRO {zero}", f"ZeRO {zero} instead of {plan.zero}", changed)
+        if plan.shard_size is not None:
+            yield Change("sharding", "sharded over all replicas", replace(plan, shard_size=None))
+        for size in shard_sizes(target, plan.zero, kinds):
+            if size != plan.shard_size and all(
+                stage.dp % size == 0 and size < stage.dp for stage in plan.stages
+            ):
+                changed = replace(plan, shard_size=size)
+                yield Change("sharding", f"sharded over groups of {size} replicas", changed)
+
+
+def zeros_at(target: Target, depth: int) -> tuple[int, ...]:
+    """ZeRO stages that a target runs at a pipeline depth."""
+    return target.zero_without_pipeline if depth == 1 else target.zero_with_pipeline
+
+
+def zeros(
+    target: Target, model: ModelSpec, replicas: int | None, limit: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Stages worth trying; ``replicas`` None where each pipeline stage has its own number.
+
+    A replica alone shards nothing, but ZeRO 3 holds no whole fp32 copy of gradients.
+    """
+    offered = allowed(tuple(sorted({*target.zero_without_pipeline, *target.zero_with_pipeline})), limit)
+    if model.training.optimizer not in target.sharding_optimizers:
+        offered = tuple(zero for zero in offered if zero == 0)
+    if replicas == 1:
+        offered = tuple(zero for zero in offered if zero in (offered[0], 3))
+    return offered
+
+
+def shard_sizes(target: Target, zero: int, kinds: Sequence[Kind]) -> tuple[int, ...]:
+    """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of one node or of several.
+
+    Each group is of one kind whose nodes it fills, or fill it, so that at least two must be found in such kinds.
+    """
+    if zero not in target.hybrid_zero:
+        return ()
+    sizes = {
+        kind.per_node * nodes
+        for kind in kinds
+        for nodes in {*range(1, min(kind.nodes, MAX_SHARD_NODES) + 1), *divisors(kind.nodes)}
+    }
+    return tuple(
+        size
+        for size in sorted(sizes - {1})
+        if sum(kind.devices // size for kind in kinds if holds_groups(kind, size)) > 1
+    )
+
+
+def holds_groups(kind: Kind, size: int) -> bool:
+    """True when groups of ``size`` replicas fill nodes, or nodes such groups: none lies across two that others use."""
+    return kind.per_node % size == 0 or size % kind.per_node == 0
+
+
+def optimizer_ways(zero: int, replicas: int) -> int:
+    """Replicas over which the optimizer's states are divided (arXiv:1910.02054, section 5)."""
+    return replicas if zero >= 1 else 1
+
+
+def gradient_ways(zero: int, replicas: int) -> int:
+    """Replicas over which gradients are divided."""
+    return replicas if zero >= 2 else 1
+
+
+def parameter_ways(zero: int, replicas: int) -> int:
+    """Replicas over which parameters are divided."""
+    return replicas if zero >= 3 else 1

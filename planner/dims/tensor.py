@@ -1,0 +1,69 @@
+"""Tensor parallelism: the devices of one replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from planner.cluster.topology import Kind
+from planner.dims.dimension import Dimension, allowed, by_group, by_stage
+from planner.dims.sequence import splits_sequence
+from planner.errors import Path
+from planner.model.spec import ModelSpec
+from planner.plan.faults import Fault, groups_of
+from planner.plan.values import Plan, ReplicaGroup
+from planner.runtimes.capabilities import Target
+
+
+class TensorParallelism(Dimension):
+    """``ReplicaGroup.tp``."""
+
+    def traits(self, plan: Plan) -> dict[str, str]:
+        """The degree of each stage."""
+        return {"tp": by_stage(by_group(str(group.tp) for group in stage.replicas) for stage in plan.stages)}
+
+    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+        """One degree for all, or one a stage, and key/value heads that it divides."""
+        first = plan.stages[0].replicas[0].tp
+        for path, group in groups_of(plan):
+            tp, where = group.tp, (*path, "tp")
+            if target.tensor_parallel == "none" and tp > 1:
+                yield Fault(where, f"{target.name} runs without tensor parallelism, expected 1, got {tp}")
+            if target.tensor_parallel == "one-degree" and tp != first:
+                yield Fault(where, f"{target.name} has one tp for all, expected {first}, got {tp}")
+            own = plan.stages[int(path[1])].replicas[0].tp
+            if target.tensor_parallel == "per-stage" and tp != own:
+                yield Fault(where, f"{target.name} has one tp in a stage, expected {own}, got {tp}")
+            if not target.copies_kv_heads and model.kv_heads % tp:
+                what = f"{target.name} needs a tp that divides the {model.kv_heads} key/value heads"
+                yield Fault(where, f"{what}, got {tp}")
+
+
+def head_faults(path: Path, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
+    """Heads that the devices of a replica cannot share, whatever the target."""
+    tp, where = group.tp, (*path, "tp")
+    if model.heads % tp:
+        yield Fault(where, f"tp {tp} does not divide the {model.heads} attention heads")
+    elif model.kv_heads % tp and tp % model.kv_heads:
+        yield Fault(where, f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other")
+
+
+def tp_degrees(
+    target: Target, limit: tuple[int, ...] | None, model: ModelSpec, kinds: Sequence[Kind]
+) -> tuple[int, ...]:
+    """Degrees that divide the heads and stay inside a node of at least one kind.
+
+    Where each stage has its own, those that do not divide the sequence would cost all others sequence parallelism.
+    """
+    largest = 1 if target.tensor_parallel == "none" else max((kind.per_node for kind in kinds), default=1)
+    found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
+    if not target.copies_kv_heads:
+        found = tuple(tp for tp in found if model.kv_heads % tp == 0)
+    if target.tensor_parallel == "per-stage":
+        found = tuple(tp for tp in found if tp == 1 or splits_sequence(target, model, tp))
+    return allowed(found, limit)
+
+
+def splits(model: ModelSpec, tp: int) -> bool:
+    """True when ``tp`` devices can share the heads and the feed-forward width evenly."""
+    grouped = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
+    return model.heads % tp == 0 and model.ffn % tp == 0 and grouped

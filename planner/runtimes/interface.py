@@ -1,0 +1,82 @@
+"""What a runtime tells the rest of hetplan; each room has one in ``runtime.py``, called ``RUNTIME``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol
+
+from planner.cluster.spec import ClusterSpec
+from planner.job.files import EmittedFile
+from planner.job.job import Job
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Rank, ranks
+from planner.plan.values import Plan
+from planner.runtimes.capabilities import Target
+from planner.runtimes.log import LogReader
+from planner.runtimes.registry import target
+from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkout:
+    """A package that jobs take from a folder and not from Python's packages."""
+
+    package: str
+    distribution: str
+    """Name of its metadata where it is installed all the same."""
+    variable: str
+    """Environment variable that names the folder."""
+    title: str
+    finder: str
+    """Python source of a function without arguments, called as the package, that returns its version or None; os, re
+    and sys are imported."""
+
+
+class Runtime(Protocol):
+    """All of a runtime that is more than a capability; subclasses override what is otherwise with them.
+
+    The room also holds ``README.md.j2``, a template on ``job/README.md.j2``.
+    """
+
+    capabilities: Target
+    starts_itself: bool = False
+    """True when it reaches the nodes by a launcher of its own, which no other can replace."""
+    checkout: Checkout | None = None
+    variables: tuple[str, ...] = ()
+    """Environment variables of the user's that its start script reads on every node."""
+
+    @property
+    def tried(self) -> Mapping[str, str]:
+        """Version by package that the launch files were tried with, of what a job imports."""
+        return {PYTORCH.name: PYTORCH.version}
+
+    def ranks(self, plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:
+        """The plan's processes in the runtime's rank order; raises PlanError when the cluster has too few devices."""
+        return ranks(plan, cluster)
+
+    def check(self, plan: Plan, model: ModelSpec) -> None:
+        """Raise EmitError for what the runtime cannot run although capabilities allow it."""
+        return
+
+    def files(self, job: Job) -> tuple[EmittedFile, ...]:
+        """Its files of a launch folder; raises EmitError for what it cannot run."""
+
+    def notes(self, job: Job) -> Mapping[str, object]:
+        """What its README needs besides the job."""
+
+    def log_reader(self, plan: Plan) -> LogReader | None:
+        """A new reader of what the runtime itself prints; None when it prints no times."""
+        return None
+
+    def how_to_time(self, plan: Plan) -> str | None:
+        """How a run of the plan prints the parts of its steps; None when it cannot."""
+        return None
+
+
+def runtime(name: str) -> Runtime:
+    """The runtime of a target; raises UsageError with the known names."""
+    module = import_module(f"planner.runtimes.{target(name).name}.runtime")
+    found: Runtime = module.RUNTIME
+    return found

@@ -1,0 +1,242 @@
+"""Even splits, as people tune them by hand, and what such plans are built from: few numbers, no search.
+
+The search looks here for the plan that comes nearest when none fits; the baselines of other planners are built alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+from planner.cluster.topology import Kind
+from planner.cost.estimate import Estimator
+from planner.cost.shape import whole_model
+from planner.dims.tensor import splits
+from planner.errors import PlanError
+from planner.plan.checks import check_plan
+from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.runtimes.capabilities import RECOMPUTES, Recompute
+from planner.runtimes.registry import PER_DEVICE, PER_STAGE, UNIFORM, target
+from planner.search.space.choices import usable_kinds
+from planner.search.values import Alternative, Scored
+from planner.units import divisors
+
+MAX_MICRO_BATCH = 512
+"""Largest micro-batch of a device that is tried."""
+
+MICRO_BATCHES = 8
+"""Largest micro-batch of the grid of pipelines."""
+
+
+Dealt = list[list[tuple[int, int]]]
+"""(devices, share of each) of every kind, [kind][part]; shares add up to the batch, a share may be 0."""
+
+
+def equal_batches(estimator: Estimator) -> Iterator[Plan]:
+    """Every device the same micro-batch; each ZeRO stage, with and without recomputation, fewest steps.
+
+    Where the batch is no multiple of the devices, the fastest get one sequence more.
+    """
+    kinds = fastest_first(estimator)
+    batch = estimator.model.training.global_batch
+    devices = min(batch, sum(kind.devices for kind in kinds))
+    share, extra = divmod(batch, devices)
+    for zero in (0, 1, 2, 3):
+        for recompute in ("none", "full"):
+            most = min(most_sequences(estimator, kind, zero, recompute, devices) for kind in kinds)
+            steps = min(share, -(-(share + bool(extra)) // most))
+            groups = dealt_groups(kinds, _spread(kinds, devices, share, extra), steps)
+            yield data_parallel(estimator, groups, zero, recompute)
+
+
+def _spread(kinds: Sequence[Kind], devices: int, share: int, extra: int) -> Dealt:
+    """``share`` for each of the first ``devices``, one more for the first ``extra``."""
+    found = []
+    for kind in kinds:
+        used = min(kind.devices, devices)
+        more = min(used, extra)
+        devices, extra = devices - used, extra - more
+        found.append([(count, size) for count, size in ((more, share + 1), (used - more, share)) if count])
+    return found
+
+
+def even_pipelines(estimator: Estimator) -> Iterator[Plan]:
+    """Layers and batch divide evenly, one tp, pools one after the other.
+
+    A grid over tp, depth, micro-batch, recomputation and whether the fastest or the slowest pool comes first, with as
+    many replicas as divide the batch; devices left over stay idle.
+    """
+    model, kinds = estimator.model, fastest_first(estimator)
+    smallest = min(kind.per_node for kind in kinds)
+    for tp in sorted({tp for kind in kinds for tp in divisors(kind.per_node) if tp <= smallest}):
+        rooms = [[(kind, kind.replicas(tp) * tp) for kind in order] for order in (kinds, kinds[::-1])]
+        total = sum(kind.replicas(tp) for kind in kinds)
+        for depth in (depth for depth in divisors(model.layers) if depth <= total):
+            if splits(model, tp):
+                for room in rooms:
+                    yield from _even(estimator, room, tp, depth, widest(estimator, total // depth))
+
+
+def _even(
+    estimator: Estimator, room: Sequence[tuple[Kind, int]], tp: int, depth: int, dp: int
+) -> Iterator[Plan]:
+    model = estimator.model
+    split = tp > 1 and model.training.sequence_length % tp == 0
+    share = model.training.global_batch // dp
+    for micro_batch in (size for size in divisors(share) if size <= MICRO_BATCHES):
+        stages = filled(room, [(tp, dp, share)] * depth, share // micro_batch)
+        for recompute in RECOMPUTES:
+            yield pipeline(stages, [model.layers // depth] * depth, recompute, sequence_parallel=split)
+
+
+def widest(estimator: Estimator, most: int) -> int:
+    """Most replicas, up to ``most``, that divide the global batch."""
+    return max(dp for dp in divisors(estimator.model.training.global_batch) if dp <= most)
+
+
+def best_of(name: str, plans: Iterable[Plan], estimator: Estimator) -> Alternative:
+    """The fastest plan that fits, else the one that lacks least memory, else why there is none.
+
+    A method with a criterion of its own yields one plan. A PlanError that it raises says why it has none.
+    """
+    fitting: Scored | None = None
+    nearest: Scored | None = None
+    refused = ""
+    try:
+        for plan in plans:
+            try:
+                check_plan(plan, estimator.cluster, estimator.model)
+                scored = Scored(plan=plan, estimate=estimator.estimate(plan))
+            except PlanError as error:
+                refused = refused or error.message.splitlines()[0]
+                continue
+            if scored.estimate.fits:
+                if fitting is None or scored.estimate.step_seconds < fitting.estimate.step_seconds:
+                    fitting = scored
+            elif nearest is None or missing_bytes(scored) < missing_bytes(nearest):
+                nearest = scored
+    except PlanError as error:
+        refused = error.message
+    found = fitting or nearest
+    if found is None:
+        reason = f"cannot be formed: {refused or 'nothing to choose from'}"
+        return Alternative(family=name, scored=None, chosen=False, reason=reason)
+    return Alternative(family=name, scored=found, chosen=False, reason="; ".join(_remarks(found)))
+
+
+def missing_bytes(scored: Scored) -> float:
+    """Bytes that the fullest device lacks; negative when all have room."""
+    return -min(group.memory.headroom_bytes for stage in scored.estimate.stages for group in stage.groups)
+
+
+def _remarks(scored: Scored) -> list[str]:
+    """What keeps a plan from running: memory of the fullest device, a runtime of its own."""
+    groups = [(index, group) for index, stage in enumerate(scored.estimate.stages) for group in stage.groups]
+    index, worst = min(groups, key=lambda entry: entry[1].memory.headroom_bytes)
+    missing = -worst.memory.headroom_bytes / 2**30
+    found = []
+    if missing > 0:
+        found.append(f"does not fit: stage {index}: {worst.gpu} in {worst.pool} lacks {missing:.1f} GiB")
+    if not target(scored.plan.target).by_default:
+        found.append(f"only {scored.plan.target} can run it")
+    return found
+
+
+def fastest_first(estimator: Estimator) -> tuple[Kind, ...]:
+    """Kinds that have the number format, pool by pool, the one with the fastest device first; PlanError for none.
+
+    The order of the cluster file does not count: plan files do not keep it.
+    """
+    precision = estimator.model.training.precision
+    kinds = usable_kinds(estimator.topology, estimator.model)
+    if not kinds:
+        raise PlanError(f"no device has {precision}")
+    peak = {kind.key: kind.peak_flops[precision] for kind in kinds}
+    best = {kind.pool: max(peak[key] for key in peak if key[0] == kind.pool) for kind in kinds}
+    return tuple(sorted(kinds, key=lambda kind: (-best[kind.pool], kind.pool, -peak[kind.key], kind.gpu)))
+
+
+def most_sequences(estimator: Estimator, kind: Kind, zero: int, recompute: Recompute, devices: int) -> int:
+    """Largest micro-batch that fits with a batch per device when ``devices`` share the states; 1 even where none fits.
+
+    The plan made of it is then marked with what it lacks.
+    """
+    pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, zero, recompute)
+    low, high = 1, min(MAX_MICRO_BATCH, estimator.model.training.global_batch)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = pricer.memory(shape, replicas(kind, 1, 1, middle, 1), devices).fits
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+def replicas(kind: Kind, tp: int, count: int, share: int, steps: int) -> ReplicaGroup:
+    """Replicas on devices of one kind."""
+    return ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=tp, count=count, share=share, steps=steps)
+
+
+def dealt_groups(kinds: Sequence[Kind], dealt: Dealt, steps: int) -> list[ReplicaGroup]:
+    """Single devices with their shares, in at most ``steps`` micro-batches; devices without a share stay idle."""
+    return [
+        replicas(kind, 1, count, share, min(steps, share))
+        for kind, parts in zip(kinds, dealt, strict=True)
+        for count, share in parts
+        if share
+    ]
+
+
+def data_parallel(
+    estimator: Estimator, groups: Sequence[ReplicaGroup], zero: int, recompute: Recompute
+) -> Plan:
+    """A plan without pipeline."""
+    layers = estimator.model.layers
+    stage = Stage(first_layer=0, end_layer=layers, replicas=tuple(groups), recompute=recompute)
+    return Plan(target=PER_DEVICE.name, zero=zero, stages=(stage,))
+
+
+def filled(
+    room: Iterable[tuple[Kind, int]], stages: Iterable[tuple[int, int, int]], steps: int
+) -> list[tuple[ReplicaGroup, ...]]:
+    """Replicas of each stage, taken from (kind, devices) in order.
+
+    ``stages`` holds (tp, replicas, share of each). Raises PlanError when the devices run out.
+    """
+    queue = list(room)
+    found = []
+    for tp, dp, share in stages:
+        groups: list[ReplicaGroup] = []
+        while (need := dp - sum(group.count for group in groups)) > 0:
+            if not queue:
+                raise PlanError(f"fewer devices than {dp} replicas of {tp} on every stage take")
+            kind, left = queue[0]
+            taken = min(left // tp, need)
+            if taken:
+                groups.append(replicas(kind, tp, taken, share, steps))
+            queue[:1] = [(kind, left - taken * tp)] if left - taken * tp >= tp else []
+        found.append(tuple(groups))
+    return found
+
+
+def pipeline(
+    stages: Sequence[tuple[ReplicaGroup, ...]],
+    layers: Sequence[int],
+    recompute: Recompute = "none",
+    zero: int | None = None,
+    sequence_parallel: bool = False,
+) -> Plan:
+    """A plan of given replicas and layers, [stage]: of another target where the stages differ in tp or dp.
+
+    ``zero`` is 1 when absent and there is something to shard over.
+    """
+    ends = list(accumulate(layers))
+    widths = {(groups[0].tp, sum(group.count for group in groups)) for groups in stages}
+    wide = any(dp > 1 for _, dp in widths)
+    return Plan(
+        target=UNIFORM.name if len(widths) == 1 else PER_STAGE.name,
+        zero=int(wide) if zero is None else zero,
+        stages=tuple(
+            Stage(first_layer=end - count, end_layer=end, replicas=groups, recompute=recompute)
+            for groups, count, end in zip(stages, layers, ends, strict=True)
+        ),
+        sequence_parallel=sequence_parallel,
+    )
