@@ -23,8 +23,8 @@ from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
 from planner.report.document import head
+from planner.report.fitted import trial_section
 from planner.report.keys import Document
-from planner.report.trial import trial_section
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan that ran, of at least two stages.")]
 Logs = Annotated[list[Path], typer.Option("--log", metavar="FILE", help="What it printed; may be repeated.")]

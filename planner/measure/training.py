@@ -16,8 +16,7 @@ import torch
 
 from planner.errors import UsageError
 from planner.measure.backend import DTYPES, REPEATS, Backend, out_of_memory
-from planner.measure.layers import numerics, share_of
-from planner.measure.peak import peak_bytes
+from planner.measure.layers import numerics, peak_bytes, share_of
 from planner.measure.samples import sample
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Recompute

@@ -13,7 +13,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.cost.binding import Binding
 from planner.model.spec import ModelSpec
-from planner.report.alternatives import Considered, considered
+from planner.report.alternatives import Considered, Neighbour, considered
 from planner.report.compare import Contender
 from planner.report.keys import (
     Document,
@@ -34,10 +34,8 @@ from planner.report.keys import (
     ranks_keys,
     understood_keys,
 )
-from planner.report.neighbours import Neighbour
-from planner.report.proof import Proof, proof_of
+from planner.report.plan_table import Proof, in_short, proof_of
 from planner.report.ranks import rank_runs
-from planner.report.traits import in_short
 from planner.search.values import Scored, SearchResult
 
 FORMAT = 1

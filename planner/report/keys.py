@@ -10,11 +10,9 @@ from planner.cost.binding import Binding
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from planner.report.alternatives import Considered
-from planner.report.neighbours import Neighbour
-from planner.report.proof import Proof
+from planner.report.alternatives import Considered, Neighbour
+from planner.report.plan_table import Proof, misfits
 from planner.report.ranks import RankRun, idle_devices
-from planner.report.verdict import misfits
 from planner.search.values import Advice, Diagnosis, IdleCost, LimitCost, Nearest, Scored
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from planner.measured.predictions import Prediction
-from planner.measured.statistics import (
+from planner.measured.predictions import (
     Errors,
     FitTruth,
     GroupTruth,
     MemoryTruth,
+    Prediction,
     SourceTruth,
     Truth,
     worst,

@@ -13,7 +13,7 @@ from planner.calibration.records import CalibrationRecord
 from planner.cluster.file import ClusterFile
 from planner.files.fields import form
 from planner.files.messages import figure
-from planner.measured.row import Row
+from planner.measured.table import Row
 from planner.model.file import ModelFile
 from planner.plan.file import WrittenPlan
 from planner.plan.short import ShortPlan

@@ -276,7 +276,7 @@ def _warm() -> None:
     """Import once what every case needs."""
     import planner.cli.inputs
     import planner.plan.file
-    import planner.report.console
+    import planner.report.layout
     import planner.search.objectives.choose  # noqa: F401
 
 

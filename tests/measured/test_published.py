@@ -15,10 +15,8 @@ from planner import catalog
 from planner.calibration.file import shipped
 from planner.cost.estimate import estimate
 from planner.errors import UsageError
-from planner.measured.inputs import LATENCY_US
-from planner.measured.parameters import certain
-from planner.measured.row import COLUMNS, Row
-from planner.measured.table import load_table, published_path
+from planner.measured.fit import certain
+from planner.measured.table import COLUMNS, LATENCY_US, Row, load_table, published_path
 from planner.measured.values import Run, Table
 from planner.plan.values import Offload
 

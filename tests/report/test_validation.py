@@ -10,8 +10,7 @@ import pytest
 from rich.console import Group
 
 from planner.errors import OutputError, UsageError
-from planner.measured.predictions import Prediction
-from planner.measured.statistics import truth
+from planner.measured.predictions import Prediction, truth
 from planner.report.document import text
 from planner.report.validation import Validation, not_predicted, shows_groups, validation_sections
 from planner.report.validation_document import validation_document

@@ -12,9 +12,8 @@ from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.cost.estimate import estimate
 from planner.errors import UsageError
 from planner.measure.backend import Backend
-from planner.measure.growth import grow
 from planner.measure.resume import facts_of, resumable, with_facts
-from planner.measure.samples import Event
+from planner.measure.samples import Event, grow
 from planner.measure.session import Request, Session
 from planner.measure.training import Configuration, fits, train
 from planner.measured.table import load_table

@@ -14,9 +14,9 @@ from planner import catalog
 from planner.files.whole import write_whole
 from planner.files.yaml_text import dump
 from planner.measure.backend import Backend
-from planner.measure.fit_device import Peaks
+from planner.measure.fits import Peaks
 from planner.measure.training import Configuration, Trained
-from planner.measured.row import COLUMNS
+from planner.measured.table import COLUMNS
 from planner.units import gib_from_bytes
 
 COMMAND = "python -m tests.benchmarks.device"

@@ -16,7 +16,7 @@ from planner.calibration.values import (
     Link,
     Stack,
 )
-from planner.measured.parameters import BOUNDS, families_of
+from planner.measured.fit import BOUNDS, families_of
 from planner.measured.predictions import predict
 from planner.report.numbers import significant
 from planner.runtimes.registry import REFERENCE

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from planner.measured.parameters import certain, families_of
-from planner.measured.predictions import Prediction
-from planner.measured.statistics import FitTruth, SourceTruth, Truth, coverage, errors_of, worst
+from planner.measured.fit import certain, families_of
+from planner.measured.predictions import FitTruth, Prediction, SourceTruth, Truth, coverage, errors_of, worst
 from planner.report.numbers import MISSING, significant
 from tests.measured.accuracy.material import Material, correlation, markdown, paragraph, share, signed
 
@@ -44,7 +43,7 @@ def compared_section(found: Material) -> str:
             ),
             paragraph(
                 "Runs whose plan is partly guessed, or whose measurement its authors doubt, are predicted but never",
-                f"fitted to: {guessed} runs of both halves (`GUESSED` in `planner/measured/parameters.py`). That",
+                f"fitted to: {guessed} runs of both halves (`GUESSED` in `planner/measured/fit.py`). That",
                 f"leaves {fitted} runs that were fitted to.",
             ),
             "![predicted against measured step times of the held-out half](accuracy.png)\n",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.measured.predictions import Prediction
-from planner.measured.statistics import Errors, Truth, truth
+from planner.measured.predictions import Errors, Prediction, Truth, truth
 from planner.report.numbers import MISSING
 from tests.measured import test_zero_table
 from tests.measured.accuracy.material import Material, bullets, correlation, markdown, paragraph, share

@@ -9,11 +9,9 @@ from textwrap import fill
 
 from planner.calibration.file import shipped
 from planner.calibration.values import Calibration
-from planner.measured.halves import fitted_half
-from planner.measured.predictions import Prediction, predict
-from planner.measured.statistics import Truth, truth
+from planner.measured.predictions import Prediction, Truth, predict, truth
 from planner.measured.table import load_table, published_path
-from planner.measured.values import Table
+from planner.measured.values import Table, fitted_half
 from planner.report.numbers import MISSING, percent
 
 DIGITS = 2

@@ -6,14 +6,140 @@ less the ramp of a kernel; its spread is the robust standard deviation over the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import mean, median
 
-from planner.calibration.values import Calibration, Constant, CurveError, Family, KernelPoint
+from planner.calibration.merge import link_name_key
+from planner.calibration.values import (
+    Calibration,
+    Constant,
+    CurveError,
+    Family,
+    KernelPoint,
+    LayerPoint,
+    LinkPoint,
+)
 from planner.cluster.topology import Host, Kind
 from planner.cost.compute import TILE_FILL, Device, Product
+from planner.cost.measured_curves import LayerCurves, LinkCurves
 from planner.measure.samples import sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFit:
+    """``seconds = latency + size / rate`` of one operation."""
+
+    link: str
+    operation: str
+    members: int
+    latency_seconds: float
+    bytes_per_second: float
+    """Bytes of the whole tensor a second; infinite when the time does not grow with the size."""
+    error: float
+    """Mean relative error of the line at the points."""
+
+
+def fit_links(points: Iterable[LinkPoint]) -> Iterator[LinkFit]:
+    """A line through each curve with two sizes at least."""
+    curves: dict[tuple[str, str, int], list[LinkPoint]] = {}
+    for point in points:
+        curves.setdefault((point.link, point.operation, point.members), []).append(point)
+    for (link, operation, members), own in curves.items():
+        if len(own) >= 2:
+            latency, slope = line([point.size_bytes for point in own], [point.seconds for point in own])
+            yield LinkFit(
+                link=link,
+                operation=operation,
+                members=members,
+                latency_seconds=latency,
+                bytes_per_second=1.0 / slope if slope > 0 else float("inf"),
+                error=mean(abs((latency + slope * point.size_bytes) / point.seconds - 1.0) for point in own),
+            )
+
+
+def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """(seconds at size 0, seconds per byte) with the least squared relative errors, neither below 0."""
+    weights = [1.0 / value**2 for value in seconds]
+    total = sum(weights)
+    center = sum(w * x for w, x in zip(weights, sizes, strict=True)) / total
+    level = sum(w * y for w, y in zip(weights, seconds, strict=True)) / total
+    across = sum(w * (x - center) ** 2 for w, x in zip(weights, sizes, strict=True))
+    along = sum(w * (x - center) * (y - level) for w, x, y in zip(weights, sizes, seconds, strict=True))
+    slope = along / across if across else 0.0
+    if slope <= 0:
+        return level, 0.0
+    if level - slope * center >= 0:
+        return level - slope * center, slope
+    squares = sum(w * x * x for w, x in zip(weights, sizes, strict=True))
+    return 0.0, sum(w * x * y for w, x, y in zip(weights, sizes, seconds, strict=True)) / squares
+
+
+LEAST = 3
+"""Points below which leaving one out tells nothing."""
+
+
+def layer_errors(points: Iterable[LayerPoint]) -> Iterator[CurveError]:
+    """Forward plus backward of every curve, left out micro-batch by micro-batch."""
+    curves: dict[tuple[str, str, int], list[LayerPoint]] = {}
+    for point in points:
+        curves.setdefault((point.gpu, point.model, point.tp), []).append(point)
+    for (gpu, model, tp), own in curves.items():
+        found = [_layer_error(point, own) for point in own] if len(own) >= LEAST else []
+        yield from _error(f"layers of {model} on {gpu}, tp {tp}", found)
+
+
+def link_errors(points: Iterable[LinkPoint]) -> Iterator[CurveError]:
+    """Every curve of a collective, left out size by size."""
+    curves: dict[tuple[str, str, int], list[LinkPoint]] = {}
+    for point in points:
+        curves.setdefault((point.link, point.operation, point.members), []).append(point)
+    for (link, operation, members), own in curves.items():
+        found = [_link_error(point, own) for point in own] if len(own) >= LEAST else []
+        yield from _error(f"{operation} of {members} over {link}", found)
+
+
+def without_lonely(calibration: Calibration) -> Calibration:
+    """The calibration without link curves of a single size, which tell neither latency nor rate."""
+    sizes = Counter(
+        (link_name_key(point.link), point.operation, point.members) for point in calibration.link_points
+    )
+    kept = (
+        point
+        for point in calibration.link_points
+        if sizes[link_name_key(point.link), point.operation, point.members] > 1
+    )
+    return replace(calibration, link_points=tuple(kept))
+
+
+def with_errors(calibration: Calibration, more: Iterable[CurveError] = ()) -> Calibration:
+    """The calibration with the errors of all its curves, and some of constants, in place of older ones."""
+    found = {error.curve: error for error in calibration.curve_errors}
+    for source in (more, layer_errors(calibration.layers), link_errors(calibration.link_points)):
+        found |= {error.curve: error for error in source}
+    return replace(calibration, curve_errors=tuple(found.values()))
+
+
+def _layer_error(point: LayerPoint, own: list[LayerPoint]) -> float:
+    others = Calibration(layers=tuple(other for other in own if other is not point))
+    times = LayerCurves(others).at(point.gpu, point.model, point.tp, point.micro_batch)
+    assert times is not None
+    measured = point.forward_seconds + point.backward_seconds
+    return abs((times.forward_seconds + times.backward_seconds) / measured - 1.0)
+
+
+def _link_error(point: LinkPoint, own: list[LinkPoint]) -> float:
+    others = Calibration(link_points=tuple(other for other in own if other is not point))
+    found = LinkCurves(others).seconds(point.link, point.operation, point.members, point.size_bytes)
+    assert found is not None
+    return abs(found[0] / point.seconds - 1.0)
+
+
+def _error(curve: str, found: list[float]) -> Iterator[CurveError]:
+    if found:
+        yield CurveError(curve=curve, points=len(found), mean=mean(found), largest=max(found))
+
 
 LEAST_INNER = 2 * TILE_FILL
 """Inner dimension from which a product counts as large."""

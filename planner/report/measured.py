@@ -1,26 +1,101 @@
-"""What a calibration of a device found."""
+"""What a calibration of a device, or of networks, found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from planner.calibration.merge import name_key
-from planner.calibration.values import Calibration, CurveError, LayerPoint
-from planner.measure.fit_device import Peaks
-from planner.measure.growth import Limit
-from planner.measure.samples import BUSY
+from planner.calibration.values import Calibration, CurveError, LayerPoint, LinkPoint
+from planner.measure.fits import Peaks, fit_links, link_errors
+from planner.measure.samples import BUSY, Limit
 from planner.model.spec import ModelSpec
 from planner.report.document import head
 from planner.report.keys import Document, Json
-from planner.report.layout import bullets, section, warnings_section
+from planner.report.layout import FittedTable, bullets, number, section, table, warnings_section, words
 from planner.report.numbers import MISSING, count, gib, percent, significant, time_unit
-from planner.report.table import FittedTable, number, table, words
 from planner.units import gib_from_bytes
+
+
+def network_sections(
+    points: tuple[LinkPoint, ...], new: int, calibration: Calibration, path: Path
+) -> list[RenderableType]:
+    """A line through each curve, and how well its points predict each other; ``new`` of them are of this run."""
+    errors = _own_errors(points, calibration)
+    parts: list[RenderableType] = [section(_title(len(points), new, path), _fits(points))]
+    return [
+        *parts,
+        *([section("Each size predicted from the others", error_table(errors))] if errors else []),
+        *([warnings_section(notes)] if (notes := [*_busy(points)]) else []),
+    ]
+
+
+def _busy(points: tuple[LinkPoint, ...]) -> Iterator[str]:
+    """Sizes whose repeats differ too much."""
+    return busy(
+        (f"{point.operation} of {point.members} over {point.link}, {point.size_bytes:g} bytes", point.spread)
+        for point in points
+        if point.spread is not None
+    )
+
+
+def _title(points: int, new: int, path: Path) -> str:
+    old = f", {points - new} were there" if new < points else ""
+    return f"Measured {count(new, 'point')} of links{old}, wrote {path}" if new else f"{path} has all points"
+
+
+def network_document(
+    points: tuple[LinkPoint, ...], new: int, calibration: Calibration, path: Path
+) -> Document:
+    """The same as a dictionary."""
+    return {
+        **head("calibrate network"),
+        "file": str(path),
+        "link_points": len(points),
+        "new_link_points": new,
+        "fits": [
+            {
+                "link": fit.link,
+                "operation": fit.operation,
+                "members": fit.members,
+                "latency_seconds": fit.latency_seconds,
+                "bytes_per_second": fit.bytes_per_second if isfinite(fit.bytes_per_second) else None,
+                "mean_error": fit.error,
+            }
+            for fit in fit_links(points)
+        ],
+        "curve_errors": error_keys(_own_errors(points, calibration)),
+        "warnings": [*_busy(points)],
+    }
+
+
+def _own_errors(points: tuple[LinkPoint, ...], calibration: Calibration) -> tuple[CurveError, ...]:
+    """Errors of the curves that the points belong to, other points of theirs included."""
+    own = {error.curve for error in link_errors(points)}
+    return tuple(error for error in calibration.curve_errors if error.curve in own)
+
+
+def _fits(points: tuple[LinkPoint, ...]) -> FittedTable:
+    columns = [words("link"), words("operation"), number("devices"), number("latency\n(µs)")]
+    columns += [number("rate\n(GB/s)"), number("mean error\nof the line")]
+    rows = [
+        (
+            fit.link,
+            fit.operation,
+            str(fit.members),
+            significant(fit.latency_seconds * 1e6),
+            significant(fit.bytes_per_second / 1e9) if isfinite(fit.bytes_per_second) else MISSING,
+            percent(fit.error),
+        )
+        for fit in fit_links(points)
+    ]
+    return table(columns, rows)
+
 
 SHOWN = 4
 """Busy points that are listed by name."""
