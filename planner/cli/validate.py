@@ -17,7 +17,7 @@ from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import colours
 from planner.errors import UsageError
 from planner.measured.predictions import Progress, predict, truth
-from planner.measured.table import load_table, published_path
+from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Run, Table, fitted_half
 from planner.ranges import COUNT
 from planner.report.layout import PlainConsole
@@ -98,7 +98,7 @@ def _check(half: str | None, plot: Path | None) -> None:
 
 def _read(path: Path | None, sources: list[str] | None, half: str | None) -> Table:
     """The rows that were asked for."""
-    table = load_table(path or published_path())
+    table = load_table(path or PUBLISHED)
     if sources:
         _require_known(sources, table)
         table = Table(

@@ -21,7 +21,7 @@ from planner.cluster.spec import (
     NicSpec,
     PoolSpec,
 )
-from planner.errors import PlanError, Problem, SpecError, UsageError, dotted
+from planner.errors import PlanError, Problem, SpecError, dotted
 from planner.files.document import fail_on
 from planner.files.fields import (
     Batch,
@@ -566,22 +566,8 @@ def _from_file(item: NumberedRow, column: str, name: str, load: Callable[[Path],
         raise SpecError(here) from None
 
 
-_PACKAGE = Path(__file__).parents[1]
-
-
-def published_path(package: Path = _PACKAGE) -> Path:
-    """The published measurements of the installation or the checkout; raises UsageError without any."""
-    places = (
-        package / "measured" / "data" / "published.csv",
-        package.parent / "tests" / "measured" / "published.csv",
-    )
-    for place in places:
-        if place.is_file():
-            return place
-    raise UsageError(
-        "this installation comes without published measurements",
-        hint="name a table of measured runs: --measured FILE",
-    )
+PUBLISHED = Path(__file__).with_name("data") / "published.csv"
+"""Runs that papers, release notes and repositories publish."""
 
 
 def load_table(path: Path) -> Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.readme import README, ROOT, Shown, commands, run, structure, workplace
+from tools.outputs import README, ROOT, Shown, commands, run, structure, workplace
 
 
 def page() -> str:

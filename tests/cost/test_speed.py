@@ -6,7 +6,7 @@ import time
 
 from planner.calibration.file import shipped
 from planner.cost.estimate import Estimator
-from planner.measured.table import load_table, published_path
+from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Run
 
 PLANS = 300
@@ -16,7 +16,7 @@ MOST_SECONDS = 3e-3
 
 def mixed_runs() -> list[Run]:
     """Published runs at even distances: every source, every target, one device to thousands."""
-    runs = load_table(published_path()).runs
+    runs = load_table(PUBLISHED).runs
     return [runs[index * len(runs) // PLANS] for index in range(PLANS)]
 
 

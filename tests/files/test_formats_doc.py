@@ -35,7 +35,7 @@ from planner.files.document import load_file
 from planner.model.file import ImportedModelFile, ModelFile, TrainingFile, load_model
 from planner.model.huggingface import supported
 from planner.plan.short import ShortPlan, ShortReplicas, ShortStage
-from tests.files.ranges_table import unlimited, written
+from tools.ranges_table import unlimited, written
 
 TEXT = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
