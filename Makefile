@@ -99,7 +99,8 @@ rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters
 accuracy: $(VENV)/test.stamp  ## write docs/accuracy.md: predictions next to published runs
 	$(BIN)/python -m tools.accuracy
 
-bench-search: $(VENV)/test.stamp  ## how long searches take on 16 to 131,072 GPUs, whole process
+bench-search: $(VENV)/test.stamp  ## how long predictions take, and searches on 16 to 131,072 GPUs, whole process
+	$(BIN)/python -m tools.benchmarks.predictions
 	$(BIN)/python -m tools.benchmarks.search
 
 measure-device: $(VENV)/test.stamp  ## calibrate this device, train on it, compare with the predictions: DEVICE=cuda|cpu

@@ -10,7 +10,7 @@ import pytest
 from planner.cluster.file import load_cluster
 from planner.emit.interface import emit
 from planner.model.file import load_model
-from planner.plan.file import read_short
+from planner.plan.file import load_plan
 from tools.rehearsal.clusters import CLUSTERS, MODEL, Rehearsed, yaml_text
 from tools.rehearsal.rehearse import CHOSEN, Row, even_factor, mean_error, rank_correlation, regret
 from tools.rehearsal.table import markdown
@@ -50,7 +50,7 @@ def test_plans_can_be_written(cluster: Rehearsed, tmp_path: Path) -> None:
         (tmp_path / "short.yaml").write_text(yaml_text({"target": "deepspeed", **short}))
         files = {
             file.path: file.text
-            for file in emit(read_short(tmp_path / "short.yaml", spec, model), spec, model)
+            for file in emit(load_plan(tmp_path / "short.yaml", spec, model), spec, model)
         }
         hosts = {line.split()[1] for line in files["nodes.txt"].splitlines()[1:]}
         assert hosts <= names

@@ -32,5 +32,5 @@ def page(found: Material) -> str:
 
 def _speed() -> str:
     return paragraph(
-        "`tests/cost/test_speed.py` asserts that predictions are cheap: the aim is 10,000 of them in 10 seconds."
+        "`python -m tools.benchmarks.predictions` measures what a prediction takes: 10,000 should need 10 seconds."
     )

@@ -21,7 +21,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 """Tests that are tried on the mutants of a package; of a folder those in it, of ``tests`` not those below."""
 
-TIMED = ("tests/cost/test_speed.py", "tests/test_architecture.py")
+TIMED = ("tests/test_architecture.py",)
 """They measure time, or look at the code itself."""
 
 RUN = """\

@@ -19,7 +19,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.logs.trial import Trial, host_launches
 from planner.model.file import load_model
-from planner.plan.file import read_short
+from planner.plan.file import load_plan
 from tools.rehearsal.clusters import MODEL, Rehearsed, pipeline, yaml_text
 from tools.rehearsal.emulation import Node, address, command, emulated, environment, throttle
 from tools.rehearsal.running import keep_busy, run
@@ -94,7 +94,7 @@ def measure_host(
     document = {"target": target, **pipeline(0, 1, 1, ("a", 1), ("a", 1))}
     plan_file.write_text(yaml_text(document), encoding="utf-8")
     model = load_model(model_file)
-    plan = read_short(plan_file, spec, model)
+    plan = load_plan(plan_file, spec, model)
     launched = folder / f"{cluster.name}-{target}-trial"
     write_folder(emit(plan, spec, model), launched, force=True)
     seconds = median(run(launched, cluster.nodes, TRIAL_STEPS))

@@ -14,7 +14,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
-from planner.plan.file import read_short
+from planner.plan.file import load_plan
 from planner.plan.values import Plan
 from planner.search.solve import search
 from planner.search.values import Limits
@@ -65,7 +65,7 @@ def plans(
     for name, document in cluster.plans.items():
         path = folder / "short.yaml"
         path.write_text(yaml_text({"target": target, **document}), encoding="utf-8")
-        yield name, read_short(path, spec, model)
+        yield name, load_plan(path, spec, model)
 
 
 def rehearse(
