@@ -31,11 +31,11 @@ from planner.cluster.file import (
     load_cluster,
 )
 from planner.cluster.spec import IntraNodeSpec, NicSpec
-from planner.files.document import load_file
+from planner.files.document import read_document
 from planner.model.file import ImportedModelFile, ModelFile, TrainingFile, load_model
 from planner.model.huggingface import supported
 from planner.plan.short import ShortPlan, ShortReplicas, ShortStage
-from tests.files.ranges_table import unlimited, written
+from tools.ranges_table import unlimited, written
 
 TEXT = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
@@ -75,7 +75,7 @@ def test_the_short_examples_are_short_plans(tmp_path: Path, start: str) -> None:
     """As printed."""
     path = tmp_path / "plan.yaml"
     path.write_text(block(start))
-    assert load_file(path, ShortPlan)
+    assert read_document(path).to(ShortPlan)
 
 
 def test_every_example_is_yaml() -> None:

@@ -13,9 +13,8 @@ from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.cli.reference import DOCUMENTS
 from planner.cluster.topology import Topology
 from planner.described import keys
-from planner.report.alternatives import considered
-from planner.report.calibration_coverage import coverage
-from planner.report.calibration_curves import calibration_document
+from planner.report.alternatives import considered, neighbours
+from planner.report.calibration import calibration_document, coverage
 from planner.report.compare import Contender
 from planner.report.document import (
     FORMAT,
@@ -29,11 +28,9 @@ from planner.report.document import (
     text,
 )
 from planner.report.fitted import fitted_document
-from planner.report.measured_device import device_document
-from planner.report.measured_network import network_document
-from planner.report.neighbours import neighbours
+from planner.report.measured import device_document, network_document
 from planner.report.pareto import front_document
-from planner.report.proof import proof_of
+from planner.report.plan_table import proof_of
 from planner.report.validation_document import validation_document
 from tests.measured import examples as measured
 from tests.report import examples
