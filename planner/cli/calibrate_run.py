@@ -21,8 +21,7 @@ from planner.logs.values import Observed, observed
 from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
-from planner.report.document import head
-from planner.report.keys import Document
+from planner.report.document import Document, head
 from planner.report.trial import trial_section
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan that ran, of at least two stages.")]
