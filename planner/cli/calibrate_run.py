@@ -15,8 +15,7 @@ from planner.cli.calibrate import EXAMPLE, Force, require_new
 from planner.cli.inputs import concerning, read_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document
-from planner.logs.job import require_same_job
-from planner.logs.reading import read_logs
+from planner.logs.reading import read_logs, require_same_job
 from planner.logs.trial import Trial, host_launches
 from planner.logs.values import Observed, observed
 from planner.measure.resume import run_facts, with_facts
