@@ -31,7 +31,9 @@ from planner.report.document import (
 from planner.report.fitted import FittedDocument
 from planner.report.measured_device import DeviceDocument
 from planner.report.measured_network import NetworkDocument
+from planner.report.observed import ObservedDocument
 from planner.report.pareto import FrontDocument
+from planner.report.trial import TrialDocument
 from planner.report.validation_document import ValidationDocument
 
 INTRODUCTION = """\
@@ -70,6 +72,8 @@ DOCUMENTS: dict[str, type] = {
     "calibrate fit": FittedDocument,
     "calibrate device": DeviceDocument,
     "calibrate network": NetworkDocument,
+    "calibrate run": TrialDocument,
+    "compare --log": ObservedDocument,
 }
 """The class of each command's document."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Group
 
+from planner.described import told
 from planner.logs.trial import Trial
 from planner.logs.values import Observed
+from planner.report.document import Head
 from planner.report.layout import bullets, section
 from planner.report.numbers import count, duration
 
@@ -29,3 +32,16 @@ def _lines(found: Trial, stack: str, seen: Observed) -> Iterator[str]:
         yield "the run was no slower than predicted: nothing of the host's work shows"
     if seen.only_warm_up:
         yield "the log has warm-up steps only: run twenty steps and measure again"
+
+
+@told(inline=("trial",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialDocument(Head):
+    """The answer of ``calibrate run``."""
+
+    file: str
+    """Calibration file that was written."""
+    stack: str
+    """Framework of the plan."""
+    trial: Trial
+    """What the run told."""
