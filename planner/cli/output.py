@@ -14,7 +14,6 @@ from planner.errors import OutputError
 from planner.report.command import Next
 from planner.report.console import PlainConsole
 from planner.report.document import text
-from planner.report.keys import Document
 from planner.visible import visible_json
 
 
@@ -65,6 +64,6 @@ def _width(group: RenderableType) -> int:
     return max(console.width, NARROWEST, Measurement.get(console, unlimited, group).minimum)
 
 
-def show_document(document: Document) -> None:
-    """Print a JSON document on stdout."""
+def show_document(document: object) -> None:
+    """Print a JSON document on stdout: a dataclass of values, or a mapping."""
     write(visible_json(text(document)))

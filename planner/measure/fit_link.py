@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from statistics import mean
 
 from planner.calibration.values import LinkPoint
+from planner.described import told
 
 
+@told(names={"error": "mean_error"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
     """``seconds = latency + size / rate`` of one operation."""
 
     link: str
+    """``node:GPU``, or the name of a fabric."""
     operation: str
+    """The collective, or send."""
     members: int
+    """Devices of the group."""
     latency_seconds: float
+    """Time at size 0 of a line through the points."""
     bytes_per_second: float
     """Bytes of the whole tensor a second; infinite when the time does not grow with the size."""
     error: float

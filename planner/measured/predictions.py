@@ -9,6 +9,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.values import Estimate
+from planner.described import told
 from planner.errors import HetplanError
 from planner.measured.values import Run
 from planner.model.spec import ModelSpec
@@ -25,6 +26,31 @@ def priced(run: Run, calibration: Calibration) -> Estimate | None:
         return None
 
 
+@told(
+    "run.id",
+    "run.source",
+    "run.reference",
+    "run.model.name",
+    "run.devices",
+    "run.step_seconds",
+    "predicted_seconds",
+    "error",
+    "spread",
+    "run.peak_memory_bytes",
+    "predicted_bytes",
+    "memory_error",
+    "run.fits",
+    "fits",
+    "run.doubt",
+    only=("failure",),
+    names={
+        "run.model.name": "model",
+        "run.step_seconds": "measured_seconds",
+        "run.peak_memory_bytes": "measured_bytes",
+        "run.fits": "measured_fits",
+        "fits": "predicted_fits",
+    },
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """One measured run and its estimate."""

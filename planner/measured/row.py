@@ -34,7 +34,7 @@ from planner.files.nodes import resolve
 from planner.model.spec import Attention, Optimizer, Precision
 from planner.ranges import LAYERS, STAGES
 from planner.runtimes.capabilities import OffloadTo, Recompute
-from planner.runtimes.registry import NAMES, REFERENCE, any_of
+from planner.runtimes.registry import NAMES, REFERENCE, in_words
 
 if TYPE_CHECKING:
     _TargetName = str
@@ -123,9 +123,9 @@ class Row(Frozen):
     """flash or unfused."""
     dropout: bool | None = None
     """yes when the layers keep dropout masks; yes without gated MLP when absent."""
-    target: Annotated[_TargetName, Field(description=f"Runtime that the plan is for: {any_of(NAMES)}.")] = (
-        REFERENCE.name
-    )
+    target: Annotated[
+        _TargetName, Field(description=f"Runtime that the plan is for: {in_words(NAMES, 'or')}.")
+    ] = REFERENCE.name
     tp: NodeDevices = 1
     """Devices of one tensor-parallel group."""
     pp: Stages | None = None

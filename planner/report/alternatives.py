@@ -19,11 +19,15 @@ class Considered:
     """One family of plans with its best, as a search or a plan file remembers it."""
 
     family: str
+    """A family of plans that was considered."""
     step_seconds: float | None
-    """None when the family has no plan."""
+    """Step of its best plan; None when the family has no plan."""
     tokens_per_second: float | None
+    """Throughput of its best plan."""
     reason: str
+    """Why it lost."""
     chosen: bool
+    """Whether the answer is of this family."""
 
 
 def considered(alternatives: Iterable[Alternative]) -> tuple[Considered, ...]:

@@ -15,7 +15,6 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind, Topology
 from planner.cost.communication import carried_rates, inside_rate
 from planner.model.spec import ModelSpec
-from planner.report.keys import Document
 from planner.report.layout import section
 from planner.report.numbers import percent, significant
 from planner.report.table import table, words
@@ -41,7 +40,9 @@ class Covered:
     part: str
     """A device, a framework, or a link."""
     what: str
+    """A constant, layers of a model by tp, or operations."""
     state: State
+    """measured, fitted, datasheet, assumed, or missing where the constants stand in."""
     detail: str
     """The number and where it is from, or what stands in for it."""
 
@@ -69,11 +70,6 @@ def coverage_section(rows: tuple[Covered, ...], cluster: ClusterSpec, model: Mod
     return section(
         f"What {whose} need of it" if model else f"What {whose} needs of it", table(columns, cells)
     )
-
-
-def coverage_keys(rows: tuple[Covered, ...]) -> list[Document]:
-    """The same as dictionaries."""
-    return [{"part": row.part, "what": row.what, "state": row.state, "detail": row.detail} for row in rows]
 
 
 def _device(kind: Kind, both: Calibration, own: frozenset[str], model: ModelSpec | None) -> Iterator[Covered]:

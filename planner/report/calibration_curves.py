@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import RenderableType
 
-from planner.calibration.values import Calibration
-from planner.report.calibration_coverage import Covered, coverage_keys
-from planner.report.document import head
-from planner.report.keys import Document, Json
+from planner.calibration.values import Calibration, Constant, CurveError
+from planner.report.calibration_coverage import Covered
+from planner.report.document import Head
 from planner.report.layout import pairs, section
-from planner.report.measured_device import error_keys, error_table
+from planner.report.measured_device import error_table
 from planner.report.numbers import MISSING, percent, significant
 from planner.report.table import FittedTable, number, table, words
 
@@ -44,33 +44,70 @@ def calibration_sections(calibration: Calibration, path: Path) -> list[Renderabl
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint:
+    """One point of a curve."""
+
+    size: float
+    """Micro-batch, or bytes of the tensor."""
+    rate: float
+    """Rate at it, in rate_unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateCurve:
+    """A measured curve as rates."""
+
+    curve: str
+    """Measured layers or collectives, in words."""
+    rate_unit: str
+    """seq/s of sequences through one layer, GB/s of the whole tensor."""
+    points: tuple[RatePoint, ...]
+    """Smallest size first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationDocument(Head):
+    """The answer of ``show`` for a calibration."""
+
+    file: str
+    """The calibration file."""
+    provenance: dict[str, str]
+    """What the last measurements were made with, free text by name."""
+    sources: dict[str, dict[str, str]]
+    """The same for each source that points and constants name."""
+    constants: tuple[Constant, ...]
+    """Constants of the file."""
+    curves: tuple[RateCurve, ...]
+    """Measured curves."""
+    curve_errors: tuple[CurveError, ...]
+    """How well the points predict each other."""
+    coverage: tuple[Covered, ...] | None
+    """What plans are priced with; null without --cluster."""
+
+
 def calibration_document(
     calibration: Calibration, path: Path, rows: tuple[Covered, ...] | None = None
-) -> Document:
-    """The same as a dictionary."""
-    curves: list[Json] = [
-        {"curve": name, "rate_unit": unit, "points": [{"size": size, "rate": rate} for size, rate in points]}
+) -> CalibrationDocument:
+    """The same for ``--json``."""
+    curves = tuple(
+        RateCurve(
+            curve=name,
+            rate_unit=unit,
+            points=tuple(RatePoint(size=size, rate=rate) for size, rate in points),
+        )
         for name, unit, points in (*_layers(calibration), *_links(calibration))
-    ]
-    return {
-        **head("show calibration"),
-        "file": str(path),
-        "provenance": {**calibration.provenance},
-        "sources": {key: {**facts} for key, facts in calibration.sources.items()},
-        "constants": [
-            {
-                "name": item.name,
-                "value": item.value,
-                "spread": item.spread,
-                "provenance": item.provenance,
-                "source": item.source or None,
-            }
-            for item in calibration.constants
-        ],
-        "curves": curves,
-        "curve_errors": error_keys(calibration.curve_errors),
-        "coverage": None if rows is None else [*coverage_keys(rows)],
-    }
+    )
+    return CalibrationDocument(
+        command="show calibration",
+        file=str(path),
+        provenance=calibration.provenance,
+        sources=calibration.sources,
+        constants=calibration.constants,
+        curves=curves,
+        curve_errors=calibration.curve_errors,
+        coverage=rows,
+    )
 
 
 def _facts(facts: dict[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
@@ -10,11 +11,10 @@ from rich.console import RenderableType
 
 from planner.calibration.values import Calibration, CurveError, LinkPoint
 from planner.measure.curve_error import link_errors
-from planner.measure.fit_link import fit_links
-from planner.report.document import head
-from planner.report.keys import Document
+from planner.measure.fit_link import LinkFit, fit_links
+from planner.report.document import Head
 from planner.report.layout import section, warnings_section
-from planner.report.measured_device import busy, error_keys, error_table
+from planner.report.measured_device import busy, error_table
 from planner.report.numbers import MISSING, count, percent, significant
 from planner.report.table import FittedTable, number, table, words
 
@@ -46,29 +46,37 @@ def _title(points: int, new: int, path: Path) -> str:
     return f"Measured {count(new, 'point')} of links{old}, wrote {path}" if new else f"{path} has all points"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkDocument(Head):
+    """The answer of ``calibrate network``."""
+
+    file: str
+    """Calibration file that was written."""
+    link_points: int
+    """Points of these links and numbers of devices in the file."""
+    new_link_points: int
+    """Those that this run measured or read."""
+    fits: tuple[LinkFit, ...]
+    """A line through each curve."""
+    curve_errors: tuple[CurveError, ...]
+    """How well the points predict each other."""
+    warnings: tuple[str, ...]
+    """What to know before trusting the points."""
+
+
 def network_document(
     points: tuple[LinkPoint, ...], new: int, calibration: Calibration, path: Path
-) -> Document:
-    """The same as a dictionary."""
-    return {
-        **head("calibrate network"),
-        "file": str(path),
-        "link_points": len(points),
-        "new_link_points": new,
-        "fits": [
-            {
-                "link": fit.link,
-                "operation": fit.operation,
-                "members": fit.members,
-                "latency_seconds": fit.latency_seconds,
-                "bytes_per_second": fit.bytes_per_second if isfinite(fit.bytes_per_second) else None,
-                "mean_error": fit.error,
-            }
-            for fit in fit_links(points)
-        ],
-        "curve_errors": error_keys(_own_errors(points, calibration)),
-        "warnings": [*_busy(points)],
-    }
+) -> NetworkDocument:
+    """The same for ``--json``."""
+    return NetworkDocument(
+        command="calibrate network",
+        file=str(path),
+        link_points=len(points),
+        new_link_points=new,
+        fits=tuple(fit_links(points)),
+        curve_errors=_own_errors(points, calibration),
+        warnings=tuple(_busy(points)),
+    )
 
 
 def _own_errors(points: tuple[LinkPoint, ...], calibration: Calibration) -> tuple[CurveError, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.described import told
 from planner.dims import DIMENSIONS
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -16,6 +17,12 @@ from planner.runtimes.registry import target
 from planner.search.values import Scored
 
 
+@told(
+    "scored.estimate.fits",
+    "scored.estimate.step_seconds",
+    "scored.estimate.tokens_per_second",
+    without=("decision", "scored"),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
     """A plan with one decision changed."""
@@ -25,6 +32,7 @@ class Neighbour:
     change: str
     """What differs, e.g. ``ZeRO 1 instead of 0``."""
     scored: Scored
+    """The plan."""
 
 
 def neighbours(

@@ -10,6 +10,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
+from planner.described import told
 from planner.model.spec import ModelSpec
 from planner.search.answer import meets, value_of
 from planner.search.deadline import Deadline
@@ -46,6 +47,7 @@ class Point:
         return self.scored.estimate.step_seconds
 
 
+@told(without=("points",), names={"seconds": "search_seconds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
     """What growing sub-clusters give."""
@@ -57,6 +59,7 @@ class Front:
     worth: int | None
     """Index of the point beyond which devices cost more than they speed up; None without points."""
     subclusters: int
+    """Sub-clusters considered."""
     beaten: int
     """Sub-clusters whose plans lose to a point in time and cost, or leave devices idle."""
     without_plan: int
@@ -64,7 +67,9 @@ class Front:
     unfinished: int
     """Sub-clusters that the search did not come to, or left without a plan."""
     seconds: float
+    """How long the search took."""
     interrupted: bool
+    """Whether Ctrl-C stopped the search."""
 
 
 def front(
