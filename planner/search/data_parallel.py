@@ -124,6 +124,7 @@ class Shares:
         partition = (
             self._lock_step(used, ring, box) if self.choice.zero >= 2 else self._alone(used, ring, box)
         )
+        # T >= the most devices' least time to finish the batch on the fastest ring + the slowest that must update
         return partition.seconds + self._least_update(used, box)
 
     def plan(self, counts: Counts, cutoff_seconds: float = float("inf")) -> Plan | None:
