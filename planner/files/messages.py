@@ -67,9 +67,9 @@ def complaints(error: ValidationError, kind: type, data: object) -> list[Complai
 
 
 def _follows(item: dict[str, Any], items: list[dict[str, Any]], data: object) -> bool:
-    """True for a list that is too short only because its items are wrong."""
+    """True for a default that needs a wrong value, and for a list that is too short since its items are wrong."""
     if item["type"] != "too_short":
-        return False
+        return bool(item["type"] == "default_factory_not_called")
     size = len(item["loc"])
     inside = any(len(other["loc"]) > size and other["loc"][:size] == item["loc"] for other in items)
     return inside and bool(_value(data, _plain_path(item["loc"])))

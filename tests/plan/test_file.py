@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cluster.spec import HostSpec
@@ -91,6 +91,7 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
+@settings(deadline=None)
 @given(plans())
 def test_any_plan_comes_back(tmp_path_factory: pytest.TempPathFactory, any_plan: Plan) -> None:
     """With its micro-batches derived again."""
