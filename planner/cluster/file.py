@@ -12,7 +12,6 @@ from planner import catalog
 from planner.cluster.checks import MOST_POOLS, check_cluster
 from planner.cluster.spec import (
     ClusterSpec,
-    FabricKind,
     FabricLinkSpec,
     FabricSpec,
     GpuSpec,
@@ -25,11 +24,9 @@ from planner.errors import Problem
 from planner.files.document import Document, fail_on
 from planner.files.fields import (
     Frozen,
-    Latency,
     Name,
     NodeDevices,
     Nodes,
-    Oversubscription,
     Price,
     ReserveGib,
     Watts,
@@ -37,8 +34,6 @@ from planner.files.fields import (
 from planner.files.kinds import read_as
 from planner.files.short_lists import expand_hosts, numbered_hosts, split_times
 
-FABRIC_LATENCY_US = {"infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
-"""Latency that a fabric has when the file gives none, microseconds (assumed)."""
 _UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
 """Network inside nodes of one device; carries nothing."""
 
@@ -86,15 +81,9 @@ class PoolFile(Frozen):
     """Where the numbers are from; free text."""
 
 
-class FabricFile(Frozen):
+class FabricFile(FabricSpec):
     """A network on which NICs talk natively."""
 
-    kind: FabricKind
-    """infiniband, roce or ethernet (TCP)."""
-    latency_us: Latency | None = None
-    """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
-    oversubscription: Oversubscription = 1.0
-    """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
     source: str | None = None
     """Where the numbers are from; free text."""
 
@@ -146,7 +135,10 @@ def _cluster(file: ClusterFile) -> ClusterSpec:
         name=file.name,
         gpus=kinds,
         pools=pools,
-        fabrics={name: _fabric(fabric) for name, fabric in file.fabrics.items()},
+        fabrics={
+            name: FabricSpec.model_validate(fabric.model_dump(exclude={"source"}))
+            for name, fabric in file.fabrics.items()
+        },
         links=tuple(
             FabricLinkSpec.model_validate(link.model_dump(exclude={"source"})) for link in file.links
         ),
@@ -209,8 +201,3 @@ def catalogue_link(name: str) -> IntraNodeSpec:
     return IntraNodeSpec(
         bandwidth_gBps=known.bandwidth_gBps, latency_us=known.latency_us, shared=known.shared
     )
-
-
-def _fabric(fabric: FabricFile) -> FabricSpec:
-    latency = FABRIC_LATENCY_US[fabric.kind] if fabric.latency_us is None else fabric.latency_us
-    return FabricSpec(kind=fabric.kind, latency_us=latency, oversubscription=fabric.oversubscription)

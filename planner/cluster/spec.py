@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeGuard
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import Field, field_serializer, field_validator
 
@@ -139,12 +139,21 @@ class PoolSpec(Frozen):
         return list(compress_devices(devices))
 
 
+FABRIC_LATENCY_US = {"infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
+"""Latency that a fabric has when the file gives none, microseconds (assumed)."""
+
+
+def _latency(fields: dict[str, Any]) -> float:
+    return FABRIC_LATENCY_US[fields["kind"]]
+
+
 class FabricSpec(Frozen):
     """A network on which NICs talk natively."""
 
     kind: FabricKind
-    latency_us: Latency
-    """Latency of one message between two nodes, microseconds."""
+    """infiniband, roce or ethernet (TCP)."""
+    latency_us: Latency = Field(default_factory=_latency)
+    """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
     oversubscription: Oversubscription = 1.0
     """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
 
