@@ -32,7 +32,7 @@ from planner.cost.compute import (
     model_flops,
     optimizer_seconds,
 )
-from planner.cost.layer import LayerPrice, layer_price
+from planner.cost.stage import LayerPrice, layer_price
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import target

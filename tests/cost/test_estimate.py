@@ -19,7 +19,7 @@ from planner.calibration.values import (
 )
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, estimate
-from planner.cost.simulation import stage_ends
+from planner.cost.pipeline_end import stage_ends
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
