@@ -46,12 +46,12 @@ fuzz: $(VENV)/test.stamp  ## random clusters and damaged inputs: CASES=100 SEED=
 	done; exit $$status
 
 mutation: $(VENV)/mutation.stamp  ## small changes of the code that no test sees, a sample: MUTANTS=300 SEED=1
-	$(BIN)/python -m tests.mutation --mutants $(MUTANTS) --seed $(SEED) --packages $(PACKAGES)
+	$(BIN)/python -m tools.mutation --mutants $(MUTANTS) --seed $(SEED) --packages $(PACKAGES)
 
 test-oldest test-newest: test-%:  ## the fast tests with the oldest, or the newest, dependencies that pyproject.toml allows
 	rm -rf $(VENV)-$*
 	$(PYTHON) -m venv $(VENV)-$*
-	$(if $(filter oldest,$*),$(PYTHON) -m tests.supply.bounds > $(VENV)-$*/bounds.txt,touch $(VENV)-$*/bounds.txt)
+	$(if $(filter oldest,$*),$(PYTHON) -m tools.supply.bounds > $(VENV)-$*/bounds.txt,touch $(VENV)-$*/bounds.txt)
 	$(VENV)-$*/bin/python $(INSTALL) --constraint $(VENV)-$*/bounds.txt --editable . pytest hypothesis jsonschema
 	$(VENV)-$*/bin/python -m pip list --disable-pip-version-check
 	$(VENV)-$*/bin/python -m pytest -m "not slow" $(FAST)
@@ -65,7 +65,7 @@ lint: $(VENV)/test.stamp docs-check  ## formatting, style, types, import rules
 	$(BIN)/lint-imports
 
 audit: $(VENV)/test.stamp  ## known vulnerabilities of the locked packages; says so where no service can be reached
-	$(BIN)/python -m tests.supply.audit $(LOCK)
+	$(BIN)/python -m tools.supply.audit $(LOCK)
 
 dist: $(VENV)/test.stamp  ## wheel and source archive in dist/, with what an index would refuse
 	rm -rf dist
@@ -84,25 +84,27 @@ format: $(VENV)/test.stamp  ## put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/base.stamp  ## write docs/cli.md, the ranges in docs/formats.md and the outputs in README.md
+docs: $(VENV)/base.stamp  ## write docs/cli.md, the ranges in docs/formats.md and every output in README.md and docs
 	$(BIN)/python -m planner.cli.reference > docs/cli.md
-	$(BIN)/python -m tests.cli.readme
-	$(BIN)/python -m tests.files.ranges_table
+	$(BIN)/python -m tools.outputs
+	$(BIN)/python -m tools.ranges_table
 
-docs-check: $(VENV)/base.stamp  ## docs/cli.md is what the program says
+docs-check: $(VENV)/base.stamp  ## docs/cli.md and every output in README.md and docs are what the program prints
 	@$(BIN)/python -m planner.cli.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)
+	@$(BIN)/python -m tools.outputs --check || (echo "outputs in README.md or docs are outdated: make docs"; exit 1)
 
 rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, about an hour
-	$(BIN)/python -m tests.rehearsal
+	$(BIN)/python -m tools.rehearsal
 
 accuracy: $(VENV)/test.stamp  ## write docs/accuracy.md: predictions next to published runs
-	$(BIN)/python -m tests.measured.accuracy
+	$(BIN)/python -m tools.accuracy
 
-bench-search: $(VENV)/test.stamp  ## how long searches take on 16 to 131,072 GPUs, whole process
-	$(BIN)/python -m tests.benchmarks.search
+bench-search: $(VENV)/test.stamp  ## how long predictions take, and searches on 16 to 131,072 GPUs, whole process
+	$(BIN)/python -m tools.benchmarks.predictions
+	$(BIN)/python -m tools.benchmarks.search
 
 measure-device: $(VENV)/test.stamp  ## calibrate this device, train on it, compare with the predictions: DEVICE=cuda|cpu
-	$(BIN)/python -m tests.benchmarks.device --device $(DEVICE) --minutes $(MINUTES) -o run/device-$(DEVICE)
+	$(BIN)/python -m tools.benchmarks.device --device $(DEVICE) --minutes $(MINUTES) -o run/device-$(DEVICE)
 
 clean:  ## remove the environment and everything that was made
 	rm -rf $(VENV) $(VENV)-* build dist *.egg-info run plan.yaml .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,9 +5,7 @@ HetplanError                 exit code 1 unless a subclass says otherwise
 ├── UsageError               options that contradict each other                  exit 2
 ├── PlanError                a plan file that is inconsistent or outdated        exit 2
 ├── OutputError              a file or folder that cannot be written             exit 2
-├── EmitError                a plan that its target cannot express               exit 2
-├── InfeasibleError          proven: no plan fits                                exit 3
-└── TimeLimitError           no plan found within the time limit                 exit 4
+└── EmitError                a plan that its target cannot express               exit 2
 """
 
 from __future__ import annotations
@@ -111,19 +109,3 @@ class EmitError(HetplanError):
     """A plan that the chosen target cannot run; the message names the rule."""
 
     exit_code = 2
-
-
-class InfeasibleError(HetplanError):
-    """Proven: no plan of the space fits."""
-
-    exit_code = 3
-
-    def __init__(self, message: str, *, causes: tuple[str, ...] = (), hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.causes = causes
-
-
-class TimeLimitError(HetplanError):
-    """The time limit struck before any plan was found."""
-
-    exit_code = 4

@@ -19,6 +19,7 @@ PACKAGE = ROOT / "planner"
 HOMES: dict[str, tuple[str, ...]] = {
     "deepspeed": ("runtimes/deepspeed/train.py",),
     "highspy": ("search/milp",),
+    "jinja2": ("job/files.py",),
     "matplotlib": ("report/validation_plot.py",),
     "networkx": ("cluster/topology.py", "cluster/routes.py"),
     "pulp": ("search/milp",),
@@ -37,6 +38,7 @@ HOMES: dict[str, tuple[str, ...]] = {
 HEAVY = (
     "deepspeed",
     "highspy",
+    "jinja2",
     "matplotlib",
     "networkx",
     "numpy",
@@ -76,7 +78,7 @@ def test_libraries_stay_at_home(library: str) -> None:
     assert {user for user in users if not user.startswith(HOMES[library])} == set()
 
 
-LIBRARY = ("cli/calibrate_device.py", "measure/", "report/calibration_doubts.py")
+LIBRARY = ("cli/calibrate_device.py", "measure/", "report/calibration.py")
 """Where ``torch`` is the library: what is installed, and the version that a measurement was made with."""
 
 

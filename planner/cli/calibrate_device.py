@@ -25,7 +25,7 @@ from planner.measure.resume import facts_of, resumable, with_facts
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
 from planner.ranges import BATCH, NODE_DEVICES, TIME_LIMIT, ZERO
-from planner.report.measured_device import Told, device_document, device_sections
+from planner.report.measured import Told, device_document, device_sections
 
 if TYPE_CHECKING:
     from planner.measure.backend import Backend

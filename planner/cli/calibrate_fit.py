@@ -18,11 +18,9 @@ from planner.cli.options import AsJson
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import colours
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
-from planner.measured.fit import Fit, Progress, fit
-from planner.measured.fit_memory import fit_memory
-from planner.measured.parameters import BARE
-from planner.report.console import PlainConsole
+from planner.measured.fit import BARE, Fit, Progress, fit, fit_memory
 from planner.report.fitted import fitted_document, fitted_sections
+from planner.report.layout import PlainConsole
 
 MaybeOutput = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")

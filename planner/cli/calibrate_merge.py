@@ -19,9 +19,9 @@ from planner.cli.options import AsJson
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import warn
 from planner.errors import Problem, SpecError, UsageError
-from planner.measure.curve_error import with_errors
+from planner.measure.fits import with_errors
 from planner.measure.resume import run_facts
-from planner.report.calibrated import calibrated_section
+from planner.report.calibration import calibrated_section
 from planner.report.document import calibrate_document
 
 Inputs = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Calibration files.")]

@@ -16,8 +16,7 @@ import typer
 
 from planner.calibration.file import save_calibration
 from planner.calibration.merge import link_key, link_name_key, merged
-from planner.calibration.records import LINK_PATTERN, LONGEST_LINK
-from planner.calibration.values import ASSUMED, Calibration, LinkPoint, Operation
+from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
 from planner.cli.calibrate import EXAMPLE, Force
 from planner.cli.calibrate_device import Minutes, Output, before, budget_seconds, require_torch
 from planner.cli.options import AsJson, a_number, choices
@@ -26,12 +25,12 @@ from planner.cli.process import BAD_INPUT, fail, warn
 from planner.cli.progress import measuring
 from planner.cluster.file import load_cluster
 from planner.errors import UsageError
-from planner.measure.curve_error import with_errors, without_lonely
+from planner.measure.fits import with_errors, without_lonely
 from planner.measure.nccl_tests import read_nccl_tests
 from planner.measure.resume import resumable, run_facts, with_facts
 from planner.measure.teams import cluster_teams, teams
 from planner.ranges import DEVICES, TENSOR_MIB
-from planner.report.measured_network import network_document, network_sections
+from planner.report.measured import network_document, network_sections
 
 if TYPE_CHECKING:
     from planner.measure.network import Work, World

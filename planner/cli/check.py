@@ -16,10 +16,14 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.model.spec import ModelSpec
 from planner.report.document import check_document
-from planner.report.inventory import inventory_section, precision_warnings
 from planner.report.layout import warnings_section
-from planner.report.links import links_section, unreachable
-from planner.report.understood import understood
+from planner.report.understood import (
+    inventory_section,
+    links_section,
+    precision_warnings,
+    understood,
+    unreachable,
+)
 
 OptionalModel = Annotated[
     Path | None, typer.Argument(metavar="[MODEL]", help="Model file (YAML, or a Hugging Face config.json).")

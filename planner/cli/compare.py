@@ -30,8 +30,8 @@ from planner.plan.placement import ranks
 from planner.report.compare import Contender, compare_section, uneven
 from planner.report.document import compare_document
 from planner.report.observed import observed_document, observed_sections
+from planner.report.plan_table import misfits
 from planner.report.understood import understood
-from planner.report.verdict import misfits
 from planner.rivals.baselines import baselines
 from planner.search.values import Limits, Scored
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group
 
 from planner.cli.inputs import check_same_inputs, concerning, read_calibration, read_priced
 from planner.cli.options import AsJson, SavedPlan
@@ -15,8 +17,39 @@ from planner.emit.checks import cautions, installed_versions
 from planner.emit.interface import folder_files, job_of, unnamed_hosts, write_folder
 from planner.launchers.registry import check_launcher
 from planner.report.document import emit_document
-from planner.report.emitted import emitted_section
-from planner.report.verdict import misfits
+from planner.report.layout import bullets, section
+from planner.report.numbers import count
+from planner.report.plan_table import misfits
+
+SHOWN = 24
+"""Files of one folder that are listed by name."""
+
+
+def emitted_section(target: str, folder: Path, paths: Sequence[str], unnamed: Sequence[str] = ()) -> Group:
+    """The files by name, folders with many in one line; then hosts with placeholders for names."""
+    inside: dict[str, list[str]] = {}
+    for path in paths:
+        parent, _, name = path.rpartition("/")
+        inside.setdefault(parent, []).append(name)
+    lines = [line for parent, names in sorted(inside.items()) for line in _lines(parent, names)]
+    heading = f"Wrote {count(len(paths), 'file')} for {target} to {folder}"
+    return section(
+        heading, bullets(lines), *([bullets([_placeholders(unnamed)], mark="!")] if unnamed else [])
+    )
+
+
+def _placeholders(names: Sequence[str]) -> str:
+    *others, last = names
+    listed = f"{', '.join(others)} and {last} are placeholders" if others else f"{last} is a placeholder"
+    return f"name the nodes before you start: {listed}"
+
+
+def _lines(parent: str, names: list[str]) -> list[str]:
+    prefix = f"{parent}/" if parent else ""
+    if len(names) > SHOWN:
+        return [f"{prefix}{names[0]} .. {names[-1]} ({len(names)} files)"]
+    return [f"{prefix}{name}" for name in names]
+
 
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; new or empty.")]
 Force = Annotated[

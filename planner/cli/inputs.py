@@ -23,8 +23,8 @@ from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.difference import cluster_differences, model_differences, told
 from planner.plan.file import Alternative, PlanFile, Summary, UsedCalibration, read
 from planner.report.alternatives import Considered, advice_text, considered
-from planner.report.calibration_doubts import doubts
-from planner.report.proof import Proof
+from planner.report.calibration import doubts
+from planner.report.plan_table import Proof
 from planner.search.values import Scored, SearchResult
 
 CHOSEN = "chosen"

@@ -32,11 +32,9 @@ from planner.cost.estimate import estimate
 from planner.model.spec import ModelSpec
 from planner.plan.file import load_plan
 from planner.report.document import plan_document
-from planner.report.explain import time_section
-from planner.report.memory import memory_section
-from planner.report.plan_table import plan_section
+from planner.report.explain import memory_section, time_section
+from planner.report.plan_table import plan_section, warnings_of
 from planner.report.understood import understood
-from planner.report.verdict import warnings_of
 from planner.search.values import Scored
 
 HandPlan = Annotated[

@@ -15,8 +15,7 @@ from planner.errors import OutputError, UsageError
 from planner.files.whole import write_whole
 from planner.probe.draft import assumptions, draft, lacking, unseen
 from planner.probe.hosts import Host, parse_hostfile, parse_slurm
-from planner.probe.node import Node, parse_node
-from planner.probe.sources import collection, folders, read, this_host, this_machine
+from planner.probe.node import Node, collection, folders, parse_node, read, this_host, this_machine
 from planner.probe.text import Text
 
 EXAMPLE = "cluster.yaml"

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from planner.cli.process import colours
 from planner.measure.samples import Event
-from planner.report.console import PlainConsole
+from planner.report.layout import PlainConsole
 from planner.report.numbers import at_most, duration
 from planner.search.values import Reporter, Silent
 

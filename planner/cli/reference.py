@@ -16,7 +16,7 @@ from planner.cli.app import app
 from planner.cli.group import needed
 from planner.cli.process import MEANINGS
 from planner.described import keys
-from planner.report.calibration_curves import CalibrationDocument
+from planner.report.calibration import CalibrationDocument
 from planner.report.document import (
     Answer,
     CalibrateDocument,
@@ -28,9 +28,9 @@ from planner.report.document import (
     PlanDocument,
     SearchDocument,
 )
-from planner.report.fitted import FittedDocument
-from planner.report.measured_device import DeviceDocument
-from planner.report.measured_network import NetworkDocument
+from planner.report.fitted import FittedDocument, TrialDocument
+from planner.report.measured import DeviceDocument, NetworkDocument
+from planner.report.observed import ObservedDocument
 from planner.report.pareto import FrontDocument
 from planner.report.validation_document import ValidationDocument
 
@@ -70,6 +70,8 @@ DOCUMENTS: dict[str, type] = {
     "calibrate fit": FittedDocument,
     "calibrate device": DeviceDocument,
     "calibrate network": NetworkDocument,
+    "calibrate run": TrialDocument,
+    "compare --log": ObservedDocument,
 }
 """The class of each command's document."""
 

@@ -41,14 +41,17 @@ from planner.cli.progress import reporter
 from planner.cluster.spec import ClusterSpec
 from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
 from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
-from planner.report.costs import limits_section
-from planner.report.diagnosis import infeasible_section, unknown_section
 from planner.report.document import search_document
-from planner.report.goal import goal_text, nearest_section
+from planner.report.goal import (
+    goal_text,
+    infeasible_section,
+    limits_section,
+    nearest_section,
+    unknown_section,
+)
 from planner.report.layout import warnings_section
 from planner.report.pareto import front_document, front_section, use_at_most
-from planner.report.plan_table import plan_section
-from planner.report.proof import proof_of
+from planner.report.plan_table import plan_section, proof_of
 from planner.report.understood import understood
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target

@@ -29,15 +29,12 @@ from planner.cluster.spec import ClusterSpec
 from planner.errors import UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile
-from planner.report.calibration_coverage import coverage, coverage_section
-from planner.report.calibration_curves import calibration_document, calibration_sections
+from planner.report.calibration import calibration_document, calibration_sections, coverage, coverage_section
 from planner.report.document import plan_document
-from planner.report.explain import balance_section, time_section
-from planner.report.memory import memory_section
-from planner.report.plan_table import plan_section
+from planner.report.explain import balance_section, memory_section, time_section
+from planner.report.plan_table import plan_section, warnings_of
 from planner.report.ranks import idle_section, ranks_section
 from planner.report.understood import understood
-from planner.report.verdict import warnings_of
 from planner.search.values import Scored
 
 Shown = Annotated[

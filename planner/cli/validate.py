@@ -16,13 +16,11 @@ from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import colours
 from planner.errors import UsageError
-from planner.measured.halves import fitted_half
-from planner.measured.predictions import Progress, predict
-from planner.measured.statistics import truth
-from planner.measured.table import load_table, published_path
-from planner.measured.values import Run, Table
+from planner.measured.predictions import Progress, predict, truth
+from planner.measured.table import PUBLISHED, load_table
+from planner.measured.values import Run, Table, fitted_half
 from planner.ranges import COUNT
-from planner.report.console import PlainConsole
+from planner.report.layout import PlainConsole
 from planner.report.validation import Validation, shows_groups, validation_sections
 from planner.report.validation_document import validation_document
 from planner.report.validation_plot import require_matplotlib, write_plot
@@ -100,7 +98,7 @@ def _check(half: str | None, plot: Path | None) -> None:
 
 def _read(path: Path | None, sources: list[str] | None, half: str | None) -> Table:
     """The rows that were asked for."""
-    table = load_table(path or published_path())
+    table = load_table(path or PUBLISHED)
     if sources:
         _require_known(sources, table)
         table = Table(

@@ -109,11 +109,6 @@ def fail_on(problems: Iterable[Problem]) -> None:
         raise SpecError(tuple(ordered))
 
 
-def load_file(path: Path, kind: type[T]) -> T:
-    """The YAML file as a ``kind``; raises SpecError with every problem of the file."""
-    return read_document(path).to(kind)
-
-
 def read_document(path: Path) -> Document:
     """The YAML (or JSON) file, parsed; raises SpecError when it cannot be read or is not a mapping."""
     text = read_text(path)

@@ -16,12 +16,10 @@ from planner.calibration.merge import kernel_key, layer_key, merged, name_key
 from planner.calibration.values import Calibration, Constant, KernelPoint, LayerPoint, Stack
 from planner.errors import UsageError
 from planner.measure.backend import Backend, out_of_memory
-from planner.measure.curve_error import with_errors
-from planner.measure.fit_device import Peaks, fit_family, measured_peaks
-from planner.measure.growth import Limit, grow
+from planner.measure.fits import Peaks, fit_family, measured_peaks, with_errors
 from planner.measure.kernels import Case, cases, measure_kernel, optimizer_case
 from planner.measure.layers import STEADY, LayerBench
-from planner.measure.samples import Event
+from planner.measure.samples import Event, Limit, grow
 from planner.model.spec import ModelSpec
 from planner.runtimes.registry import PLAIN_TORCH
 

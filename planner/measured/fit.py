@@ -9,17 +9,203 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import exp, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibration.values import Calibration, Constant, Residual
+from planner.calibration.values import Calibration, Constant, Family, Link, Residual, Stack
 from planner.errors import UsageError
-from planner.measured.parameters import BOUNDS, certain, families_of, parameters_of, with_values
 from planner.measured.predictions import priced
 from planner.measured.values import Run
+from planner.runtimes.registry import REFERENCE
+
+BOUNDS_BYTES = (0.3e9, 12e9)
+
+
+def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
+    """The calibration with ``runtime_bytes`` of every stack with enough measured peaks: least absolute log error."""
+    fitted = base
+    for stack in sorted({run.plan.target for run in runs}):
+        measured = [run for run in runs if run.plan.target == stack and run.peak_memory_bytes]
+        usable = [run for run in measured if priced(run, base) is not None]
+        if len(usable) >= FEWEST:
+            fitted = _fitted(stack, usable, fitted)
+    return fitted
+
+
+def _fitted(stack: str, runs: Sequence[Run], base: Calibration) -> Calibration:
+    from scipy.optimize import minimize_scalar
+
+    def with_runtime(runtime_bytes: float) -> Calibration:
+        one = replace(base.stack(stack), runtime_bytes=runtime_bytes)
+        return replace(base, stacks={**base.stacks, stack: one})
+
+    def errors(logarithm: float) -> list[float]:
+        calibration = with_runtime(exp(logarithm))
+        return [_memory_error(run, calibration) for run in runs]
+
+    bounds = tuple(map(log, BOUNDS_BYTES))
+    found = float(minimize_scalar(lambda x: sum(map(abs, errors(x))), bounds=bounds, method="bounded").x)
+    slope = np.array(errors(found + 0.01)) - np.array(errors(found))
+    left = float(np.quantile(np.abs(errors(found)), 0.6827))
+    spread = left * 0.01 / max(1e-9, float(np.sqrt(np.sum(slope**2))))
+    constant = Constant(
+        name=f"stacks.{stack}.runtime_bytes",
+        value=float(f"{exp(found):.3g}"),
+        provenance="fitted",
+        spread=float(f"{spread:.2g}"),
+    )
+    others = (item for item in base.constants if item.name != constant.name)
+    return replace(with_runtime(constant.value), constants=(*others, constant))
+
+
+def _memory_error(run: Run, calibration: Calibration) -> float:
+    predicted = priced(run, calibration)
+    assert predicted is not None
+    assert run.peak_memory_bytes is not None
+    return log(predicted.peak_memory_bytes / run.peak_memory_bytes)
+
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    "families.matmul_efficiency": (0.2, 0.98),
+    "families.attention_efficiency": (0.1, 0.9),
+    "families.memory_efficiency": (0.2, 0.92),
+    "families.kernel_seconds": (1e-6, 3e-5),
+    "families.launch_seconds": (1e-6, 3e-4),
+    "families.link_efficiency": (0.2, 0.82),
+    "stacks.host_factor": (0.1, 10.0),
+    "stacks.overlap": (0.02, 0.98),
+    "stacks.wire": (0.02, 1.0),
+    "links.efficiency": (0.15, 0.95),
+    "links.rail": (0.8, 1.0),
+}
+"""Smallest and largest value of each kind of constant; shares end where hardware does (NCCL, STREAM)."""
+
+PULLS = {"families.launch_seconds": 20.0, "stacks.host_factor": 20.0, "families.kernel_seconds": 10.0}
+"""Relative width of the pull towards the value before the fit; 5 for the others."""
+
+BARE = Calibration(stacks={REFERENCE.name: Stack(host_factor=1.0)})
+"""What the shipped constants were fitted from: nothing but the reference.
+
+Without one, families, links and stacks could not be told apart.
+"""
+
+STARTS = {"families.launch_seconds": 1e-4, "links.efficiency": 0.4}
+"""Where the search for a constant begins when not at its assumed value: where its slope shows."""
+
+GUESSED = (
+    "micro-batch",
+    "interleaving",
+    "global batch",
+    "authors warn",
+    "second iteration only",
+    "formula is not stated",
+    "full recomputation assumed",
+    "read off a figure",
+    "and attention kernel not stated",
+)
+"""Words of doubts that concern the plan or the measurement itself; such runs are predicted, never fitted to."""
+
+_TYPES: dict[str, type[Family] | type[Stack] | type[Link]] = {
+    "families": Family,
+    "stacks": Stack,
+    "links": Link,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One constant that is fitted."""
+
+    section: str
+    """families, stacks or links."""
+    name: str
+    """Of the family, stack or kind of link."""
+    constant: str
+
+    @property
+    def dotted(self) -> str:
+        """As in a calibration file."""
+        return f"{self.section}.{self.name}.{self.constant}"
+
+    @property
+    def kind(self) -> str:
+        """Key of ``BOUNDS``."""
+        return f"{self.section}.{self.constant}"
+
+    def value(self, base: Calibration) -> float:
+        """Its value before the fit: what a calibration says, else what is assumed."""
+        owner = {"families": base.family, "stacks": base.stack, "links": base.link}[self.section]
+        return float(getattr(owner(self.name), self.constant))
+
+    def start(self, base: Calibration) -> float:
+        """Where the search for it begins."""
+        known = {*base.families, *base.stacks, *base.links}
+        return self.value(base) if self.name in known else STARTS.get(self.kind, self.value(base))
+
+    @property
+    def pull(self) -> float:
+        """Relative width of the pull towards the value before the fit."""
+        return PULLS.get(self.kind, 5.0)
+
+    def concerns(self, run: Run) -> bool:
+        """True when the prediction of a run depends on it."""
+        if self.section == "families":
+            return self.name in families_of(run)
+        if self.section == "stacks":
+            return self.name == run.plan.target
+        return self.name in fabrics_of(run)
+
+
+def certain(run: Run) -> bool:
+    """True for a run whose step time and plan are stated in full."""
+    return run.step_seconds is not None and not any(word in run.doubt for word in GUESSED)
+
+
+def families_of(run: Run) -> frozenset[str]:
+    """GPU families of the devices that a run uses."""
+    used = {group.gpu for stage in run.plan.stages for group in stage.replicas}
+    return frozenset(run.cluster.gpus[name].family for name in used)
+
+
+def fabrics_of(run: Run) -> frozenset[str]:
+    """Kinds of fabrics of a run's cluster."""
+    return frozenset(fabric.kind for fabric in run.cluster.fabrics.values())
+
+
+def parameters_of(runs: Sequence[Run]) -> Iterator[Parameter]:
+    """Constants of every family, stack and fabric that a run touches."""
+    owners = (
+        ("families", {name for run in runs for name in families_of(run) if name}),
+        ("stacks", {run.plan.target for run in runs}),
+        ("links", {name for run in runs for name in fabrics_of(run)}),
+    )
+    for section, names in owners:
+        for name in sorted(names):
+            for field in fields(_TYPES[section]):
+                parameter = Parameter(section, name, field.name)
+                fixed = name == REFERENCE.name and field.name in ("host_factor", "wire")
+                if parameter.kind in BOUNDS and not fixed:
+                    yield parameter
+
+
+def with_values(base: Calibration, values: dict[Parameter, float]) -> Calibration:
+    """A calibration in which these constants have these values."""
+    from dataclasses import replace
+
+    found: dict[str, dict[str, dict[str, float]]] = {section: {} for section in _TYPES}
+    for item, value in values.items():
+        found[item.section].setdefault(item.name, {})[item.constant] = value
+    families, stacks, links = (found[section].items() for section in ("families", "stacks", "links"))
+    return replace(
+        base,
+        families={**base.families, **{name: replace(base.family(name), **new) for name, new in families}},
+        stacks={**base.stacks, **{name: replace(base.stack(name), **new) for name, new in stacks}},
+        links={**base.links, **{name: replace(base.link(name), **new) for name, new in links}},
+    )
+
 
 Vector = NDArray[np.float64]
 Progress = Callable[[int, float], None]
@@ -28,7 +214,7 @@ Progress = Callable[[int, float], None]
 SCALE = 0.05
 """Error from which on a run counts as an outlier: further error weighs in proportion, not squared."""
 FEWEST = 5
-"""Runs that a family and stack need for an error bar of their own."""
+"""Runs that a family and stack need for an error bar of their own; measured peaks that a stack needs."""
 STEP = 1e-3
 """Relative step of the forward differences."""
 

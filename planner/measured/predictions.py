@@ -1,9 +1,12 @@
-"""Measured runs next to what the cost model says of them."""
+"""Measured runs next to what the cost model says of them: errors, the order of plans, and what following it costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
@@ -13,6 +16,311 @@ from planner.described import told
 from planner.errors import HetplanError
 from planner.measured.values import Run
 from planner.model.spec import ModelSpec
+
+Key = TypeVar("Key", str, tuple[str, str, int])
+
+LEAST_TO_RANK = 3
+"""Runs below which a rank correlation means nothing."""
+LEAST_TO_AVERAGE = 4
+"""Runs below which a group's rank correlation is left out of the mean over groups."""
+LEAST_TO_CHOOSE = 2
+"""Runs below which a group offers no choice of a plan."""
+
+
+@told(names={"mean": "mean_error", "median": "median_error", "ninetieth": "p90_error"})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Relative errors of some predictions; an error is predicted over measured, less 1."""
+
+    runs: int
+    """How many runs the errors are of."""
+    mean: float
+    """Mean of their sizes."""
+    median: float
+    """Median of their sizes."""
+    ninetieth: float
+    """90th percentile of their sizes."""
+    bias: float
+    """Mean with their signs; above 0 the model is too pessimistic."""
+
+
+@told(inline=("errors",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTruth:
+    """Step times of runs that differ in their plan only."""
+
+    source: str
+    """Source of a group of runs with equal clusters, models and training."""
+    model: str
+    """Its model."""
+    devices: int
+    """Devices of each of its plans."""
+    cluster: str
+    """Name of the cluster."""
+    sequence_length: int
+    """Tokens of a sequence."""
+    global_batch: int
+    """Sequences of one optimizer step."""
+    errors: Errors
+    """Errors of the step time."""
+    rank_correlation: float | None
+    """Spearman's, of predicted and measured seconds; None below 3 runs or without variation."""
+    regret: float | None
+    """Measured time of the plan predicted best over the best measured, less 1; None for a single run."""
+    coverage: float
+    """Share of the runs whose measured time lies within the spread of their estimate."""
+
+
+@told(inline=("errors",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTruth:
+    """Step times of a source."""
+
+    source: str
+    """A source of runs."""
+    errors: Errors
+    """Errors of the step time."""
+    ranked_groups: int
+    """Groups of at least 4 runs that have a rank correlation."""
+    rank_correlation: float | None
+    """Mean over those groups."""
+    chosen_groups: int
+    """Groups of at least 2 runs."""
+    mean_regret: float | None
+    """Mean over those groups."""
+    worst_regret: float | None
+    """Worst of those groups."""
+    coverage: float
+    """Share of the runs whose measured time lies within the spread of the estimate."""
+
+
+@told(inline=("errors",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTruth:
+    """Peak memory of a source."""
+
+    source: str
+    """A source of runs."""
+    errors: Errors
+    """Errors of the peak memory."""
+
+
+@told("runs")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitTruth:
+    """Runs of a source by whether they ran and whether they were expected to, as numbers of runs."""
+
+    source: str
+    """A source of runs."""
+    both_fit: int
+    """Ran, as predicted."""
+    both_out: int
+    """Out of memory, as predicted."""
+    false_alarms: int
+    """Ran, though out of memory was predicted."""
+    missed: int
+    """Out of memory, though predicted to fit."""
+
+    @property
+    def runs(self) -> int:
+        """All of them."""
+        return self.both_fit + self.both_out + self.false_alarms + self.missed
+
+
+@told(
+    names={"fits": "out_of_memory", "total_fits": "total_out_of_memory"},
+    brief=("total", "total_memory", "total_fits"),
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """Everything that is known about the predictions; each tuple sorted, with a source only where it counts."""
+
+    sources: tuple[SourceTruth, ...]
+    """By source."""
+    groups: tuple[GroupTruth, ...]
+    """By group."""
+    memory: tuple[MemoryTruth, ...]
+    """Memory by source."""
+    fits: tuple[FitTruth, ...]
+    """Runs by whether they fit."""
+    total: SourceTruth | None
+    """All sources together, named ``all``; None without any predicted step time."""
+    total_memory: MemoryTruth | None
+    """Memory of all sources; None without any prediction."""
+    total_fits: FitTruth | None
+    """The same of all sources; None when none was priced."""
+
+
+def truth(predictions: Sequence[Prediction]) -> Truth:
+    """Statistics of all predictions, by source and by group."""
+    timed = [entry for entry in predictions if entry.error is not None]
+    sized = [entry for entry in predictions if entry.memory_error is not None]
+    priced = [entry for entry in predictions if entry.fits is not None]
+    return Truth(
+        sources=tuple(_source(name, found) for name, found in _grouped(timed, _source_of)),
+        groups=_groups(timed),
+        memory=tuple(_memory(name, found) for name, found in _grouped(sized, _source_of)),
+        fits=tuple(_fits(name, found) for name, found in _grouped(priced, _source_of)),
+        total=_source("all", timed) if timed else None,
+        total_memory=_memory("all", sized) if sized else None,
+        total_fits=_fits("all", priced) if priced else None,
+    )
+
+
+def errors_of(values: Sequence[float]) -> Errors:
+    """Size and sign of relative errors, of which there is at least one."""
+    sizes = [abs(value) for value in values]
+    return Errors(
+        runs=len(sizes),
+        mean=statistics.fmean(sizes),
+        median=statistics.median(sizes),
+        ninetieth=_ninetieth(sizes),
+        bias=statistics.fmean(values),
+    )
+
+
+def rank_correlation(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
+    """Spearman's, equal values sharing their mean rank; None below 3 values or when one side never varies."""
+    if len(predicted) < LEAST_TO_RANK or len(set(predicted)) == 1 or len(set(measured)) == 1:
+        return None
+    from scipy.stats import rankdata
+
+    return statistics.correlation(rankdata(predicted).tolist(), rankdata(measured).tolist())
+
+
+def regret(predictions: Iterable[Prediction]) -> float | None:
+    """What following the predictions costs in a group: the plan predicted best over the best, less 1.
+
+    None when there is no choice. Equal predictions are decided by the run's id.
+    """
+    known = [
+        (entry.predicted_seconds, entry.run.id, entry.run.step_seconds)
+        for entry in predictions
+        if entry.predicted_seconds is not None and entry.run.step_seconds is not None
+    ]
+    if len(known) < LEAST_TO_CHOOSE:
+        return None
+    return min(known)[2] / min(measured for _, _, measured in known) - 1
+
+
+def coverage(predictions: Sequence[Prediction]) -> float:
+    """Share of runs whose measured time lies within the spread of their estimate."""
+    within = (
+        abs(math.log1p(entry.error)) <= entry.spread
+        for entry in predictions
+        if entry.error is not None and entry.spread is not None
+    )
+    return sum(within) / len(predictions)
+
+
+def worst(predictions: Sequence[Prediction], most: int) -> tuple[Prediction, ...]:
+    """The predictions with the largest errors of the step time, largest first."""
+    known = [(-abs(entry.error), entry.run.id, entry) for entry in predictions if entry.error is not None]
+    return tuple(entry for _, _, entry in sorted(known, key=lambda item: item[:2])[:most])
+
+
+def _ninetieth(sizes: Sequence[float]) -> float:
+    """Interpolated between the two sizes around it."""
+    return sizes[0] if len(sizes) == 1 else statistics.quantiles(sizes, n=10, method="inclusive")[-1]
+
+
+def _errors(predictions: Sequence[Prediction]) -> Errors:
+    return errors_of([entry.error for entry in predictions if entry.error is not None])
+
+
+def _groups(timed: Sequence[Prediction]) -> tuple[GroupTruth, ...]:
+    named = _grouped(timed, lambda entry: entry.run.group)
+    return tuple(_group(alike) for _, found in named for alike in _alike(found))
+
+
+def _alike(predictions: Iterable[Prediction]) -> list[list[Prediction]]:
+    """Predictions apart by cluster and training: the step time of a smaller batch is no better plan."""
+    found: list[list[Prediction]] = []
+    for entry in predictions:
+        for others in found:
+            first = others[0].run
+            if first.model == entry.run.model and first.cluster == entry.run.cluster:
+                others.append(entry)
+                break
+        else:
+            found.append([entry])
+    return sorted(found, key=lambda alike: _workload(alike[0]))
+
+
+def _workload(prediction: Prediction) -> tuple[str, int, int]:
+    training = prediction.run.model.training
+    return prediction.run.cluster.name, training.sequence_length, training.global_batch
+
+
+def _group(predictions: Sequence[Prediction]) -> GroupTruth:
+    """Statistics of runs that differ in their plan only."""
+    source, model, devices = predictions[0].run.group
+    cluster, sequence_length, global_batch = _workload(predictions[0])
+    predicted = [entry.predicted_seconds or 0.0 for entry in predictions]
+    measured = [entry.run.step_seconds or 0.0 for entry in predictions]
+    return GroupTruth(
+        source=source,
+        model=model,
+        devices=devices,
+        cluster=cluster,
+        sequence_length=sequence_length,
+        global_batch=global_batch,
+        errors=_errors(predictions),
+        rank_correlation=rank_correlation(predicted, measured),
+        regret=regret(predictions),
+        coverage=coverage(predictions),
+    )
+
+
+def _source(name: str, predictions: Sequence[Prediction]) -> SourceTruth:
+    groups = _groups(predictions)
+    ranks = [
+        group.rank_correlation
+        for group in groups
+        if group.rank_correlation is not None and group.errors.runs >= LEAST_TO_AVERAGE
+    ]
+    regrets = [group.regret for group in groups if group.regret is not None]
+    return SourceTruth(
+        source=name,
+        errors=_errors(predictions),
+        ranked_groups=len(ranks),
+        rank_correlation=statistics.fmean(ranks) if ranks else None,
+        chosen_groups=len(regrets),
+        mean_regret=statistics.fmean(regrets) if regrets else None,
+        worst_regret=max(regrets, default=None),
+        coverage=coverage(predictions),
+    )
+
+
+def _memory(name: str, predictions: Sequence[Prediction]) -> MemoryTruth:
+    found = [entry.memory_error for entry in predictions if entry.memory_error is not None]
+    return MemoryTruth(source=name, errors=errors_of(found))
+
+
+def _fits(name: str, predictions: Sequence[Prediction]) -> FitTruth:
+    facts = [(entry.run.fits, entry.fits) for entry in predictions]
+    return FitTruth(
+        source=name,
+        both_fit=facts.count((True, True)),
+        both_out=facts.count((False, False)),
+        false_alarms=facts.count((True, False)),
+        missed=facts.count((False, True)),
+    )
+
+
+def _source_of(prediction: Prediction) -> str:
+    return prediction.run.source
+
+
+def _grouped(
+    predictions: Iterable[Prediction], key: Callable[[Prediction], Key]
+) -> list[tuple[Key, list[Prediction]]]:
+    """Predictions by key, the keys sorted."""
+    found: dict[Key, list[Prediction]] = {}
+    for entry in predictions:
+        found.setdefault(key(entry), []).append(entry)
+    return sorted(found.items(), key=lambda item: item[0])
+
 
 Progress = Callable[[int, int], None]
 """Told after every run: runs done, runs in all."""

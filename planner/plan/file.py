@@ -230,11 +230,6 @@ def load_plan(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     return plan
 
 
-def read_short(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
-    """The plan of a short hand-written file, all that it leaves out filled in."""
-    return short_plan(read_as(path, "plan"), cluster, model)
-
-
 def _read(document: Document) -> tuple[WrittenPlan, Plan]:
     """The file and its plan; the cluster and the model in it pass what their own files pass."""
     _check_version(document)

@@ -1,18 +1,176 @@
-"""The cluster file of what was seen, and what it still lacks."""
+"""The cluster file of what was seen: nodes that look the same become one pool; and what it still lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from planner.cluster.file import problems_of
 from planner.errors import Problem
 from planner.files.document import Document
 from planner.files.nodes import parse
-from planner.probe.cards import FABRICS
-from planner.probe.entry import ASSUMED, NOT_SEEN, Entry, flow
+from planner.files.short_lists import compress_devices, compress_hosts
+from planner.probe.entries import (
+    ASSUMED,
+    FABRICS,
+    NOT_SEEN,
+    Entry,
+    Kind,
+    cards_of,
+    flow,
+    intra_node,
+    kinds_of,
+    remark,
+)
 from planner.probe.hosts import Host
 from planner.probe.node import Node
-from planner.probe.pools import Pool, pools_of
+
+
+@dataclass(slots=True)
+class Pool:
+    """Hosts with the lines that describe each of them."""
+
+    name: str
+    kinds: tuple[Kind, ...]
+    entries: tuple[Entry, ...]
+    fabrics: frozenset[str]
+    products: frozenset[str] = frozenset()
+    """Names of its devices as nvidia-smi prints them, in small letters."""
+    hosts: list[str] = field(default_factory=list)
+    like: str = ""
+    """The node that the assumed hosts are taken to look like."""
+    assumed: int = 0
+    """Hosts that nobody looked at."""
+
+    def lines(self) -> tuple[Entry, ...]:
+        """All entries of the pool in the order of docs/formats.md."""
+        return (*self._devices(), *self._hosts(), *self.entries)
+
+    def _devices(self) -> tuple[Entry, ...]:
+        names = [kind.name for kind in self.kinds]
+        if not names:
+            return ()
+        if len(set(names)) > 1:
+            return (Entry("devices", flow(list(compress_devices(names)))),)
+        return (Entry("gpu", flow(names[0])), Entry("gpus_per_node", str(len(names))))
+
+    def _hosts(self) -> tuple[Entry, ...]:
+        if not self.hosts:
+            return (Entry("nodes", "1", f"{ASSUMED}no list of hosts was given"),)
+        note = (
+            f"{ASSUMED}{self.assumed} not looked at are taken to be like {self.like}" if self.assumed else ""
+        )
+        return (Entry("hosts", flow(list(compress_hosts(self.hosts))), note),)
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """All pools of a draft."""
+
+    pools: tuple[Pool, ...]
+    remarks: tuple[Entry, ...] = ()
+    """Nodes that are in no pool, and why."""
+
+
+def pools_of(nodes: Sequence[Node], hosts: Sequence[Host]) -> Pools:
+    """Pools of the nodes that were seen and of the hosts that a list has besides."""
+    seen, names = list(nodes), {node.host for node in nodes}
+    rest = [host for host in hosts if host.name not in names and host.gpus != 0]
+    bare = compress_hosts(host.name for host in hosts if host.name not in names and host.gpus == 0)
+    useful = [node for node in seen if node.gpus != ()]
+    idle = [node for node in seen if node.gpus == ()]
+    if not useful and not rest:
+        # A draft without pools would have no place to fill in.
+        useful, idle = [replace(node, gpus=None) for node in idle], []
+    pools = _grouped(useful)
+    others: dict[tuple[int | None, str | None], Pool] = {}
+    for host in rest:
+        match = [pool for pool in pools if _fits(host, pool)]
+        if len(match) == 1:
+            pool = match[0]
+            pool.assumed += 1
+        else:
+            pool = others.setdefault((host.gpus, host.gpu_type), _unseen(host.gpus, host.gpu_type))
+        pool.hosts.append(host.name)
+    # A node without a name that no listed host looks like is not part of the cluster.
+    found = [*(pool for pool in pools if pool.hosts or not rest), *others.values()]
+    _in_order(found, hosts)
+    _rename(found)
+    remarks = [remark(f"left out: {node.host or 'the node that was seen'}, it has no GPU") for node in idle]
+    if bare:
+        remarks.append(remark(f"left out: {', '.join(bare)}, no GPU by the list of hosts"))
+    return Pools(tuple(found), tuple(remarks))
+
+
+def _grouped(nodes: list[Node]) -> list[Pool]:
+    pools: dict[object, Pool] = {}
+    for node in nodes:
+        pool = _pool(node)
+        known = pools.setdefault((pool.kinds, pool.entries), pool)
+        known.like = known.like or node.host or "the node that was seen"
+        known.hosts += [node.host] if node.host else []
+    return list(pools.values())
+
+
+def _pool(node: Node) -> Pool:
+    cards = cards_of(node.network)
+    if node.gpus is None:
+        return Pool("unseen", (), (*_no_devices(None, None), *cards.entries), cards.fabrics)
+    kinds = kinds_of(node.gpus)
+    names = {kind.name for kind in kinds}
+    return Pool(
+        name=kinds[0].name.lower() if len(names) == 1 else "mixed",
+        kinds=kinds,
+        entries=(*intra_node(node.gpus, kinds, node.topo), *cards.entries),
+        fabrics=cards.fabrics,
+        products=frozenset(gpu.name.lower() for gpu in node.gpus),
+    )
+
+
+def _unseen(gpus: int | None, gpu_type: str | None) -> Pool:
+    return Pool("unseen", (), (*_no_devices(gpus, gpu_type), *cards_of(None).entries), frozenset())
+
+
+def _no_devices(gpus: int | None, gpu_type: str | None) -> tuple[Entry, ...]:
+    """Lines for nodes whose devices nobody saw."""
+    gpu = Entry(
+        "gpu", None, f"kind of the devices; Slurm calls it {gpu_type}" if gpu_type else "kind of the devices"
+    )
+    count = (
+        Entry("gpus_per_node", None, "devices of one node; 1 when absent")
+        if gpus is None
+        else Entry("gpus_per_node", str(gpus), "as the list of hosts says")
+    )
+    link = Entry("intra_node", None, "network between the devices of a node, e.g. nvlink3 or pcie4")
+    return (gpu, count, link) if gpus != 1 else (gpu, count)
+
+
+def _fits(host: Host, pool: Pool) -> bool:
+    """True when the list of hosts does not contradict what was seen."""
+    if not pool.kinds:
+        return False
+    count = host.gpus is None or host.gpus == len(pool.kinds)
+    kind = (host.gpu_type or "").lower()
+    return count and (not kind or any(kind in product for product in pool.products))
+
+
+def _in_order(pools: list[Pool], hosts: Sequence[Host]) -> None:
+    """Hosts as the list has them, after those that it lacks."""
+    order = {host.name: position for position, host in enumerate(hosts)}
+    for pool in pools:
+        pool.hosts.sort(key=lambda name: order.get(name, -1))
+
+
+def _rename(pools: list[Pool]) -> None:
+    """Give each pool a name of its own: the second a100 is a100-2."""
+    taken: set[str] = set()
+    for pool in pools:
+        base, count = pool.name[:90], 1
+        while pool.name in taken:
+            count += 1
+            pool.name = f"{base}-{count}"
+        taken.add(pool.name)
+
 
 _HEAD = f"""\
 # Drafted by hetplan probe. Fill in the lines marked "{NOT_SEEN.strip()}", check the values marked "{ASSUMED.strip()}".

@@ -10,7 +10,7 @@ from rich.console import Group
 from planner.cluster.spec import ClusterSpec
 from planner.cost.values import CAUSES, Estimate
 from planner.model.spec import ModelSpec
-from planner.report.layout import bullets, section
+from planner.report.layout import bullets, number, section, table, words
 from planner.report.numbers import (
     MISSING,
     CountUnit,
@@ -21,8 +21,7 @@ from planner.report.numbers import (
     significant,
     time_unit,
 )
-from planner.report.table import number, table, words
-from planner.report.traits import differences, in_short
+from planner.report.plan_table import differences, in_short
 from planner.search.values import Scored
 
 

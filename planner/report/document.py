@@ -15,13 +15,10 @@ from planner.cluster.topology import Kind, Topology
 from planner.cost.binding import Binding
 from planner.described import Json, plain, told
 from planner.model.spec import ModelSpec
-from planner.report.alternatives import Considered, considered
+from planner.report.alternatives import Considered, Neighbour, considered
 from planner.report.compare import Contender
-from planner.report.neighbours import Neighbour
-from planner.report.proof import Proof
+from planner.report.plan_table import Proof, in_short, misfits
 from planner.report.ranks import Idle, RankRun, idle_devices, rank_runs
-from planner.report.traits import in_short
-from planner.report.verdict import misfits
 from planner.search.values import Scored, SearchResult
 
 FORMAT = 1
@@ -30,8 +27,6 @@ FORMAT = 1
 
 MOST_INDENTED = 10_000
 """Entries of a list in an indented document."""
-
-Document = dict[str, Json]
 
 
 def text(document: object) -> str:
@@ -368,8 +363,3 @@ def calibrate_document(
         layer_points=len(calibration.layers),
         link_points=len(calibration.link_points),
     )
-
-
-def head(command: str) -> Document:
-    """What every document begins with."""
-    return {"format": FORMAT, "command": command}

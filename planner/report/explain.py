@@ -2,21 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group
 
-from planner.cost.values import CAUSES, Breakdown, Estimate, GroupEstimate, StageEstimate
+from planner.cost.binding import Binding, BusyLink, TightDevice
+from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.described import meanings, sentence
-from planner.report.layout import section
-from planner.report.memory import device_text
-from planner.report.neighbours import Neighbour
-from planner.report.numbers import TimeUnit, duration, percent, time_unit
-from planner.report.paragraph import Paragraph
-from planner.report.stage_table import stage_runs
-from planner.report.table import number, table, words
-from planner.report.verdict import misfits
+from planner.report.alternatives import Neighbour
+from planner.report.layout import Paragraph, bullets, number, section, table, words
+from planner.report.numbers import TimeUnit, duration, gib, percent, time_unit
+from planner.report.plan_table import misfits, stage_runs
 from planner.search.values import Scored
+
+
+def binding_section(found: Binding) -> Group:
+    """The device first, then the links, the most expensive first."""
+    links = [_link_line(link) for link in found.links] or ["links: the step waits for none"]
+    return section("What binds", bullets([_memory_line(found.device), *links]))
+
+
+def _memory_line(device: TightDevice) -> str:
+    """Free space of the fullest device, its largest component, and what more work would need."""
+    name, size = largest_component(device.memory)
+    room = device.memory.headroom_bytes
+    left = f"{gib(room)} GiB free" if room >= 0 else f"lacks {gib(-room)} GiB"
+    parts = [
+        f"memory: stage {device.stage} on {device.gpu} ({device.pool}), {left} of "
+        f"{gib(device.memory.capacity_bytes)}",
+        f"most is {name}, {gib(size)} GiB",
+        *_more(device),
+    ]
+    return "; ".join(parts)
+
+
+def _more(device: TightDevice) -> Iterator[str]:
+    if device.next_micro_batch_bytes is not None:
+        what = f"micro-batches of {device.next_micro_batch} need"
+        yield f"{what} {_against(device.next_micro_batch_bytes, device.memory.headroom_bytes)}"
+    if device.layer_bytes is not None:
+        yield f"one layer more needs {_against(device.layer_bytes, device.memory.headroom_bytes)}"
+
+
+def _against(size: float, room: float) -> str:
+    """``+4.1 GiB, which do not fit``."""
+    return f"{size / 2**30:+.1f} GiB, {'which fit' if size <= room else 'which do not fit'}"
+
+
+def _link_line(link: BusyLink) -> str:
+    path = "the links inside a node" if link.path == "node" else link.path
+    where = f"from stage {link.stage}" if link.traffic == "sends" else f"in stage {link.stage}"
+    return f"{link.traffic} over {path}: {duration(link.seconds)} of the step ({percent(link.share)}), most {where}"
+
+
+def memory_section(estimate: Estimate) -> Group:
+    """A row per group of replicas; components, the fixed part and free space add up to the capacity."""
+    groups = [group for stage in estimate.stages for group in stage.groups]
+    offloads = any(group.memory.host_bytes for group in groups)
+    columns = (
+        number("stage"),
+        words("device", least=14),
+        *(number(label.heading) for label in COMPONENTS.values()),
+        number("fixed"),
+        number("free"),
+        number("of"),
+        *([number("host")] if offloads else []),
+    )
+    rows = [
+        [str(index), device_text(group), *_cells(group.memory, offloads)]
+        for index, stage in enumerate(estimate.stages)
+        for group in stage.groups
+    ]
+    note = "fixed: runtime (device context, libraries) and the reserve"
+    note += "; host: kept in host memory for one device" if offloads else ""
+    return section("Memory of one device (GiB)", table(columns, rows, gap=1), Paragraph(note))
+
+
+def device_text(group: GroupEstimate) -> str:
+    """Kind and pool of a group's devices."""
+    return f"{group.gpu} ({group.pool})"
+
+
+def _cells(memory: Memory, offloads: bool) -> list[str]:
+    parts = [gib(getattr(memory, name)) for name in COMPONENTS]
+    fixed = memory.runtime_bytes + memory.reserve_bytes
+    host = [gib(memory.host_bytes)] if offloads else []
+    return [*parts, gib(fixed), gib(memory.headroom_bytes), gib(memory.capacity_bytes), *host]
+
+
+def largest_component(memory: Memory) -> tuple[str, float]:
+    """Label and bytes of the component that takes most."""
+    name = max(COMPONENTS, key=lambda name: float(getattr(memory, name)))
+    return COMPONENTS[name].text, float(getattr(memory, name))
+
 
 SMALLEST = 0.0005
 """Share of a step below which a cause is left out."""

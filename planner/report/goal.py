@@ -1,14 +1,71 @@
-"""What was asked of the plan, in words, and what comes nearest when no plan can give it."""
+"""What was asked of the plan, in words; what its limits cost; and why nothing fits, where no plan can give it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.console import Group
 
 from planner.cost.running_cost import devices_of
 from planner.plan.values import Plan
-from planner.report.layout import paragraphs, section
-from planner.report.numbers import count, duration, rate, significant
-from planner.search.values import Goal, Nearest, Objective, SearchResult
+from planner.report.layout import Paragraph, bullets, pairs, paragraphs, section
+from planner.report.numbers import count, duration, percent, rate, significant
+from planner.search.explain.sensitivity import option_text
+from planner.search.values import Diagnosis, Goal, IdleCost, LimitCost, Nearest, Objective, SearchResult
+
+
+def idle_text(entry: IdleCost) -> str:
+    """``idle: 4 T4 (t4): using them costs +7 % (bubble and sends)``."""
+    head = f"idle: {entry.idle} {entry.gpu} ({entry.pool})"
+    if entry.slower is None:
+        return f"{head}: {entry.reason}"
+    which = "it" if entry.idle == 1 else "them" if entry.taken == entry.idle else f"{entry.taken} of them"
+    if not entry.reason:
+        return f"{head}: using {which} costs nothing"
+    return f"{head}: using {which} costs +{percent(entry.slower)} ({entry.reason})"
+
+
+def limits_section(entries: Sequence[LimitCost], step_seconds: float) -> Group:
+    """A line for each limit that costs much, and what to allow instead."""
+    return section("What the limits cost", bullets(limit_text(entry, step_seconds) for entry in entries))
+
+
+def limit_text(entry: LimitCost, step_seconds: float) -> str:
+    """``--tp 1 costs 12 %: with --tp 2 the step is 3.1 s instead of 3.5 s``."""
+    given, instead = option_text(entry.limit, entry.given), option_text(entry.limit, entry.instead)
+    faster, slower = duration(entry.scored.estimate.step_seconds), duration(step_seconds)
+    return f"{given} costs {percent(entry.costs)}: with {instead} the step is {faster} instead of {slower}"
+
+
+def infeasible_section(result: SearchResult) -> Group:
+    """The proof that no plan fits: because, and because, so; nearest miss; hints."""
+    effort = f"proven, {count(result.candidates, 'candidate')}, {duration(result.seconds)}"
+    title = f"No plan fits ({effort})"
+    if result.diagnosis is None:
+        return section(title)
+    return section(title, paragraphs(_argument(result.diagnosis)), pairs(_remedies(result.diagnosis)))
+
+
+def _argument(diagnosis: Diagnosis) -> list[str]:
+    """Causes as one sentence over several lines."""
+    if not diagnosis.causes:
+        return []
+    first, *rest = diagnosis.causes
+    return [f"Because {first},", *(f"and because {cause}," for cause in rest), "no plan of this space fits."]
+
+
+def _remedies(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    rows = [("nearest miss", diagnosis.nearest_miss)] if diagnosis.nearest_miss else []
+    return [*rows, *(("hint", hint) for hint in diagnosis.hints)]
+
+
+def unknown_section(result: SearchResult) -> Group:
+    """The time limit struck before any plan was found."""
+    how = "interrupted" if result.interrupted else "time limit"
+    effort = f"{count(result.candidates, 'candidate')}, {duration(result.seconds)}"
+    line = "nothing is proven: a plan may exist; allow more time or narrow the search with --zero, --tp, --pp"
+    return section(f"No plan found yet ({how}; {effort})", Paragraph(line))
+
 
 WANTED: dict[Objective, str] = {
     "time": "the fastest plan",

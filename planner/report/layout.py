@@ -1,18 +1,241 @@
-"""Building blocks of every report: headings, key-value blocks, lists."""
+"""Building blocks of every report: console, headings, key-value blocks, lists, paragraphs, tables, commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+import shlex
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from planner.report.paragraph import Paragraph
 from planner.visible import visible
+
+GLUE = "\x00"
+"""Stands for a space at which a line must not end."""
+_UNIT = r"(?:%|(?:[kMBTxsh]|µs|ms|[GT]iB|GB/s|Gbit/s|[TP]FLOP/s)(?![\w-]))"
+_GLUED = re.compile(rf"(?<=\d) (?={_UNIT})|(?<= x) (?=\d)|(?<=^x) (?=\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Lines as long as there is room; part of a section, a list or a cell."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """The text, wrapped."""
+        lines = textwrap.wrap(self._shown(), max(options.max_width, 1), break_on_hyphens=False)
+        yield Text("\n".join(lines).replace(GLUE, " "))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """From the longest word to the whole text on one line."""
+        longest = max((len(word) for word in self._shown().split()), default=0)
+        return Measurement(longest, max(len(self._shown()), longest)).with_maximum(options.max_width)
+
+    def _shown(self) -> str:
+        """The text with escapes for what is not seen, numbers glued to their units."""
+        return _glued(visible(self.text))
+
+
+def _glued(text: str) -> str:
+    return _GLUED.sub(GLUE, text)
+
+
+class PlainConsole(Console):
+    """A console that shows text as it stands: no markup, and an escape for what a terminal would obey.
+
+    The building blocks of reports escape what they lay out, so that its width is known; whatever does not come
+    through one of them is escaped here.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, highlight=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """The segments of a part."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text, keep="\n"))
+
+
+NEXT = "Next: "
+CONTINUED = " \\"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A shell command; what does not fit goes on behind a backslash, and no word is cut."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """One line, or several that the shell reads as one."""
+        lines = _folded(visible(self.text), options.max_width)
+        yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """It asks for no room: one that is too long is not cut."""
+        return Measurement(1, len(self.text)).with_maximum(options.max_width)
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The last line of a report: a command of hetplan, or a sentence."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """On one line where it fits; else a command stands alone and a sentence wraps."""
+        text = visible(self.text)
+        line = Text.assemble((NEXT, "bold"), text, no_wrap=True, overflow="ignore")
+        if len(line) <= options.max_width:
+            yield line
+        elif text.startswith("hetplan "):
+            yield Text(NEXT.rstrip(), style="bold")
+            yield Indented(Command(text))
+        else:
+            yield _sentence(f"{NEXT}{text}", options.max_width)
+
+
+def _sentence(text: str, width: int) -> Text:
+    lines = textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+    shown = Text("\n".join(lines), no_wrap=True, overflow="ignore")
+    shown.stylize("bold", 0, len(NEXT.rstrip()))
+    return shown
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Lines that end in a backslash but the last, each as long as there is room."""
+    if len(text) <= width:
+        return [text]
+    lines = [""]
+    for piece in _pieces(text):
+        longer = f"{lines[-1]} {piece}" if lines[-1] else piece
+        if lines[-1] and len(longer) + len(CONTINUED) > width:
+            lines[-1] += CONTINUED
+            longer = f"  {piece}"
+            lines.append("")
+        lines[-1] = longer
+    return lines
+
+
+def _pieces(text: str) -> list[str]:
+    """Words as the shell needs them, an option together with its value."""
+    pieces: list[str] = []
+    option = False
+    for word in map(shlex.quote, shlex.split(text)):
+        if option and not word.startswith("-"):
+            pieces[-1] += f" {word}"
+            option = False
+        else:
+            pieces.append(word)
+            option = word.startswith("-")
+    return pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table."""
+
+    title: str
+    """Heading with the unit; a newline puts the unit on its own line."""
+    words: bool = False
+    """True for text, which may wrap and stands left; numbers stand right and never wrap."""
+    least: int = 12
+    """Cells that a column of words keeps at any width."""
+
+    @property
+    def justify(self) -> Literal["left", "right"]:
+        """Side on which the cells stand."""
+        return "left" if self.words else "right"
+
+
+def number(title: str) -> Column:
+    """A column of numbers."""
+    return Column(title=title)
+
+
+def words(title: str, least: int = 12) -> Column:
+    """A column of text."""
+    return Column(title=title, words=True, least=least)
+
+
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], strong: Iterable[int] = (), gap: int = 2
+) -> FittedTable:
+    """Rows under headings, ``gap`` cells apart; the rows numbered in ``strong`` are the ones to look at."""
+    cells = tuple(tuple(visible(text) for text in row) for row in rows)
+    return FittedTable(columns=tuple(columns), rows=cells, strong=frozenset(strong), gap=gap)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedTable:
+    """A table that fits the width it is given as far as its numbers allow."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    strong: frozenset[int]
+    gap: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """The table with a width for every column."""
+        padding = (0, self.gap - 1, 0, 0)
+        drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, header_style="")
+        for column, width in zip(self.columns, self.widths(options.max_width), strict=True):
+            drawn.add_column(Text(column.title), justify=column.justify, width=width)
+        for index, row in enumerate(self.rows):
+            cells = (_cell(text, column) for text, column in zip(row, self.columns, strict=True))
+            drawn.add_row(*cells, style="bold green" if index in self.strong else "")
+        yield drawn
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """From the narrowest that keeps the numbers whole to the widest that wraps nothing."""
+        return Measurement(self._total(self._least()), self._total(self._natural()))
+
+    def widths(self, room: int) -> list[int]:
+        """Cells of every column: the widest columns of words give way until the table fits."""
+        found, least = self._natural(), self._least()
+        while self._total(found) > room:
+            spare = [(found[index] - least[index], found[index], -index) for index in range(len(found))]
+            best = max((entry for entry in spare if entry[0] > 0), key=lambda entry: entry[1:], default=None)
+            if best is None:
+                break
+            found[-best[2]] -= 1
+        return found
+
+    def _natural(self) -> list[int]:
+        """Cells of the longest line of every column."""
+        return [
+            max(cell_len(line) for text in (column.title, *cells) for line in text.split("\n"))
+            for column, cells in zip(self.columns, self._by_column(), strict=True)
+        ]
+
+    def _by_column(self) -> list[tuple[str, ...]]:
+        """Texts of the rows, [column][row]."""
+        return [tuple(row[index] for row in self.rows) for index in range(len(self.columns))]
+
+    def _least(self) -> list[int]:
+        """Cells below which a column never shrinks."""
+        widths = zip(self.columns, self._natural(), strict=True)
+        return [min(natural, column.least) if column.words else natural for column, natural in widths]
+
+    def _total(self, widths: Sequence[int]) -> int:
+        """Cells of the whole table."""
+        return sum(widths) + self.gap * (len(widths) - 1)
+
+
+def _cell(text: str, column: Column) -> Paragraph | Text:
+    """Words wrap, numbers stand right on one line."""
+    return Paragraph(text) if column.words else Text(text, no_wrap=True)
+
 
 INDENT = 2
 

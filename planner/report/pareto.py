@@ -13,7 +13,7 @@ from planner.described import told
 from planner.model.spec import ModelSpec
 from planner.report.document import Head, Understood, understood
 from planner.report.goal import devices_text
-from planner.report.layout import section
+from planner.report.layout import Paragraph, number, section, table, words
 from planner.report.numbers import (
     MISSING,
     at_most,
@@ -23,8 +23,6 @@ from planner.report.numbers import (
     significant,
     time_unit,
 )
-from planner.report.paragraph import Paragraph
-from planner.report.table import number, table, words
 from planner.search.objectives.pareto import Front, Point
 
 ESTIMATED = (

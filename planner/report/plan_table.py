@@ -1,25 +1,242 @@
-"""The chosen plan: one row per group of replicas, and what one step takes."""
+"""The chosen plan: its stages, what one step takes, how good it is known to be, and what tells two plans apart."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
-from planner.cost.values import CAUSES, Breakdown, Estimate
+from planner.cost.values import CAUSES, Breakdown, Estimate, GroupEstimate, StageEstimate
 from planner.dims import DIMENSIONS
 from planner.dims.recompute import Recomputation, recompute_text
 from planner.plan.values import Plan
-from planner.report.costs import idle_text
-from planner.report.goal import cost_text
-from planner.report.layout import section
-from planner.report.numbers import count, duration, percent, rate, significant
-from planner.report.paragraph import Paragraph
-from planner.report.proof import Proof, proof_text
-from planner.report.stage_table import FEW, stage_table
-from planner.search.values import IdleCost, Scored
+from planner.report.goal import BEST, BETTER, cost_text, idle_text
+from planner.report.layout import Paragraph, number, section, table, warnings_section, words
+from planner.report.numbers import (
+    TimeUnit,
+    at_most,
+    count,
+    duration,
+    gib,
+    percent,
+    rate,
+    significant,
+    time_unit,
+)
+from planner.search.values import IdleCost, Objective, Scored, SearchResult, Status
+
+FEW = 8
+"""Stages that are listed one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """Neighbouring stages that share a row."""
+
+    first: int
+    """Index of the first stage."""
+    stages: tuple[StageEstimate, ...]
+
+    @property
+    def indices(self) -> str:
+        """``3``, or ``3-17``."""
+        return _span(self.first, self.first + len(self.stages))
+
+    @property
+    def layers(self) -> str:
+        """``12-15``, or ``12-71: 4 each`` for several stages."""
+        first, last = self.stages[0], self.stages[-1]
+        span = _span(first.first_layer, last.end_layer)
+        return span if len(self.stages) == 1 else f"{span}: {first.end_layer - first.first_layer} each"
+
+
+def _span(first: int, end: int) -> str:
+    return str(first) if end == first + 1 else f"{first}-{end - 1}"
+
+
+def stage_runs(stages: Sequence[StageEstimate], few: int = FEW) -> tuple[StageRun, ...]:
+    """Stages in order; more than ``few`` are put together where they are alike."""
+    numbered = list(enumerate(stages))
+    if len(numbered) <= few:
+        return tuple(StageRun(index, (stage,)) for index, stage in numbered)
+    alike = (list(same) for _, same in groupby(numbered, key=lambda entry: _shape(entry[1])))
+    return tuple(StageRun(same[0][0], tuple(stage for _, stage in same)) for same in alike)
+
+
+def _shape(stage: StageEstimate) -> tuple[object, ...]:
+    """What stages of one row have in common."""
+    groups = (
+        (each.pool, each.gpu, each.tp, each.count, each.micro_batch, each.steps) for each in stage.groups
+    )
+    return (stage.end_layer - stage.first_layer, stage.crosses, stage.copies_cross, stage.link, *groups)
+
+
+def stage_table(estimate: Estimate, few: int = FEW) -> RenderableType:
+    """Rows with the slowest time, the largest memory and the least free of the stages they stand for."""
+    groups = [group for stage in estimate.stages for group in stage.groups]
+    unit = time_unit(group.forward_seconds + group.backward_seconds for group in groups)
+    columns = (
+        number("stage"),
+        words("layers", least=6),
+        words("devices", least=16),
+        words("replicas", least=9),
+        number("batch\nx steps"),
+        number(f"fwd+bwd\n({unit.name})"),
+        number("memory\n(GiB)"),
+        number("free\n(GiB)"),
+    )
+    return table(columns, [row for run in stage_runs(estimate.stages, few) for row in _rows(run, unit)])
+
+
+def _rows(run: StageRun, unit: TimeUnit) -> Iterator[list[str]]:
+    """A row per group of replicas; the stage is named in the first."""
+    for position, groups in enumerate(zip(*(stage.groups for stage in run.stages), strict=True)):
+        where = [run.indices, run.layers] if position == 0 else ["", ""]
+        yield [
+            *where,
+            *_group(groups[0], len(run.stages)),
+            unit.show(max(group.forward_seconds + group.backward_seconds for group in groups)),
+            gib(max(group.memory.used_bytes for group in groups)),
+            gib(min(group.memory.headroom_bytes for group in groups)),
+        ]
+
+
+def _group(group: GroupEstimate, stages: int) -> list[str]:
+    many = f"{stages} x " if stages > 1 else ""
+    devices = f"{many}{group.tp * group.count} {group.gpu} ({group.pool})"
+    replicas = f"{group.count} x tp {group.tp}" if group.tp > 1 else str(group.count)
+    return [devices, replicas, f"{group.micro_batch} x {group.steps}"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What a search, or the plan file it wrote, says about the best possible plan."""
+
+    status: Status
+    bound_seconds: float
+    gap: float
+    candidates: int | None = None
+    """Outer choices considered; None when only the plan file is known."""
+    solved: int | None = None
+    seconds: float | None = None
+    """How long the search took."""
+    interrupted: bool = False
+    objective: Objective = "time"
+    subclusters: int | None = None
+    """Sub-clusters that the proof is over; None for the whole space at once."""
+    outside: tuple[str, ...] = ()
+    """Plans that the space leaves out."""
+
+
+def proof_of(result: SearchResult) -> Proof:
+    """The proof that came with a search."""
+    return Proof(
+        status=result.status,
+        bound_seconds=result.bound_seconds,
+        gap=result.gap,
+        candidates=result.candidates,
+        solved=result.solved,
+        seconds=result.seconds,
+        interrupted=result.interrupted,
+        objective=result.goal.objective,
+        subclusters=result.subclusters,
+        outside=result.outside,
+    )
+
+
+def proof_text(proof: Proof) -> str:
+    """How much faster the best possible plan could be, and what was looked at and what not."""
+    return f"{_claim(proof)}{_effort(proof)}{_outside(proof)}"
+
+
+def _claim(proof: Proof) -> str:
+    within = (
+        "nothing is known about the best" if proof.gap >= 1 else f"within {at_most(proof.gap)} of the bound"
+    )
+    if proof.interrupted:
+        return f"interrupted: best so far, {within}"
+    if proof.status == "optimal" and proof.gap <= 0:
+        return f"optimal: no plan of {_space(proof)} {BETTER[proof.objective]} by the cost model"
+    if proof.status == "optimal":
+        best = "best" if proof.objective == "time" else BEST[proof.objective]
+        return f"optimal: proven within {at_most(proof.gap)} of the {best} plan of {_space(proof)} by the cost model"
+    return f"best found before the search stopped: {within}"
+
+
+def _space(proof: Proof) -> str:
+    return "this space" if proof.subclusters is None else count(proof.subclusters, "sub-cluster")
+
+
+def _effort(proof: Proof) -> str:
+    """``(412 candidates, 37 solved, 1.8 s)``, as far as known."""
+    parts = [count(proof.candidates, "candidate")] if proof.candidates is not None else []
+    parts += [f"{proof.solved} solved"] if proof.solved is not None else []
+    parts += [duration(proof.seconds)] if proof.seconds is not None else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _outside(proof: Proof) -> str:
+    return f"; not in this space: {', '.join(proof.outside)}" if proof.outside else ""
+
+
+def traits(plan: Plan) -> dict[str, str]:
+    """Decision to text; stages are separated by ``|``, runs of equal ones written once with their number."""
+    found = {"target": plan.target}
+    for dimension in DIMENSIONS:
+        found |= dimension.traits(plan)
+    return found
+
+
+def in_short(plan: Plan) -> str:
+    """``megatron, ZeRO 1, 2 stages, dp 8, tp 4, layers 7|5, micro-batch 4, on 32 a|32 b``, without what is 1 or no."""
+    found = traits(plan)
+    pipeline = plan.pp > 1
+    parts = [
+        plan.target,
+        plan.zero_text,
+        f"{plan.pp} stages" if pipeline else "",
+        f"dp {found['replicas']}",
+        f"tp {found['tp']}" if found["tp"] != "1" else "",
+        f"layers {found['layers']}" if pipeline else "",
+        f"micro-batch {found['micro-batch']}",
+        *(dimension.words(plan) for dimension in DIMENSIONS),
+        f"on {found['devices']}",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def differences(plan: Plan, other: Plan) -> list[str]:
+    """What the first plan decides differently: ``layers 23|9 instead of 16``."""
+    ours, theirs = traits(plan), traits(other)
+    return [f"{name} {text} instead of {theirs[name]}" for name, text in ours.items() if text != theirs[name]]
+
+
+def misfits(estimate: Estimate) -> list[str]:
+    """Where the plan does not fit: stage, device or its host, missing GiB."""
+    return [
+        f"stage {index}: {lacks}"
+        for index, stage in enumerate(estimate.stages)
+        for group in stage.groups
+        for lacks in _lacks(group)
+    ]
+
+
+def _lacks(group: GroupEstimate) -> Iterator[str]:
+    memory, missing = group.memory, group.memory.host_bytes - group.memory.host_capacity_bytes
+    if memory.headroom_bytes < 0:
+        yield f"{group.gpu} in {group.pool} lacks {gib(-memory.headroom_bytes)} GiB"
+    if missing > 0:
+        yield f"hosts in {group.pool} lack {gib(missing)} GiB for each {group.gpu}"
+
+
+def warnings_of(estimate: Estimate) -> list[RenderableType]:
+    """A section with where the plan does not fit and what the estimate warns of; nothing when all is well."""
+    lines = [f"does not fit: {line}" for line in misfits(estimate)] + list(estimate.warnings)
+    return [warnings_section(lines)] if lines else []
 
 
 def plan_section(

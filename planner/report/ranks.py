@@ -10,9 +10,8 @@ from rich.console import Group
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.plan.placement import Slot, place
 from planner.plan.values import Plan
-from planner.report.layout import bullets, section
+from planner.report.layout import bullets, section, table, words
 from planner.report.numbers import count, names, runs
-from planner.report.table import table, words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,10 @@ from typing import TypeVar
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.measured.predictions import Prediction
-from planner.measured.statistics import Errors, FitTruth, GroupTruth, SourceTruth, Truth, worst
+from planner.measured.predictions import Errors, FitTruth, GroupTruth, Prediction, SourceTruth, Truth, worst
 from planner.measured.values import Skipped
-from planner.report.layout import pairs, section
+from planner.report.layout import Paragraph, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, time_unit
-from planner.report.paragraph import Paragraph
-from planner.report.table import number, table, words
 
 Entry = TypeVar("Entry")
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.described import told
-from planner.measured.predictions import Prediction
-from planner.measured.statistics import Truth, worst
+from planner.measured.predictions import (
+    Prediction,
+    Truth,
+    worst,
+)
 from planner.measured.values import Skipped
 from planner.report.document import Head
 from planner.report.validation import Validation, not_predicted

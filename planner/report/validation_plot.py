@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.errors import OutputError, UsageError
-from planner.measured.predictions import Prediction
-from planner.measured.statistics import errors_of
+from planner.measured.predictions import Prediction, errors_of
 from planner.report.numbers import count, percent
 
 if TYPE_CHECKING:

@@ -118,11 +118,6 @@ class Explorer:
         """(incumbent - bound) / incumbent."""
         return 1.0 if self.best is None else 1.0 - self.bound / self.best.estimate.step_seconds
 
-    @property
-    def out_of_time(self) -> bool:
-        """True when the time limit has struck, or the user wants an end."""
-        return self.deadline.struck
-
     def offer(self, scored: Scored | None) -> None:
         """Take a plan, priced on the whole cluster, if it fits and is faster."""
         if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.incumbent:

@@ -41,7 +41,7 @@ def table(monkeypatch: pytest.MonkeyPatch, files: Path) -> None:
     guessed = rows((24, 2048, 2, 4, 999.0), source="home", doubt="micro-batch 1 assumed")
     Path("runs.csv").write_text(COLUMNS + rows(*SHAPES) + guessed)
     Path("two.csv").write_text(COLUMNS + rows(*SHAPES[:2]))
-    monkeypatch.setattr("planner.cli.validate.published_path", lambda: files / "runs.csv")
+    monkeypatch.setattr("planner.cli.validate.PUBLISHED", files / "runs.csv")
 
 
 def test_own_runs_become_a_calibration_file(hetplan: Command) -> None:

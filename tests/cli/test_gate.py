@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Command, write_plan
-from tests.files.ranges_table import OPTIONS
+from tools.ranges_table import OPTIONS
 
 HOSTILE = r'"\e[31mred\nerror: forged \u202e \u2028 [bold]x[/bold]"'
 SHOWN = r"\x1b[31mred\nerror: forged \u202e \u2028 [bold]x[/bold]"

@@ -28,7 +28,7 @@ d,tpu,not a GPU,,,,,,,,,,,,
 def table(monkeypatch: pytest.MonkeyPatch, files: Path) -> None:
     """Three own runs in ``runs.csv``, which take the place of the published ones too."""
     Path("runs.csv").write_text(RUNS)
-    monkeypatch.setattr("planner.cli.validate.published_path", lambda: files / "runs.csv")
+    monkeypatch.setattr("planner.cli.validate.PUBLISHED", files / "runs.csv")
 
 
 def test_the_report(hetplan: Command) -> None:

@@ -186,9 +186,9 @@ def test_too_many_pools_are_refused_quickly(tmp_path: Path) -> None:
     """Nobody has as many kinds of nodes."""
     path = tmp_path / "c.yaml"
     path.write_text("name: c\npools: [" + "{a: 1}, " * 20_000 + "]\n")
-    start = time.monotonic()
+    start = time.process_time()
     assert len(problems(load_cluster, path)) == 101
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_mistakes_of_both_sorts_come_together(tmp_path: Path) -> None:

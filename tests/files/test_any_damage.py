@@ -16,7 +16,7 @@ from planner.calibration.file import load_calibration
 from planner.cluster.file import load_cluster
 from planner.errors import HetplanError
 from planner.model.file import load_model
-from planner.plan.file import PlanFile, read, read_short, to_text
+from planner.plan.file import PlanFile, load_plan, read, to_text
 from tests.files.writing import CLUSTER, MODEL, MODELS
 from tests.model.test_huggingface import PUBLISHED
 from tests.plans import CLUSTER as SMALL
@@ -83,7 +83,7 @@ CALIBRATION = {
 
 def as_plan(path: Path) -> object:
     """A short plan for the small cluster."""
-    return read_short(path, SMALL, SMALL_MODEL)
+    return load_plan(path, SMALL, SMALL_MODEL)
 
 
 FILES: dict[str, tuple[Callable[[Path], object], Any]] = {

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from planner.files.document import MOST_BYTES, load_file, read_document
+from planner.files.document import MOST_BYTES, read_document
 from planner.files.fields import Cards, Frozen, Name, Rate
 from tests.files.writing import problems, the_problem
 
@@ -37,7 +37,7 @@ class File(Frozen):
 
 def load(path: Path) -> File:
     """The file as the tests' record."""
-    return load_file(path, File)
+    return read_document(path).to(File)
 
 
 def written(folder: Path, text: str | bytes) -> Path:

@@ -7,21 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from planner import catalog
-from planner.calibration.file import load_calibration
-from planner.calibration.records import (
-    CalibrationRecord,
-    Entry,
-    FamilyRecord,
-    LayerRecord,
-    LinkPointRecord,
-    LinkRecord,
-    LinksRecord,
-    ResidualRecord,
-    StackRecord,
-)
+from planner.calibration.file import Entry, LinksEntries, WrittenCalibration, load_calibration
+from planner.calibration.values import Family, LayerPoint, Link, LinkPoint, Residual, Stack
 from planner.cluster.file import (
     ClusterFile,
     FabricFile,
@@ -31,11 +20,12 @@ from planner.cluster.file import (
     load_cluster,
 )
 from planner.cluster.spec import IntraNodeSpec, NicSpec
-from planner.files.document import load_file
+from planner.files.document import read_document
+from planner.files.fields import form
 from planner.model.file import ImportedModelFile, ModelFile, TrainingFile, load_model
 from planner.model.huggingface import supported
 from planner.plan.short import ShortPlan, ShortReplicas, ShortStage
-from tests.files.ranges_table import unlimited, written
+from tools.ranges_table import unlimited, written
 
 TEXT = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
@@ -75,7 +65,7 @@ def test_the_short_examples_are_short_plans(tmp_path: Path, start: str) -> None:
     """As printed."""
     path = tmp_path / "plan.yaml"
     path.write_text(block(start))
-    assert load_file(path, ShortPlan)
+    assert read_document(path).to(ShortPlan)
 
 
 def test_every_example_is_yaml() -> None:
@@ -99,20 +89,21 @@ def test_every_example_is_yaml() -> None:
         ShortPlan,
         ShortStage,
         ShortReplicas,
-        CalibrationRecord,
+        WrittenCalibration,
         Entry,
-        FamilyRecord,
-        StackRecord,
-        LinkRecord,
-        LinksRecord,
-        ResidualRecord,
-        LayerRecord,
-        LinkPointRecord,
+        Family,
+        Stack,
+        Link,
+        LinksEntries,
+        Residual,
+        LayerPoint,
+        LinkPoint,
     ],
 )
-def test_every_key_is_explained(model: type[BaseModel]) -> None:
+def test_every_key_is_explained(model: type) -> None:
     """In code marks, or in an example for the Hugging Face key."""
-    missing = [key for key in model.model_fields if f"`{key}`" not in TEXT and f"\n{key}:" not in TEXT]
+    keys = form(model).json_schema()["properties"]
+    missing = [key for key in keys if f"`{key}`" not in TEXT and f"\n{key}:" not in TEXT]
     assert not missing
 
 

@@ -96,9 +96,9 @@ def test_an_alias_bomb_is_refused_quickly() -> None:
     """Nine levels of nine are 10^9 values; they are counted, not built."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
-    start = time.monotonic()
+    start = time.process_time()
     assert f"more than {MOST_NODES:,} values" in error_of("\n".join(lines)).what
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, "{a: " * 5000, "- " * 100_000 + "x", "? " * 3000])

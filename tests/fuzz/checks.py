@@ -11,7 +11,7 @@ from pathlib import Path
 from planner.calibration.file import shipped
 from planner.cost.estimate import estimate
 from planner.plan.file import PlanFile, write
-from planner.report.traits import in_short
+from planner.report.plan_table import in_short
 from tests.fuzz.asked import Answer, Json, Said, ask, plan_of, tell
 from tests.fuzz.rewritten import BETTER, SAME, one_of
 from tests.fuzz.rivals import Field, fastest

@@ -95,7 +95,7 @@ class Outcome:
 def good_files(work: Path) -> dict[str, tuple[str, ...]]:
     """Texts by kind."""
     samples, specs = ROOT / "tests" / "probe" / "samples", ROOT / "cluster_specs"
-    runs = (ROOT / "tests" / "measured" / "published.csv").read_text(encoding="utf-8").splitlines()
+    runs = (ROOT / "planner" / "measured" / "data" / "published.csv").read_text(encoding="utf-8").splitlines()
     plan = write_plan(work / "plan.yaml").read_text(encoding="utf-8")
     return {
         "cluster.yaml": (CLUSTER, CLUSTER, *(text for text in BLOCKS if "\npools:" in text)),
@@ -276,7 +276,7 @@ def _warm() -> None:
     """Import once what every case needs."""
     import planner.cli.inputs
     import planner.plan.file
-    import planner.report.console
+    import planner.report.layout
     import planner.search.objectives.choose  # noqa: F401
 
 

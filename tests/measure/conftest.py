@@ -11,7 +11,8 @@ import pytest
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Few and small kernels, few repeats, one thread: a busy machine shows in the times, not in the tests."""
     torch = pytest.importorskip("torch")
-    from planner.measure import backend, kernels, layers, training
+    from planner.measure import backend, kernels, layers
+    from tools.benchmarks import training
 
     monkeypatch.setattr(backend, "LEAST_SECONDS", {"cpu": 1e-3})
     monkeypatch.setattr(backend, "REPEATS", 3)

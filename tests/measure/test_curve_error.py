@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.calibration.values import Calibration, CurveError, LayerPoint, LinkPoint
-from planner.measure.curve_error import with_errors, without_lonely
+from planner.measure.fits import with_errors, without_lonely
 
 LAYERS = tuple(
     LayerPoint(

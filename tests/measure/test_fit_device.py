@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.calibration.values import KernelPoint
-from planner.measure.fit_device import Peaks, fit_family, measured_peaks
+from planner.measure.fits import Peaks, fit_family, measured_peaks
 
 PEAKS = Peaks(flops={"bf16": 3e14, "fp32": 2e13}, memory_bytes_per_second=2e12, multiprocessors=0)
 RAMP = 3e-6

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.calibration.values import LinkPoint
-from planner.measure.fit_link import fit_links, line
+from planner.measure.fits import fit_links, line
 
 
 @given(st.floats(1e-6, 1e-3), st.floats(1e-12, 1e-8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.measure.growth import Limit, grow
+from planner.measure.samples import Limit, grow
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from planner.measure.backend import open_backend  # noqa: E402
-from planner.measure.peak import kept_bytes, peak_bytes  # noqa: E402
+from planner.measure.layers import kept_bytes, peak_bytes  # noqa: E402
 
 MEBIBYTE = 2**20
 

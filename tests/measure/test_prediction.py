@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from planner.measure.backend import Backend, open_backend  # noqa: E402
 from planner.measure.session import Request, Session  # noqa: E402
-from planner.measure.training import Configuration, train  # noqa: E402
+from tools.benchmarks.training import Configuration, train  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick")
 

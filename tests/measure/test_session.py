@@ -16,9 +16,8 @@ from tests.emit.builders import model
 torch = pytest.importorskip("torch")
 
 from planner.measure.backend import Backend, open_backend, out_of_memory  # noqa: E402
-from planner.measure.growth import Limit  # noqa: E402
 from planner.measure.layers import LayerBench  # noqa: E402
-from planner.measure.samples import Event  # noqa: E402
+from planner.measure.samples import Event, Limit  # noqa: E402
 from planner.measure.session import Request, Session  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick")

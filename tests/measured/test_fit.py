@@ -10,8 +10,7 @@ import pytest
 
 from planner.calibration.values import Calibration, Constant, Residual, Stack
 from planner.errors import UsageError
-from planner.measured.fit import Fit, fit
-from planner.measured.parameters import BARE, BOUNDS
+from planner.measured.fit import BARE, BOUNDS, Fit, fit
 from planner.measured.values import Run
 from tests.measured.synthetic import ONE, TRUTH, measured, named, plan, predicted, run, unmeasured
 

@@ -10,7 +10,7 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant, Stack
 from planner.cost.estimate import Estimator
-from planner.measured.fit_memory import BOUNDS_BYTES, FEWEST, fit_memory
+from planner.measured.fit import BOUNDS_BYTES, FEWEST, fit_memory
 from planner.measured.values import Run
 from tests.measured.synthetic import ONE, named, plan, run, unmeasured
 

@@ -8,8 +8,7 @@ from zlib import crc32
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.measured.halves import fitted_half
-from planner.measured.values import Run
+from planner.measured.values import Run, fitted_half
 from tests.measured.examples import run
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Family, Link, Stack
-from planner.measured.parameters import (
+from planner.measured.fit import (
     BARE,
     BOUNDS,
     GUESSED,

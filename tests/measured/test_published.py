@@ -14,11 +14,8 @@ import pytest
 from planner import catalog
 from planner.calibration.file import shipped
 from planner.cost.estimate import estimate
-from planner.errors import UsageError
-from planner.measured.inputs import LATENCY_US
-from planner.measured.parameters import certain
-from planner.measured.row import COLUMNS, Row
-from planner.measured.table import load_table, published_path
+from planner.measured.fit import certain
+from planner.measured.table import COLUMNS, LATENCY_US, PUBLISHED, Row, load_table
 from planner.measured.values import Run, Table
 from planner.plan.values import Offload
 
@@ -29,13 +26,13 @@ DOC = HERE.parents[1] / "docs" / "measurements.md"
 @cache
 def published() -> Table:
     """All published rows."""
-    return load_table(published_path())
+    return load_table(PUBLISHED)
 
 
 @cache
 def published_rows() -> tuple[dict[str, str], ...]:
     """The same as they stand in the file."""
-    with published_path().open(encoding="utf-8", newline="") as file:
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
         return tuple(csv.DictReader(file))
 
 
@@ -142,30 +139,13 @@ def test_an_uneven_run_of_sailor() -> None:
     assert (item.step_seconds, item.peak_memory_bytes) == (1.60196, 7.359e9)
 
 
-def test_the_published_table_is_found(tmp_path: Path) -> None:
-    """Inside an installed package, else beside it, else the message says what to do."""
-    package = tmp_path / "site" / "planner"
-    with pytest.raises(UsageError) as caught:
-        published_path(package)
-    assert "--measured" in str(caught.value.hint)
-    beside = tmp_path / "site" / "tests" / "measured" / "published.csv"
-    inside = package / "measured" / "data" / "published.csv"
-    for place in (beside, inside):
-        place.parent.mkdir(parents=True)
-        place.touch()
-        assert published_path(package) == place
-    assert published_path().samefile(HERE / "published.csv")
-
-
 def test_the_published_table_is_packaged() -> None:
-    """A link inside the package, which a wheel follows: ``hetplan validate`` works where no checkout is."""
-    package = HERE.parents[1] / "planner"
-    inside = package / "measured" / "data" / "published.csv"
-    assert published_path() == inside
-    assert inside.is_symlink()
-    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    """A file of the package, in the wheel too: ``hetplan validate`` works where no checkout is."""
+    root = HERE.parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"]["planner"]
-    assert inside in {path for pattern in patterns for path in package.glob(pattern)}
+    assert PUBLISHED in {path for pattern in patterns for path in (root / "planner").glob(pattern)}
+    assert not PUBLISHED.is_symlink()
 
 
 def test_the_document_names_the_columns() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.measured.statistics import coverage, errors_of, rank_correlation, regret, truth, worst
+from planner.measured.predictions import coverage, errors_of, rank_correlation, regret, truth, worst
 from tests.measured.examples import GIB, failed, group, prediction, several
 from tests.report import examples
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import SpecError
-from planner.measured.row import COLUMNS, Row, parse_row
-from planner.measured.table import load_table
+from planner.measured.table import COLUMNS, Row, load_table, parse_row
 from planner.ranges import BATCH, CARDS, DEVICES, FFN, HEADS, LAYERS, NODE_DEVICES, ROWS, WIDTH
 
 GOOD = {

@@ -9,7 +9,7 @@ import pytest
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.errors import HetplanError, PlanError, SpecError
 from planner.model.spec import ModelSpec
-from planner.plan.file import load_plan, read_short
+from planner.plan.file import load_plan
 from planner.plan.values import Offload, Plan
 from tests.plans import CLUSTER, MODEL, UNTIED, group, plan, stage
 
@@ -20,7 +20,7 @@ def short(folder: Path, text: str, cluster: ClusterSpec = CLUSTER, model: ModelS
     """The plan of this text."""
     path = folder / "short.yaml"
     path.write_text(text)
-    return read_short(path, cluster, model)
+    return load_plan(path, cluster, model)
 
 
 def error_of(folder: Path, text: str, model: ModelSpec = MODEL) -> HetplanError:

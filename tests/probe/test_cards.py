@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.probe.cards import cards_of
+from planner.probe.entries import cards_of
 from planner.probe.nics import Network, parse_ethtool, parse_ibstat, parse_sysfs
 from tests.probe.seen import sample, text
 

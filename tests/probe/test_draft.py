@@ -12,13 +12,11 @@ from planner import catalog
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.probe.draft import assumptions, draft, lacking, unseen
+from planner.probe.entries import kinds_of
 from planner.probe.hosts import Host
-from planner.probe.kinds import kinds_of
 from planner.probe.nics import Interface, Network, Port
-from planner.probe.node import Node, parse_node
-from planner.probe.nvidia_smi import SeenGpu
-from planner.probe.sources import SOURCES
-from planner.probe.topo import Topo
+from planner.probe.node import SOURCES, Node, parse_node
+from planner.probe.nvidia_smi import SeenGpu, Topo
 from tests.probe.seen import SAMPLES, sample
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner import catalog
-from planner.probe.kinds import kinds_of
+from planner.probe.entries import kinds_of
 from planner.probe.nvidia_smi import SeenGpu
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from planner import catalog
-from planner.probe.kinds import kinds_of
-from planner.probe.links import intra_node
-from planner.probe.nvidia_smi import SeenGpu
+from planner.probe.entries import intra_node, kinds_of
+from planner.probe.nvidia_smi import SeenGpu, parse_topo
 from planner.probe.text import Text
-from planner.probe.topo import parse_topo
 from tests.probe.seen import matrix
 
 

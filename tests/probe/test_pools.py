@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from planner.probe.draft import pools_of
 from planner.probe.hosts import Host
 from planner.probe.node import Node
 from planner.probe.nvidia_smi import SeenGpu
-from planner.probe.pools import pools_of
 
 
 def node(host: str | None, product: str = "Tesla T4", count: int = 1) -> Node:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import UsageError
-from planner.probe.sources import SOURCES, collection, folders, this_machine
+from planner.probe.node import SOURCES, collection, folders, this_machine
 from tests.probe.seen import SAMPLES, sample
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.report.binding import binding_section
+from planner.report.explain import binding_section
 from tests.report import examples
 from tests.report.drawing import drawn
 

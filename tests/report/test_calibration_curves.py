@@ -8,7 +8,7 @@ from rich.console import Group
 
 from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED
-from planner.report.calibration_curves import calibration_sections, plot
+from planner.report.calibration import calibration_sections, plot
 from tests.report.drawing import drawn
 from tests.report.test_measured_device import CALIBRATION
 from tests.report.test_measured_network import LINKS

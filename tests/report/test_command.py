@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.report.command import Command, Next
-from planner.report.layout import section
+from planner.report.layout import Command, Next, section
 from tests.report.drawing import drawn
 
 WORDS = st.lists(st.text(st.sampled_from("ab-_/. '$"), min_size=1, max_size=30), min_size=1, max_size=9)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from planner.dims.dimension import by_stage
 from planner.plan.values import Plan
 from planner.report.compare import Contender, close_calls, compare_section, reason, uneven
-from planner.report.traits import differences, in_short, traits
+from planner.report.plan_table import differences, in_short, traits
 from planner.search.values import Scored
 from tests.report import examples
 from tests.report.drawing import drawn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.report.costs import idle_text, limits_section
+from planner.report.goal import idle_text, limits_section
 from planner.report.plan_table import plan_section
 from tests.report import examples
 from tests.report.drawing import drawn

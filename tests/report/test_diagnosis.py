@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.report.diagnosis import infeasible_section, unknown_section
+from planner.report.goal import infeasible_section, unknown_section
 from tests.report import examples
 from tests.report.drawing import drawn
 

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.report.layout import bullets, pairs, section
-from planner.report.paragraph import Paragraph
-from planner.report.table import number, table, words
+from planner.report.layout import Paragraph, bullets, number, pairs, section, table, words
 from tests.report.drawing import drawn
 
 WORDS = st.lists(

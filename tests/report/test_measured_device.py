@@ -8,10 +8,10 @@ from typing import Any
 from rich.console import Group
 
 from planner.calibration.values import Calibration, Constant, CurveError, KernelPoint, LayerPoint
-from planner.measure.fit_device import Peaks
-from planner.measure.growth import Limit
+from planner.measure.fits import Peaks
+from planner.measure.samples import Limit
 from planner.model.spec import ModelSpec
-from planner.report.measured_device import Told, declaration, device_sections, warnings
+from planner.report.measured import Told, declaration, device_sections, warnings
 from tests.emit.builders import model
 from tests.report.drawing import drawn
 

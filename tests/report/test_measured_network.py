@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Group
 
 from planner.calibration.values import Calibration, CurveError, LinkPoint
-from planner.report.measured_network import network_sections
+from planner.report.measured import network_sections
 from tests.report.drawing import drawn
 
 LINKS = tuple(

@@ -8,12 +8,19 @@ from planner.calibration.values import ASSUMED, Calibration, Constant, LayerPoin
 from planner.cluster.spec import HostSpec
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
-from planner.report.memory import memory_section
-from planner.report.plan_table import headline, plan_section, running_cost_lines
-from planner.report.proof import Proof, proof_of, proof_text
-from planner.report.traits import differences
+from planner.report.explain import memory_section
+from planner.report.plan_table import (
+    Proof,
+    differences,
+    headline,
+    misfits,
+    plan_section,
+    proof_of,
+    proof_text,
+    running_cost_lines,
+    warnings_of,
+)
 from planner.report.understood import memory_text, pool_text, provenance_text, understood
-from planner.report.verdict import misfits, warnings_of
 from planner.search.values import Limits
 from tests.report import examples
 from tests.report.drawing import drawn

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.cost.values import Estimate
 from planner.report.explain import balance_section
-from planner.report.stage_table import stage_runs, stage_table
+from planner.report.plan_table import stage_runs, stage_table
 from tests.report import examples
 from tests.report.drawing import drawn
 

@@ -16,8 +16,7 @@ from planner.cluster.spec import ClusterSpec, GpuSpec
 from planner.cost.estimate import estimate
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan
-from planner.report.plan_table import plan_section
-from planner.report.proof import proof_of
+from planner.report.plan_table import plan_section, proof_of
 from planner.search.solve import search
 from planner.search.values import Limits, SearchResult
 from tests.clusters import cluster, gpt, pool

@@ -1,0 +1,362 @@
+"""Lines of a draft: device types, links inside a node, cards; seen, assumed, or left to fill in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner import catalog
+from planner.files.yaml_text import dump
+from planner.probe.nics import Network, Port, real_interfaces
+from planner.probe.nvidia_smi import SeenGpu, Topo
+
+MEMORY_TOLERANCE = 0.03
+"""Drivers differ by about 1 % in the total that they report; ECC on GDDR memory takes 6 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of device of the draft."""
+
+    name: str
+    entries: tuple[Entry, ...] = ()
+    """Its numbers under ``gpus``; none when the catalogue has them."""
+    known: catalog.Gpu | None = field(default=None, compare=False)
+    """The device of the catalogue that it is, or is a variant of."""
+
+
+def kinds_of(gpus: tuple[SeenGpu, ...]) -> tuple[Kind, ...]:
+    """Kind of every device in order; a device cut by MIG gives one for each of its MIG devices."""
+    return tuple(kind for gpu in gpus for kind in (_mig(gpu) if gpu.mig else (_kind(gpu),)))
+
+
+def _kind(gpu: SeenGpu) -> Kind:
+    known = _known(gpu.name)
+    if known is None:
+        return _unknown(gpu)
+    if gpu.memory_mib is None:
+        return Kind(known.name, known=known)
+    gib = gpu.memory_mib / 1024
+    if abs(gib / known.memory_gib - 1) <= MEMORY_TOLERANCE:
+        return Kind(known.name, known=known)
+    return _variant(gpu, known, gib)
+
+
+def _known(name: str) -> catalog.Gpu | None:
+    try:
+        return catalog.gpu(name)
+    except KeyError:
+        return None
+
+
+def _variant(gpu: SeenGpu, known: catalog.Gpu, gib: float) -> Kind:
+    """A device of the catalogue with another amount of memory, as ECC or a vendor's version makes it."""
+    ecc = {None: "", True: ", ECC on", False: ", ECC off"}[gpu.ecc]
+    note = f"seen: {gpu.memory_mib:g} MiB{ecc}; the catalogue's {known.name} has {known.memory_gib:g} GiB"
+    rest = {
+        "memory_bandwidth_gBps": number(known.memory_bandwidth_gBps),
+        "tflops": {dtype: number(peak) for dtype, peak in known.tflops.items()},
+        "family": known.family,
+        "multiprocessors": known.multiprocessors,
+        "tdp_watts": known.tdp_watts and number(known.tdp_watts),
+        "host_link_gBps": number(known.host_link_gBps),
+    }
+    assumed = f"{ASSUMED}as the catalogue's {known.name}"
+    entries = [Entry(key, flow(value), assumed) for key, value in rest.items() if value is not None]
+    memory = Entry("memory_gib", flow(number(gib)), note)
+    return Kind(f"{known.name}-{number(gib)}GiB", (memory, *entries), known)
+
+
+def _unknown(gpu: SeenGpu) -> Kind:
+    memory = None if gpu.memory_mib is None else flow(number(gpu.memory_mib / 1024))
+    note = "memory.total of nvidia-smi divided by 1024" if memory is None else "seen"
+    return Kind(_name(gpu.name), (Entry("memory_gib", memory, note), *_data_sheet()))
+
+
+def _data_sheet() -> tuple[Entry, ...]:
+    """What only a data sheet says."""
+    return (
+        Entry("memory_bandwidth_gBps", None, "of the data sheet, gigabyte/s"),
+        Entry("tflops", None, "{bf16: N, fp16: N, fp32: N}, dense peaks of the data sheet"),
+        remark("optional: family, multiprocessors, tdp_watts, host_link_gBps; see docs/formats.md"),
+    )
+
+
+def _mig(gpu: SeenGpu) -> tuple[Kind, ...]:
+    """Kinds of the MIG devices: their memory by their profile, nothing of their speed."""
+    known = _known(gpu.name)
+    base = known.name if known else _name(gpu.name)
+    if not gpu.profiles:
+        memory = Entry("memory_gib", None, "the MIG devices were not listed, add nvidia-smi -L")
+        return (Kind(f"{base}-mig", (memory, *_data_sheet())),)
+    return tuple(_slice(base, profile) for profile in gpu.profiles)
+
+
+def _slice(base: str, profile: str) -> Kind:
+    size = re.search(r"\.(\d+)gb", profile)
+    note = f"{ASSUMED}by the name of the profile, GB taken as 10^9 bytes"
+    memory = Entry("memory_gib", flow(number(int(size[1]) * 1e9 / 2**30)), note) if size else None
+    missing = Entry("memory_gib", None, "memory of the MIG device, GiB")
+    return Kind(_name(f"{base}-{profile}"), (memory or missing, *_data_sheet()))
+
+
+def _name(text: str) -> str:
+    """A product name in the letters that names may have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100] or "gpu"
+
+
+_NVLINK: dict[str, tuple[str, int]] = {
+    "P100-SXM": ("nvlink1", 4),
+    "V100-SXM": ("nvlink2", 6),
+    "A100-SXM": ("nvlink3", 12),
+    "A100-PCIe": ("nvlink-bridge-a100", 12),
+    "A800-SXM": ("nvlink3-a800", 8),
+    "A40": ("nvlink-bridge", 4),
+    "RTX-A6000": ("nvlink-bridge", 4),
+    "RTX-3090": ("nvlink-bridge", 4),
+    "RTX-2080-Ti": ("nvlink-bridge-turing", 2),
+    "Titan-RTX": ("nvlink-bridge-turing", 2),
+    "H100-SXM": ("nvlink4", 18),
+    "H100-PCIe": ("nvlink-bridge-a100", 12),
+    "H100-NVL": ("nvlink-bridge-a100", 12),
+    "H800-SXM": ("nvlink4-h800", 8),
+    "H20": ("nvlink4", 18),
+    "H200": ("nvlink4", 18),
+    "GH200": ("nvlink4", 18),
+    "B200": ("nvlink5", 18),
+    "B300": ("nvlink5", 18),
+    "GB200": ("nvlink5", 18),
+    "GB300": ("nvlink5", 18),
+}
+"""Beginning of a catalogue name -> link of the catalogue, and how many NVLinks of a device make it up."""
+_LANE_GBPS = {1: 0.25, 2: 0.5, 3: 15.75 / 16, 4: 31.5 / 16, 5: 63 / 16}
+"""Gigabyte/s of one PCIe lane in one direction by generation."""
+_NAMED = (3, 4, 5)
+"""PCIe generations that the catalogue has."""
+
+
+def intra_node(gpus: tuple[SeenGpu, ...], kinds: tuple[Kind, ...], topo: Topo | None) -> tuple[Entry, ...]:
+    """The line ``intra_node`` with remarks; nothing for a node of one device."""
+    if len(kinds) < 2:
+        return ()
+    if any(gpu.mig for gpu in gpus):
+        return (
+            _missing("MIG devices have no peer access; measure what their copies through the host reach"),
+        )
+    if topo is None:
+        return (_missing("the link of nvidia-smi topo -m, e.g. nvlink3 or pcie4"),)
+    if set(topo.devices) != {gpu.index for gpu in gpus}:
+        return (_missing(f"nvidia-smi lists {len(gpus)} devices, its topo -m {len(topo.devices)}"),)
+    if topo.has_nvlink() and topo.joined_by_nvlink():
+        return (_nvlink(kinds, topo.fewest_nvlinks()),)
+    note = "NVLink joins some devices only; one number stands for the node, that of PCIe"
+    return (*((remark(note),) if topo.has_nvlink() else ()), _pcie(gpus, kinds, topo.behind_switches()))
+
+
+def _missing(note: str) -> Entry:
+    return Entry("intra_node", None, note)
+
+
+def _nvlink(kinds: tuple[Kind, ...], count: int) -> Entry:
+    """The slowest device's NVLinks; a switch shows all links of a device at each of its peers."""
+    found = [_nvlink_of(kind) for kind in kinds]
+    known = [entry for entry in found if entry is not None]
+    if len(known) < len(found):
+        lost = kinds[found.index(None)].name
+        return _missing(f"{{bandwidth_gBps: N}}, gigabyte/s of the NVLinks of one {lost} in one direction")
+    link, most = min(known, key=lambda each: each[0].bandwidth_gBps / each[1] * min(each[1], count))
+    if count >= most:
+        return Entry("intra_node", link.name)
+    bandwidth = number(link.bandwidth_gBps / most * count)
+    value = {"bandwidth_gBps": bandwidth, "latency_us": link.latency_us}
+    return Entry("intra_node", flow(value), f"{count} of {most} links of {link.name}")
+
+
+def _nvlink_of(kind: Kind) -> tuple[catalog.Link, int] | None:
+    if kind.known is None:
+        return None
+    for beginning, (name, most) in _NVLINK.items():
+        if kind.known.name == beginning or kind.known.name.startswith(f"{beginning}-"):
+            return catalog.link(name), most
+    return None
+
+
+def _pcie(gpus: tuple[SeenGpu, ...], kinds: tuple[Kind, ...], switched: bool) -> Entry:
+    """The slowest device's PCIe link; one host bridge for all unless switches join them."""
+    suffix = "-switch" if switched else ""
+    seen = [
+        (gpu.pcie_generation, gpu.pcie_width)
+        for gpu in gpus
+        if gpu.pcie_width and gpu.pcie_generation in _LANE_GBPS
+    ]
+    if len(seen) < len(gpus):
+        return _pcie_of_the_kinds(kinds, suffix)
+    generation, width = min(seen, key=lambda lanes: _LANE_GBPS[lanes[0]] * lanes[1])
+    if width == 16 and generation in _NAMED:
+        return Entry("intra_node", f"pcie{generation}{suffix}")
+    value = {"bandwidth_gBps": number(_LANE_GBPS[generation] * width), "latency_us": 5.7}
+    shared = {} if switched else {"shared": True}
+    return Entry("intra_node", flow({**value, **shared}), f"PCIe {generation}, {width} lanes")
+
+
+def _pcie_of_the_kinds(kinds: tuple[Kind, ...], suffix: str) -> Entry:
+    """Generations that the data sheets give, for devices that do not say theirs."""
+    wires = [kind.known.host_link_gBps if kind.known else None for kind in kinds]
+    slowest = min((wire for wire in wires if wire is not None), default=None)
+    named = {_LANE_GBPS[generation] * 16: generation for generation in _NAMED}
+    if None in wires or slowest not in named:
+        return _missing(
+            f"pcie3{suffix}, pcie4{suffix} or pcie5{suffix}; nvidia-smi did not say the generation"
+        )
+    note = f"{ASSUMED}x16 of the generation that the data sheet gives"
+    return Entry("intra_node", f"pcie{named[slowest]}{suffix}", note)
+
+
+FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
+"""Fabric of a draft -> its kind."""
+_LAYERS = {"InfiniBand": "ib", "Ethernet": "roce"}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A port that carries traffic."""
+
+    fabric: str
+    gbps: float | None
+    """Gigabit/s in one direction."""
+    interface: str | None = None
+    hca: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the operating system calls it."""
+        return self.hca or self.interface or self.fabric
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """What a node says of its cards."""
+
+    entries: tuple[Entry, ...]
+    """The key ``nics``, and remarks on what is not in it."""
+    fabrics: frozenset[str] = frozenset()
+
+
+def cards_of(network: Network | None) -> Cards:
+    """The cards of a node; None when nothing was seen of them."""
+    if network is None:
+        return Cards((Entry("nics", None, "[{fabric: eth, bandwidth_gbps: N, interface: NAME}]"),))
+    found, remarks = list(_cards(network)), list(_left_out(network))
+    items: list[str] = []
+    fabrics: list[str] = []
+    for fabric in FABRICS:
+        mine = [card for card in found if card.fabric == fabric]
+        remarks += [
+            remark(f"not used: {card.name} ({fabric}), its speed was not seen")
+            for card in mine
+            if card.gbps is None
+        ]
+        fastest = max((card.gbps for card in mine if card.gbps is not None), default=None)
+        if fastest is None:
+            continue
+        used = [card for card in mine if card.gbps == fastest]
+        slower = [card for card in mine if card.gbps is not None and card.gbps < fastest]
+        items.append(_nic(fabric, fastest, used))
+        fabrics.append(fabric)
+        remarks += [remark(f"not used: {card.name}, {card.gbps:g} Gbit/s ({fabric})") for card in slower]
+    return Cards((*remarks, _nics(items)), frozenset(fabrics))
+
+
+def _nics(items: list[str]) -> Entry:
+    if not items:
+        return Entry("nics", None, "[{fabric: eth, bandwidth_gbps: N, interface: NAME}]")
+    return Entry("nics", "".join(f"\n  - {item}" for item in items))
+
+
+def _nic(fabric: str, gbps: float, cards: list[Card]) -> str:
+    interfaces = ",".join(dict.fromkeys(card.interface for card in cards if card.interface))
+    adapters = ",".join(dict.fromkeys(card.hca for card in cards if card.hca))
+    item = {
+        "fabric": fabric,
+        "bandwidth_gbps": number(gbps),
+        "count": len(cards) if len(cards) > 1 else None,
+        "interface": interfaces or None,
+        "hca": adapters or None,
+    }
+    return flow({key: value for key, value in item.items() if value is not None})
+
+
+def _cards(network: Network) -> Iterator[Card]:
+    """Active ports of RDMA cards, then the interfaces of other cards."""
+    owned = {device: interface for interface, device in network.owners.items()}
+    for port in _ports(network):
+        if port.active and port.link_layer in _LAYERS:
+            fabric = _LAYERS[port.link_layer]
+            interface = owned.get(port.device) if fabric == "roce" else None
+            yield Card(fabric, port.gbps, interface, port.device)
+    for each in real_interfaces(network):
+        if each.up:
+            yield Card("eth", each.gbps, each.name)
+
+
+def _left_out(network: Network) -> Iterator[Entry]:
+    """Cards that are there but cannot be used."""
+    for port in _ports(network):
+        if not port.active:
+            yield remark(f"not used: {port.device} port {port.number}, its state is not Active")
+        elif port.link_layer not in _LAYERS:
+            layer = port.link_layer or "unknown"
+            yield remark(f"not used: {port.device}, link layer {layer} is neither InfiniBand nor Ethernet")
+    for interface in real_interfaces(network):
+        if not interface.up:
+            yield remark(f"not used: {interface.name}, no link")
+
+
+def _ports(network: Network) -> list[Port]:
+    """Ports in the order of their numbers: mlx5_2 before mlx5_10."""
+    return sorted(network.ports.values(), key=lambda port: (len(port.device), port.device, port.number))
+
+
+ASSUMED = "assumed: "
+NOT_SEEN = "not seen: "
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key with its value, or a comment in its place."""
+
+    key: str
+    value: str | None
+    """YAML in flow style; None when it was not seen."""
+    note: str = ""
+    """What a reader has to know of the value, or what to write in its place."""
+
+    def line(self) -> str:
+        """The entry as text without indentation."""
+        if not self.key:
+            return f"# {self.note}"
+        if self.value is None:
+            return f"# {NOT_SEEN}{self.key}: {self.note}"
+        gap = "" if self.value.startswith("\n") else " "
+        return f"{self.key}:{gap}{self.value}" + (f"  # {self.note}" if self.note else "")
+
+
+def remark(note: str) -> Entry:
+    """A comment on a line of its own."""
+    return Entry("", None, note)
+
+
+def flow(value: Any) -> str:
+    """A value as YAML on one line."""
+    plain = not isinstance(value, (list, dict))
+    lines = dump({"key": [value] if plain else value}).splitlines()
+    text = " ".join(line.strip() for line in lines).removeprefix("key: ")
+    return text[1:-1] if plain else text
+
+
+def number(value: float) -> float | int:
+    """A number as people write it: two decimals at most, none when it is whole."""
+    rounded = round(value, 2)
+    return int(rounded) if rounded == int(rounded) else rounded

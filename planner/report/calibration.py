@@ -1,0 +1,397 @@
+"""A calibration: constants and curves; what of a cluster and a model it has measured; where it does not belong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Group, RenderableType
+
+from planner.calibration.merge import link_name_key, merged, name_key, shapes, share_formats
+from planner.calibration.values import Calibration, Constant, CurveError
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Kind, Topology
+from planner.cost.communication import carried_rates, inside_rate
+from planner.measure.resume import shape_text
+from planner.model.spec import ModelSpec
+from planner.report.document import Head
+from planner.report.layout import FittedTable, bullets, number, pairs, section, table, words
+from planner.report.measured import error_table
+from planner.report.numbers import MISSING, count, percent, significant
+from planner.runtimes.registry import TARGETS
+
+BARS = "▁▂▃▄▅▆▇█"
+Curve = tuple[str, str, list[tuple[float, float]]]
+"""Name, unit of its rate, and rates by abscissa."""
+
+
+def calibration_sections(calibration: Calibration, path: Path) -> list[RenderableType]:
+    """Where it is from, its constants, its curves, how well their points predict each other."""
+    curves = [*_layer_curves(calibration), *_links(calibration)]
+    constants, errors = _constants(calibration), calibration.curve_errors
+    told = [*calibration.provenance.items(), *([("notes", calibration.notes)] if calibration.notes else [])]
+    sources = [(key, _facts(facts)) for key, facts in calibration.sources.items()]
+    return [
+        section(f"Calibration {path}", pairs(told or [("provenance", "not said")])),
+        *([section("Sources", pairs(sources))] if len(sources) > 1 else []),
+        *(
+            [section("Constants; all others are the shipped or the assumed ones", constants)]
+            if calibration.constants
+            else []
+        ),
+        *(
+            [section("Curves, as rates from the smallest to the largest size", _plots(curves))]
+            if curves
+            else []
+        ),
+        *([section("Each point predicted from the others", error_table(errors))] if errors else []),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint:
+    """One point of a curve."""
+
+    size: float
+    """Micro-batch, or bytes of the tensor."""
+    rate: float
+    """Rate at it, in rate_unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateCurve:
+    """A measured curve as rates."""
+
+    curve: str
+    """Measured layers or collectives, in words."""
+    rate_unit: str
+    """seq/s of sequences through one layer, GB/s of the whole tensor."""
+    points: tuple[RatePoint, ...]
+    """Smallest size first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationDocument(Head):
+    """The answer of ``show`` for a calibration."""
+
+    file: str
+    """The calibration file."""
+    provenance: dict[str, str]
+    """What the last measurements were made with, free text by name."""
+    sources: dict[str, dict[str, str]]
+    """The same for each source that points and constants name."""
+    constants: tuple[Constant, ...]
+    """Constants of the file."""
+    curves: tuple[RateCurve, ...]
+    """Measured curves."""
+    curve_errors: tuple[CurveError, ...]
+    """How well the points predict each other."""
+    coverage: tuple[Covered, ...] | None
+    """What plans are priced with; null without --cluster."""
+
+
+def calibration_document(
+    calibration: Calibration, path: Path, rows: tuple[Covered, ...] | None = None
+) -> CalibrationDocument:
+    """The same for ``--json``."""
+    curves = tuple(
+        RateCurve(
+            curve=name,
+            rate_unit=unit,
+            points=tuple(RatePoint(size=size, rate=rate) for size, rate in points),
+        )
+        for name, unit, points in (*_layer_curves(calibration), *_links(calibration))
+    )
+    return CalibrationDocument(
+        command="show calibration",
+        file=str(path),
+        provenance=calibration.provenance,
+        sources=calibration.sources,
+        constants=calibration.constants,
+        curves=curves,
+        curve_errors=calibration.curve_errors,
+        coverage=rows,
+    )
+
+
+def _facts(facts: dict[str, str]) -> str:
+    """One source in a line: what it was measured on, with, and when."""
+    first = [facts[key] for key in ("device", "date") if key in facts]
+    rest = [f"{key} {value}" for key, value in facts.items() if key not in ("device", "date", "command")]
+    return ", ".join([*first, *rest, *([facts["command"]] if "command" in facts else [])])
+
+
+def plot(values: list[float]) -> str:
+    """A bar for each value, the largest as high as it gets."""
+    top = max(values)
+    return "".join(BARS[max(0, round(value / top * len(BARS)) - 1)] for value in values)
+
+
+def _constants(calibration: Calibration) -> FittedTable:
+    rows = [
+        (
+            item.name,
+            f"{item.value:.3g}",
+            MISSING if item.spread is None else f"±{percent(item.spread)}",
+            item.provenance,
+        )
+        for item in calibration.constants
+    ]
+    return table([words("constant", least=34), number("value"), number("spread"), words("from")], rows)
+
+
+def _layer_curves(calibration: Calibration) -> Iterator[Curve]:
+    """Sequences a second through forward and backward of one layer."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for point in calibration.layers:
+        rate = point.micro_batch / (point.forward_seconds + point.backward_seconds)
+        found.setdefault(f"layers of {point.model} on {point.gpu}, tp {point.tp}", []).append(
+            (point.micro_batch, rate)
+        )
+    yield from ((name, "seq/s", sorted(points)) for name, points in found.items())
+
+
+def _links(calibration: Calibration) -> Iterator[Curve]:
+    """Gigabytes of the whole tensor a second."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for point in calibration.link_points:
+        name = f"{point.operation} of {point.members} over {point.link}"
+        found.setdefault(name, []).append((point.size_bytes, point.size_bytes / point.seconds / 1e9))
+    yield from ((name, "GB/s", sorted(points)) for name, points in found.items())
+
+
+def _plots(curves: list[Curve]) -> FittedTable:
+    rows = [
+        (
+            name,
+            f"{points[0][0]:.3g} to {points[-1][0]:.3g}",
+            plot([rate for _, rate in points]),
+            f"{significant(max(rate for _, rate in points))} {unit}",
+        )
+        for name, unit, points in curves
+    ]
+    return table([words("curve", least=30), words("sizes"), words("rate"), number("best")], rows)
+
+
+def doubts(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
+    """A line for each: another model, shape or number format, several versions of torch, unknown devices, fabrics."""
+    yield from _model(calibration, model)
+    yield from _formats(calibration, cluster, model)
+    keys = {point.source for point in calibration.layers}
+    keys |= {point.source for point in calibration.kernel_points}
+    keys |= {point.source for point in calibration.link_points}
+    used = [calibration.sources.get(key, {}) for key in keys]
+    versions = sorted({facts["torch"] for facts in used if "torch" in facts})
+    if len(versions) > 1:
+        yield f"was measured with torch {' and '.join(versions)}: its parts are used together all the same"
+    yield from _strangers(calibration, cluster)
+
+
+def _model(calibration: Calibration, model: ModelSpec) -> Iterator[str]:
+    names = {name_key(point.model): point.model for point in calibration.layers}
+    if names and name_key(model.name) not in names:
+        yield f"has layers of {', '.join(sorted(names.values()))} and none of {model.name}: formulas price those"
+        return
+    now = shape_text(model)
+    for measured in sorted(shapes(calibration).get(name_key(model.name), set()) - {now}):
+        parts = zip(measured.split(", "), now.split(", "), strict=False)
+        unlike = [pair for pair in parts if pair[0] != pair[1]]
+        was, is_now = (", ".join(pair[side] for pair in unlike) for side in (0, 1))
+        yield f"its layers of {model.name} were measured with {was}, asked is {is_now}: used all the same"
+
+
+def _formats(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
+    """Shares of peak FLOP/s that are those of another number format than the model's."""
+    families, wanted = {gpu.family for gpu in cluster.gpus.values()}, model.training.precision
+    for family, formats in sorted(share_formats(calibration).items()):
+        if family in families and formats != {wanted}:
+            yield (
+                f"its shares of the peak of {family} were fitted to kernels in {', '.join(sorted(formats))}, asked is "
+                f"{wanted}: used all the same, hetplan calibrate device --model fits them anew"
+            )
+
+
+def _strangers(calibration: Calibration, cluster: ClusterSpec) -> Iterator[str]:
+    """Devices and fabrics that the cluster does not have."""
+    links = {point.link.partition(":")[::2] for point in calibration.link_points}
+    gpus = {point.gpu for point in calibration.layers} | {gpu for _, gpu in links if gpu}
+    gpus |= {point.gpu for point in calibration.kernel_points}
+    known = {name_key(gpu) for gpu in cluster.gpus}
+    if others := sorted(gpu for gpu in gpus if name_key(gpu) not in known):
+        yield f"was measured on {', '.join(others)}, which {cluster.name} does not have"
+    fabrics = {link for link, gpu in links if not gpu}
+    if others := sorted(link for link in fabrics if not set(link.split("+")) <= cluster.fabrics.keys()):
+        yield f"was measured over {', '.join(others)}, which {cluster.name} does not have"
+
+
+SHOWN = 12
+"""Curves that are listed by name."""
+
+
+def calibrated_section(calibration: Calibration, path: Path) -> Group:
+    """The measured curves by name, each with its points."""
+    points = len(calibration.layers) + len(calibration.link_points)
+    curves = list(_curve_lines(calibration))
+    more = [f"and {count(len(curves) - SHOWN, 'more curve')}"] if len(curves) > SHOWN else []
+    return section(f"Wrote {count(points, 'measured point')} to {path}", bullets([*curves[:SHOWN], *more]))
+
+
+def _curve_lines(calibration: Calibration) -> Iterator[str]:
+    layers = Counter((point.gpu, point.model, point.tp) for point in calibration.layers)
+    for (gpu, model, tp), sizes in layers.items():
+        yield f"layers of {model} on {gpu}, tp {tp}: {count(sizes, 'micro-batch', 'micro-batches')}"
+    links = Counter((point.link, point.operation, point.members) for point in calibration.link_points)
+    for (link, operation, members), sizes in links.items():
+        yield f"{operation} of {count(members, 'device')} over {link}: {count(sizes, 'size')}"
+
+
+State = Literal["measured", "fitted", "datasheet", "assumed", "missing"]
+SHARES = (
+    ("matmul_efficiency", "matmul"),
+    ("attention_efficiency", "attention"),
+    ("memory_efficiency", "memory"),
+    ("kernel_seconds", "kernel floor"),
+    ("launch_seconds", "launch"),
+)
+"""Constants of a family, and what a reader calls them."""
+PLANNED = ("all-reduce", "all-gather", "reduce-scatter", "send")
+"""Operations that plans are priced with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """One thing that plans are priced with."""
+
+    part: str
+    """A device, a framework, or a link."""
+    what: str
+    """A constant, layers of a model by tp, or operations."""
+    state: State
+    """measured, fitted, datasheet, assumed, or missing where the constants stand in."""
+    detail: str
+    """The number and where it is from, or what stands in for it."""
+
+
+def coverage(
+    own: Calibration, base: Calibration, cluster: ClusterSpec, model: ModelSpec | None = None
+) -> tuple[Covered, ...]:
+    """Every kind of device, framework and link of a cluster; ``base`` is what ``own`` wins over."""
+    both, topology = merged(base, own), Topology(cluster)
+    names = frozenset(constant.name for constant in own.constants)
+    kinds = {kind.gpu: kind for kind in topology.kinds}
+    found = [item for kind in kinds.values() for item in _device(kind, both, names, model)]
+    found += [_stack(name, both, names) for name in TARGETS]
+    return (*found, *_inside(topology, both, names), *_between(topology, both, names))
+
+
+def coverage_section(rows: tuple[Covered, ...], cluster: ClusterSpec, model: ModelSpec | None) -> Group:
+    """The table; each part is named once."""
+    cells, before = [], ""
+    for row in rows:
+        cells.append((row.part if row.part != before else "", row.what, row.state, row.detail))
+        before = row.part
+    columns = [words("part"), words("what", least=8), words("state", least=9), words("from", least=20)]
+    whose = cluster.name if model is None else f"{cluster.name} and {model.name}"
+    return section(
+        f"What {whose} need of it" if model else f"What {whose} needs of it", table(columns, cells)
+    )
+
+
+def _device(kind: Kind, both: Calibration, own: frozenset[str], model: ModelSpec | None) -> Iterator[Covered]:
+    rates = ", ".join(f"{name} {significant(rate / 1e12)}" for name, rate in sorted(kind.peak_flops.items()))
+    told = f"TFLOP/s {rates}; {significant(kind.memory_bytes_per_second / 1e9)} GB/s"
+    yield Covered(
+        part=kind.gpu, what="peaks", state="datasheet", detail=f"{told}, by cluster file or catalogue"
+    )
+    for key, what in SHARES:
+        value = getattr(both.family(kind.family), key)
+        yield _constant(kind.gpu, what, f"families.{kind.family}.{key}", value, both, own)
+    if model is not None:
+        yield from _layers(kind, both, model)
+
+
+def _layers(kind: Kind, both: Calibration, model: ModelSpec) -> Iterator[Covered]:
+    """Curves of the model's layers by degree."""
+    sizes: dict[int, list[int]] = {}
+    for point in both.layers:
+        if (name_key(point.gpu), name_key(point.model)) == (name_key(kind.gpu), name_key(model.name)):
+            sizes.setdefault(point.tp, []).append(point.micro_batch)
+    for tp, own in sorted(sizes.items()):
+        detail = f"micro-batch {', '.join(str(size) for size in sorted(own))}"
+        yield Covered(part=kind.gpu, what=f"layers, tp {tp}", state="measured", detail=detail)
+    if not sizes:
+        detail = f"none of {model.name}: the shares above price its layers"
+        yield Covered(part=kind.gpu, what="layers", state="missing", detail=detail)
+
+
+def _stack(name: str, both: Calibration, own: frozenset[str]) -> Covered:
+    value = both.stack(name).runtime_bytes
+    return _constant(name, "runtime bytes", f"stacks.{name}.runtime_bytes", value, both, own)
+
+
+def _constant(
+    part: str, what: str, name: str, value: float, both: Calibration, own: frozenset[str]
+) -> Covered:
+    known = next((constant for constant in both.constants if constant.name == name), None)
+    if known is None:
+        return Covered(part=part, what=what, state="assumed", detail=f"{value:.3g}")
+    spread = "" if known.spread is None else f" ±{percent(known.spread)}"
+    return Covered(
+        part=part,
+        what=what,
+        state=known.provenance,
+        detail=f"{value:.3g}{spread}, {_origin(known, both, own)}",
+    )
+
+
+def _origin(known: Constant, both: Calibration, own: frozenset[str]) -> str:
+    """Device and date where they are known, else which file."""
+    if known.name not in own:
+        return "shipped"
+    facts = both.sources.get(known.source, {})
+    return ", ".join(facts[key] for key in ("device", "date") if key in facts) or "this file"
+
+
+def _inside(topology: Topology, both: Calibration, own: frozenset[str]) -> Iterator[Covered]:
+    """The network inside each kind of node."""
+    for kind in {kind.gpu: kind for kind in topology.kinds if kind.per_node > 1}.values():
+        link = f"node:{kind.gpu}"
+        rate = f"{significant(inside_rate(kind, both) / 1e9)} GB/s of the cluster file's "
+        rate += significant(kind.intra_bytes_per_second / 1e9)
+        name = f"families.{kind.family}.link_efficiency"
+        share = _constant(link, "", name, both.family(kind.family).link_efficiency, both, own)
+        yield from _curves(link, both, f"{rate} GB/s: share {share.detail}", share.state)
+
+
+def _between(topology: Topology, both: Calibration, own: frozenset[str]) -> Iterator[Covered]:
+    """Every fabric, or fabrics joined by gateways, that two nodes talk over."""
+    told: set[str] = set()
+    for pair in combinations_with_replacement([pool.name for pool in topology.cluster.pools], 2):
+        path = topology.path(*pair)
+        if path.fabric in ("", "node") or link_name_key(path.fabric) in told:
+            continue
+        told.add(link_name_key(path.fabric))
+        rate = f"{significant(min(carried_rates(path, both)) / 1e9)} GB/s of the cluster file's "
+        rate += significant(path.bytes_per_second / 1e9)
+        name = f"links.{path.kind}.efficiency"
+        share = _constant(path.fabric, "", name, both.link(path.kind).efficiency, both, own)
+        yield from _curves(path.fabric, both, f"{rate} GB/s: {path.kind} share {share.detail}", share.state)
+
+
+def _curves(link: str, both: Calibration, formula: str, state: State) -> Iterator[Covered]:
+    """Measured operations with their numbers of members; one line for what the formula prices."""
+    members: dict[str, set[int]] = {}
+    for point in both.link_points:
+        if link_name_key(point.link) == link_name_key(link):
+            members.setdefault(point.operation, set()).add(point.members)
+    for operation, counts in members.items():
+        detail = f"{', '.join(str(size) for size in sorted(counts))} devices"
+        yield Covered(part=link, what=operation, state="measured", detail=detail)
+    rest = [operation for operation in PLANNED if operation not in members]
+    if rest:
+        what = "all operations" if len(rest) == len(PLANNED) else ", ".join(rest)
+        yield Covered(part=link, what=what, state=state, detail=formula)

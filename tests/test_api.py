@@ -1,0 +1,125 @@
+"""`import planner`: what it offers, and that the example of docs/api.md runs and prints what stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.errors import OutputError, SpecError
+from planner.search.values import Limits
+from tests.cli.running import CLUSTER, MODEL, SHORT_PLAN
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "api.md"
+
+
+def run(code: str, folder: Path = ROOT) -> str:
+    """What a program of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    """As a reader would run it."""
+    page = PAGE.read_text(encoding="utf-8")
+    program, printed = re.findall(r"^```(?:python|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(guide.partition("$ cat mine.yaml\n")[2].partition("$ ")[0])
+    for name in ("cluster_specs", "model_specs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    assert run(program, tmp_path) == printed
+    assert (tmp_path / "launch" / "README.md").is_file()
+
+
+def test_the_page_names_all_that_there_is() -> None:
+    """Every public name."""
+    assert all(f"| `{name}" in PAGE.read_text(encoding="utf-8") for name in planner.__all__)
+
+
+def test_the_import_is_light() -> None:
+    """None of its modules, and no library."""
+    heavy = "('planner.', 'pydantic', 'yaml', 'numpy')"
+    code = f"import sys, planner; print([name for name in sys.modules if name.startswith({heavy})])"
+    assert run(code) == "[]\n"
+
+
+@pytest.mark.parametrize("first", ["", "import planner.search.values, planner.emit.interface;"])
+def test_names_that_are_packages_too_can_be_called(first: str) -> None:
+    """Whichever was imported first; what stands in the packages can be imported all the same."""
+    code = (
+        f"{first}import planner; from planner import emit, search; from planner.search.values import Limits;"
+    )
+    assert run(
+        f"{code} print(callable(emit), callable(search), callable(planner.search), Limits.__name__)"
+    ) == ("True True True Limits\n")
+
+
+def test_other_names_are_attribute_errors() -> None:
+    """As in any module."""
+    with pytest.raises(AttributeError, match="module 'planner' has no attribute 'nonsense'"):
+        planner.nonsense  # noqa: B018
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A cluster, a model and a short plan."""
+    for name, text in (("cluster", CLUSTER), ("model", MODEL), ("short", SHORT_PLAN)):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    return tmp_path
+
+
+def test_from_files_to_a_launch_folder(folder: Path) -> None:
+    """Limits hold, the prediction of the plan found is its estimate, and what is written is said."""
+    cluster, model = (
+        planner.load_cluster(folder / "cluster.yaml"),
+        planner.load_model(str(folder / "model.yaml")),
+    )
+    found = planner.search(cluster, model, limits=Limits(target="torch"))
+    assert found.best is not None
+    plan = found.best.plan
+    assert isinstance(plan, planner.Plan)
+    assert plan.target == "torch"
+    assert planner.predict(plan, cluster, model) == found.best.estimate
+    by_hand = planner.predict(folder / "short.yaml", cluster, model)
+    assert by_hand.step_seconds > found.best.estimate.step_seconds
+    written = planner.emit(plan, cluster, model, folder / "run")
+    assert folder / "run" / "README.md" in written
+    assert all(path.is_file() for path in written)
+    with pytest.raises(OutputError, match="is not empty"):
+        planner.emit(plan, cluster, model, folder / "run")
+
+
+def test_a_calibration_wins_over_the_shipped_one(folder: Path) -> None:
+    """In predictions as in searches."""
+    cluster, model = planner.load_cluster(folder / "cluster.yaml"), planner.load_model(folder / "model.yaml")
+    slow = folder / "slow.yaml"
+    slow.write_text("format: hetplan-calibration/1\nfamilies:\n  A100: {matmul_efficiency: 0.001}\n")
+    usual = planner.predict(folder / "short.yaml", cluster, model)
+    assert (
+        planner.predict(folder / "short.yaml", cluster, model, calibration=slow).step_seconds
+        > usual.step_seconds
+    )
+    quick = planner.search(cluster, model).best
+    slowed = planner.search(cluster, model, calibration=slow).best
+    assert quick is not None
+    assert slowed is not None
+    assert slowed.estimate.step_seconds > quick.estimate.step_seconds
+
+
+def test_bad_files_are_spec_errors(folder: Path) -> None:
+    """With file, line and key."""
+    (folder / "bad.yaml").write_text("name: x\npools: 3\n")
+    with pytest.raises(SpecError, match=r"bad\.yaml:2: pools"):
+        planner.load_cluster(folder / "bad.yaml")

@@ -1,0 +1,1 @@
+"""Programs of the makers: what ``make`` runs beside the tests."""

@@ -1,0 +1,192 @@
+"""What is compared, errors by source, error bars, and the runs predicted worst."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from planner.measured.fit import certain, families_of
+from planner.measured.predictions import FitTruth, Prediction, SourceTruth, Truth, coverage, errors_of, worst
+from planner.report.numbers import MISSING, significant
+from tools.accuracy.material import Material, correlation, markdown, paragraph, share, signed
+
+SHOWN = 5
+"""Runs predicted worst that are shown."""
+CAUSES = {
+    "mpt-031": "the model exposes parameter traffic that the measured step has no room for",
+    "mpt-032": "the model exposes parameter traffic that the measured step has no room for",
+    "jzv100-": "authors warn of 40 % between allocations",
+    "zoff-": "as far off with 1 billion parameters, where exposed copies and CPU-Adam are 1 % of a step",
+    "sc21f7-": "one device, 128 heads of 32: unfused score matrices",
+}
+"""Why runs are predicted badly, by the beginning of their id."""
+
+
+def compared_section(found: Material) -> str:
+    """Rows, halves, and what was fitted to."""
+    runs = found.table.runs
+    timed = [run for run in runs if run.step_seconds is not None]
+    fitted = sum(certain(entry.run) for entry in found.fitted)
+    guessed = sum(not certain(run) for run in timed)
+    return "\n".join(
+        (
+            paragraph(
+                f"{len(runs)} published runs of {len({run.source for run in runs})} sources, {len(timed)} of them",
+                f"with a step time; {len(found.table.skipped)} more rows are skipped, each with its reason in",
+                "[measurements.md](measurements.md).",
+            ),
+            paragraph(
+                f"The constants were fitted to one half of the runs ({len(found.fitted)} runs; `hetplan calibrate "
+                f"fit --half fitted`); the fit has never seen the other half ({len(found.held_out)} runs). Each",
+                "source is split by model, so that no model of a source is in both halves. Sources that are mostly",
+                f"one model are split by run: {_split_by_run(found)}.",
+            ),
+            paragraph(
+                "Runs whose plan is partly guessed, or whose measurement its authors doubt, are predicted but never",
+                f"fitted to: {guessed} runs of both halves (`GUESSED` in `planner/measured/fit.py`). That",
+                f"leaves {fitted} runs that were fitted to.",
+            ),
+            "![predicted against measured step times of the held-out half](accuracy.png)\n",
+        )
+    )
+
+
+def sources_section(found: Material) -> str:
+    """Errors of every source in both halves, memory, and what was out of memory."""
+    columns = ("source ", "runs", "mean", "median", "p90", "bias", "Spearman", "mean regret", "worst regret")
+    used = Counter(entry.run.source for entry in found.fitted if certain(entry.run))
+    used["all"] = used.total()
+    fitted = [[*row[:2], str(used[row[0]]), *row[2:]] for row in _rows(found.fitted_truth)]
+    halves = (("fitted", found.fitted_truth), ("held out", found.held_out_truth))
+    return "\n".join(
+        (
+            paragraph(
+                "p90 is the 90th percentile; bias is the mean that keeps the signs, above 0 where predictions are",
+                "too slow.",
+            ),
+            "### Step time, held-out half\n",
+            markdown(columns, _rows(found.held_out_truth)),
+            "### Step time, fitted half\n",
+            markdown((*columns[:2], "fitted to", *columns[2:]), fitted),
+            "### Memory, fullest device\n",
+            markdown(("source ", "half ", "runs", "mean", "median", "p90", "bias"), _memory_rows(halves)),
+            "### Out of memory\n",
+            paragraph(
+                "A false alarm ran, though out of memory was predicted; a missed one was out of memory, though",
+                "predicted to fit. Sources without either and without runs out of memory are in the total only.",
+            ),
+            markdown(
+                (
+                    "source ",
+                    "half ",
+                    "runs",
+                    "ran, as predicted",
+                    "out, as predicted",
+                    "false alarms",
+                    "missed",
+                ),
+                _fit_rows(halves),
+            ),
+        )
+    )
+
+
+def bars_section(found: Material) -> str:
+    """Spreads, and how many held-out runs lie within one."""
+    spreads = {(item.family, item.stack): item for item in found.calibration.residuals}
+    held: dict[tuple[str, str], list[Prediction]] = {}
+    for entry in found.held_out:
+        if entry.error is not None:
+            held.setdefault(_owner(entry), []).append(entry)
+    rows = []
+    for owner in sorted({*spreads, *held}):
+        own, spread = held.get(owner, []), spreads.get(owner)
+        shown = (
+            f"±{share(spread.spread)}" if spread else f"±{share(found.calibration.default_spread)}, assumed"
+        )
+        fitted = str(spread.rows) if spread else "0"
+        rows.append((*owner, fitted, shown, str(len(own)), share(coverage(own)) if own else MISSING))
+    timed = [entry for own in held.values() for entry in own]
+    sure = [entry for entry in timed if certain(entry.run)]
+    text = paragraph(
+        f"{share(coverage(timed))} of the held-out runs lie within one spread of their prediction, of those whose",
+        f"plan is known {share(coverage(sure))}; a standard error would hold 68 %.",
+    )
+    columns = ("family ", "stack ", "runs fitted", "spread", "runs held out", "within one spread")
+    return text + "\n" + markdown(columns, rows)
+
+
+def worst_section(found: Material) -> str:
+    """The held-out runs predicted worst, with what is known against them."""
+    rows = [
+        (
+            entry.run.id,
+            entry.run.source,
+            significant(entry.run.step_seconds or 0.0, 2),
+            significant(entry.predicted_seconds or 0.0, 2),
+            signed(entry.error or 0.0),
+            entry.run.doubt or MISSING,
+            _cause(entry.run.id),
+        )
+        for entry in worst(found.held_out, SHOWN)
+    ]
+    columns = ("run ", "source ", "measured (s)", "predicted (s)", "error", "doubt ", "reason ")
+    return markdown(columns, rows)
+
+
+def _cause(name: str) -> str:
+    return next((text for prefix, text in CAUSES.items() if name.startswith(prefix)), "unexplained")
+
+
+def _owner(entry: Prediction) -> tuple[str, str]:
+    return " + ".join(sorted(families_of(entry.run))), entry.run.plan.target
+
+
+def _split_by_run(found: Material) -> str:
+    """Sources of which some model is in both halves."""
+    halves = [
+        {(entry.run.source, entry.run.model.name) for entry in half}
+        for half in (found.fitted, found.held_out)
+    ]
+    return ", ".join(f"`{source}`" for source in sorted({source for source, _ in halves[0] & halves[1]}))
+
+
+def _rows(found: Truth) -> list[list[str]]:
+    return [_source_row(entry) for entry in (*found.sources, *([found.total] if found.total else []))]
+
+
+def _source_row(entry: SourceTruth) -> list[str]:
+    errors = entry.errors
+    cells = [
+        str(errors.runs),
+        *map(share, (errors.mean, errors.median, errors.ninetieth)),
+        signed(errors.bias),
+    ]
+    regrets = map(share, (entry.mean_regret, entry.worst_regret))
+    return [entry.source, *cells, correlation(entry.rank_correlation), *regrets]
+
+
+def _memory_rows(halves: Sequence[tuple[str, Truth]]) -> Iterator[list[str]]:
+    for half, found in halves:
+        for entry in (*found.memory, *([found.total_memory] if found.total_memory else [])):
+            errors = entry.errors
+            shares = map(share, (errors.mean, errors.median, errors.ninetieth))
+            yield [entry.source, half, str(errors.runs), *shares, signed(errors.bias)]
+
+
+def _fit_rows(halves: Sequence[tuple[str, Truth]]) -> Iterator[list[str]]:
+    for half, found in halves:
+        told = [entry for entry in found.fits if entry.runs > entry.both_fit]
+        for entry in (*told, *([found.total_fits] if found.total_fits else [])):
+            yield [entry.source, half, *_fit_cells(entry)]
+
+
+def _fit_cells(entry: FitTruth) -> Iterator[str]:
+    for value in (entry.runs, entry.both_fit, entry.both_out, entry.false_alarms, entry.missed):
+        yield str(value)
+
+
+def mean_and_bias(predictions: Sequence[Prediction]) -> tuple[str, str]:
+    """Mean error and bias of the step times."""
+    errors = errors_of([entry.error for entry in predictions if entry.error is not None])
+    return share(errors.mean), signed(errors.bias)

@@ -1,0 +1,36 @@
+"""The whole page."""
+
+from __future__ import annotations
+
+from tools.accuracy.constants import constants_section, newcomer_section
+from tools.accuracy.errors import bars_section, compared_section, sources_section, worst_section
+from tools.accuracy.goals import goal_section, others_section
+from tools.accuracy.material import Material, paragraph
+
+TITLE = """\
+# How true the cost model is
+
+Written by `make accuracy` from the shipped constants and the published runs; do not edit.
+"""
+
+
+def page(found: Material) -> str:
+    """The page as Markdown."""
+    sections = (
+        ("What is compared", compared_section(found)),
+        ("Held-out half", goal_section(found)),
+        ("All sources", sources_section(found)),
+        ("Next to other tools", others_section(found)),
+        ("The constants", constants_section(found)),
+        ("Error bars", bars_section(found)),
+        ("Predicted worst", worst_section(found)),
+        ("A GPU without constants of its own", newcomer_section(found)),
+        ("Speed", _speed()),
+    )
+    return "\n".join((TITLE, *(f"## {title}\n\n{text}" for title, text in sections)))
+
+
+def _speed() -> str:
+    return paragraph(
+        "`python -m tools.benchmarks.predictions` measures what a prediction takes: 10,000 should need 10 seconds."
+    )

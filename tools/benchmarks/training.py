@@ -1,0 +1,185 @@
+"""Whole training steps on one device: seconds, spread and peak bytes of one way to train a model.
+
+Memory is laid out as the target ``torch`` counts it without ZeRO: in bf16 the working weights are bf16, gradients
+are summed up in fp32, and the optimizer has fp32 weights and moments; in fp32 everything is there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+
+from planner.errors import UsageError
+from planner.measure.backend import DTYPES, REPEATS, Backend, out_of_memory
+from planner.measure.layers import numerics, peak_bytes, share_of
+from planner.measure.samples import sample
+from planner.model.spec import ModelSpec
+from planner.runtimes.capabilities import Recompute
+from planner.training.example_model import Transformer, loss_of
+
+FORMATS = ("bf16", "fp32", "tf32")
+"""Number formats that need no scaling of the loss."""
+WARM_STEPS = 2
+"""The first makes the optimizer's moments, the second finds all memory where it stays."""
+MOST_SECONDS = 4.0
+"""As many steps of one configuration as take this long, from three to ``REPEATS``."""
+LEARNING_RATE = 1e-4
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """One way to train a model on one device; the model says batch, number format and optimizer."""
+
+    model: ModelSpec
+    micro_batch: int
+    """Sequences; the global batch is a multiple of it."""
+    recompute: Recompute = "none"
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one optimizer step."""
+        return self.model.training.global_batch // self.micro_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What whole steps took."""
+
+    step_seconds: float
+    """Median."""
+    spread: float
+    """Robust relative standard deviation over the steps."""
+    peak_bytes: float
+    """Tensors at the peak, without the device's context."""
+    reserved_bytes: float | None
+    """What torch had taken from the device; None on a CPU."""
+    context_bytes: float | None
+    """What the process takes of the device beside that; None on a CPU."""
+
+
+def train(backend: Backend, asked: Configuration) -> Trained | None:
+    """Train for some steps; None when memory runs out. Raises UsageError for a format that it cannot train in."""
+    return _recovered(backend, asked, _measured)
+
+
+def fits(backend: Backend, asked: Configuration) -> bool:
+    """True when two steps run without running out of memory; the second one has the optimizer's moments."""
+    return _recovered(backend, asked, _two_steps) is not None
+
+
+class Training:
+    """A model, its optimizer and one batch of made-up tokens on the device."""
+
+    def __init__(self, backend: Backend, asked: Configuration) -> None:
+        training = asked.model.training
+        if training.precision not in FORMATS:
+            raise UsageError(
+                f"{asked.model.name}: training in {training.precision} is not measured",
+                hint=f"one of: {', '.join(FORMATS)}",
+            )
+        self.micro_batches = asked.micro_batches
+        with torch.device(backend.kind):
+            whole = Transformer(share_of(asked.model, 1), asked.recompute)
+            sizes = (asked.micro_batch, training.sequence_length + 1)
+            self.tokens: Any = torch.randint(asked.model.vocab, sizes)
+        self.model: Any = whole.to(DTYPES[training.precision])
+        self._weights: list[Any] = list(self.model.parameters())
+        self.masters = _masters(self._weights) if training.precision == "bf16" else self._weights
+        make = {"adamw": torch.optim.AdamW, "sgd": partial(torch.optim.SGD, momentum=0.9)}[training.optimizer]
+        # The unfused updates of torch need room for copies of whole parameters.
+        self._optimizer = make(self.masters, lr=LEARNING_RATE, fused=True)
+
+    def step(self) -> None:
+        """One optimizer step."""
+        self.backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=False)
+        if self.masters is not self._weights:
+            with torch.no_grad():
+                torch._foreach_copy_(self._weights, self.masters)
+
+    def backward(self) -> None:
+        """Forward and backward of all micro-batches, whose gradients are summed up."""
+        inputs, labels = self.tokens[:, :-1], self.tokens[:, 1:]
+        for _ in range(self.micro_batches):
+            (loss_of(self.model(inputs), labels) / self.micro_batches).backward()
+
+    def held(self) -> list[Any]:
+        """All tensors that stay from step to step."""
+        states = [each for state in self._optimizer.state.values() for each in state.values()]
+        gradients = [master.grad for master in self.masters]
+        return [*self._weights, *self.masters, *gradients, *states, self.tokens]
+
+
+def _masters(weights: list[Any]) -> list[Any]:
+    """fp32 copies of the weights; a gradient of a weight is added to its copy's and dropped at once."""
+    found = []
+    for weight in weights:
+        master = torch.nn.Parameter(weight.detach().float())
+        master.grad = torch.zeros_like(master)
+        weight.register_post_accumulate_grad_hook(partial(_add_gradient, master.grad))
+        found.append(master)
+    return found
+
+
+def _add_gradient(total: Any, weight: Any) -> None:
+    total.add_(weight.grad)
+    weight.grad = None
+
+
+def _recovered(backend: Backend, asked: Configuration, run: Callable[[Backend, Training], T]) -> T | None:
+    """What ``run`` finds, None when memory runs out; either way the device is empty afterwards."""
+    try:
+        with numerics(asked.model):
+            return run(backend, Training(backend, asked))
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return None
+    finally:
+        backend.free()
+
+
+def _measured(backend: Backend, training: Training) -> Trained:
+    for _ in range(WARM_STEPS):
+        training.step()
+    peak, reserved = peak_bytes(backend, training.step, training.held())
+    found = sample(_step_seconds(backend, training, _steps(backend, training)))
+    return Trained(
+        step_seconds=found.seconds,
+        spread=found.spread,
+        peak_bytes=peak,
+        reserved_bytes=reserved,
+        context_bytes=backend.context_bytes(),
+    )
+
+
+def _steps(backend: Backend, training: Training) -> int:
+    """How many steps there is time for, at least three."""
+    (seconds,) = _step_seconds(backend, training, 1)
+    return min(REPEATS, max(3, int(MOST_SECONDS / seconds)))
+
+
+def _step_seconds(backend: Backend, training: Training, steps: int) -> list[float]:
+    """Seconds of steps that follow each other as in training: the host may run ahead, as the marks do not wait."""
+    backend.synchronize()
+    marks = [backend.now()]
+    for _ in range(steps):
+        training.step()
+        marks.append(backend.now())
+    backend.synchronize()
+    return [one.until(other) for one, other in pairwise(marks)]
+
+
+def _two_steps(backend: Backend, training: Training) -> bool:
+    for _ in range(2):
+        training.step()
+    backend.synchronize()
+    return True
