@@ -190,7 +190,7 @@ def expected(part: Schema, schema: Schema) -> str:
     options = [option for option in _options(found) if option.get("type") != "null"]
     if options:
         return " or ".join(dict.fromkeys(expected(option, schema) for option in options))
-    if found.get("pattern", "").startswith("^[A-Za-z0-9]["):
+    if found.get("pattern", "").startswith(("^[A-Za-z0-9][", "^([A-Za-z0-9][")):
         return "a name of letters, digits, dots, dashes and underscores"
     if found.get("pattern") == "^[ -~]+$":
         return "text of printable ASCII characters"
