@@ -24,7 +24,7 @@ from planner.calibration.values import (
     Stack,
 )
 from planner.errors import OutputError, SpecError
-from tests.calibrations import calibrations
+from tests.calibration.any_calibration import calibrations
 from tests.files.test_any_damage import complaint
 
 TEXT = """\
