@@ -1,14 +1,22 @@
-"""What a class says of its own fields: their docstrings and labels, written beside the field and nowhere else."""
+"""What a class says of its own fields, written beside the field and nowhere else.
+
+Labels for tables, meanings for the reference page, and the keys under which ``--json`` documents hold it all.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +77,150 @@ def sentence(text: str) -> str:
     """The first line of a docstring as part of a sentence: ``collectives inside replicas``."""
     first = text.splitlines()[0].rstrip(".")
     return first if first[1:2].isupper() else first[:1].lower() + first[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What differs between a class and its document."""
+
+    more: tuple[str, ...] = ()
+    only: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
+    inline: tuple[str, ...] = ()
+    brief: tuple[str, ...] = ()
+    names: Mapping[str, str] | None = None
+    suffix: str = ""
+    nulls: tuple[str, ...] = ()
+
+
+def told(
+    *more: str,
+    only: tuple[str, ...] | None = None,
+    without: tuple[str, ...] = (),
+    inline: tuple[str, ...] = (),
+    brief: tuple[str, ...] = (),
+    names: Mapping[str, str] | None = None,
+    suffix: str = "",
+    nulls: tuple[str, ...] = (),
+) -> Callable[[type[T]], type[T]]:
+    """How a dataclass stands in a document: by its fields, under their names, unless this says otherwise.
+
+    Args:
+        more: properties that are told too, and values inside fields: ``scored.estimate.step_seconds``.
+        only: the fields that are told; all when None.
+        without: fields that are not told.
+        inline: fields whose keys stand beside the others.
+        brief: fields whose keys the reference page does not repeat.
+        names: keys by field, where they differ.
+        suffix: end of the fields' names that the keys leave out.
+        nulls: fields that are null when they are empty.
+    """
+
+    def mark(cls: type[T]) -> type[T]:
+        cls.__told__ = _Told(more, only, without, inline, brief, names, suffix, nulls)  # type: ignore[attr-defined]
+        return cls
+
+    return mark
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    path: tuple[str, ...]
+    key: str
+    hint: Any
+    """Type without None."""
+    meaning: str
+    inline: bool
+    brief: bool
+    null: bool
+    """Null when empty."""
+
+
+@cache
+def _members(cls: Any) -> tuple[_Member, ...]:
+    rule: _Told = getattr(cls, "__told__", _Told())
+    own = [field.name for field in fields(cls) if field.name not in rule.without]
+    names = [name for name in own if rule.only is None or name in rule.only]
+    return tuple(_member(cls, tuple(name.split(".")), rule) for name in (*names, *rule.more))
+
+
+def _member(cls: Any, path: tuple[str, ...], rule: _Told) -> _Member:
+    owner, hint = cls, cls
+    for name in path:
+        owner = hint
+        descriptor = getattr(owner, name, None)
+        if isinstance(descriptor, property):
+            hint = _without_none(get_type_hints(descriptor.fget)["return"])
+        else:
+            hint = _without_none(get_type_hints(owner)[name])
+    last = path[-1]
+    key = (rule.names or {}).get(".".join(path), last.removesuffix(rule.suffix) if rule.suffix else last)
+    meaning = " ".join(meanings(owner).get(last, "").split("\n\n")[0].replace("``", "").split())
+    meaning = re.sub(r"\bNone\b", "null", meaning)
+    return _Member(path, key, hint, meaning, last in rule.inline, last in rule.brief, last in rule.nulls)
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        options = [option for option in get_args(hint) if option is not type(None)]
+        return options[0] if len(options) == 1 else hint
+    return hint
+
+
+def plain(value: object) -> Json:
+    """A value as it stands in a document."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value)
+    if is_dataclass(value):
+        return dict(_entries(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    dump = getattr(value, "model_dump", None)
+    found: Json = str(value) if dump is None else dump(mode="json")
+    return found
+
+
+def _entries(value: object) -> Iterator[tuple[str, Json]]:
+    cls: Any = type(value)
+    for member in _members(cls):
+        entry = value
+        for name in member.path:
+            entry = None if entry is None else getattr(entry, name)
+        if not member.inline:
+            yield member.key, None if member.null and not entry else plain(entry)
+        elif entry is None:
+            yield from _blank(member.hint)
+        else:
+            yield from _entries(entry)
+
+
+def _blank(cls: Any) -> Iterator[tuple[str, Json]]:
+    """The keys of a value that is not there: empty lists and nulls."""
+    for member in _members(cls):
+        if member.inline:
+            yield from _blank(member.hint)
+        else:
+            yield member.key, [] if get_origin(member.hint) is tuple else None
+
+
+def keys(cls: Any, at: str = "") -> dict[str, str]:
+    """What every key of a class's document means; ``[]`` stands for every entry of a list, ``.*`` for free keys."""
+    found: dict[str, str] = {}
+    for member in _members(cls):
+        if member.inline:
+            found |= keys(member.hint, at)
+            continue
+        key, hint = at + member.key, member.hint
+        if get_origin(hint) is tuple and is_dataclass(get_args(hint)[0]):
+            key, hint = f"{key}[]", get_args(hint)[0]
+        if is_dataclass(hint) and not member.brief:
+            found |= keys(hint, f"{key}.")
+        elif member.brief or get_origin(hint) is dict or hasattr(hint, "model_dump"):
+            found[f"{key}.*"] = member.meaning
+        else:
+            found[key] = member.meaning
+    return found

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from planner.described import told
+
 Provenance = Literal["measured", "fitted", "datasheet", "assumed"]
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
 Kernel = Literal["matmul", "attention", "copy", "triad", "floor", "launch", "optimizer"]
@@ -131,28 +133,37 @@ class LinkPoint:
     """Key of the calibration's ``sources``; empty when unknown."""
 
 
+@told(names={"rows": "runs"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
     """How far the fit is from the measurements it was fitted to."""
 
     family: str
+    """Family of GPUs."""
     stack: str
+    """Framework, as a plan's target names it."""
     rows: int
+    """Runs that used both."""
     spread: float
     """Robust relative standard error of the step time."""
 
 
+@told(names={"mean": "mean_error", "largest": "largest_error"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveError:
     """How well a fitted curve predicts each of its points from the others."""
 
     curve: str
+    """A fitted curve or constant, in words."""
     points: int
+    """Its points."""
     mean: float
     """Mean relative error of the points left out one by one."""
     largest: float
+    """The largest of these errors."""
 
 
+@told(nulls=("source",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
     """Where one constant comes from."""
@@ -160,7 +171,9 @@ class Constant:
     name: str
     """Dotted, as ``families.A100.matmul_efficiency``."""
     value: float
+    """In the unit of the calibration file."""
     provenance: Provenance
+    """measured, fitted, datasheet or assumed."""
     spread: float | None = None
     """Relative standard error; None when unknown."""
     source: str = ""

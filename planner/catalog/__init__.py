@@ -65,6 +65,21 @@ def gpu(name: str) -> Gpu:
     return _gpus_by_key()[_key(name)]
 
 
+def driver_names(name: str) -> tuple[str, ...]:
+    """Names that nvidia-smi may print for a kind of the cluster file; none for a kind that is not in the catalogue."""
+    try:
+        known = gpu(name)
+    except KeyError:
+        return ()
+    return tuple(dict.fromkeys((*known.aliases, known.name)))
+
+
+def product_labels(name: str) -> tuple[str, ...]:
+    """Values of the node label ``nvidia.com/gpu.product``: the driver's name with dashes for blanks."""
+    vendor = ("NVIDIA ", "Tesla ")
+    return tuple(each.replace(" ", "-") for each in driver_names(name) if each.startswith(vendor))
+
+
 def link(name: str) -> Link:
     """The link of that name; raises KeyError."""
     return _links_by_key()[_key(name)]

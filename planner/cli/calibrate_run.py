@@ -15,16 +15,14 @@ from planner.cli.calibrate import EXAMPLE, Force, require_new
 from planner.cli.inputs import concerning, read_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document
-from planner.logs.job import require_same_job
-from planner.logs.reading import read_logs
+from planner.logs.reading import read_logs, require_same_job
 from planner.logs.trial import Trial, host_launches
 from planner.logs.values import Observed, observed
 from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
-from planner.report.document import head
+from planner.report.document import Document, head
 from planner.report.fitted import trial_section
-from planner.report.keys import Document
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan that ran, of at least two stages.")]
 Logs = Annotated[list[Path], typer.Option("--log", metavar="FILE", help="What it printed; may be repeated.")]

@@ -13,9 +13,8 @@ from planner.cli.inputs import check_same_inputs, concerning, read_calibration, 
 from planner.cli.options import AsJson, SavedPlan
 from planner.cli.output import show, show_document
 from planner.cli.process import warn
-from planner.emit.cautions import cautions, installed_versions
-from planner.emit.interface import emit as files_of
-from planner.emit.interface import unnamed_hosts, write_folder
+from planner.emit.checks import cautions, installed_versions
+from planner.emit.interface import folder_files, job_of, unnamed_hosts, write_folder
 from planner.launchers.registry import check_launcher
 from planner.report.document import emit_document
 from planner.report.layout import bullets, section
@@ -96,8 +95,9 @@ def emit(
     check_same_inputs(plan, saved, cluster, model)
     check_launcher(launcher)
     with concerning(plan):
-        files = files_of(saved.plan, saved.cluster, saved.model, launcher)
-        unnamed = unnamed_hosts(saved.plan, saved.cluster, saved.model, launcher)
+        job = job_of(saved.plan, saved.cluster, saved.model)
+        files = folder_files(job, launcher)
+    unnamed = unnamed_hosts(job, launcher)
     kept = write_folder(files, output, force)
     paths = [file.path for file in files]
     warnings = [

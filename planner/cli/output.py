@@ -12,7 +12,6 @@ from rich.measure import Measurement
 from planner.cli.process import colours, write, write_through
 from planner.errors import OutputError
 from planner.report.document import text
-from planner.report.keys import Document
 from planner.report.layout import Next, PlainConsole
 from planner.visible import visible_json
 
@@ -64,6 +63,6 @@ def _width(group: RenderableType) -> int:
     return max(console.width, NARROWEST, Measurement.get(console, unlimited, group).minimum)
 
 
-def show_document(document: Document) -> None:
-    """Print a JSON document on stdout."""
+def show_document(document: object) -> None:
+    """Print a JSON document on stdout: a dataclass of values, or a mapping."""
     write(visible_json(text(document)))

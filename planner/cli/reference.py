@@ -15,22 +15,23 @@ import typer
 from planner.cli.app import app
 from planner.cli.group import needed
 from planner.cli.process import MEANINGS
-from planner.report.dictionary import (
-    BINDING,
-    CHECK,
-    COMPARE,
-    CONSIDERED,
-    EMIT,
-    HEAD,
-    NEIGHBOURS,
-    PARETO,
-    PLAN,
-    RANKS,
-    SEARCH,
-    UNDERSTOOD,
-    VALIDATE,
+from planner.described import keys
+from planner.report.calibration import CalibrationDocument
+from planner.report.document import (
+    Answer,
+    CalibrateDocument,
+    CheckDocument,
+    CompareDocument,
+    EmitDocument,
+    ExplainDocument,
+    Head,
+    PlanDocument,
+    SearchDocument,
 )
-from planner.report.dictionary_calibrate import CALIBRATE, CALIBRATION, DEVICE, FIT, NETWORK
+from planner.report.fitted import FittedDocument
+from planner.report.measured import DeviceDocument, NetworkDocument
+from planner.report.pareto import FrontDocument
+from planner.report.validation_document import ValidationDocument
 
 INTRODUCTION = """\
 # Command line
@@ -52,25 +53,47 @@ JSON_INTRODUCTION = """\
 `.*` for keys that depend on the input. What is infinite or unknown is null. Bad input prints no document; its
 errors are on stderr. A later version may add keys; `format` grows when one changes its meaning or goes away.
 """
-TABLES: tuple[tuple[str, dict[str, str]], ...] = (
-    ("All documents", HEAD),
-    ("A plan: search, predict, show, explain", PLAN),
-    ("search", {key: text for key, text in SEARCH.items() if key not in CONSIDERED}),
-    ("search and explain", CONSIDERED),
-    ("search --pareto", PARETO),
-    ("explain", {**BINDING, **NEIGHBOURS}),
-    ("predict, show, explain", RANKS),
-    ("compare", COMPARE),
-    ("check", CHECK),
-    ("emit", EMIT),
-    ("validate", VALIDATE),
-    ("show calibration", CALIBRATION),
-    ("calibrate device", DEVICE),
-    ("calibrate network", NETWORK),
-    ("calibrate import and calibrate merge", CALIBRATE),
-    ("calibrate fit", FIT),
-    ("search, predict, show, explain, check", UNDERSTOOD),
-)
+DOCUMENTS: dict[str, type] = {
+    "search": SearchDocument,
+    "search --pareto": FrontDocument,
+    "predict": PlanDocument,
+    "show": PlanDocument,
+    "explain": ExplainDocument,
+    "compare": CompareDocument,
+    "check": CheckDocument,
+    "emit": EmitDocument,
+    "validate": ValidationDocument,
+    "show calibration": CalibrationDocument,
+    "calibrate import": CalibrateDocument,
+    "calibrate merge": CalibrateDocument,
+    "calibrate fit": FittedDocument,
+    "calibrate device": DeviceDocument,
+    "calibrate network": NetworkDocument,
+}
+"""The class of each command's document."""
+
+
+def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
+    """(title, meaning by key) of every table of the page; what documents share has tables of its own."""
+    head, plan = keys(Head), keys(Answer)
+    inputs = {key: text for key, text in keys(CheckDocument).items() if key.startswith(("warn", "underst"))}
+    yield "All documents", head
+    yield "A plan: search, predict, show, explain", plan
+    yield "search, predict, show, explain, check", inputs
+    ranks = _rest(keys(PlanDocument), head, plan, inputs)
+    yield "predict, show, explain", ranks
+    for title, kind in DOCUMENTS.items():
+        if kind is PlanDocument or title == "calibrate merge":
+            continue
+        known = (ranks, plan) if kind in (ExplainDocument, SearchDocument) else ()
+        told = (inputs,) if kind in (ExplainDocument, SearchDocument, CheckDocument, FrontDocument) else ()
+        shown = "calibrate import and calibrate merge" if kind is CalibrateDocument else title
+        yield shown, _rest(keys(kind), head, *told, *known)
+
+
+def _rest(found: dict[str, str], *others: dict[str, str]) -> dict[str, str]:
+    """The keys that none of the others has."""
+    return {key: text for key, text in found.items() if not any(key in other for other in others)}
 
 
 def page() -> str:
@@ -80,7 +103,7 @@ def page() -> str:
     parts += ["## Commands\n"]
     parts += [_command(name, command) for name, command in commands(group)]
     parts += [JSON_INTRODUCTION]
-    parts += [f"### {title}\n\n" + table(("key", "meaning"), _keys(keys)) for title, keys in TABLES]
+    parts += [f"### {title}\n\n" + table(("key", "meaning"), _keys(found)) for title, found in json_tables()]
     return "\n".join(parts)
 
 
@@ -97,8 +120,8 @@ def _codes() -> Iterator[tuple[str, str]]:
     return ((str(code), meaning) for code, meaning in MEANINGS.items())
 
 
-def _keys(keys: dict[str, str]) -> Iterator[tuple[str, str]]:
-    return ((f"`{key}`", meaning) for key, meaning in keys.items())
+def _keys(found: dict[str, str]) -> Iterator[tuple[str, str]]:
+    return ((f"`{key}`", meaning) for key, meaning in found.items())
 
 
 def _command(name: str, command: Any) -> str:

@@ -54,7 +54,7 @@ from planner.report.pareto import front_document, front_section, use_at_most
 from planner.report.plan_table import plan_section, proof_of
 from planner.report.understood import understood
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
-from planner.runtimes.registry import BY_REQUEST, NAMES, any_of, target
+from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
@@ -104,8 +104,8 @@ TargetName = Annotated[
     typer.Option(
         "--target",
         metavar="NAME",
-        help=f"Only plans for this runtime: {any_of(NAMES)}. Without it all but {any_of(BY_REQUEST)}, whose wider "
-        "space takes minutes.",
+        help=f"Only plans for this runtime: {in_words(NAMES, 'or')}. Without it all but "
+        f"{in_words(BY_REQUEST, 'and')}, whose wider space takes minutes.",
     ),
 ]
 Top = Annotated[

@@ -15,6 +15,7 @@ import networkx as nx
 
 from planner.cluster.routes import SLOWER, Chain, End, Routes, ends_of
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
+from planner.described import told
 from planner.units import (
     bytes_from_gib,
     bytes_per_second_from_gigabytes,
@@ -39,21 +40,27 @@ class Host:
     """AdamW updates on the processors; None for what the runtime is known to reach."""
 
 
+@told(only=("pool", "gpu", "nodes", "per_node", "memory_bytes", "reserve_bytes", "peak_flops"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """Interchangeable devices: one kind of GPU in one pool."""
 
     pool: str
+    """A pool."""
     gpu: str
+    """A device type in it."""
     family: str
     """Generation of the GPU, which calibrations are kept for; empty for an unknown device."""
     multiprocessors: int
     """Streaming multiprocessors or compute units; 0 when unknown."""
     nodes: int
+    """Its nodes."""
     per_node: int
     """Devices of this kind on one node."""
     memory_bytes: float
+    """Memory of one device."""
     reserve_bytes: float
+    """Memory kept free on it."""
     memory_bytes_per_second: float
     peak_flops: dict[str, float]
     """Dense peak FLOP/s by number format."""

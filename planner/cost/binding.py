@@ -10,6 +10,7 @@ from planner.cost.estimate import Estimator, Priced, pipeline_ends, with_sends
 from planner.cost.shape import Shape, chunk_layers, shape_of
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Memory
+from planner.described import told
 from planner.plan.values import Plan, ReplicaGroup
 from planner.runtimes.registry import target
 
@@ -19,13 +20,17 @@ SMALLEST = 1e-3
 """Share of a step below which a link does not bind."""
 
 
+@told("memory.headroom_bytes", without=("memory",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TightDevice:
     """The device with least free memory, and what more work on it would need."""
 
     stage: int
+    """Stage of the device."""
     pool: str
+    """Its pool."""
     gpu: str
+    """Its type."""
     memory: Memory
     next_micro_batch: int | None
     """The next larger micro-batch that its target can run; None without one."""
@@ -40,11 +45,13 @@ class BusyLink:
     """Traffic of one kind over one path, and what the step would save if it took no time."""
 
     traffic: Traffic
+    """gradients, tied embedding, sends, tensor-parallel collectives or ZeRO gathers."""
     path: str
     """``node``, or a fabric or gateway."""
     stage: int
     """The stage that spends most on it; sends go from it to the next."""
     seconds: float
+    """What the step would save if it took no time."""
     share: float
     """``seconds`` of the step."""
 

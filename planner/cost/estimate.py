@@ -292,6 +292,7 @@ def _stage(plan: Plan, priced: Priced, index: int) -> StageEstimate:
     return StageEstimate(
         first_layer=stage.first_layer,
         end_layer=stage.end_layer,
+        recompute=stage.recompute,
         groups=_groups(stage, price),
         forward_seconds=sum(price.forward),
         backward_seconds=sum(price.backward),

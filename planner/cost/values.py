@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from planner.described import Label, labels
+from planner.described import Label, labels, told
+from planner.runtimes.capabilities import Recompute
 
 
+@told("used_bytes", "headroom_bytes", suffix="_bytes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Peak bytes on one device, by component."""
 
     parameters_bytes: Annotated[float, Label("parameters", "param")]
+    """In the working format."""
     gradients_bytes: Annotated[float, Label("gradients", "grad")]
+    """In the format they are added up in."""
     optimizer_bytes: Annotated[float, Label("optimizer", "optim")]
+    """States of the optimizer, fp32 copies of the parameters included."""
     activations_bytes: Annotated[float, Label("activations", "activ")]
+    """Kept for the backward."""
     logits_bytes: Annotated[float, Label("logits")]
     """Output of the head and the loss, on the last stage."""
     buffers_bytes: Annotated[float, Label("buffers", "buffer")]
@@ -25,6 +31,7 @@ class Memory:
     reserve_bytes: float
     """Kept free at the user's wish."""
     capacity_bytes: float
+    """Memory of the device."""
     host_bytes: float = 0.0
     """What is kept in the memory of its host instead."""
     host_capacity_bytes: float = float("inf")
@@ -92,34 +99,48 @@ CAUSES = labels(Breakdown)
 """The causes of step time in the order they are shown: all that is read of them is written in the breakdown."""
 
 
+@told(names={"memory": "memory_bytes"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEstimate:
     """One replica group of a stage."""
 
     pool: str
+    """Pool of the group's devices."""
     gpu: str
+    """Their type."""
     tp: int
+    """Devices of one replica."""
     count: int
+    """Replicas of the group."""
     micro_batch: int
+    """Sequences of its largest micro-batch."""
     share: int
+    """Sequences of one replica in a step."""
     steps: int
+    """Micro-batches of one replica in a step."""
     forward_seconds: float
     """Forward of its largest micro-batch, collectives included."""
     backward_seconds: float
     """Backward of its largest micro-batch with recomputation, collectives included."""
     memory: Memory
+    """Peak bytes on one device."""
 
 
+@told("layers", names={"groups": "replicas"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEstimate:
     """One pipeline stage."""
 
     first_layer: int
+    """First layer, counted from 0."""
     end_layer: int
+    """One past the last layer."""
     groups: tuple[GroupEstimate, ...]
+    """Groups of equal replicas."""
     forward_seconds: float
     """Forward of one micro-batch: that of the slowest replica."""
     backward_seconds: float
+    """Its backward, recomputation included."""
     send_seconds: float
     """Sending one micro-batch's activations to the next stage; 0 for the last."""
     sync_seconds: float
@@ -130,18 +151,37 @@ class StageEstimate:
     """The same of what adds up the copies of sharded states; empty when there is one copy."""
     link: str
     """Path to the next stage: ``node``, or the name of the fabric or gateway; empty for the last."""
+    recompute: Recompute
+    """none, selective or full."""
+
+    @property
+    def layers(self) -> int:
+        """Layers of the stage."""
+        return self.end_layer - self.first_layer
 
 
+@told(
+    "peak_memory_bytes",
+    "cost_per_step",
+    "cost_per_million_tokens",
+    "joules_per_token",
+    "fits",
+    without=("model_flops", "warnings"),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What the cost model says of a plan."""
 
     step_seconds: float
+    """Seconds of one optimizer step."""
     spread: float
     """Relative standard error of ``step_seconds``."""
     breakdown: Breakdown
+    """Seconds of the step by cause."""
     stages: tuple[StageEstimate, ...]
+    """Pipeline stages."""
     tokens_per_second: float
+    """Tokens of all devices together."""
     model_flops: float
     """Useful floating-point operations of one step, without recomputation."""
     tflops_per_gpu: float
@@ -149,6 +189,7 @@ class Estimate:
     mfu: float
     """Useful FLOP/s over the dense peak of the used devices."""
     devices: int
+    """Devices that the plan uses."""
     warnings: tuple[str, ...] = ()
     price_per_hour: float | None = None
     """Price of the used devices, in the currency of the cluster file; None when one has no price."""

@@ -17,6 +17,8 @@ from planner.runtimes.capabilities import BatchRule, Target
 class Data(Dimension):
     """``ReplicaGroup.count``, ``share`` and ``steps``."""
 
+    fields = ("Stage.replicas", "ReplicaGroup.count", "ReplicaGroup.share", "ReplicaGroup.steps")
+
     def traits(self, plan: Plan) -> dict[str, str]:
         """Replicas, and the size and number of their micro-batches."""
         sizes = (by_group(str(group.micro_batch) for group in stage.replicas) for stage in plan.stages)

@@ -32,6 +32,9 @@ class Change:
 class Dimension:
     """One dimension; what it does not answer itself it has nothing to say of."""
 
+    fields: tuple[str, ...] = ()
+    """What of a plan is its own, as ``class.field``."""
+
     def traits(self, plan: Plan) -> dict[str, str]:
         """Its decisions as label and text, in the order in which they are shown."""
         return {}

@@ -17,6 +17,8 @@ MAX_INTERLEAVE = 4
 class Interleave(Dimension):
     """``Plan.interleave``."""
 
+    fields = ("Plan.interleave",)
+
     def traits(self, plan: Plan) -> dict[str, str]:
         """Chunks a device."""
         return {"interleaved chunks": str(plan.interleave)}

@@ -17,6 +17,8 @@ from planner.runtimes.capabilities import Target
 class Offloading(Dimension):
     """``Plan.offload``."""
 
+    fields = ("Plan.offload",)
+
     def traits(self, plan: Plan) -> dict[str, str]:
         """What is kept where."""
         return {"offload": offload_text(plan) or "none"}

@@ -18,6 +18,8 @@ from planner.runtimes.capabilities import Target
 class Pipeline(Dimension):
     """``Plan.stages``: their number and their layers."""
 
+    fields = ("Plan.stages", "Stage.first_layer", "Stage.end_layer")
+
     def traits(self, plan: Plan) -> dict[str, str]:
         """Stages, with their layers and devices."""
         return {

@@ -16,6 +16,8 @@ from planner.runtimes.capabilities import Recompute, Target
 class Recomputation(Dimension):
     """``Stage.recompute``."""
 
+    fields = ("Stage.recompute",)
+
     def traits(self, plan: Plan) -> dict[str, str]:
         """What each stage recomputes."""
         return {"recomputation": recompute_text(plan)}

@@ -16,6 +16,8 @@ from planner.runtimes.capabilities import Target
 class SequenceParallelism(Dimension):
     """``Plan.sequence_parallel``."""
 
+    fields = ("Plan.sequence_parallel",)
+
     def traits(self, plan: Plan) -> dict[str, str]:
         """On or off."""
         return {"sequence parallel": "yes" if plan.sequence_parallel else "no"}

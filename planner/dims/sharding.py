@@ -20,6 +20,8 @@ MAX_SHARD_NODES = 16
 class Sharding(Dimension):
     """``Plan.zero`` and ``Plan.shard_size``."""
 
+    fields = ("Plan.zero", "Plan.shard_size")
+
     def traits(self, plan: Plan) -> dict[str, str]:
         """The stage, and over what it shards."""
         over = f"groups of {plan.shard_size}" if plan.shard_size else "all replicas"

@@ -17,6 +17,8 @@ from planner.runtimes.capabilities import Target
 class TensorParallelism(Dimension):
     """``ReplicaGroup.tp``."""
 
+    fields = ("ReplicaGroup.tp",)
+
     def traits(self, plan: Plan) -> dict[str, str]:
         """The degree of each stage."""
         return {"tp": by_stage(by_group(str(group.tp) for group in stage.replicas) for stage in plan.stages)}

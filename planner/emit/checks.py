@@ -1,17 +1,20 @@
-"""Refusals: a plan that its target or these inputs cannot run is never written.
+"""Refusals and warnings: a plan that its target or these inputs cannot run is never written.
 
-What a target can run is said in ``plan_check``; here is only what the launch files add to it.
+What a target can run is said in ``planner.plan.checks``; here is only what the launch files add to it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from importlib import metadata
 
 from planner.cluster.spec import ClusterSpec
 from planner.errors import EmitError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import listed, node_faults, target_faults, unwritten
 from planner.plan.values import Plan
+from planner.runtimes.interface import runtime
 from planner.runtimes.registry import target
 
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
@@ -52,3 +55,31 @@ def _check_nvme(plan: Plan) -> None:
             "NVMe of every node",
             hint="keep it in host memory: offload to cpu",
         )
+
+
+def is_tried(version: str, tried: str) -> bool:
+    """True when a version such as 2.13.0+cpu is the tried one, which may be shorter."""
+    return f"{version.split('+')[0]}.".startswith(f"{tried}.")
+
+
+def installed_versions(target: str) -> dict[str, str]:
+    """Versions of a target's packages in this Python; absent ones are left out."""
+    own = runtime(target)
+    distributions = {own.checkout.package: own.checkout.distribution} if own.checkout else {}
+    found = {}
+    for name in own.tried:
+        try:
+            found[name] = metadata.version(distributions.get(name, name))
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def cautions(target: str, installed: Mapping[str, str]) -> tuple[str, ...]:
+    """Versions that were not tried."""
+    tried = runtime(target).tried
+    return tuple(
+        f"{name} {version} is installed here, the launch files were tried with {tried[name]}"
+        for name, version in installed.items()
+        if not is_tried(version, tried[name])
+    )

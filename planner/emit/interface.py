@@ -14,7 +14,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.interface import runtime
 
-__all__ = ["LAUNCHERS", "EmittedFile", "emit", "job_of", "unnamed_hosts", "write_folder"]
+__all__ = ["LAUNCHERS", "EmittedFile", "emit", "folder_files", "job_of", "unnamed_hosts", "write_folder"]
 
 
 def emit(
@@ -26,44 +26,41 @@ def emit(
     cluster has too few devices for it.
     """
     check_launcher(launcher)
+    return folder_files(job_of(plan, cluster, model), launcher)
+
+
+def job_of(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> Job:
+    """The run of a plan; raises EmitError when the target cannot express it, and PlanError for too few devices."""
     check_inputs(plan, cluster, model)
-    own, job = runtime(plan.target), job_of(plan, cluster, model)
+    own = runtime(plan.target)
+    job = Job(plan=plan, cluster=cluster, model=model, ranks=own.ranks(plan, cluster))
     own.check(plan, model)
+    return job
+
+
+def folder_files(job: Job, launcher: str) -> tuple[EmittedFile, ...]:
+    """The launch folder of a run, sorted by path; raises EmitError when the launcher cannot start it."""
+    own, chosen = runtime(job.plan.target), LAUNCHERS[launcher]
     files = own.files(job)
     if not own.starts_itself:
         files += launcher_files(launcher, job)
     elif launcher != "torchrun":
         raise EmitError(
-            f"launcher {launcher}: {plan.target} starts the nodes by its own runner",
+            f"launcher {launcher}: {job.plan.target} starts the nodes by its own runner",
             hint="leave out --launcher",
         )
     text = readme(
         job,
         files,
-        {
-            **own.notes(job),
-            **LAUNCHERS[launcher].notes(job),
-            "capabilities": own.capabilities,
-            "tried": own.tried,
-        },
-        placeholders=_unnamed(job, launcher),
-        launcher_readme=LAUNCHERS[launcher].readme,
+        {**own.notes(job), **chosen.notes(job), "capabilities": own.capabilities, "tried": own.tried},
+        placeholders=unnamed_hosts(job, launcher),
+        launcher_readme=chosen.readme,
     )
     return tuple(sorted((*files, text), key=lambda file: file.path))
 
 
-def job_of(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> Job:
-    """The processes of a plan; raises PlanError when the cluster has too few devices for it."""
-    ranks = runtime(plan.target).ranks(plan, cluster)
-    return Job(plan=plan, cluster=cluster, model=model, ranks=ranks)
-
-
-def unnamed_hosts(plan: Plan, cluster: ClusterSpec, model: ModelSpec, launcher: str) -> tuple[str, ...]:
+def unnamed_hosts(job: Job, launcher: str) -> tuple[str, ...]:
     """Placeholders, in short form, that stand in the way of a start by this launcher."""
-    return _unnamed(job_of(plan, cluster, model), launcher)
-
-
-def _unnamed(job: Job, launcher: str) -> tuple[str, ...]:
     chosen = LAUNCHERS[launcher]
     here = chosen.runs_here and not runtime(job.plan.target).starts_itself
     if not chosen.needs_names or (here and job.is_on_any_node):

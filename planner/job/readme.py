@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from planner import __version__
+from planner.files.short_lists import expand_hosts
 from planner.job.files import EmittedFile, rendered
 from planner.job.job import Job
-from planner.job.nodes import holders
+
+WORD = re.compile(r"[\w.-]+")
+"""What may be a host's name in a file."""
 
 FILL_IN = "# EDIT:"
 """Marks a line of an environment file that the user has to complete."""
@@ -55,3 +59,13 @@ def listed(words: Sequence[str]) -> str:
     """Code words as a list in a sentence."""
     *others, last = (f"`{word}`" for word in words)
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def holders(names: Sequence[str], files: Sequence[EmittedFile]) -> tuple[str, ...]:
+    """Files that start nodes by one of these hosts, given in short form.
+
+    JSON files and the README name hosts for people only.
+    """
+    wanted = set(expand_hosts(names))
+    found = (file.path for file in files if wanted.intersection(WORD.findall(file.text)))
+    return tuple(sorted(path for path in found if not path.endswith((".json", ".md"))))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planner.catalog import product_labels
 from planner.cluster.spec import PoolSpec
 from planner.job.files import EmittedFile, rendered
 from planner.job.job import MASTER_PORT, Job, label
-from planner.job.nodes import product_labels
 
 FOLDER = "/hetplan/run"
 """Where pods see the launch folder."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from planner.catalog import driver_names
 from planner.job.files import EmittedFile, rendered
 from planner.job.job import Job, is_unnamed
-from planner.job.nodes import driver_names
 from planner.runtimes.interface import runtime
 from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
 

@@ -24,17 +24,23 @@ from planner.calibration.values import (
 from planner.cluster.topology import Host, Kind
 from planner.cost.compute import TILE_FILL, Device, Product
 from planner.cost.measured_curves import LayerCurves, LinkCurves
+from planner.described import told
 from planner.measure.samples import sample
 
 
+@told(names={"error": "mean_error"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
     """``seconds = latency + size / rate`` of one operation."""
 
     link: str
+    """``node:GPU``, or the name of a fabric."""
     operation: str
+    """The collective, or send."""
     members: int
+    """Devices of the group."""
     latency_seconds: float
+    """Time at size 0 of a line through the points."""
     bytes_per_second: float
     """Bytes of the whole tensor a second; infinite when the time does not grow with the size."""
     error: float

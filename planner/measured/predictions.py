@@ -12,6 +12,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.values import Estimate
+from planner.described import told
 from planner.errors import HetplanError
 from planner.measured.values import Run
 from planner.model.spec import ModelSpec
@@ -26,11 +27,13 @@ LEAST_TO_CHOOSE = 2
 """Runs below which a group offers no choice of a plan."""
 
 
+@told(names={"mean": "mean_error", "median": "median_error", "ninetieth": "p90_error"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
     """Relative errors of some predictions; an error is predicted over measured, less 1."""
 
     runs: int
+    """How many runs the errors are of."""
     mean: float
     """Mean of their sizes."""
     median: float
@@ -41,13 +44,17 @@ class Errors:
     """Mean with their signs; above 0 the model is too pessimistic."""
 
 
+@told(inline=("errors",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTruth:
     """Step times of runs that differ in their plan only."""
 
     source: str
+    """Source of a group of runs with equal clusters, models and training."""
     model: str
+    """Its model."""
     devices: int
+    """Devices of each of its plans."""
     cluster: str
     """Name of the cluster."""
     sequence_length: int
@@ -55,6 +62,7 @@ class GroupTruth:
     global_batch: int
     """Sequences of one optimizer step."""
     errors: Errors
+    """Errors of the step time."""
     rank_correlation: float | None
     """Spearman's, of predicted and measured seconds; None below 3 runs or without variation."""
     regret: float | None
@@ -63,12 +71,15 @@ class GroupTruth:
     """Share of the runs whose measured time lies within the spread of their estimate."""
 
 
+@told(inline=("errors",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTruth:
     """Step times of a source."""
 
     source: str
+    """A source of runs."""
     errors: Errors
+    """Errors of the step time."""
     ranked_groups: int
     """Groups of at least 4 runs that have a rank correlation."""
     rank_correlation: float | None
@@ -80,23 +91,31 @@ class SourceTruth:
     worst_regret: float | None
     """Worst of those groups."""
     coverage: float
+    """Share of the runs whose measured time lies within the spread of the estimate."""
 
 
+@told(inline=("errors",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTruth:
     """Peak memory of a source."""
 
     source: str
+    """A source of runs."""
     errors: Errors
+    """Errors of the peak memory."""
 
 
+@told("runs")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitTruth:
     """Runs of a source by whether they ran and whether they were expected to, as numbers of runs."""
 
     source: str
+    """A source of runs."""
     both_fit: int
+    """Ran, as predicted."""
     both_out: int
+    """Out of memory, as predicted."""
     false_alarms: int
     """Ran, though out of memory was predicted."""
     missed: int
@@ -108,18 +127,28 @@ class FitTruth:
         return self.both_fit + self.both_out + self.false_alarms + self.missed
 
 
+@told(
+    names={"fits": "out_of_memory", "total_fits": "total_out_of_memory"},
+    brief=("total", "total_memory", "total_fits"),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
     """Everything that is known about the predictions; each tuple sorted, with a source only where it counts."""
 
     sources: tuple[SourceTruth, ...]
+    """By source."""
     groups: tuple[GroupTruth, ...]
+    """By group."""
     memory: tuple[MemoryTruth, ...]
+    """Memory by source."""
     fits: tuple[FitTruth, ...]
+    """Runs by whether they fit."""
     total: SourceTruth | None
     """All sources together, named ``all``; None without any predicted step time."""
     total_memory: MemoryTruth | None
+    """Memory of all sources; None without any prediction."""
     total_fits: FitTruth | None
+    """The same of all sources; None when none was priced."""
 
 
 def truth(predictions: Sequence[Prediction]) -> Truth:
@@ -305,6 +334,31 @@ def priced(run: Run, calibration: Calibration) -> Estimate | None:
         return None
 
 
+@told(
+    "run.id",
+    "run.source",
+    "run.reference",
+    "run.model.name",
+    "run.devices",
+    "run.step_seconds",
+    "predicted_seconds",
+    "error",
+    "spread",
+    "run.peak_memory_bytes",
+    "predicted_bytes",
+    "memory_error",
+    "run.fits",
+    "fits",
+    "run.doubt",
+    only=("failure",),
+    names={
+        "run.model.name": "model",
+        "run.step_seconds": "measured_seconds",
+        "run.peak_memory_bytes": "measured_bytes",
+        "run.fits": "measured_fits",
+        "fits": "predicted_fits",
+    },
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """One measured run and its estimate."""

@@ -56,7 +56,7 @@ from planner.plan.file import load_plan
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import DEVICES, LAYERS, NODE_DEVICES, STAGES
 from planner.runtimes.capabilities import OffloadTo, Recompute
-from planner.runtimes.registry import NAMES, REFERENCE, any_of
+from planner.runtimes.registry import NAMES, REFERENCE, in_words
 
 if TYPE_CHECKING:
     _TargetName = str
@@ -146,9 +146,9 @@ class Row(Frozen):
     """flash or unfused."""
     dropout: bool | None = None
     """yes when the layers keep dropout masks; yes without gated MLP when absent."""
-    target: Annotated[_TargetName, Field(description=f"Runtime that the plan is for: {any_of(NAMES)}.")] = (
-        REFERENCE.name
-    )
+    target: Annotated[
+        _TargetName, Field(description=f"Runtime that the plan is for: {in_words(NAMES, 'or')}.")
+    ] = REFERENCE.name
     tp: NodeDevices = 1
     """Devices of one tensor-parallel group."""
     pp: Stages | None = None

@@ -79,8 +79,11 @@ class Skipped:
     """A row that cannot become a run."""
 
     id: str
+    """A row that is no run that hetplan can predict."""
     source: str
+    """Where it is from."""
     reason: str
+    """Why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,7 @@ class ModelSpec(Frozen):
     """A dense transformer, by its shape."""
 
     name: Name
+    """Name of the model."""
     kind: Literal["decoder", "encoder"] = "decoder"
     """decoder: causal attention; encoder: full attention (BERT)."""
     layers: Layers

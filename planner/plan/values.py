@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AliasPath, Field, model_serializer, model_validator
 
+from planner.described import told
 from planner.errors import PartError, PlanError
 from planner.files.fields import Batch, Devices, Layers, NodeDevices, ZeroStage, strict, whole
 from planner.files.messages import shown
@@ -180,6 +181,7 @@ ON_DEVICE = Offload()
 """Nothing is offloaded."""
 
 
+@told("pp", "global_batch", "micro_batches", without=("stages",))
 @strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:

@@ -10,6 +10,7 @@ from rich.console import Group
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.described import told
 from planner.dims import DIMENSIONS
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -21,6 +22,12 @@ from planner.runtimes.registry import target
 from planner.search.values import Advice, Alternative, Scored
 
 
+@told(
+    "scored.estimate.fits",
+    "scored.estimate.step_seconds",
+    "scored.estimate.tokens_per_second",
+    without=("decision", "scored"),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
     """A plan with one decision changed."""
@@ -30,6 +37,7 @@ class Neighbour:
     change: str
     """What differs, e.g. ``ZeRO 1 instead of 0``."""
     scored: Scored
+    """The plan."""
 
 
 def neighbours(
@@ -74,11 +82,15 @@ class Considered:
     """One family of plans with its best, as a search or a plan file remembers it."""
 
     family: str
+    """A family of plans that was considered."""
     step_seconds: float | None
-    """None when the family has no plan."""
+    """Step of its best plan; None when the family has no plan."""
     tokens_per_second: float | None
+    """Throughput of its best plan."""
     reason: str
+    """Why it lost."""
     chosen: bool
+    """Whether the answer is of this family."""
 
 
 def considered(alternatives: Iterable[Alternative]) -> tuple[Considered, ...]:

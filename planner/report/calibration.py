@@ -12,16 +12,15 @@ from typing import Literal
 from rich.console import Group, RenderableType
 
 from planner.calibration.merge import link_name_key, merged, name_key, shapes, share_formats
-from planner.calibration.values import Calibration, Constant
+from planner.calibration.values import Calibration, Constant, CurveError
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind, Topology
 from planner.cost.communication import carried_rates, inside_rate
 from planner.measure.resume import shape_text
 from planner.model.spec import ModelSpec
-from planner.report.document import head
-from planner.report.keys import Document, Json
+from planner.report.document import Head
 from planner.report.layout import FittedTable, bullets, number, pairs, section, table, words
-from planner.report.measured import error_keys, error_table
+from planner.report.measured import error_table
 from planner.report.numbers import MISSING, count, percent, significant
 from planner.runtimes.registry import TARGETS
 
@@ -53,33 +52,70 @@ def calibration_sections(calibration: Calibration, path: Path) -> list[Renderabl
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint:
+    """One point of a curve."""
+
+    size: float
+    """Micro-batch, or bytes of the tensor."""
+    rate: float
+    """Rate at it, in rate_unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateCurve:
+    """A measured curve as rates."""
+
+    curve: str
+    """Measured layers or collectives, in words."""
+    rate_unit: str
+    """seq/s of sequences through one layer, GB/s of the whole tensor."""
+    points: tuple[RatePoint, ...]
+    """Smallest size first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationDocument(Head):
+    """The answer of ``show`` for a calibration."""
+
+    file: str
+    """The calibration file."""
+    provenance: dict[str, str]
+    """What the last measurements were made with, free text by name."""
+    sources: dict[str, dict[str, str]]
+    """The same for each source that points and constants name."""
+    constants: tuple[Constant, ...]
+    """Constants of the file."""
+    curves: tuple[RateCurve, ...]
+    """Measured curves."""
+    curve_errors: tuple[CurveError, ...]
+    """How well the points predict each other."""
+    coverage: tuple[Covered, ...] | None
+    """What plans are priced with; null without --cluster."""
+
+
 def calibration_document(
     calibration: Calibration, path: Path, rows: tuple[Covered, ...] | None = None
-) -> Document:
-    """The same as a dictionary."""
-    curves: list[Json] = [
-        {"curve": name, "rate_unit": unit, "points": [{"size": size, "rate": rate} for size, rate in points]}
+) -> CalibrationDocument:
+    """The same for ``--json``."""
+    curves = tuple(
+        RateCurve(
+            curve=name,
+            rate_unit=unit,
+            points=tuple(RatePoint(size=size, rate=rate) for size, rate in points),
+        )
         for name, unit, points in (*_layer_curves(calibration), *_links(calibration))
-    ]
-    return {
-        **head("show calibration"),
-        "file": str(path),
-        "provenance": {**calibration.provenance},
-        "sources": {key: {**facts} for key, facts in calibration.sources.items()},
-        "constants": [
-            {
-                "name": item.name,
-                "value": item.value,
-                "spread": item.spread,
-                "provenance": item.provenance,
-                "source": item.source or None,
-            }
-            for item in calibration.constants
-        ],
-        "curves": curves,
-        "curve_errors": error_keys(calibration.curve_errors),
-        "coverage": None if rows is None else [*coverage_keys(rows)],
-    }
+    )
+    return CalibrationDocument(
+        command="show calibration",
+        file=str(path),
+        provenance=calibration.provenance,
+        sources=calibration.sources,
+        constants=calibration.constants,
+        curves=curves,
+        curve_errors=calibration.curve_errors,
+        coverage=rows,
+    )
 
 
 def _facts(facts: dict[str, str]) -> str:
@@ -233,7 +269,9 @@ class Covered:
     part: str
     """A device, a framework, or a link."""
     what: str
+    """A constant, layers of a model by tp, or operations."""
     state: State
+    """measured, fitted, datasheet, assumed, or missing where the constants stand in."""
     detail: str
     """The number and where it is from, or what stands in for it."""
 
@@ -261,11 +299,6 @@ def coverage_section(rows: tuple[Covered, ...], cluster: ClusterSpec, model: Mod
     return section(
         f"What {whose} need of it" if model else f"What {whose} needs of it", table(columns, cells)
     )
-
-
-def coverage_keys(rows: tuple[Covered, ...]) -> list[Document]:
-    """The same as dictionaries."""
-    return [{"part": row.part, "what": row.what, "state": row.state, "detail": row.detail} for row in rows]
 
 
 def _device(kind: Kind, both: Calibration, own: frozenset[str], model: ModelSpec | None) -> Iterator[Covered]:

@@ -1,41 +1,24 @@
-"""The ``--json`` form of every report: plain dictionaries, SI units in the names of the keys."""
+"""The ``--json`` form of every report: what a document holds are the values' own fields, SI units in the names."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from pathlib import PurePath
 
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
-from planner.cluster.topology import Topology
+from planner.cluster.topology import Kind, Topology
 from planner.cost.binding import Binding
+from planner.described import Json, plain, told
 from planner.model.spec import ModelSpec
 from planner.report.alternatives import Considered, Neighbour, considered
 from planner.report.compare import Contender
-from planner.report.keys import (
-    Document,
-    Json,
-    advice_keys,
-    alternative_keys,
-    binding_keys,
-    diagnosis_keys,
-    idle_cost_keys,
-    idle_keys,
-    kind_keys,
-    limit_cost_keys,
-    nearest_keys,
-    neighbour_keys,
-    no_plan_keys,
-    path_keys,
-    plan_keys,
-    ranks_keys,
-    understood_keys,
-)
-from planner.report.plan_table import Proof, in_short, proof_of
-from planner.report.ranks import rank_runs
+from planner.report.plan_table import Proof, in_short, misfits
+from planner.report.ranks import Idle, RankRun, idle_devices, rank_runs
 from planner.search.values import Scored, SearchResult
 
 FORMAT = 1
@@ -45,18 +28,22 @@ FORMAT = 1
 MOST_INDENTED = 10_000
 """Entries of a list in an indented document."""
 
+Document = dict[str, Json]
 
-def text(document: Document) -> str:
+
+def text(document: object) -> str:
     """A document as JSON; numbers that are infinite or unknown become null.
 
     A very long one is not indented: that takes ten times as long.
     """
-    long = any(isinstance(value, list) and len(value) > MOST_INDENTED for value in document.values())
+    found = plain(document)
+    assert isinstance(found, dict), "a document is a mapping"
+    long = any(isinstance(value, list) and len(value) > MOST_INDENTED for value in found.values())
     indent = None if long else 2
     try:
-        return json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(found, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
     except ValueError:
-        return json.dumps(_finite(document), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(_finite(found), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _finite(value: Json) -> Json:
@@ -69,42 +56,140 @@ def _finite(value: Json) -> Json:
     return value
 
 
-def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec) -> Document:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What every document begins with."""
+
+    format: int = FORMAT
+    """Version of the document, 1; grows when a key changes its meaning or goes away."""
+    command: str
+    """The command that wrote it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understood:
+    """The inputs with every default filled in, in the units of their files."""
+
+    cluster: ClusterSpec
+    """The cluster file with every default filled in."""
+    model: dict[str, Json] | None
+    """The model file likewise, and its number of parameters; null when none was given."""
+
+
+def understood(cluster: ClusterSpec, model: ModelSpec | None) -> Understood:
+    """The inputs of a command."""
+    found = None if model is None else {**model.model_dump(mode="json"), "parameters": model.parameters}
+    return Understood(cluster=cluster, model=found)
+
+
+@told(inline=("scored",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What every document says of a plan."""
+
+    status: str
+    """optimal (within the asked gap), feasible (a plan, the gap is open), infeasible (proven), unknown (stopped
+    before any plan was found), predicted (priced, not searched)."""
+    bound_seconds: float | None
+    """No plan of the space takes less; null when nothing is known, 0 under another objective."""
+    gap: float | None
+    """(step_seconds - bound_seconds) / step_seconds, or likewise for another objective; null without a search."""
+    search_seconds: float | None
+    """How long the search took; null without a search."""
+    outside: tuple[str, ...]
+    """Plans that the target could run and the search does not look at: status, bound and gap say nothing of them."""
+    scored: Scored
+    """The plan."""
+    misfits: tuple[str, ...]
+    """Where it does not fit, in words."""
+
+
+def _answer(scored: Scored, proof: Proof | None) -> Answer:
+    return Answer(
+        status=proof.status if proof else "predicted",
+        bound_seconds=proof.bound_seconds if proof else None,
+        gap=proof.gap if proof else None,
+        search_seconds=proof.seconds if proof else None,
+        outside=proof.outside if proof else (),
+        scored=scored,
+        misfits=tuple(misfits(scored.estimate)),
+    )
+
+
+@told(inline=("result",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchDocument(Head):
     """The answer of ``search``."""
-    proof = proof_of(result)
-    answer = plan_keys(result.best, proof) if result.best else no_plan_keys(proof)
-    return {
-        **head("search"),
-        **answer,
-        "objective": result.goal.objective,
-        "objective_bound": result.objective_bound,
-        "subclusters": result.subclusters,
-        "nearest": [nearest_keys(entry) for entry in result.nearest],
-        "interrupted": result.interrupted,
-        "candidates": result.candidates,
-        "solved": result.solved,
-        "alternatives": [alternative_keys(entry) for entry in considered(result.alternatives)],
-        "advice": [advice_keys(entry) for entry in result.advice],
-        "idle_costs": [idle_cost_keys(entry) for entry in result.idle_costs],
-        "limit_costs": [limit_cost_keys(entry) for entry in result.limit_costs],
-        "diagnosis": diagnosis_keys(result.diagnosis),
-        "warnings": [*result.warnings, *(result.best.estimate.warnings if result.best else ())],
-        "understood": understood_keys(cluster, model),
-    }
+
+    result: SearchResult
+    """The answer."""
+    misfits: tuple[str, ...]
+    """Where the plan does not fit, in words."""
+    alternatives: tuple[Considered, ...]
+    """Families of plans that were considered."""
+    warnings: tuple[str, ...]
+    """What to know before trusting the answer, in words."""
+    understood: Understood
+    """The inputs."""
+
+
+def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec) -> SearchDocument:
+    """The answer of ``search``."""
+    best = result.best
+    return SearchDocument(
+        command="search",
+        result=result,
+        misfits=tuple(misfits(best.estimate)) if best else (),
+        alternatives=considered(result.alternatives),
+        warnings=(*result.warnings, *(best.estimate.warnings if best else ())),
+        understood=understood(cluster, model),
+    )
+
+
+@told(inline=("answer",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDocument(Head):
+    """The answer of ``predict`` and ``show``."""
+
+    answer: Answer
+    """The plan."""
+    ranks: tuple[RankRun, ...]
+    """Which ranks run where."""
+    idle: tuple[Idle, ...]
+    """Devices without a rank."""
+    warnings: tuple[str, ...]
+    """What to know before trusting the answer, in words."""
+    understood: Understood
+    """The inputs."""
 
 
 def plan_document(
     command: str, scored: Scored, cluster: ClusterSpec, model: ModelSpec, proof: Proof | None
-) -> Document:
-    """The answer of ``predict``, ``show`` and ``explain``, without what only one of them adds."""
-    return {
-        **head(command),
-        **plan_keys(scored, proof),
-        "ranks": [ranks_keys(run) for run in rank_runs(scored.plan, cluster)],
-        "idle": idle_keys(scored.plan, cluster),
-        "warnings": list(scored.estimate.warnings),
-        "understood": understood_keys(cluster, model),
-    }
+) -> PlanDocument:
+    """The answer of ``predict`` and ``show``."""
+    return PlanDocument(
+        command=command,
+        answer=_answer(scored, proof),
+        ranks=rank_runs(scored.plan, cluster),
+        idle=idle_devices(scored.plan, cluster),
+        warnings=tuple(scored.estimate.warnings),
+        understood=understood(cluster, model),
+    )
+
+
+@told(inline=("plan",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainDocument:
+    """The answer of ``explain``: the plan, what binds it, the families that lost, what one changed decision costs."""
+
+    plan: PlanDocument
+    """The plan."""
+    binding: Binding
+    """What keeps it from being faster."""
+    alternatives: tuple[Considered, ...]
+    """Families of plans that were considered."""
+    neighbours: tuple[Neighbour, ...]
+    """Plans one decision away."""
 
 
 def explain_document(
@@ -115,49 +200,129 @@ def explain_document(
     alternatives: Sequence[Considered],
     found: Sequence[Neighbour],
     binds: Binding,
-) -> Document:
-    """The answer of ``explain``: the plan, what binds it, the families that lost, what one changed decision costs."""
-    return {
-        **plan_document("explain", scored, cluster, model, proof),
-        "binding": binding_keys(binds),
-        "alternatives": [alternative_keys(entry) for entry in alternatives],
-        "neighbours": [neighbour_keys(entry) for entry in found],
-    }
+) -> ExplainDocument:
+    """The answer of ``explain``."""
+    return ExplainDocument(
+        plan=plan_document("explain", scored, cluster, model, proof),
+        binding=binds,
+        alternatives=tuple(alternatives),
+        neighbours=tuple(found),
+    )
 
 
-def compare_document(contenders: Sequence[Contender]) -> Document:
+@told(brief=("plan",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedPlan:
+    """One plan of a comparison."""
+
+    name: str
+    """The plan file, or what people do today."""
+    note: str
+    """Why there is no plan, where it does not fit, or what makes the comparison uneven."""
+    short: str | None
+    """Its main decisions in one line; null when there is no plan."""
+    idle_devices: int | None
+    """Devices of its cluster that it leaves idle; null when there is no plan."""
+    plan: Answer | None
+    """The keys of a plan as in predict; null when there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareDocument(Head):
+    """The answer of ``compare``."""
+
+    plans: tuple[ComparedPlan, ...]
+    """The plans, the first is the reference."""
+    warnings: tuple[str, ...]
+    """The notes that are not empty."""
+
+
+def compare_document(contenders: Sequence[Contender]) -> CompareDocument:
     """The answer of ``compare``: one entry a plan, the first is the reference."""
-    plans: list[Json] = [
-        {
-            "name": entry.name,
-            "note": entry.note,
-            "short": in_short(entry.scored.plan) if entry.scored else None,
-            "idle_devices": entry.idle_devices,
-            "plan": plan_keys(entry.scored, None) if entry.scored else None,
-        }
+    plans = tuple(
+        ComparedPlan(
+            name=entry.name,
+            note=entry.note,
+            short=in_short(entry.scored.plan) if entry.scored else None,
+            idle_devices=entry.idle_devices,
+            plan=_answer(entry.scored, None) if entry.scored else None,
+        )
         for entry in contenders
-    ]
-    return {
-        **head("compare"),
-        "plans": plans,
-        "warnings": [entry.note for entry in contenders if entry.note],
-    }
+    )
+    return CompareDocument(
+        command="compare", plans=plans, warnings=tuple(entry.note for entry in contenders if entry.note)
+    )
 
 
-def check_document(topology: Topology, model: ModelSpec | None, warnings: Sequence[str]) -> Document:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """How nodes of two pools reach each other."""
+
+    between: tuple[str, str]
+    """Two pools; the same twice for two nodes of one pool."""
+    path: str | None
+    """Fabric, fabrics joined by +, node for a single node; null without a path."""
+    bytes_per_second: float | None
+    """Bandwidth of one node to another; null without a path."""
+    latency_seconds: float | None
+    """Latency of one message; null without a path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckDocument(Head):
+    """The answer of ``check``."""
+
+    devices: int
+    """Devices of the cluster."""
+    kinds: tuple[Kind, ...]
+    """Device types by pool."""
+    links: tuple[Reached, ...]
+    """Paths between pools."""
+    warnings: tuple[str, ...]
+    """What to know before trusting the answer, in words."""
+    understood: Understood
+    """The inputs."""
+
+
+def check_document(topology: Topology, model: ModelSpec | None, warnings: Sequence[str]) -> CheckDocument:
     """The answer of ``check``."""
     names = [pool.name for pool in topology.cluster.pools]
-    return {
-        **head("check"),
-        "devices": sum(kind.devices for kind in topology.kinds),
-        "kinds": [kind_keys(kind) for kind in topology.kinds],
-        "links": [
-            path_keys(first, last, topology.path(first, last))
-            for first, last in combinations_with_replacement(names, 2)
-        ],
-        "warnings": list(warnings),
-        "understood": understood_keys(topology.cluster, model),
-    }
+    return CheckDocument(
+        command="check",
+        devices=sum(kind.devices for kind in topology.kinds),
+        kinds=topology.kinds,
+        links=tuple(
+            _reached(topology, first, last) for first, last in combinations_with_replacement(names, 2)
+        ),
+        warnings=tuple(warnings),
+        understood=understood(topology.cluster, model),
+    )
+
+
+def _reached(topology: Topology, first: str, last: str) -> Reached:
+    path = topology.path(first, last)
+    return Reached(
+        between=(first, last),
+        path=path.fabric or None,
+        bytes_per_second=path.bytes_per_second if path.connected else None,
+        latency_seconds=path.latency_seconds if path.connected else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmitDocument(Head):
+    """The answer of ``emit``."""
+
+    target: str
+    """Runtime of the plan."""
+    folder: str
+    """Folder that was written."""
+    files: tuple[str, ...]
+    """Files in it."""
+    placeholder_hosts: tuple[str, ...]
+    """Hosts that the launcher needs and the cluster file does not name, in short form."""
+    warnings: tuple[str, ...]
+    """Where the plan does not fit, and versions that were not tried, in words."""
 
 
 def emit_document(
@@ -166,28 +331,40 @@ def emit_document(
     paths: Sequence[str],
     warnings: Sequence[str] = (),
     placeholders: Sequence[str] = (),
-) -> Document:
+) -> EmitDocument:
     """The answer of ``emit``."""
-    return {
-        **head("emit"),
-        "target": target,
-        "folder": str(folder),
-        "files": list(paths),
-        "placeholder_hosts": list(placeholders),
-        "warnings": list(warnings),
-    }
+    return EmitDocument(
+        command="emit",
+        target=target,
+        folder=str(folder),
+        files=tuple(paths),
+        placeholder_hosts=tuple(placeholders),
+        warnings=tuple(warnings),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateDocument(Head):
+    """The answer of ``calibrate import`` and of ``calibrate merge``."""
+
+    file: str
+    """Calibration file that was written."""
+    layer_points: int
+    """Measured layers in it."""
+    link_points: int
+    """Measured collectives and sends in it."""
 
 
 def calibrate_document(
     calibration: Calibration, path: PurePath, command: str = "calibrate import"
-) -> Document:
+) -> CalibrateDocument:
     """The answer of ``calibrate import`` and of ``calibrate merge``."""
-    return {
-        **head(command),
-        "file": str(path),
-        "layer_points": len(calibration.layers),
-        "link_points": len(calibration.link_points),
-    }
+    return CalibrateDocument(
+        command=command,
+        file=str(path),
+        layer_points=len(calibration.layers),
+        link_points=len(calibration.link_points),
+    )
 
 
 def head(command: str) -> Document:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import expm1
 from pathlib import Path
 
 import numpy as np
 from rich.console import Group, RenderableType
 
-from planner.calibration.values import Calibration
+from planner.calibration.values import Calibration, Constant, Residual
 from planner.logs.trial import Trial
 from planner.logs.values import Observed
 from planner.measured.fit import Fit
-from planner.report.document import head
-from planner.report.keys import Document
+from planner.report.document import Head
 from planner.report.layout import FittedTable, bullets, number, section, table, words
 from planner.report.numbers import MISSING, count, duration, percent, significant
 
@@ -82,27 +82,51 @@ def _by_source(fit: Fit) -> list[tuple[str, list[float], list[float]]]:
     return [(source, *found[source]) for source in sorted(found)]
 
 
-def fitted_document(fit: Fit, calibration: Calibration, path: Path | None) -> Document:
-    """The same as a dictionary."""
-    return {
-        **head("calibrate fit"),
-        "file": None if path is None else str(path),
-        "runs": len(fit.runs),
-        "constants": [
-            {"name": item.name, "value": item.value, "spread": item.spread, "provenance": item.provenance}
-            for item in calibration.constants
-        ],
-        "sources": [
-            {
-                "source": source,
-                "runs": len(own),
-                "mean_error": float(np.mean(own)),
-                "left_out_error": float(np.mean(left)),
-            }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedSource:
+    """How far the runs of a source are from the fit."""
+
+    source: str
+    """A source."""
+    runs: int
+    """Its runs."""
+    mean_error: float
+    """Mean size of their errors; an error is predicted over measured seconds, less 1."""
+    left_out_error: float
+    """Likewise when the runs of the same source and model are left out of the fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedDocument(Head):
+    """The answer of ``calibrate fit``."""
+
+    file: str | None
+    """Calibration file that was written; null without -o."""
+    runs: int
+    """Runs that were fitted to: those with a step time and no doubt about their plan."""
+    constants: tuple[Constant, ...]
+    """Constants of the file."""
+    sources: tuple[FittedSource, ...]
+    """Errors by source."""
+    residuals: tuple[Residual, ...]
+    """Spreads of later estimates."""
+
+
+def fitted_document(fit: Fit, calibration: Calibration, path: Path | None) -> FittedDocument:
+    """The same for ``--json``."""
+    return FittedDocument(
+        command="calibrate fit",
+        file=None if path is None else str(path),
+        runs=len(fit.runs),
+        constants=calibration.constants,
+        sources=tuple(
+            FittedSource(
+                source=source,
+                runs=len(own),
+                mean_error=float(np.mean(own)),
+                left_out_error=float(np.mean(left)),
+            )
             for source, own, left in _by_source(fit)
-        ],
-        "residuals": [
-            {"family": item.family, "stack": item.stack, "runs": item.rows, "spread": item.spread}
-            for item in calibration.residuals
-        ],
-    }
+        ),
+        residuals=calibration.residuals,
+    )

@@ -11,12 +11,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from planner.calibration.merge import name_key
-from planner.calibration.values import Calibration, CurveError, LayerPoint, LinkPoint
-from planner.measure.fits import Peaks, fit_links, link_errors
+from planner.calibration.values import Calibration, Constant, CurveError, LayerPoint, LinkPoint
+from planner.measure.fits import LinkFit, Peaks, fit_links, link_errors
 from planner.measure.samples import BUSY, Limit
 from planner.model.spec import ModelSpec
-from planner.report.document import head
-from planner.report.keys import Document, Json
+from planner.report.document import Head
 from planner.report.layout import FittedTable, bullets, number, section, table, warnings_section, words
 from planner.report.numbers import MISSING, count, gib, percent, significant, time_unit
 from planner.units import gib_from_bytes
@@ -49,29 +48,37 @@ def _title(points: int, new: int, path: Path) -> str:
     return f"Measured {count(new, 'point')} of links{old}, wrote {path}" if new else f"{path} has all points"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkDocument(Head):
+    """The answer of ``calibrate network``."""
+
+    file: str
+    """Calibration file that was written."""
+    link_points: int
+    """Points of these links and numbers of devices in the file."""
+    new_link_points: int
+    """Those that this run measured or read."""
+    fits: tuple[LinkFit, ...]
+    """A line through each curve."""
+    curve_errors: tuple[CurveError, ...]
+    """How well the points predict each other."""
+    warnings: tuple[str, ...]
+    """What to know before trusting the points."""
+
+
 def network_document(
     points: tuple[LinkPoint, ...], new: int, calibration: Calibration, path: Path
-) -> Document:
-    """The same as a dictionary."""
-    return {
-        **head("calibrate network"),
-        "file": str(path),
-        "link_points": len(points),
-        "new_link_points": new,
-        "fits": [
-            {
-                "link": fit.link,
-                "operation": fit.operation,
-                "members": fit.members,
-                "latency_seconds": fit.latency_seconds,
-                "bytes_per_second": fit.bytes_per_second if isfinite(fit.bytes_per_second) else None,
-                "mean_error": fit.error,
-            }
-            for fit in fit_links(points)
-        ],
-        "curve_errors": error_keys(_own_errors(points, calibration)),
-        "warnings": [*_busy(points)],
-    }
+) -> NetworkDocument:
+    """The same for ``--json``."""
+    return NetworkDocument(
+        command="calibrate network",
+        file=str(path),
+        link_points=len(points),
+        new_link_points=new,
+        fits=tuple(fit_links(points)),
+        curve_errors=_own_errors(points, calibration),
+        warnings=tuple(_busy(points)),
+    )
 
 
 def _own_errors(points: tuple[LinkPoint, ...], calibration: Calibration) -> tuple[CurveError, ...]:
@@ -194,42 +201,66 @@ def _spreads(told: Told) -> Iterator[tuple[str, float]]:
         yield f"layer at tp {layer.tp}, micro-batch {layer.micro_batch}", layer.spread or 0.0
 
 
-def device_document(told: Told) -> Document:
-    """The same as a dictionary."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrownLimit:
+    """Micro-batches that fit at one tensor-parallel degree."""
+
+    tp: int
+    """A tensor-parallel degree."""
+    micro_batch: int
+    """Largest micro-batch that ran."""
+    out_of_memory: int | None
+    """Smallest that ran out of memory; null when the growth ended before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDocument(Head):
+    """The answer of ``calibrate device``."""
+
+    file: str
+    """Calibration file that was written."""
+    gpu: str
+    """Catalogue name of the device, or a name made from what the driver says."""
+    family: str
+    """Family that the constants belong to; the device's own name outside the catalogue."""
+    ended_by: str | None
+    """--minutes or Ctrl-C where points are left; null when all was measured."""
+    kernel_points: int
+    """Measured kernels in the file."""
+    layer_points: int
+    """Measured layers in the file."""
+    constants: tuple[Constant, ...]
+    """Constants of the file."""
+    limits: tuple[GrownLimit, ...]
+    """Micro-batches that fit."""
+    curve_errors: tuple[CurveError, ...]
+    """How well the points predict each other."""
+    declaration: tuple[str, ...]
+    """Lines for gpus: of a cluster file; none for a device of the catalogue."""
+    warnings: tuple[str, ...]
+    """What to know before trusting the points."""
+
+
+def device_document(told: Told) -> DeviceDocument:
+    """The same for ``--json``."""
     found = told.calibration
-    return {
-        **head("calibrate device"),
-        "file": str(told.path),
-        "gpu": told.gpu,
-        "family": told.family,
-        "ended_by": told.ended or None,
-        "kernel_points": len(found.kernel_points),
-        "layer_points": len(found.layers),
-        "constants": [
-            {"name": item.name, "value": item.value, "spread": item.spread, "provenance": item.provenance}
-            for item in found.constants
-        ],
-        "limits": [
-            {"tp": tp, "micro_batch": limit.fits, "out_of_memory": limit.fails}
+    return DeviceDocument(
+        command="calibrate device",
+        file=str(told.path),
+        gpu=told.gpu,
+        family=told.family,
+        ended_by=told.ended or None,
+        kernel_points=len(found.kernel_points),
+        layer_points=len(found.layers),
+        constants=found.constants,
+        limits=tuple(
+            GrownLimit(tp=tp, micro_batch=limit.fits, out_of_memory=limit.fails)
             for tp, limit in sorted(told.limits.items())
-        ],
-        "curve_errors": error_keys(found.curve_errors),
-        "declaration": [*declaration(told)],
-        "warnings": [*warnings(told)],
-    }
-
-
-def error_keys(errors: tuple[CurveError, ...]) -> list[Json]:
-    """Leave-one-out errors as dictionaries."""
-    return [
-        {
-            "curve": item.curve,
-            "points": item.points,
-            "mean_error": item.mean,
-            "largest_error": item.largest,
-        }
-        for item in errors
-    ]
+        ),
+        curve_errors=found.curve_errors,
+        declaration=tuple(declaration(told)),
+        warnings=tuple(warnings(told)),
+    )
 
 
 def error_table(errors: tuple[CurveError, ...]) -> FittedTable:

@@ -7,11 +7,11 @@ from math import isfinite
 
 from rich.console import Group
 
+from planner.described import Json
 from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
 from planner.logs.findings import Finding
 from planner.logs.values import Observed
-from planner.report.document import head
-from planner.report.keys import Document, Json
+from planner.report.document import Document, head
 from planner.report.layout import Command, Indented, bullets, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, rate, significant, time_unit
 

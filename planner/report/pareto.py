@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.running_cost import devices_of
+from planner.described import told
 from planner.model.spec import ModelSpec
-from planner.report.document import head
+from planner.report.document import Head, Understood, understood
 from planner.report.goal import devices_text
-from planner.report.keys import Document, Json, understood_keys
 from planner.report.layout import Paragraph, number, section, table, words
 from planner.report.numbers import (
     MISSING,
@@ -24,6 +25,11 @@ from planner.report.numbers import (
 )
 from planner.search.objectives.pareto import Front, Point
 
+ESTIMATED = (
+    *("devices", "step_seconds", "tokens_per_second", "price_per_hour", "watts"),
+    *("cost_per_million_tokens", "joules_per_token"),
+)
+"""What documents tell of the estimate of a point."""
 FRONT = "*"
 """Marks points of the Pareto front."""
 
@@ -150,39 +156,60 @@ def use_at_most(point: Point, cluster: ClusterSpec) -> str:
     return " ".join(f"--use-at-most {devices}:{name}" for name, devices in per_pool.items())
 
 
-def front_document(found: Front, cluster: ClusterSpec, model: ModelSpec) -> Document:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """Devices of a point."""
+
+    pool: str
+    """A pool of the sub-cluster; points come slowest first."""
+    gpu: str
+    """A device type in it."""
+    devices: int
+    """How many are used."""
+
+
+@told(
+    *(f"point.scored.estimate.{name}" for name in ESTIMATED), "point.gap", "point.front", without=("point",)
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """A point as documents tell it."""
+
+    point: Point
+    """The point."""
+    used: tuple[Used, ...]
+    """Its devices."""
+    plan: str
+    """The fastest plan found on them, in short."""
+
+
+@told(inline=("front",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontDocument(Head):
     """The answer of ``search --pareto``."""
-    return {
-        **head("search --pareto"),
-        "objective": found.objective,
-        "points": [_point_keys(point) for point in found.points],
-        "worth": found.worth,
-        "subclusters": found.subclusters,
-        "beaten": found.beaten,
-        "without_plan": found.without_plan,
-        "unfinished": found.unfinished,
-        "interrupted": found.interrupted,
-        "search_seconds": found.seconds,
-        "understood": understood_keys(cluster, model),
-    }
+
+    front: Front
+    """What was found."""
+    points: tuple[FrontPoint, ...]
+    """Slowest first."""
+    understood: Understood
+    """The inputs."""
 
 
-def _point_keys(point: Point) -> Document:
-    estimate = point.scored.estimate
-    used: list[Json] = [
-        {"pool": pool, "gpu": gpu, "devices": devices}
-        for (pool, gpu), devices in sorted(devices_of(point.scored.plan).items())
-    ]
-    return {
-        "used": used,
-        "plan": short(point),
-        "devices": estimate.devices,
-        "step_seconds": estimate.step_seconds,
-        "gap": point.gap,
-        "tokens_per_second": estimate.tokens_per_second,
-        "price_per_hour": estimate.price_per_hour,
-        "watts": estimate.watts,
-        "cost_per_million_tokens": estimate.cost_per_million_tokens,
-        "joules_per_token": estimate.joules_per_token,
-        "front": point.front,
-    }
+def front_document(found: Front, cluster: ClusterSpec, model: ModelSpec) -> FrontDocument:
+    """The answer of ``search --pareto``."""
+    return FrontDocument(
+        command="search --pareto",
+        front=found,
+        points=tuple(_front_point(point) for point in found.points),
+        understood=understood(cluster, model),
+    )
+
+
+def _front_point(point: Point) -> FrontPoint:
+    used = sorted(devices_of(point.scored.plan).items())
+    return FrontPoint(
+        point=point,
+        used=tuple(Used(pool=pool, gpu=gpu, devices=devices) for (pool, gpu), devices in used),
+        plan=short(point),
+    )

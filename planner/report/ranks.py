@@ -19,15 +19,23 @@ class RankRun:
     """Consecutive ranks of one stage on equal devices of equal hosts."""
 
     stage: int
+    """Their stage."""
     first_rank: int
+    """First of consecutive ranks on equal devices."""
     ranks: int
+    """How many."""
     pool: str
+    """Their pool."""
     gpu: str
+    """Their type of device."""
     hosts: tuple[str, ...]
+    """Their hosts in rank order."""
     devices: tuple[int, ...]
     """Indices of the used devices on each host."""
     tp: int
+    """Devices of one replica."""
     replicas_per_host: int
+    """Replicas on each host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +43,13 @@ class Idle:
     """Devices of one kind on equal hosts that the plan leaves idle."""
 
     pool: str
+    """Pool of idle devices."""
     gpu: str
+    """Their type."""
     hosts: tuple[str, ...]
+    """Their hosts."""
     devices: tuple[int, ...]
+    """Idle device indices on each host."""
 
     @property
     def total(self) -> int:

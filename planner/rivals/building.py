@@ -10,13 +10,13 @@ from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.runtimes.registry import UNIFORM
-from planner.search.heuristics.even import Dealt, replicas
+from planner.search.heuristics.even import LocalBatches, replicas
 
 ALONE = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
 """The ring of a device without neighbours."""
 
 
-def by_speed(speeds: Sequence[float], counts: Sequence[int], batch: int) -> Dealt:
+def by_speed(speeds: Sequence[float], counts: Sequence[int], batch: int) -> LocalBatches:
     """Whole shares proportional to speed; what rounding leaves goes to the devices that would finish it first."""
     total = sum(speed * count for speed, count in zip(speeds, counts, strict=True))
     shares = [int(batch * speed / total) for speed in speeds]

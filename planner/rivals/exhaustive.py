@@ -163,8 +163,8 @@ def _data_parallel(
     kinds = usable_kinds(estimator.topology, estimator.model)
     batch = estimator.model.training.global_batch
     for counts in product(*(range(kind.devices + 1) for kind in kinds)):
-        dealt = (combinations_with_replacement(_loads(batch, limits), count) for count in counts)
-        for per_kind in product(*dealt):
+        batches = (combinations_with_replacement(_loads(batch, limits), count) for count in counts)
+        for per_kind in product(*batches):
             loads = [load for loads in per_kind for load in loads]
             if sum(share for share, _ in loads) != batch:
                 continue

@@ -23,8 +23,8 @@ from planner.plan.values import Plan, ReplicaGroup
 from planner.rivals.building import balanced_layers, by_speed, layer_seconds
 from planner.runtimes.registry import PER_DEVICE, UNIFORM
 from planner.search.heuristics.even import (
+    batch_groups,
     data_parallel,
-    dealt_groups,
     fastest_first,
     filled,
     pipeline,
@@ -203,7 +203,7 @@ def _reduction(
 
 
 def _one_mixed_stage(estimator: Estimator, types: Sequence[GpuType], steps: int) -> tuple[float, Plan] | None:
-    """Data parallelism over all types with the micro-batch dealt by compute performance.
+    """Data parallelism over all types with the micro-batch divided by compute performance.
 
     None where some device gets nothing or more than was profiled, or the check of memory fails; for a mixed group
     it holds the factor times the bytes of all devices against the memory of all.
@@ -213,18 +213,18 @@ def _one_mixed_stage(estimator: Estimator, types: Sequence[GpuType], steps: int)
     profiled = [item.kinds[0] for item in types for _ in item.kinds]
     counts = [kind.devices for kind in kinds]
     speeds = [1 / _replica_seconds(estimator, kind, 1) for kind in profiled]
-    dealt = by_speed(speeds, counts, model.training.global_batch // steps)
-    groups = dealt_groups(kinds, dealt, 1)
-    sizes = [size for parts in dealt for _, size in parts]
+    batches = by_speed(speeds, counts, model.training.global_batch // steps)
+    groups = batch_groups(kinds, batches, 1)
+    sizes = [size for parts in batches for _, size in parts]
     if min(sizes) < 1 or max(sizes) > MAX_MICRO_BATCH or not _holds(estimator, kinds, groups):
         return None
     slowest = max(
         _replica_seconds(estimator, kind, max(size for _, size in parts))
-        for kind, parts in zip(profiled, dealt, strict=True)
+        for kind, parts in zip(profiled, batches, strict=True)
     )
     reduction = max(_reduction(estimator, kind, 1, sum(counts), model.layers, 0, 1) for kind in kinds)
-    shares = [[(count, size * steps) for count, size in parts] for parts in dealt]
-    plan = data_parallel(estimator, dealt_groups(kinds, shares, steps), 0, "none")
+    shares = [[(count, size * steps) for count, size in parts] for parts in batches]
+    plan = data_parallel(estimator, batch_groups(kinds, shares, steps), 0, "none")
     return steps * slowest + reduction, plan
 
 

@@ -17,7 +17,7 @@ from planner.plan.values import Plan
 from planner.rivals.building import ALONE, by_speed
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import PER_DEVICE
-from planner.search.heuristics.even import Dealt, data_parallel, dealt_groups, most_sequences, replicas
+from planner.search.heuristics.even import LocalBatches, batch_groups, data_parallel, most_sequences, replicas
 from planner.search.space.choices import usable_kinds
 
 
@@ -34,10 +34,10 @@ def without_lock_step(estimator: Estimator) -> Iterator[Plan]:
             curves = [measured(estimator, kind, zero, recompute, sum(counts)) for kind in kinds]
             sizes = [best_size(curve) for curve in curves]
             speeds = [size / curve[size - 1] for size, curve in zip(sizes, curves, strict=True)]
-            dealt = by_speed(speeds, counts, estimator.model.training.global_batch)
+            batches = by_speed(speeds, counts, estimator.model.training.global_batch)
             groups = [
                 replicas(kind, 1, count, share, -(-share // size))
-                for kind, size, parts in zip(kinds, sizes, dealt, strict=True)
+                for kind, size, parts in zip(kinds, sizes, batches, strict=True)
                 for count, share in parts
                 if share
             ]
@@ -59,8 +59,8 @@ def in_lock_step(estimator: Estimator) -> Iterator[Plan]:
         for recompute in ("none", "full"):
             curves = [measured(estimator, kind, zero, recompute, sum(counts)) for kind in kinds]
             traffic = _traffic_seconds(estimator, kinds, zero, recompute)
-            dealt, steps = sweep(curves, counts, batch, traffic)
-            yield data_parallel(estimator, dealt_groups(kinds, dealt, steps), zero, recompute)
+            batches, steps = sweep(curves, counts, batch, traffic)
+            yield data_parallel(estimator, batch_groups(kinds, batches, steps), zero, recompute)
 
 
 def best_size(curve: Sequence[float]) -> int:
@@ -70,32 +70,32 @@ def best_size(curve: Sequence[float]) -> int:
 
 def sweep(
     curves: Sequence[Sequence[float]], counts: Sequence[int], batch: int, traffic: float
-) -> tuple[Dealt, int]:
+) -> tuple[LocalBatches, int]:
     """Shares and number of steps of algorithm 2 for ZeRO 2 and 3.
 
     ``curves`` are seconds of a micro-batch of 1, 2, ... sequences, [kind][sequences - 1]; ``traffic`` is seconds of
     collectives in every micro-batch. The batch must hold a sequence for each device.
     """
     rising = [list(accumulate(curve, max)) for curve in curves]
-    best: tuple[float, Dealt, int] | None = None
+    best: tuple[float, LocalBatches, int] | None = None
     for limit in sorted({seconds for curve in rising for seconds in curve}):
         sizes = [bisect_right(curve, limit) for curve in rising]
         if not all(sizes):
             continue
         steps = -(-batch // sum(size * count for size, count in zip(sizes, counts, strict=True)))
         slowest = max(curve[size - 1] for size, curve in zip(sizes, rising, strict=True))
-        dealt = _shares(sizes, counts, batch, steps)
-        if min(share for parts in dealt for _, share in parts) < steps:
+        batches = _shares(sizes, counts, batch, steps)
+        if min(share for parts in batches for _, share in parts) < steps:
             continue
         if best is None or steps * (slowest + traffic) < best[0]:
-            best = steps * (slowest + traffic), dealt, steps
+            best = steps * (slowest + traffic), batches, steps
     if best is None:
         raise PlanError("no time of a micro-batch gives every device a sequence in each")
     return best[1], best[2]
 
 
-def _shares(sizes: Sequence[int], counts: Sequence[int], batch: int, steps: int) -> Dealt:
-    """All but the last micro-batch are full; the last one is dealt in proportion."""
+def _shares(sizes: Sequence[int], counts: Sequence[int], batch: int, steps: int) -> LocalBatches:
+    """All but the last micro-batch are full; the last one is divided in proportion."""
     full = sum(size * count for size, count in zip(sizes, counts, strict=True))
     last = by_speed(sizes, counts, batch - (steps - 1) * full)
     return [

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from planner.cost.estimate import Estimator
 from planner.plan.values import Plan
 from planner.rivals.building import by_speed
-from planner.search.heuristics.even import Dealt, data_parallel, dealt_groups, most_sequences
+from planner.search.heuristics.even import LocalBatches, batch_groups, data_parallel, most_sequences
 from planner.search.space.choices import usable_kinds
 
 
@@ -27,15 +27,15 @@ def flops_proportional(estimator: Estimator) -> Iterator[Plan]:
             most = [most_sequences(estimator, kind, zero, recompute, sum(counts)) for kind in kinds]
             fewest = -(-batch // sum(limit * count for limit, count in zip(most, counts, strict=True)))
             for steps in range(fewest, 2 * fewest + 2):
-                dealt = shift_overflow(speeds, counts, [limit * steps for limit in most], batch)
-                groups = dealt_groups(kinds, dealt, steps)
+                batches = shift_overflow(speeds, counts, [limit * steps for limit in most], batch)
+                groups = batch_groups(kinds, batches, steps)
                 if groups and (zero < 2 or all(group.steps == steps for group in groups)):
                     yield data_parallel(estimator, groups, zero, recompute)
 
 
 def shift_overflow(
     speeds: Sequence[float], counts: Sequence[int], limits: Sequence[int], batch: int
-) -> Dealt:
+) -> LocalBatches:
     """Whale's algorithm 1 in whole sequences; empty when the devices together cannot hold the batch.
 
     Shares begin proportional to speed. The device that overflows most sheds its overflow on the one with least work
@@ -68,8 +68,10 @@ def shift_overflow(
             heappush(valleys, (shares[valley] / speeds[kinds[valley]], filled(valley), valley))
     if peaks:
         return []
-    dealt = Counter(zip(kinds, shares, strict=True))
+    batches = Counter(zip(kinds, shares, strict=True))
     return [
-        sorted(((n, share) for (kind, share), n in dealt.items() if kind == index), key=lambda part: -part[1])
+        sorted(
+            ((n, share) for (kind, share), n in batches.items() if kind == index), key=lambda part: -part[1]
+        )
         for index in range(len(counts))
     ]

@@ -34,10 +34,10 @@ BY_REQUEST = tuple(name for name, row in TARGETS.items() if not row.by_default)
 """Runtimes that a search considers when asked for."""
 
 
-def any_of(names: Sequence[str]) -> str:
+def in_words(names: Sequence[str], word: str) -> str:
     """Names in a sentence: ``a, b or c``."""
     *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+    return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def first_target(fits: Callable[[Target], bool]) -> Target:

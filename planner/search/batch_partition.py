@@ -47,7 +47,7 @@ NO_WAYS = Added(np.empty(0), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class BatchPartition:
     """What ends first: no shares take less than ``seconds``."""
 
     seconds: float
@@ -59,7 +59,7 @@ class Dealt:
     """What the ways that were allowed add, where each share has its own number of micro-batches."""
 
 
-NOTHING = Dealt(float("inf"))
+NOTHING = BatchPartition(float("inf"))
 
 
 class Team:
@@ -112,7 +112,7 @@ class Team:
             found.append(np.where(self._rising & (larger >= 1), count * self.size + larger, 0.0))
         return found[0], found[1]
 
-    def least(self, added: Added, must: Sequence[bool], exact: float = EXACT) -> Dealt:
+    def least(self, added: Added, must: Sequence[bool], exact: float = EXACT) -> BatchPartition:
         """The least time within which the devices finish the batch, each kind that ``must`` with at least a sequence.
 
         The time given is one within which they do not, by less than the part ``exact``; the shares end just above.
@@ -139,7 +139,7 @@ class Team:
                 high, shares = middle, found
             else:
                 low = middle
-        return Dealt(low, tuple(int(share) for share in shares), added=added)
+        return BatchPartition(low, tuple(int(share) for share in shares), added=added)
 
     def _can(self, finite: Seconds, required: NDArray[np.bool_]) -> bool:
         """True when kinds that must take part have a way to, and any kind has."""
@@ -167,7 +167,7 @@ class Team:
 
 def least_in_step(
     team: Team, alone: Added, in_step: Added, must: Sequence[bool], cutoff: float = float("inf")
-) -> Dealt:
+) -> BatchPartition:
     """Least sum of the longest that a device does on its own and the longest that it does in step with the others.
 
     ``alone`` is what a way takes on its own beside its micro-batches (what these do in step is taken off), ``in_step``
@@ -179,7 +179,7 @@ def least_in_step(
     limits = np.unique(values[np.isfinite(values)])
     if not len(limits):
         return NOTHING
-    found: dict[int, Dealt] = {}
+    found: dict[int, BatchPartition] = {}
 
     def total(index: int) -> float:
         if index not in found:
@@ -202,7 +202,7 @@ def least_in_step(
             best = middle
         least = min(least, total(best))
         ranges += [(low, middle), (middle, high)]
-    return Dealt(min(total(best), skipped), found[best].shares, added=found[best].added)
+    return BatchPartition(min(total(best), skipped), found[best].shares, added=found[best].added)
 
 
 def least_in_lock_step(
@@ -212,7 +212,7 @@ def least_in_lock_step(
     batch: int,
     must: Sequence[bool],
     fewest: int,
-) -> Dealt:
+) -> BatchPartition:
     """Least step in which all devices do the same number of micro-batches, each as long as the longest.
 
     ``micro`` are seconds of micro-batches of 1, 2, ... sequences, ``left`` what follows the last of them on a device
@@ -233,4 +233,6 @@ def least_in_lock_step(
     if not np.isfinite(seconds[best]):
         return NOTHING
     count = int(steps[best])
-    return Dealt(float(seconds[best]), tuple(min(batch, int(size) * count) for size in sizes[:, best]), count)
+    return BatchPartition(
+        float(seconds[best]), tuple(min(batch, int(size) * count) for size in sizes[:, best]), count
+    )

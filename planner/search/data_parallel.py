@@ -31,7 +31,7 @@ from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute, Target
 from planner.search.batch_partition import (
     Added,
-    Dealt,
+    BatchPartition,
     Seconds,
     Team,
     least_in_lock_step,
@@ -112,8 +112,10 @@ class Shares:
         if used is None or not self._connected(box):
             return float("inf")
         ring = self._fastest_ring(box)
-        dealt = self._lock_step(used, ring, box) if self.choice.zero >= 2 else self._alone(used, ring, box)
-        return dealt.seconds + self._least_update(used, box)
+        partition = (
+            self._lock_step(used, ring, box) if self.choice.zero >= 2 else self._alone(used, ring, box)
+        )
+        return partition.seconds + self._least_update(used, box)
 
     def plan(self, counts: Counts, cutoff_seconds: float = float("inf")) -> Plan | None:
         """The fastest shares of these devices; None when some device cannot hold its part or none beats the cutoff."""
@@ -132,18 +134,18 @@ class Shares:
         ring = self._fastest_ring(box)
         update = self._least_update(used, box)
         if self.choice.zero >= 2:
-            dealt = self._lock_step(used, ring, box)
+            partition = self._lock_step(used, ring, box)
         elif self.pricer.traffic.keeps_step(self._shape, ring):
-            dealt = self._in_step(used, ring, cutoff_seconds - update)
+            partition = self._in_step(used, ring, cutoff_seconds - update)
         else:
-            dealt = self._alone(used, ring, box)
-        bound = dealt.seconds + update
-        if not dealt.shares or bound >= cutoff_seconds:
+            partition = self._alone(used, ring, box)
+        bound = partition.seconds + update
+        if not partition.shares or bound >= cutoff_seconds:
             return bound, None
         stage = Stage(
             first_layer=0,
             end_layer=self.estimator.model.layers,
-            replicas=self._deal(used, dealt),
+            replicas=self._groups(used, partition),
             recompute=self.choice.recompute,
         )
         return bound, Plan(
@@ -258,13 +260,13 @@ class Shares:
         required = [value for value, must in zip(seconds, used.must, strict=True) if must]
         return max(required) if required else min(seconds)
 
-    def _alone(self, used: _Used, ring: Ring, box: Box) -> Dealt:
+    def _alone(self, used: _Used, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 0 and 1: each device splits its share as suits it; what it exchanges at the end follows."""
         ends = [self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back) for one in used.micro]
         added = Added(np.concatenate(ends), np.concatenate([_next(end) for end in ends]))
         return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
 
-    def _in_step(self, used: _Used, ring: Ring, cutoff_seconds: float) -> Dealt:
+    def _in_step(self, used: _Used, ring: Ring, cutoff_seconds: float) -> BatchPartition:
         """The same where replicas keep step while they reduce gradients."""
         gathers = self.choice.zero == 1 and ring.copies is None
         alone: list[list[Seconds]] = [[], []]
@@ -284,7 +286,7 @@ class Shares:
             cutoff_seconds,
         )
 
-    def _lock_step(self, used: _Used, ring: Ring, box: Box) -> Dealt:
+    def _lock_step(self, used: _Used, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 2 and 3: the same number of micro-batches everywhere, each as long as the longest."""
         micro = [
             _Passes(*self.pricer.each_micro_batch(self._shape, ring, one.forward, one.back))
@@ -305,19 +307,21 @@ class Shares:
         one = _passes(self.pricer, *kind.key, self.choice.recompute).first(most).seconds
         return float((np.arange(1, most + 1) / one).max())
 
-    def _deal(self, used: _Used, dealt: Dealt) -> tuple[ReplicaGroup, ...]:
+    def _groups(self, used: _Used, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
         """Groups whose shares add up to the batch: what is too much is taken back one sequence a device."""
         team = self._team(used)
-        least = max(1, dealt.steps)
-        excess = sum(share * count for share, count in zip(dealt.shares, used.counts, strict=True))
+        least = max(1, partition.steps)
+        excess = sum(share * count for share, count in zip(partition.shares, used.counts, strict=True))
         excess -= self.batch
         found: list[ReplicaGroup] = []
-        for index, (kind, count, share) in enumerate(zip(used.kinds, used.counts, dealt.shares, strict=True)):
+        for index, (kind, count, share) in enumerate(
+            zip(used.kinds, used.counts, partition.shares, strict=True)
+        ):
             whole = min(excess // count, share - least)
             extra = min(excess - whole * count, count) if share - whole > least else 0
             excess -= whole * count + extra
             for number, part in self._parts(kind, count, extra, share - whole):
-                steps = dealt.steps or team.steps(index, part, dealt.added)
+                steps = partition.steps or team.steps(index, part, partition.added)
                 found.append(self._group(kind, number, part, steps))
         assert not excess, "shares within the least time are at least one sequence a device"
         return tuple(found)

@@ -29,7 +29,7 @@ from planner.search.heuristics.quick import FirstPlans
 from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space.choices import Choice, Family, depths, targets_of
 from planner.search.space.device_sets import Box, Counts
-from planner.search.space.partitions import View
+from planner.search.space.partitions import NetworkPartition
 from planner.search.values import Limits, Reporter, Scored, Silent, Status, proven
 
 
@@ -85,7 +85,7 @@ class Explorer:
         self.reporter = reporter
         self.solver = solver
         self.cutoff_seconds = cutoff_seconds
-        self._views: dict[tuple[str, str], View] = {}
+        self._partitions: dict[tuple[str, str], NetworkPartition] = {}
         self.best: Scored | None = None
         self._first = FirstPlans(self)
         self.closed_bound = float("inf")
@@ -202,36 +202,44 @@ class Explorer:
         if narrow.interrupted:
             raise KeyboardInterrupt
         if narrow.best is not None and rounds is None and self._devices <= POLISHED_DEVICES:
-            seen = [view for (target, _), view in self._views.items() if target == narrow.best.plan.target]
+            seen = [
+                partition
+                for (target, _), partition in self._partitions.items()
+                if target == narrow.best.plan.target
+            ]
             near = best_near(narrow.best, seen, self.estimator, self.limits, self.deadline.part(NEAR_SHARE))
             self.offer(near)
 
-    def view(self, item: Family | DataParallel) -> View:
+    def partition(self, item: Family | DataParallel) -> NetworkPartition:
         """The part of the cluster that a choice is about."""
-        return self._views[item.target, item.network]
+        return self._partitions[item.target, item.network]
 
     def _open(self) -> None:
         self._heap, self.candidates = [], 0
         listed = []
-        for row, name, view, found in searched(self.estimator, self.limits, one_degree=self.one_degree):
-            listed.append((row, name, view, found))
-            self._views[row.name, name] = view
+        for row, name, partition, found in searched(self.estimator, self.limits, one_degree=self.one_degree):
+            listed.append((row, name, partition, found))
+            self._partitions[row.name, name] = partition
             if self.best is not None:
                 self.deadline.check()
-            self._first.any(view, found)
-            if self.best is None and view.whole:
-                self._first.evenly(tuple(data_parallel_choices(row, self.limits, view.estimator)), view)
-        for row, name, view, found in listed:
-            self._open_view(row, name, view, found)
+            self._first.any(partition, found)
+            if self.best is None and partition.whole:
+                self._first.evenly(
+                    tuple(data_parallel_choices(row, self.limits, partition.estimator)), partition
+                )
+        for row, name, partition, found in listed:
+            self._open_partition(row, name, partition, found)
         self._taken_bound = float("inf")
 
-    def _open_view(self, row: Target, name: str, view: View, found: list[Family]) -> None:
-        for choice in data_parallel_choices(row, self.limits, view.estimator) if view.whole else ():
+    def _open_partition(
+        self, row: Target, name: str, partition: NetworkPartition, found: list[Family]
+    ) -> None:
+        for choice in data_parallel_choices(row, self.limits, partition.estimator) if partition.whole else ():
             self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
         for group in grouped(found):
             self.deadline.check()
-            self._push(max(self._floor, group_bound(group, view.bounds)), group)
+            self._push(max(self._floor, group_bound(group, partition.bounds)), group)
 
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
@@ -253,7 +261,7 @@ class Explorer:
                     found = self._members(bound, item)
                     kept.pop()
                 elif isinstance(item, Family) and item.dp is None:
-                    found = of_one_degree(item, self.view(item), self.limits, self.deadline)
+                    found = of_one_degree(item, self.partition(item), self.limits, self.deadline)
                     parts.update(range(self._count + 1, self._count + 1 + len(found)))
                 elif isinstance(item, Family) and tries[_way(item)] < QUICK_TRIES:
                     tries[_way(item)] += QUICK_TRIES if self._first.of_family(item) else 1
@@ -268,7 +276,7 @@ class Explorer:
 
     def _members(self, bound: float, group: Group) -> Families:
         """The families of a group that may have plans, each with its bound."""
-        found = members(group, self.view(group.first), self.limits, self.deadline)
+        found = members(group, self.partition(group.first), self.limits, self.deadline)
         self.candidates += len(found)
         return [(max(bound, own), family) for own, family in found]
 
@@ -298,13 +306,13 @@ class Explorer:
             self._devices_of(bound, item)
 
     def _expand_family(self, bound: float, family: Family) -> None:
-        view = self.view(family)
-        for depth in depths(family, self.limits, view.estimator.model, view.kinds):
+        partition = self.partition(family)
+        for depth in depths(family, self.limits, partition.estimator.model, partition.kinds):
             self.deadline.check()
             row, steps = target(family.target), family.micro_batches
             for interleave in interleavings(row, depth, steps, self.estimator.model):
                 self.candidates += 1
-                own = view.bounds.bound(family, depth, interleave, self.incumbent)
+                own = partition.bounds.bound(family, depth, interleave, self.incumbent)
                 self._push(max(bound, own), Choice(family=family, depth=depth, interleave=interleave))
 
     def _begin(self, bound: float, choice: Choice) -> None:
@@ -313,16 +321,16 @@ class Explorer:
 
     def open_choice(self, bound: float, choice: Choice) -> OpenChoice:
         """A choice to be solved with what is known so far."""
-        view = self.view(choice.family)
+        partition = self.partition(choice.family)
         return OpenChoice(
             choice,
-            view.estimator,
+            partition.estimator,
             self.limits,
-            islands=view.islands,
+            islands=partition.islands,
             scorer=self.estimator,
             cutoff_seconds=self.incumbent,
             bound_seconds=bound,
-            once_seconds=view.bounds.once(choice, self.incumbent),
+            once_seconds=partition.bounds.once(choice, self.incumbent),
             solver=self.solver,
         )
 
@@ -338,7 +346,7 @@ class Explorer:
 
     def _sets(self, choice: DataParallel) -> DeviceSets:
         """All sets of devices of a choice."""
-        shares = Shares(choice, self.view(choice).estimator, self.limits)
+        shares = Shares(choice, self.partition(choice).estimator, self.limits)
         return DeviceSets(shares, shares.sets)
 
     def _devices_of(self, bound: float, sets: DeviceSets) -> None:

@@ -243,7 +243,7 @@ class OpenChoice:
         try:
             priced = self.estimator.price(plan)
         except PlanError:
-            # On the network of this view its stages stand apart; on the whole cluster they may talk by another.
+            # On the network of this partition its stages stand apart; on the whole cluster they may talk by another.
             return
         timeline = simulate(priced.forward, priced.backward, plan.micro_batches, priced.held)
         ends = timeline.stage_ends()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from planner.cost.values import Estimate
+from planner.described import told
 from planner.plan.values import Plan
 from planner.runtimes.capabilities import Recompute
 
@@ -52,12 +53,15 @@ class Goal:
         return self.objective == "cost" or self.max_cost_per_million_tokens is not None
 
 
+@told(inline=("estimate",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """A plan with its estimate."""
 
     plan: Plan
+    """What every device does."""
     estimate: Estimate
+    """What the cost model says of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +76,13 @@ class Alternative:
     """``chosen``, or why it lost: by component, or the limit it breaks."""
 
 
+@told("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """A faster plan that the target cannot run, and the feature it needs."""
 
     target: str
-    """The runtime that could."""
+    """Runtime that could run a faster plan."""
     change: str
     """What differs, e.g. ``tp 4 on the a100 stage only``."""
     faster: float
@@ -85,12 +90,15 @@ class Advice:
     scored: Scored
 
 
+@told("scored.estimate.step_seconds", without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleCost:
     """Idle devices of one kind, and what a plan that uses them would take."""
 
     pool: str
+    """Pool of devices that the plan leaves idle."""
     gpu: str
+    """Their type."""
     idle: int
     """How many the chosen plan leaves idle."""
     taken: int
@@ -102,11 +110,13 @@ class IdleCost:
     scored: Scored | None
 
 
+@told("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCost:
     """A limit of the user without which a faster plan was found; there may be faster ones yet."""
 
     limit: PlanLimit
+    """A limit that costs more than 5 %: target, zero, tp, pp, micro_batch or recompute."""
     given: tuple[int | str, ...]
     """The values it allows."""
     instead: tuple[int | str, ...]
@@ -128,36 +138,60 @@ class Diagnosis:
     """Smallest single changes that make it fit, each with its number."""
 
 
+@told(
+    "scored.estimate.devices",
+    "scored.estimate.step_seconds",
+    "scored.estimate.tokens_per_second",
+    "scored.estimate.cost_per_million_tokens",
+    without=("scored",),
+    names={"kept": "within_other_limits"},
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
     """The best plan once one limit of the goal is lifted, so how far that limit is out of reach."""
 
     limit: LimitName
+    """A limit that no plan keeps."""
     asked: float
+    """Its value."""
     kept: bool
     """True when the other limits of the goal hold for it."""
     scored: Scored
 
 
+@told(
+    "objective",
+    inline=("best",),
+    without=("alternatives", "goal", "warnings", "reasons_error"),
+    names={"seconds": "search_seconds"},
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     """The answer of a search."""
 
     status: Status
+    """optimal (within the asked gap), feasible (a plan, the gap is open), infeasible (proven), or
+    unknown (stopped before any plan was found)."""
     best: Scored | None
+    """The best plan."""
     bound_seconds: float
     """No plan of the space is faster; infinite when the space is empty."""
     gap: float
     """(step - bound) / step; 0 when proven optimal, 1 when nothing is known."""
     alternatives: tuple[Alternative, ...]
+    """Families of plans."""
     advice: tuple[Advice, ...]
+    """Faster plans that another runtime could run."""
     diagnosis: Diagnosis | None
+    """Why nothing fits; None when a plan does."""
     candidates: int
     """Outer choices (target, ZeRO, tp, dp, depth, micro-batch, recomputation) considered."""
     solved: int
     """Outer choices that needed the solver; the rest were cut by bounds."""
     seconds: float
+    """How long the search took."""
     interrupted: bool = False
+    """Whether Ctrl-C stopped the search."""
     warnings: tuple[str, ...] = ()
     goal: Goal = Goal()
     subclusters: int | None = None
@@ -174,6 +208,11 @@ class SearchResult:
     """What comes nearest where plans fit but none meets the goal."""
     reasons_error: Exception | None = None
     """The bug that kept reasons from being worked out; the plan and its bound hold all the same."""
+
+    @property
+    def objective(self) -> Objective:
+        """What is least: time, cost or energy."""
+        return self.goal.objective
 
 
 PROVEN = 4e-6

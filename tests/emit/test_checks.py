@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.emit.checks import check_inputs
+from planner.emit.checks import cautions, check_inputs, is_tried
 from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.plan.checks import faults, target_faults
@@ -111,3 +111,24 @@ def test_fp8_with_torch_is_priced_and_not_written() -> None:
     with pytest.raises(EmitError, match=r"^target: training in fp8 with torch is priced") as refusal:
         check_inputs(chosen, CLUSTER, model(8, precision="fp8"))
     assert refusal.value.hint == "torch can be launched in bf16, fp16, fp32, tf32"
+
+
+def test_nothing_to_say() -> None:
+    """Tried versions, with a build's name behind or a patch number."""
+    assert cautions("deepspeed", {"torch": "2.13.1+cu130", "deepspeed": "0.19.8"}) == ()
+    assert cautions("deepspeed", {}) == ()
+
+
+def test_versions_that_were_not_tried() -> None:
+    """Each is named with the one that was."""
+    found = cautions("deepspeed", {"torch": "2.1.0", "deepspeed": "0.19.80"})
+    assert found == (
+        "torch 2.1.0 is installed here, the launch files were tried with 2.13",
+        "deepspeed 0.19.80 is installed here, the launch files were tried with 0.19.8",
+    )
+
+
+def test_is_tried() -> None:
+    """A prefix of whole numbers."""
+    assert is_tried("2.13.0+cpu", "2.13")
+    assert not is_tried("2.130.0", "2.13")

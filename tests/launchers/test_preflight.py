@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from planner.catalog import driver_names, product_labels
 from planner.cluster.spec import ClusterSpec
-from planner.job.nodes import driver_names, product_labels
 from tests.launchers.stand_ins import SSH, TORCHRUN, folder_of, run, three_nodes
 from tests.worlds import cluster, group, plan, pool
 

@@ -157,6 +157,7 @@ def _stage(decided: Plan, index: int, activations_gib: float) -> StageEstimate:
     stage = decided.stages[index]
     last = index == decided.pp - 1
     return StageEstimate(
+        recompute="selective",
         first_layer=stage.first_layer,
         end_layer=stage.end_layer,
         groups=tuple(_priced(group, activations_gib) for group in stage.replicas),

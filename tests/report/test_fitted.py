@@ -111,6 +111,7 @@ def test_the_document() -> None:
         "value": 0.8123,
         "spread": 0.012,
         "provenance": "fitted",
+        "source": None,
     }
     assert found["constants"][2]["spread"] is None
     assert [entry["source"] for entry in found["sources"]] == ["lab", "paper"]

@@ -28,11 +28,11 @@ def test_shares_follow_the_speed() -> None:
 def test_shares_add_up_to_the_batch(kinds: list[tuple[float, int]], batch: int) -> None:
     """Nothing lost, every device named, no share a whole sequence away from its proportion."""
     speeds, counts = zip(*kinds, strict=True)
-    dealt = by_speed(speeds, counts, batch)
-    assert sum(count * share for parts in dealt for count, share in parts) == batch
-    assert [sum(count for count, _ in parts) for parts in dealt] == list(counts)
+    batches = by_speed(speeds, counts, batch)
+    assert sum(count * share for parts in batches for count, share in parts) == batch
+    assert [sum(count for count, _ in parts) for parts in batches] == list(counts)
     total = sum(speed * count for speed, count in kinds)
-    for (speed, _), parts in zip(kinds, dealt, strict=True):
+    for (speed, _), parts in zip(kinds, batches, strict=True):
         assert all(share > batch * speed / total - 1.0001 for _, share in parts)
 
 

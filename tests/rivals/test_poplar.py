@@ -83,15 +83,15 @@ def test_no_common_step_is_faster(kinds: list[tuple[list[float], int]], batch: i
             longest = max(curve[size - 1] for size, curve in zip(sizes, curves, strict=True))
             others.append(needed * (longest + traffic))
     try:
-        dealt, steps = sweep(curves, counts, batch, traffic)
+        batches, steps = sweep(curves, counts, batch, traffic)
     except PlanError:
         assert not others
         return
-    assert sum(count * share for parts in dealt for count, share in parts) == batch
-    assert all(share >= steps for parts in dealt for _, share in parts)
+    assert sum(count * share for parts in batches for count, share in parts) == batch
+    assert all(share >= steps for parts in batches for _, share in parts)
     slowest = max(
         curve[-(-max(share for _, share in parts) // steps) - 1]
-        for curve, parts in zip(curves, dealt, strict=True)
+        for curve, parts in zip(curves, batches, strict=True)
     )
     assert steps * (slowest + traffic) <= min(others, default=float("inf")) * (1 + 1e-9)
 

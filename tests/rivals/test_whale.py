@@ -31,11 +31,11 @@ def test_the_overflow_of_a_device_lands_on_one_valley() -> None:
 def test_shares_add_up_to_the_batch(kinds: list[tuple[float, int, int]], batch: int) -> None:
     """Nothing lost, no limit broken; empty exactly when the limits cannot hold the batch."""
     speeds, counts, limits = zip(*kinds, strict=True)
-    dealt = shift_overflow(speeds, counts, limits, batch)
-    if not dealt:
+    batches = shift_overflow(speeds, counts, limits, batch)
+    if not batches:
         assert sum(count * limit for count, limit in zip(counts, limits, strict=True)) < batch
         return
-    assert sum(count * share for parts in dealt for count, share in parts) == batch
-    for parts, count, limit in zip(dealt, counts, limits, strict=True):
+    assert sum(count * share for parts in batches for count, share in parts) == batch
+    for parts, count, limit in zip(batches, counts, limits, strict=True):
         assert sum(number for number, _ in parts) == count
         assert all(share <= limit for _, share in parts)

@@ -69,10 +69,14 @@ def test_only_known_offload_is_offered() -> None:
     assert not target("flagscale").offloading.optimizer_zero
 
 
+ROWS = {name: target(name) for name in ("deepspeed", "megatron", "torch", "flagscale")}
+"""The runtimes that the following tests know."""
+
+
 def test_who_hides_what_under_computation() -> None:
     """Megatron's overlap options and FSDP2 reduce under the backward and gather under the forward; DeepSpeed gathers
     ZeRO-1's parameters in its step, and reduces under the backward only with ZeRO."""
-    for row in TARGETS.values():
+    for row in ROWS.values():
         overlaps = row.name != "deepspeed"
         assert (row.overlaps_reduction_always, row.overlaps_parameter_gather) == (overlaps, overlaps), (
             row.name
@@ -84,7 +88,7 @@ def test_who_waits_for_whom() -> None:
     FSDP2 reduces inside the backward; the rest does neither."""
     traits = {
         name: (row.exchanges_in_turn, row.reduces_tied_first, row.reduces_in_backward)
-        for name, row in TARGETS.items()
+        for name, row in ROWS.items()
     }
     assert traits == {
         "deepspeed": (True, True, False),
@@ -96,26 +100,26 @@ def test_who_waits_for_whom() -> None:
 
 def test_only_megatron_chooses_a_network_for_each_group() -> None:
     """Its groups take a ``net_name``; in the other jobs NCCL has one network."""
-    assert [name for name, row in TARGETS.items() if row.network_per_group] == ["megatron"]
+    assert [name for name, row in ROWS.items() if row.network_per_group] == ["megatron"]
 
 
 def test_what_scatters_gradients() -> None:
     """A distributed optimizer and FSDP scatter with every ZeRO stage; DeepSpeed sums on every rank but with ZeRO-3."""
-    scattered = {name: row.scatters_gradients for name, row in TARGETS.items()}
+    scattered = {name: row.scatters_gradients for name, row in ROWS.items()}
     assert scattered.pop("deepspeed") == (3,)
     assert set(scattered.values()) == {(1, 2, 3)}
 
 
 def test_pipelines_of_the_runtimes() -> None:
     """Virtual stages are Megatron's, replicas by stage FlagScale's; only FlagScale waits to be asked for."""
-    assert [name for name, row in TARGETS.items() if row.interleave] == ["megatron"]
-    assert [name for name, row in TARGETS.items() if row.dp_per_stage] == ["flagscale"]
-    assert [name for name, row in TARGETS.items() if not row.by_default] == ["flagscale"]
-    assert [name for name, row in TARGETS.items() if row.hosts_once or row.joins_tied_ends] == ["flagscale"]
+    assert [name for name, row in ROWS.items() if row.interleave] == ["megatron"]
+    assert [name for name, row in ROWS.items() if row.dp_per_stage] == ["flagscale"]
+    assert [name for name, row in ROWS.items() if not row.by_default] == ["flagscale"]
+    assert [name for name, row in ROWS.items() if row.hosts_once or row.joins_tied_ends] == ["flagscale"]
     for name in ("megatron", "flagscale"):
         assert target(name).zero_with_pipeline == target(name).zero_without_pipeline == (0, 1)
         assert target(name).sequence_parallel
-    assert [row.batch_without_pipeline for row in TARGETS.values()] == [
+    assert [row.batch_without_pipeline for row in ROWS.values()] == [
         "per-device",
         "equal",
         "per-device",
@@ -125,15 +129,15 @@ def test_pipelines_of_the_runtimes() -> None:
 
 def test_recomputation_of_the_runtimes() -> None:
     """Megatron's policy holds for all stages; the examples of DeepSpeed and FlagScale checkpoint whole layers."""
-    assert [name for name, row in TARGETS.items() if not row.recompute_per_stage] == ["megatron"]
-    whole = [name for name, row in TARGETS.items() if "selective" not in row.recomputes]
+    assert [name for name, row in ROWS.items() if not row.recompute_per_stage] == ["megatron"]
+    whole = [name for name, row in ROWS.items() if "selective" not in row.recomputes]
     assert whole == ["deepspeed", "flagscale"]
-    for row in TARGETS.values():
+    for row in ROWS.values():
         assert {"none", "full"} <= set(row.recomputes)
 
 
 def test_optimizers_that_zero_one_shards() -> None:
     """Megatron's distributed optimizer knows Adam alone."""
-    for row in TARGETS.values():
+    for row in ROWS.values():
         sgd = row.name in ("deepspeed", "torch")
         assert row.sharding_optimizers == (("adamw", "sgd") if sgd else ("adamw",))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.emit.cautions import installed_versions
+from planner.emit.checks import installed_versions
 from planner.emit.interface import emit, job_of
 from planner.errors import EmitError, PlanError
 from planner.launchers.registry import LAUNCHERS

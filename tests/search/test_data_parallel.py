@@ -21,7 +21,7 @@ from planner.runtimes.registry import TARGETS
 from planner.search.data_parallel import DataParallel, Shares, choices
 from planner.search.solve import search
 from planner.search.space.device_sets import Box, Counts
-from planner.search.space.partitions import views
+from planner.search.space.partitions import network_partitions
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, pool, with_fast_nodes
 
@@ -115,9 +115,9 @@ def test_no_set_of_a_box_is_faster_than_its_bound(seed: int) -> None:
     spec, model = odd_cluster(draw), gpt(4, 512, 8, global_batch=draw.choice([1, 7, 64, 1000, 99991]))
     for row in (TARGETS["deepspeed"], ROW):
         found = [
-            Shares(choice, view.estimator, Limits())
-            for view in views(Estimator(spec, model), row).values()
-            for choice in choices(row, Limits(), view.estimator)
+            Shares(choice, partition.estimator, Limits())
+            for partition in network_partitions(Estimator(spec, model), row).values()
+            for choice in choices(row, Limits(), partition.estimator)
         ]
         for shares in draw.sample(found, min(len(found), 4)):
             box = shares.sets

@@ -10,7 +10,7 @@ from planner.runtimes.registry import TARGETS
 from planner.search.explorer import Explorer
 from planner.search.heuristics.local import best_near
 from planner.search.solve import search
-from planner.search.space.partitions import views
+from planner.search.space.partitions import network_partitions
 from planner.search.values import Limits, Scored, Silent
 from tests.worlds import cluster, gpt, pool, small_problem
 
@@ -33,7 +33,9 @@ def test_it_ends_between_the_start_and_the_best(seed: int) -> None:
     assert (start is None) == (best is None)
     if start is None or best is None:
         return
-    near = best_near(start, list(views(estimator, TARGETS["flagscale"]).values()), estimator, LIMITS)
+    near = best_near(
+        start, list(network_partitions(estimator, TARGETS["flagscale"]).values()), estimator, LIMITS
+    )
     assert near.estimate.fits
     assert not faults(near.plan, estimator.cluster, estimator.model)
     assert best.estimate.step_seconds * (1 - 1e-5) <= near.estimate.step_seconds
@@ -47,7 +49,9 @@ def test_it_finds_degrees_that_fit_unequal_pools() -> None:
     )
     start = alike(estimator)
     assert start is not None
-    near = best_near(start, list(views(estimator, TARGETS["flagscale"]).values()), estimator, LIMITS)
+    near = best_near(
+        start, list(network_partitions(estimator, TARGETS["flagscale"]).values()), estimator, LIMITS
+    )
     assert near.estimate.step_seconds < start.estimate.step_seconds
     assert len({group.devices for stage in near.plan.stages for group in stage.replicas}) > 1
 

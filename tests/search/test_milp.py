@@ -150,7 +150,7 @@ def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
     assert model.relaxed_bound() == float("inf")
 
 
-def test_stages_with_their_own_degrees_are_told_their_devices_first() -> None:
+def test_stages_with_their_per_stage_degrees_are_told_their_devices_first() -> None:
     """The two sides of a branch share nothing, leave nothing out, and neither promises more than the whole."""
     estimator = Estimator(cluster(pool("a", nodes=2, per_node=4), pool("b", "V100", per_node=4)), gpt())
     family = Family(target="flagscale", zero=1, recompute="none", tp=None, dp=None, batch=8, micro_batches=8)

@@ -21,10 +21,9 @@ from planner.rivals.exhaustive import plans
 from planner.search.answer import meets, value_of
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
-from planner.search.objectives.candidates import Ladder
+from planner.search.objectives.candidates import SubClusterCandidates, sub_cluster_candidates
 from planner.search.objectives.choose import choose
 from planner.search.objectives.objectives import BestSearch
-from planner.search.objectives.subclusters import ladder
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Objective, SearchResult, Silent
 from tests.worlds import Problem, cluster, gpt, pool, small_problem, with_constants
@@ -52,7 +51,7 @@ def rated(spec: ClusterSpec, seed: int) -> ClusterSpec:
 def every(problem: Problem, limits: Limits, goal: Goal) -> Iterator[tuple[bool, Estimate]]:
     """Estimates of all plans of all sub-clusters that fit, and whether each uses all of its sub-cluster."""
     spec, model, calibration = problem
-    for sub in ladder(spec, model, goal.use_at_most):
+    for sub in sub_cluster_candidates(spec, model, goal.use_at_most):
         estimator = Estimator(sub.cluster, model, calibration)
         for plan in plans(estimator, limits):
             try:
@@ -64,7 +63,7 @@ def every(problem: Problem, limits: Limits, goal: Goal) -> Iterator[tuple[bool, 
 
 
 def check(problem: Problem, limits: Limits, goal: Goal) -> None:
-    """The value of the best plan of the ladder, never a bound above it."""
+    """The value of the best plan of the candidates, never a bound above it."""
     found = choose(*problem, limits, goal, explain=False)
     all_plans = list(every(problem, limits, goal))
     filling = [value_of(estimate, goal.objective) for full, estimate in all_plans if full]
@@ -277,7 +276,7 @@ def test_searches_of_parts_go_on_until_all_are_proven() -> None:
     goal, slices = Goal(objective="cost"), count(20)
     exact = chosen(goal, Limits(gap=0.0))
 
-    def short(_: Ladder, __: float) -> Deadline:
+    def short(_: SubClusterCandidates, __: float) -> Deadline:
         return Deadline(flag=After(next(slices) ** 2 // 20))
 
     original = Explorer.go_on
@@ -288,9 +287,9 @@ def test_searches_of_parts_go_on_until_all_are_proven() -> None:
 
     spec, model = problem()
     search = BestSearch(Estimator(ranked(spec), model), Limits(gap=0.0), goal, Silent(), NO_LIMIT)
-    with patch.object(Ladder, "_slice", short), patch.object(Explorer, "go_on", not_the_user):
+    with patch.object(SubClusterCandidates, "_slice", short), patch.object(Explorer, "go_on", not_the_user):
         search.run()
-    assert next(slices) > 20 + len(search.rungs)
+    assert next(slices) > 20 + len(search.sub_clusters)
     assert search.status == "optimal"
     assert exact.best is not None
     assert search.value == pytest.approx(value_of(exact.best.estimate, "cost"))

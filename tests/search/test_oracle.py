@@ -31,7 +31,7 @@ SEEDS = st.integers(0, 10**9)
 QUICK = 8_000
 """Plans of a problem of the quick tests."""
 PARTS = 5
-"""Tests among which the instances are dealt, so that several processes can share them."""
+"""Tests among which the instances are batches, so that several processes can share them."""
 
 TARGETS = st.sampled_from([None, "megatron", "deepspeed", "flagscale", "torch"])
 

@@ -50,5 +50,5 @@ def test_a_search_says_it() -> None:
     """With its answer; sub-clusters are named under a goal."""
     found = search(cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, global_batch=4))
     assert "stages that mix kinds of device but for remainders" in found.outside
-    ladder = "numbers of devices between those of the sub-clusters"
-    assert ladder in outside(cluster(pool("a")), gpt(), Limits(), subclusters=True)
+    candidates = "numbers of devices between those of the sub-clusters"
+    assert candidates in outside(cluster(pool("a")), gpt(), Limits(), subclusters=True)

@@ -285,7 +285,7 @@ def test_an_interrupt_keeps_the_best_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["_open_view", "_first_plans", "_expand_family", "_continue", "_devices_of"]
+    "place", ["_open_partition", "_first_plans", "_expand_family", "_continue", "_devices_of"]
 )
 def test_an_interrupt_anywhere_leaves_a_valid_bound(place: str) -> None:
     """Work that is cut off is neither on the heap nor closed; its bound still counts."""

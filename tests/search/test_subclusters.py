@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.cluster.spec import ClusterSpec, IntraNodeSpec
-from planner.search.objectives.subclusters import MOST, ladder
+from planner.search.objectives.candidates import MOST, sub_cluster_candidates
 from tests.worlds import cluster, gpt, pool
 
 MODEL = gpt()
@@ -15,7 +15,7 @@ def counts(spec: ClusterSpec, *limits: tuple[str, int], most: int = MOST) -> lis
     """Devices by pool and kind of every sub-cluster."""
     return [
         {f"{name} {gpu}": devices for (name, gpu), devices in sub.devices.items()}
-        for sub in ladder(spec, MODEL, limits, most)
+        for sub in sub_cluster_candidates(spec, MODEL, limits, most)
     ]
 
 
@@ -23,7 +23,7 @@ def test_all_counts_of_small_pools() -> None:
     """Devices inside one node, whole nodes beyond; smallest first, the whole cluster last."""
     spec = cluster(pool("a", nodes=3, per_node=2))
     assert [entry["a A100"] for entry in counts(spec)] == [1, 2, 4, 6]
-    assert ladder(spec, MODEL)[-1].cluster is spec
+    assert sub_cluster_candidates(spec, MODEL)[-1].cluster is spec
     both = counts(cluster(pool("a", per_node=1), pool("b", "V100", per_node=1)))
     assert both == [{"a A100": 1}, {"b V100": 1}, {"a A100": 1, "b V100": 1}]
 
@@ -32,12 +32,15 @@ def test_sub_clusters_are_clusters() -> None:
     """The first hosts with the first devices of each kind, on the same fabrics."""
     mixed = pool("m", nodes=2, per_node=2).model_copy(update={"devices": ("A100", "V100", "V100")})
     spec = cluster(mixed)
-    found = {tuple(sorted(sub.devices.items())): sub.cluster.pools[0] for sub in ladder(spec, MODEL)}
+    found = {
+        tuple(sorted(sub.devices.items())): sub.cluster.pools[0]
+        for sub in sub_cluster_candidates(spec, MODEL)
+    }
     part = found[(("m", "A100"), 1), (("m", "V100"), 1)]
     assert (part.devices, part.hosts) == (("A100", "V100"), ("m-0",))
     only = found[((("m", "V100"), 4),)]
     assert (only.devices, only.hosts) == (("V100", "V100"), ("m-0", "m-1"))
-    for sub in ladder(spec, MODEL):
+    for sub in sub_cluster_candidates(spec, MODEL):
         taken = sum(len(item.devices) * len(item.hosts) for item in sub.cluster.pools)
         assert taken == sub.total
 
@@ -66,14 +69,14 @@ def test_large_clusters_are_offered_in_round_numbers(pools: int) -> None:
 def test_devices_without_the_number_format_are_left_out() -> None:
     """V100 have no bf16."""
     spec = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2))
-    found = ladder(spec, gpt(precision="bf16"))
+    found = sub_cluster_candidates(spec, gpt(precision="bf16"))
     assert [dict(sub.devices) for sub in found] == [{("a", "A100"): 1}, {("a", "A100"): 2}]
-    assert ladder(cluster(pool("b", "V100")), gpt(precision="bf16")) == ()
+    assert sub_cluster_candidates(cluster(pool("b", "V100")), gpt(precision="bf16")) == ()
 
 
 def test_a_part_of_a_node_has_its_share_of_a_shared_bus() -> None:
     """The bus is priced as if all devices of the node talked; four of eight see what they see on the whole node."""
     bus = IntraNodeSpec(bandwidth_gBps=16, shared=True)
     spec = cluster(pool("a").model_copy(update={"intra_node": bus}))
-    half = next(sub for sub in ladder(spec, MODEL) if sub.total == 4)
+    half = next(sub for sub in sub_cluster_candidates(spec, MODEL) if sub.total == 4)
     assert half.cluster.pools[0].intra_node.bandwidth_gBps == 8

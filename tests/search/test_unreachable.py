@@ -11,7 +11,7 @@ from planner.search.heuristics.greedy import greedy, layered
 from planner.search.heuristics.quick import everywhere, quick_plan
 from planner.search.solve import search
 from planner.search.space.choices import Choice, depths, families
-from planner.search.space.partitions import views
+from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, pool
@@ -48,11 +48,14 @@ def test_every_target_has_an_answer_with_its_reasons(spec: ClusterSpec, target: 
 def test_quick_plans_of_every_choice(spec: ClusterSpec, target: str) -> None:
     """Each takes a finite time, or there is none."""
     whole, limits = Estimator(spec, SMALL), Limits(target=target)
-    for view in views(whole, TARGETS[target]).values():
-        for family in families(TARGETS[target], limits, SMALL, view.kinds):
-            for depth in depths(family, limits, SMALL, view.kinds):
+    for partition in network_partitions(whole, TARGETS[target]).values():
+        for family in families(TARGETS[target], limits, SMALL, partition.kinds):
+            for depth in depths(family, limits, SMALL, partition.kinds):
                 scored = greedy(
-                    Choice(family=family, depth=depth, interleave=1), view.estimator, limits, scorer=whole
+                    Choice(family=family, depth=depth, interleave=1),
+                    partition.estimator,
+                    limits,
+                    scorer=whole,
                 )
                 assert scored is None or scored.estimate.step_seconds < float("inf")
     quick = quick_plan(whole, limits, everywhere(whole))
@@ -61,16 +64,16 @@ def test_quick_plans_of_every_choice(spec: ClusterSpec, target: str) -> None:
 
 def test_stages_that_cannot_talk_have_no_layers() -> None:
     """Two pools of which only one is on the network that a job of DeepSpeed has."""
-    view = views(Estimator(GATEWAY, SMALL), TARGETS["deepspeed"])["sockets"]
+    partition = network_partitions(Estimator(GATEWAY, SMALL), TARGETS["deepspeed"])["sockets"]
     family = next(
         item
-        for item in families(TARGETS["deepspeed"], Limits(), SMALL, view.kinds)
+        for item in families(TARGETS["deepspeed"], Limits(), SMALL, partition.kinds)
         if (item.tp, item.dp) == (1, 1)
     )
-    stages = StageOptions(Choice(family=family, depth=2, interleave=1), view.estimator, Limits())
+    stages = StageOptions(Choice(family=family, depth=2, interleave=1), partition.estimator, Limits())
     pools = [groups[0].pool for groups in stages.compositions]
     a, b = pools.index("a"), pools.index("b")
     assert stages.talks([a, a])
     assert not stages.talks([a, b])
-    assert layered(stages, [a, a], view.estimator) is not None
-    assert layered(stages, [a, b], view.estimator) is None
+    assert layered(stages, [a, a], partition.estimator) is not None
+    assert layered(stages, [a, b], partition.estimator) is None

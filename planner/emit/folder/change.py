@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from planner.emit.folder import tree
 from planner.emit.folder.lock import WORK
-from planner.emit.folder.manifest import MANIFEST, digest, is_inside, manifest, written_before
 from planner.errors import OutputError
 from planner.job.files import EmittedFile
+
+MANIFEST = ".hetplan-files"
+"""Digests and paths as ``sha256sum`` writes them, so that ``sha256sum -c`` names the files that were edited."""
+LINE = re.compile(r"(?:(?P<digest>[0-9a-f]{64})  )?(?P<path>.+)")
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def manifest(files: Iterable[EmittedFile]) -> EmittedFile:
+    """The list of these files."""
+    lines = (f"{digest(file.text.encode())}  {file.path}\n" for file in files)
+    return EmittedFile(MANIFEST, "".join(lines))
+
+
+def written_before(folder: int) -> dict[str, str | None]:
+    """Files of earlier writes and their digests; None where an older hetplan wrote no digest.
+
+    Empty where the list cannot be read. Paths that leave the folder are passed over.
+    """
+    try:
+        lines = (tree.read(folder, MANIFEST) or b"").decode().splitlines()
+    except UnicodeDecodeError:
+        return {}
+    found = (LINE.fullmatch(line) for line in lines)
+    return {match["path"]: match["digest"] for match in found if match and is_inside(match["path"])}
+
+
+def is_inside(path: str) -> bool:
+    """True for a plain relative path of a user's folder."""
+    words = path.split("/")
+    return not {"", ".", ".."}.intersection(words) and words[0] != WORK and "\0" not in path
+
 
 NEW, OLD, JOURNAL = f"{WORK}/new", f"{WORK}/old", f"{WORK}/journal"
 """Where new files wait, where replaced ones go, and the list of renames while they are under way."""

@@ -16,12 +16,12 @@ from planner.emit.folder.change import (
     Change,
     apply,
     change_to,
+    manifest,
     read_journal,
     undo,
     write_journal,
 )
 from planner.emit.folder.lock import WORK, busy, is_taken, locked
-from planner.emit.folder.manifest import manifest
 from planner.emit.folder.twin import (
     LINKED,
     discard,

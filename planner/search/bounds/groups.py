@@ -14,7 +14,7 @@ from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.deadline import Deadline
 from planner.search.space.choices import Family, depths, families, targets_of, uniform
-from planner.search.space.partitions import View, views
+from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.values import Limits
 
 Families = list[tuple[float, Family]]
@@ -23,7 +23,7 @@ Families = list[tuple[float, Family]]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Families that differ in ZeRO and in the number of replicas only; or one whose stages have their own degrees."""
+    """Families that differ in ZeRO and in the number of replicas only; or one with per-stage degrees."""
 
     families: tuple[Family, ...]
 
@@ -35,21 +35,25 @@ class Group:
 
 def searched(
     estimator: Estimator, limits: Limits, *, one_degree: bool
-) -> Iterator[tuple[Target, str, View, list[Family]]]:
-    """All families by target, name of the view, and view.
+) -> Iterator[tuple[Target, str, NetworkPartition, list[Family]]]:
+    """All families by target, name of the partition, and partition.
 
-    With ``one_degree`` only targets whose stages may have their own degrees, and only families in which they have not.
+    With ``one_degree`` only targets with per-stage degrees, and only families in which all stages have the same.
     """
     for row in targets_of(limits):
-        for name, view in views(estimator, row).items() if row.dp_per_stage or not one_degree else ():
-            yield row, name, view, _families(row, name, view, limits, one_degree=one_degree)
+        for name, partition in (
+            network_partitions(estimator, row).items() if row.dp_per_stage or not one_degree else ()
+        ):
+            yield row, name, partition, _families(row, name, partition, limits, one_degree=one_degree)
 
 
-def _families(row: Target, network: str, view: View, limits: Limits, *, one_degree: bool) -> list[Family]:
-    model = view.estimator.model
-    found = families(row, limits, model, view.kinds)
+def _families(
+    row: Target, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool
+) -> list[Family]:
+    model = partition.estimator.model
+    found = families(row, limits, model, partition.kinds)
     if one_degree:
-        found = (part for family in found for part in uniform(family, limits, model, view.kinds))
+        found = (part for family in found for part in uniform(family, limits, model, partition.kinds))
     return [replace(family, network=network) for family in found]
 
 
@@ -80,18 +84,18 @@ def group_bound(group: Group, bounds: FamilyBounds) -> float:
     return model.layers * alone.micro_batches / rate if rate else float("inf")
 
 
-def members(group: Group, view: View, limits: Limits, deadline: Deadline) -> Families:
+def members(group: Group, partition: NetworkPartition, limits: Limits, deadline: Deadline) -> Families:
     """The families of a group that may have plans; raises ``Struck`` at the deadline."""
     found = []
     for family in group.families:
         deadline.check()
-        possible = depths(family, limits, view.estimator.model, view.kinds)
+        possible = depths(family, limits, partition.estimator.model, partition.kinds)
         if possible:
-            found.append((view.bounds.family_bound(family, max(possible)), family))
+            found.append((partition.bounds.family_bound(family, max(possible)), family))
     return [item for item in found if item[0] < float("inf")]
 
 
-def of_one_degree(item: Family, view: View, limits: Limits, deadline: Deadline) -> Families:
-    """The parts of a family of own degrees in which all stages have the same; raises ``Struck`` at the deadline."""
-    parts = Group(tuple(uniform(item, limits, view.estimator.model, view.kinds)))
-    return members(parts, view, limits, deadline)
+def of_one_degree(item: Family, partition: NetworkPartition, limits: Limits, deadline: Deadline) -> Families:
+    """Of a family with per-stage degrees, the parts with one degree; raises ``Struck`` at the deadline."""
+    parts = Group(tuple(uniform(item, limits, partition.estimator.model, partition.kinds)))
+    return members(parts, partition, limits, deadline)

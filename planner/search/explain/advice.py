@@ -47,7 +47,7 @@ def _advice(
         batch = best.plan.global_batch // best.plan.micro_batches
         for times in (1, 2, 4):
             if best.plan.global_batch % (times * batch) == 0 and not deadline.struck:
-                explorer.offer(_own_degrees(name, best, estimator, limits, times * batch))
+                explorer.offer(_per_stage_degrees(name, best, estimator, limits, times * batch))
     explorer.run(rounds=ROUNDS)
     faster = explorer.best
     if faster is None or faster is best:
@@ -58,7 +58,9 @@ def _advice(
     return Advice(target=name, change=difference(faster, best), faster=saving, scored=faster)
 
 
-def _own_degrees(name: str, best: Scored, estimator: Estimator, limits: Limits, batch: int) -> Scored | None:
+def _per_stage_degrees(
+    name: str, best: Scored, estimator: Estimator, limits: Limits, batch: int
+) -> Scored | None:
     """The best plan with the same stages on the same devices, the degrees of each pool changed."""
     plan = best.plan
     family = Family(

@@ -28,7 +28,7 @@ MICRO_BATCHES = 8
 """Largest micro-batch of the grid of pipelines."""
 
 
-Dealt = list[list[tuple[int, int]]]
+LocalBatches = list[list[tuple[int, int]]]
 """(devices, share of each) of every kind, [kind][part]; shares add up to the batch, a share may be 0."""
 
 
@@ -45,11 +45,11 @@ def equal_batches(estimator: Estimator) -> Iterator[Plan]:
         for recompute in ("none", "full"):
             most = min(most_sequences(estimator, kind, zero, recompute, devices) for kind in kinds)
             steps = min(share, -(-(share + bool(extra)) // most))
-            groups = dealt_groups(kinds, _spread(kinds, devices, share, extra), steps)
+            groups = batch_groups(kinds, _spread(kinds, devices, share, extra), steps)
             yield data_parallel(estimator, groups, zero, recompute)
 
 
-def _spread(kinds: Sequence[Kind], devices: int, share: int, extra: int) -> Dealt:
+def _spread(kinds: Sequence[Kind], devices: int, share: int, extra: int) -> LocalBatches:
     """``share`` for each of the first ``devices``, one more for the first ``extra``."""
     found = []
     for kind in kinds:
@@ -175,11 +175,11 @@ def replicas(kind: Kind, tp: int, count: int, share: int, steps: int) -> Replica
     return ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=tp, count=count, share=share, steps=steps)
 
 
-def dealt_groups(kinds: Sequence[Kind], dealt: Dealt, steps: int) -> list[ReplicaGroup]:
+def batch_groups(kinds: Sequence[Kind], batches: LocalBatches, steps: int) -> list[ReplicaGroup]:
     """Single devices with their shares, in at most ``steps`` micro-batches; devices without a share stay idle."""
     return [
         replicas(kind, 1, count, share, min(steps, share))
-        for kind, parts in zip(kinds, dealt, strict=True)
+        for kind, parts in zip(kinds, batches, strict=True)
         for count, share in parts
         if share
     ]

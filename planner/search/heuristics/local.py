@@ -15,7 +15,7 @@ from planner.plan.values import Plan
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.heuristics.greedy import layered
 from planner.search.space.choices import Choice, Composition, Family, depths
-from planner.search.space.partitions import View
+from planner.search.space.partitions import NetworkPartition
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 
@@ -30,18 +30,22 @@ Stand = tuple[str, str, int, int]
 
 
 def best_near(
-    scored: Scored, views: Sequence[View], scorer: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
+    scored: Scored,
+    partitions: Sequence[NetworkPartition],
+    scorer: Estimator,
+    limits: Limits,
+    deadline: Deadline = NO_LIMIT,
 ) -> Scored:
-    """The fastest plan met on the way from this one, at the prices of each view that it may be run in.
+    """The fastest plan met on the way from this one, at the prices of each partition that it may be run in.
 
     ``scorer`` knows the whole cluster.
     """
     found = []
-    for view in views:
-        plan = on_joined_pools(scored.plan, view.estimator.cluster, scorer.cluster)
+    for partition in partitions:
+        plan = on_joined_pools(scored.plan, partition.estimator.cluster, scorer.cluster)
         pools = {group.pool for stage in plan.stages for group in stage.replicas}
-        if pools <= {kind.pool for kind in view.kinds}:
-            found.append(_LocalSearch(scored, view, scorer, limits, deadline).run())
+        if pools <= {kind.pool for kind in partition.kinds}:
+            found.append(_LocalSearch(scored, partition, scorer, limits, deadline).run())
     return min(found, key=lambda item: item.estimate.step_seconds, default=scored)
 
 
@@ -49,10 +53,10 @@ class _LocalSearch:
     """Goes from plan to plan as long as that is faster."""
 
     def __init__(
-        self, best: Scored, view: View, scorer: Estimator, limits: Limits, deadline: Deadline
+        self, best: Scored, partition: NetworkPartition, scorer: Estimator, limits: Limits, deadline: Deadline
     ) -> None:
-        self.best, self.kinds, self.limits = best, view.kinds, limits
-        self.estimator, self.scorer = view.estimator, scorer
+        self.best, self.kinds, self.limits = best, partition.kinds, limits
+        self.estimator, self.scorer = partition.estimator, scorer
         self.deadline = deadline
         self.tries = 0
         self._stages: dict[tuple[Family, int], StageOptions] = {}
@@ -80,7 +84,7 @@ class _LocalSearch:
                     return
 
     def _read(self) -> tuple[Family, tuple[Stand, ...]]:
-        """The best plan as the view sees it."""
+        """The best plan as the partition sees it."""
         return _read(on_joined_pools(self.best.plan, self.estimator.cluster, self.scorer.cluster))
 
     def _families(self, family: Family) -> Iterator[Family]:

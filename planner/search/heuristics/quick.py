@@ -17,7 +17,7 @@ from planner.search.space.choices import Choice, Family, depths
 
 if TYPE_CHECKING:
     from planner.search.explorer import Explorer
-    from planner.search.space.partitions import View
+    from planner.search.space.partitions import NetworkPartition
 
 
 from collections import Counter
@@ -33,7 +33,7 @@ from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.heuristics.greedy import layered
 from planner.search.space.choices import families, targets_of
-from planner.search.space.partitions import View, views
+from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 
@@ -72,7 +72,7 @@ class _Ranked:
 
     seconds: float
     choice: Choice
-    view: View
+    partition: NetworkPartition
 
 
 def quick_plan(
@@ -102,16 +102,16 @@ class _QuickSearch:
         """Data parallelism on the wanted devices, then what else promises most."""
         ranked: list[_Ranked] = []
         for row in targets_of(self.limits):
-            for network, view in views(self.estimator, row, apart=True).items():
-                kinds = {kind.key for kind in view.kinds}
-                if not view.whole or not kinds >= self.wanted.least.keys():
+            for network, partition in network_partitions(self.estimator, row, apart=True).items():
+                kinds = {kind.key for kind in partition.kinds}
+                if not partition.whole or not kinds >= self.wanted.least.keys():
                     continue
-                for choice in data_parallel_choices(row, self.limits, view.estimator):
+                for choice in data_parallel_choices(row, self.limits, partition.estimator):
                     self.deadline.check()
-                    self._share(Shares(choice, view.estimator, self.limits))
-                for family in families(row, self.limits, view.estimator.model, view.kinds):
+                    self._share(Shares(choice, partition.estimator, self.limits))
+                for family in families(row, self.limits, partition.estimator.model, partition.kinds):
                     self.deadline.check()
-                    ranked += _rank(replace(family, network=network), view, self.limits, self.wanted)
+                    ranked += _rank(replace(family, network=network), partition, self.limits, self.wanted)
         self._stage(sorted(ranked, key=lambda item: item.seconds))
 
     def _offer(self, scored: Scored | None) -> None:
@@ -140,7 +140,7 @@ class _QuickSearch:
             if degrees in done:
                 continue
             self.deadline.check()
-            stages = StageOptions(item.choice, item.view.estimator, self.limits)
+            stages = StageOptions(item.choice, item.partition.estimator, self.limits)
             slots = _slots(stages, self.wanted)
             tried += bool(slots)
             for order in _both_ways(slots):
@@ -154,15 +154,17 @@ def _both_ways(slots: list[int]) -> list[list[int]]:
     return [order for order in (slots, slots[::-1])[: 1 + (slots != slots[::-1])] if order]
 
 
-def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterator[_Ranked]:
+def _rank(family: Family, partition: NetworkPartition, limits: Limits, wanted: Wanted) -> Iterator[_Ranked]:
     """Depths of a family, each with about the seconds that the wanted devices need without any traffic."""
     if family.tp is None or family.dp is None:
         return
-    layers, width = view.estimator.model.layers, family.tp * family.dp
-    speeds = [speed for speed in view.bounds.rates.speeds(family) if speed.kind[0] in wanted.pools]
+    layers, width = partition.estimator.model.layers, family.tp * family.dp
+    speeds = [speed for speed in partition.bounds.rates.speeds(family) if speed.kind[0] in wanted.pools]
     slots = sum(speed.slots for speed in speeds)
     offered = [
-        depth for depth in depths(family, limits, view.estimator.model, view.kinds) if depth <= slots + 1e-9
+        depth
+        for depth in depths(family, limits, partition.estimator.model, partition.kinds)
+        if depth <= slots + 1e-9
     ]
     if not offered:
         return
@@ -177,7 +179,9 @@ def _rank(family: Family, view: View, limits: Limits, wanted: Wanted) -> Iterato
         if room >= layers * (1 - 1e-9):
             tail = layers / depth * max(speed.tail_seconds for speed in speeds if counts[speed.kind])
             seconds = uniform_seconds(layers / rate, depth, family.micro_batches) + tail
-            yield _Ranked(seconds=seconds, choice=Choice(family=family, depth=depth, interleave=1), view=view)
+            yield _Ranked(
+                seconds=seconds, choice=Choice(family=family, depth=depth, interleave=1), partition=partition
+            )
 
 
 def _slots(stages: StageOptions, wanted: Wanted) -> list[int]:
@@ -236,7 +240,7 @@ class FirstPlans:
         self._promising: Choice | None = None
         self._quick: list[tuple[float, int, Choice]] = []
 
-    def any(self, view: View, families: Iterable[Family]) -> None:
+    def any(self, partition: NetworkPartition, families: Iterable[Family]) -> None:
         """A plan before anything else is known: of families that take little memory, the most replicas that fit.
 
         A few tries, whatever the time: a search ends with a plan where there is one.
@@ -244,50 +248,50 @@ class FirstPlans:
         planned = 0
         for family in sorted(families, key=_thrift)[:THRIFTY]:
             self.explorer.deadline.check_wish()
-            depth = self._shallowest(view, family)
+            depth = self._shallowest(partition, family)
             if depth:
                 planned += 1
                 if (
-                    self._plan(Choice(family=family, depth=depth, interleave=1), view)
+                    self._plan(Choice(family=family, depth=depth, interleave=1), partition)
                     or planned == THRIFTY_PLANS
                 ):
                     return
 
-    def evenly(self, choices: Sequence[DataParallel], view: View) -> None:
+    def evenly(self, choices: Sequence[DataParallel], partition: NetworkPartition) -> None:
         """Data parallelism over all devices, the choice that takes least memory."""
         explorer = self.explorer
-        if not view.kinds:
+        if not partition.kinds:
             return
         for choice in [item for item in choices if item.shard_size is None][-1:]:
             explorer.deadline.check_wish()
-            shares = Shares(choice, view.estimator, explorer.limits)
+            shares = Shares(choice, partition.estimator, explorer.limits)
             plan = shares.plan(shares.sets.fullest(shares.batch))
             if plan is not None:
-                explorer.offer(priced_on(explorer.estimator, plan, view.estimator))
+                explorer.offer(priced_on(explorer.estimator, plan, partition.estimator))
 
-    def _shallowest(self, view: View, family: Family) -> int:
+    def _shallowest(self, partition: NetworkPartition, family: Family) -> int:
         """The least depth, of the powers of two and the largest one, at which the layers have room; 0 for none."""
-        possible = depths(family, self.explorer.limits, view.estimator.model, view.kinds)
+        possible = depths(family, self.explorer.limits, partition.estimator.model, partition.kinds)
         if not possible or family.dp is None:
             return 0
         some = sorted({*(depth for depth in possible if not depth & (depth - 1)), possible[-1]})
-        return next((depth for depth in some if view.bounds.holds(family, depth)), 0)
+        return next((depth for depth in some if partition.bounds.holds(family, depth)), 0)
 
     def of_family(self, family: Family) -> bool:
         """Quick plans at a few depths; False when none fits."""
-        view, found = self.explorer.view(family), False
-        possible = depths(family, self.explorer.limits, view.estimator.model, view.kinds)
+        partition, found = self.explorer.partition(family), False
+        possible = depths(family, self.explorer.limits, partition.estimator.model, partition.kinds)
         for depth in self._sample(family, possible) if possible else ():
             self.explorer.deadline.check()
-            if view.bounds.bound(family, depth, 1) < self.explorer.incumbent:
-                found |= self._plan(Choice(family=family, depth=depth, interleave=1), view)
+            if partition.bounds.bound(family, depth, 1) < self.explorer.incumbent:
+                found |= self._plan(Choice(family=family, depth=depth, interleave=1), partition)
         return found
 
-    def _plan(self, choice: Choice, view: View, **options: int) -> bool:
+    def _plan(self, choice: Choice, partition: NetworkPartition, **options: int) -> bool:
         """Offer a quick plan of a choice; False when none fits."""
         explorer = self.explorer
         before = explorer.best
-        scored = greedy(choice, view.estimator, explorer.limits, scorer=explorer.estimator, **options)
+        scored = greedy(choice, partition.estimator, explorer.limits, scorer=explorer.estimator, **options)
         explorer.offer(scored)
         if scored is not None and not options:
             self._quick.append((scored.estimate.step_seconds, len(self._quick), choice))
@@ -299,14 +303,14 @@ class FirstPlans:
         """More orders of the kinds for the choices whose quick plans were fastest."""
         for _, _, choice in sorted(self._quick)[:REFINED]:
             self.explorer.deadline.check()
-            self._plan(choice, self.explorer.view(choice.family), orders=ALL_ORDERS)
+            self._plan(choice, self.explorer.partition(choice.family), orders=ALL_ORDERS)
 
     def polish(self) -> None:
         """The ILP on the choice of the best quick plan: a good incumbent makes every other choice smaller."""
         explorer, choice = self.explorer, self._promising
         if choice is None or choice.depth == 1:
             return
-        bound = explorer.view(choice.family).bounds.bound(choice.family, choice.depth, choice.interleave)
+        bound = explorer.partition(choice.family).bounds.bound(choice.family, choice.depth, choice.interleave)
         opened = explorer.open_choice(bound, choice)
         if choice.depth * len(opened.stages.compositions) > POLISHED_STAGES:
             return
@@ -318,7 +322,7 @@ class FirstPlans:
     def _sample(self, family: Family, values: tuple[int, ...]) -> tuple[int, ...]:
         """Depths at which a faster kind is used up, and the halves, quarters, ... of the largest."""
         filled = accumulate(
-            int(speed.slots) for speed in self.explorer.view(family).bounds.rates.speeds(family)
+            int(speed.slots) for speed in self.explorer.partition(family).bounds.rates.speeds(family)
         )
         wanted = {*filled, *(values[-1] >> shift for shift in range(values[-1].bit_length()))}
         return tuple(sorted(wanted & set(values), reverse=True))

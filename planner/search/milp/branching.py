@@ -25,7 +25,7 @@ Assigned = tuple[tuple[int, Keys], ...]
 _WHOLE = 1 - 1e-6
 
 FEW_OPTIONS = 200
-"""The solver does without help with so few options of stages that have their own degrees."""
+"""The solver does without help with so few options of stages that have degrees of their own."""
 
 
 class Branching:

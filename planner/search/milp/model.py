@@ -104,7 +104,7 @@ class PipelineModel:
         self.problem += total == self.stages.estimator.model.layers
 
     def _crosses_a_slow_link(self) -> None:
-        """Plans on one island are another view's, so the pipeline leaves one somewhere, or a stage stands on two."""
+        """Plans on one island are in another partition: the pipeline leaves one somewhere, or a stage stands on two."""
         if self.stages.islands:
             wide = [
                 variable

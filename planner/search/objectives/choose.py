@@ -17,8 +17,8 @@ from planner.search.explain.diagnose import diagnose
 from planner.search.explain.families import reason_against
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
 from planner.search.explorer import Explorer
+from planner.search.objectives.candidates import SubCluster
 from planner.search.objectives.objectives import BestSearch
-from planner.search.objectives.subclusters import SubCluster
 from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.space.outside import outside
@@ -67,7 +67,7 @@ def choose(
         )
         return replace(found, goal=goal)
     estimator = Estimator(ranked(cluster), model, calibration)
-    ladder = BestSearch(
+    candidates = BestSearch(
         estimator,
         limits,
         inner,
@@ -75,7 +75,7 @@ def choose(
         deadline.part(SEARCH_SHARE) if explain else deadline,
         better,
     )
-    return replace(_searched(ladder, explain, deadline), goal=goal)
+    return replace(_searched(candidates, explain, deadline), goal=goal)
 
 
 def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goal]:
@@ -130,10 +130,13 @@ def _result(found: BestSearch, seconds: float) -> SearchResult:
         solved=found.solved,
         seconds=seconds,
         interrupted=found.interrupted,
-        subclusters=len(found.rungs) if len(found.rungs) > 1 else None,
+        subclusters=len(found.sub_clusters) if len(found.sub_clusters) > 1 else None,
         objective_bound=found.bound,
         outside=outside(
-            found.estimator.cluster, found.estimator.model, found.limits, subclusters=len(found.rungs) > 1
+            found.estimator.cluster,
+            found.estimator.model,
+            found.limits,
+            subclusters=len(found.sub_clusters) > 1,
         ),
     )
 
@@ -143,7 +146,7 @@ def _explained(result: SearchResult, found: BestSearch) -> SearchResult:
         nearest = tuple(_nearest(found))
         if nearest:
             return replace(result, nearest=nearest)
-        estimator = found.on(_largest(found)) if found.rungs else found.estimator
+        estimator = found.on(_largest(found)) if found.sub_clusters else found.estimator
         return replace(result, diagnosis=diagnose(estimator, found.limits, found.deadline))
     if found.best is None or found.home is None:
         return result
@@ -206,7 +209,7 @@ def _elsewhere(best: Scored, found: BestSearch, fast: Scored | None) -> Iterator
 
 
 def _largest(found: BestSearch) -> SubCluster:
-    return max((rung.sub for rung in found.rungs), key=lambda sub: sub.total)
+    return max((candidate.sub for candidate in found.sub_clusters), key=lambda sub: sub.total)
 
 
 def _dearer(family: str, scored: Scored, best: Scored, found: BestSearch) -> Alternative:

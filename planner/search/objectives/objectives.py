@@ -13,15 +13,20 @@ from planner.cost.estimate import Estimator
 from planner.search.answer import Answer, meets, value_of
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
-from planner.search.objectives.candidates import SLICE, Ladder, Rung, seconds_at
-from planner.search.objectives.subclusters import SubCluster
+from planner.search.objectives.candidates import (
+    SLICE,
+    SubCluster,
+    SubClusterCandidate,
+    SubClusterCandidates,
+    seconds_at,
+)
 from planner.search.values import Goal, Limits, Reporter, Scored, Status, proven
 
 ROUNDING = 1e-5
 """Relative slack of cutoffs that stand for a limit: more than the solver's tolerance."""
 
 
-class BestSearch(Ladder):
+class BestSearch(SubClusterCandidates):
     """Looks for the best plan; keeps the best so far whatever interrupts it."""
 
     def __init__(
@@ -53,7 +58,7 @@ class BestSearch(Ladder):
     @property
     def bound(self) -> float:
         """No plan that uses exactly the devices of a sub-cluster and meets the goal is below."""
-        return min((self.value, *(rung.bound for rung in self.rungs)))
+        return min((self.value, *(candidate.bound for candidate in self.sub_clusters)))
 
     @property
     def gap(self) -> float:
@@ -72,13 +77,13 @@ class BestSearch(Ladder):
     def run(self) -> None:
         """Search every sub-cluster that can still win; the deadline or an interrupt keeps the best so far."""
         try:
-            for done, rung in enumerate(self.rungs):
+            for done, candidate in enumerate(self.sub_clusters):
                 if self._ended and (
                     done or self.interrupted
                 ):  # the first one gives a plan, whatever the time
                     break
-                if self._may_win(rung):
-                    self._search(rung, SLICE / (len(self.rungs) - done))
+                if self._may_win(candidate):
+                    self._search(candidate, SLICE / (len(self.sub_clusters) - done))
                 self._tell(done + 1)
             self._go_on()
         except KeyboardInterrupt:
@@ -87,43 +92,51 @@ class BestSearch(Ladder):
     def _go_on(self) -> None:
         """What ran out of its slice goes on while time is left, whatever has the least bound first."""
         while not self._ended:
-            waiting = [rung for rung in self.rungs if rung.unfinished is not None and self._may_win(rung)]
+            waiting = [
+                candidate
+                for candidate in self.sub_clusters
+                if candidate.unfinished is not None and self._may_win(candidate)
+            ]
             if not waiting:
                 break
-            self._search(min(waiting, key=lambda rung: rung.bound), 1 / len(waiting))
-            self._tell(len(self.rungs))
+            self._search(min(waiting, key=lambda candidate: candidate.bound), 1 / len(waiting))
+            self._tell(len(self.sub_clusters))
 
     @property
     def _ended(self) -> bool:
         self.interrupted = self.interrupted or self.deadline.interrupted
         return self.interrupted or self.deadline.struck
 
-    def _may_win(self, rung: Rung) -> bool:
-        return rung.bound < self.value * (1 - self.limits.gap)
+    def _may_win(self, candidate: SubClusterCandidate) -> bool:
+        return candidate.bound < self.value * (1 - self.limits.gap)
 
     def _tell(self, done: int) -> None:
         best = self.best.estimate.step_seconds if self.best else None
         bound = (best or 0.0) * (1 - self.gap)
-        self.reporter.progress(done=done, total=len(self.rungs), best_seconds=best, bound_seconds=bound)
+        self.reporter.progress(
+            done=done, total=len(self.sub_clusters), best_seconds=best, bound_seconds=bound
+        )
 
-    def _search(self, rung: Rung, share: float) -> None:
+    def _search(self, candidate: SubClusterCandidate, share: float) -> None:
         """The fastest plan of a sub-cluster, if it may win, in a share of the time left."""
-        wanted = seconds_at(self.value, rung.weight) if self.best else float("inf")
-        cutoff = min(wanted, rung.most_seconds * (1 + ROUNDING))
-        exact = rung.unfinished is not None and rung.unfinished.limits.gap == 0.0
+        wanted = seconds_at(self.value, candidate.weight) if self.best else float("inf")
+        cutoff = min(wanted, candidate.most_seconds * (1 + ROUNDING))
+        exact = candidate.unfinished is not None and candidate.unfinished.limits.gap == 0.0
         for gap in (0.0,) if exact else (self.limits.gap, 0.0):
-            explorer = self.explore(rung, cutoff, gap, share, lambda scored: self._offer(scored, rung.sub))
-            self._learn(rung, explorer)
+            explorer = self.explore(
+                candidate, cutoff, gap, share, lambda scored: self._offer(scored, candidate.sub)
+            )
+            self._learn(candidate, explorer)
             # Within the gap of a limit nothing is proven: only an exact search says that no plan keeps it.
-            near = explorer.best is None and explorer.bound < rung.most_seconds < wanted
+            near = explorer.best is None and explorer.bound < candidate.most_seconds < wanted
             if not explorer.finished or not near or self._ended:
                 break
 
-    def _learn(self, rung: Rung, explorer: Explorer) -> None:
-        if explorer.bound >= rung.most_seconds:
-            rung.bound = float("inf")
+    def _learn(self, candidate: SubClusterCandidate, explorer: Explorer) -> None:
+        if explorer.bound >= candidate.most_seconds:
+            candidate.bound = float("inf")
         else:
-            rung.bound = max(rung.bound, rung.weight * explorer.bound)
+            candidate.bound = max(candidate.bound, candidate.weight * explorer.bound)
 
     def _offer(self, found: Scored, sub: SubCluster) -> None:
         """Take a plan if it is better where it will run: on the whole cluster."""

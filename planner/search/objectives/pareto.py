@@ -10,11 +10,18 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
+from planner.described import told
 from planner.model.spec import ModelSpec
 from planner.search.answer import meets, value_of
 from planner.search.deadline import Deadline
-from planner.search.objectives.candidates import SLICE, Ladder, Rung, seconds_at
-from planner.search.objectives.subclusters import SubCluster, ladder
+from planner.search.objectives.candidates import (
+    SLICE,
+    SubCluster,
+    SubClusterCandidate,
+    SubClusterCandidates,
+    seconds_at,
+    sub_cluster_candidates,
+)
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
 
@@ -40,6 +47,7 @@ class Point:
         return self.scored.estimate.step_seconds
 
 
+@told(without=("points",), names={"seconds": "search_seconds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
     """What growing sub-clusters give."""
@@ -51,6 +59,7 @@ class Front:
     worth: int | None
     """Index of the point beyond which devices cost more than they speed up; None without points."""
     subclusters: int
+    """Sub-clusters considered."""
     beaten: int
     """Sub-clusters whose plans lose to a point in time and cost, or leave devices idle."""
     without_plan: int
@@ -58,7 +67,9 @@ class Front:
     unfinished: int
     """Sub-clusters that the search did not come to, or left without a plan."""
     seconds: float
+    """How long the search took."""
     interrupted: bool
+    """Whether Ctrl-C stopped the search."""
 
 
 def front(
@@ -85,16 +96,16 @@ def front(
         objective=goal.objective,
         points=points,
         worth=_worth(points),
-        subclusters=len(search.rungs),
+        subclusters=len(search.sub_clusters),
         beaten=search.finished - search.without_plan - len(points),
         without_plan=search.without_plan,
-        unfinished=len(search.rungs) - search.finished,
+        unfinished=len(search.sub_clusters) - search.finished,
         seconds=monotonic() - start,
         interrupted=search.interrupted,
     )
 
 
-class FrontSearch(Ladder):
+class FrontSearch(SubClusterCandidates):
     """Finds the fastest plan of every sub-cluster that no other beats in time and cost."""
 
     def __init__(
@@ -105,46 +116,52 @@ class FrontSearch(Ladder):
         """Fastest plan by the devices that it uses."""
         self.finished = 0
         self.without_plan = 0
-        most = max((rung.sub.total for rung in self.rungs), default=0)
+        most = max((candidate.sub.total for candidate in self.sub_clusters), default=0)
         # All devices and single pools first: the ends of the front beat many of the others at once.
-        self.rungs.sort(
-            key=lambda rung: (rung.sub.total != most, len(rung.sub.cluster.pools) > 1, rung.sub.total)
+        self.sub_clusters.sort(
+            key=lambda candidate: (
+                candidate.sub.total != most,
+                len(candidate.sub.cluster.pools) > 1,
+                candidate.sub.total,
+            )
         )
 
     def considered(self) -> tuple[SubCluster, ...]:
-        """A ladder that fits on a page."""
-        return ladder(self.estimator.cluster, self.estimator.model, self.goal.use_at_most, MOST)
+        """A candidates that fits on a page."""
+        return sub_cluster_candidates(
+            self.estimator.cluster, self.estimator.model, self.goal.use_at_most, MOST
+        )
 
     def run(self) -> None:
         """Search every sub-cluster that may be on the front; an interrupt keeps the points so far."""
         try:
-            for done, rung in enumerate(self.rungs):
+            for done, candidate in enumerate(self.sub_clusters):
                 self.interrupted = self.interrupted or self.deadline.interrupted
                 if self.deadline.struck or self.interrupted:
                     break
-                self._search(rung, SLICE / (len(self.rungs) - done))
+                self._search(candidate, SLICE / (len(self.sub_clusters) - done))
                 fastest = min((point.seconds for point in self.found.values()), default=None)
                 self.reporter.progress(
-                    done=done + 1, total=len(self.rungs), best_seconds=fastest, bound_seconds=0.0
+                    done=done + 1, total=len(self.sub_clusters), best_seconds=fastest, bound_seconds=0.0
                 )
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def _search(self, rung: Rung, share: float) -> None:
+    def _search(self, candidate: SubClusterCandidate, share: float) -> None:
         """The fastest plan of a sub-cluster, while it may be a point of the front."""
         beaten_at = min(
-            (max(point.seconds, seconds_at(point.value, rung.weight)) for point in self.found.values()),
+            (max(point.seconds, seconds_at(point.value, candidate.weight)) for point in self.found.values()),
             default=float("inf"),
         )
-        cutoff = min(beaten_at, rung.most_seconds)
-        if self.rates.least_seconds(rung.sub.devices) < cutoff:
-            explorer = self.explore(rung, cutoff, self.limits.gap, share)
+        cutoff = min(beaten_at, candidate.most_seconds)
+        if self.rates.least_seconds(candidate.sub.devices) < cutoff:
+            explorer = self.explore(candidate, cutoff, self.limits.gap, share)
             if explorer.status == "unknown":
                 return
             if explorer.best is not None and self._keep(explorer.best, explorer.gap):
                 cutoff = 0.0
         self.finished += 1
-        self.without_plan += cutoff == rung.most_seconds
+        self.without_plan += cutoff == candidate.most_seconds
 
     def _keep(self, found: Scored, gap: float) -> bool:
         """Take a point, unless it breaks the goal; of two on the same devices the faster one stays."""

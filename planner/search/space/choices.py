@@ -45,7 +45,7 @@ class Family:
     """Sequences of one micro-batch over all replicas of a stage."""
     micro_batches: int
     network: str = ""
-    """The view of the cluster it belongs to (views.py)."""
+    """The partition of the cluster it belongs to (partitions.py)."""
 
     @property
     def micro_batch(self) -> int | None:
@@ -61,7 +61,7 @@ class Family:
         recompute: Recompute,
         tp: int | None,
     ) -> Shape:
-        """A stage of this family with so many layers in each chunk; ``tp`` None where stages have their own degrees."""
+        """A stage of this family with so many layers in each chunk; ``tp`` None for per-stage degrees."""
         return Shape(
             chunks=tuple(layers),
             stage=stage,
@@ -169,7 +169,7 @@ def _zeros(
 
 
 def uniform(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> Iterator[Family]:
-    """The family itself; of one whose stages have their own degrees, the part in which all have the same."""
+    """The family itself; of one whose stages have degrees of their own, the part in which all have the same."""
     if family.dp is not None:
         yield family
         return

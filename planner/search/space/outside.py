@@ -22,7 +22,7 @@ def outside(
 ) -> tuple[str, ...]:
     """Plans that a target could run there and that no search with these limits looks at, a few words each.
 
-    ``subclusters``: numbers of devices come from a ladder.
+    ``subclusters``: numbers of devices come from a candidates.
     """
     rows = [row for row in targets_of(limits) if offers(row, model)]
     kinds = usable_kinds(Topology(cluster), model)

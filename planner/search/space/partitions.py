@@ -1,7 +1,7 @@
 """Parts of a cluster that are searched on their own: what one network reaches, and what slow links join.
 
 A plan of a part with ``islands`` uses at least two of them, so its pipeline or one of its stages crosses a slow
-link at least once: plans inside one island belong to that island's own view. In a view equal pools are one
+link at least once: plans inside one island belong to that island's own partition. In a partition equal pools are one
 (planner.plan.equal_pools); ``Scored`` plans are on the pools of the whole cluster.
 """
 
@@ -20,36 +20,38 @@ from planner.search.bounds.best import FamilyBounds
 from planner.search.space.choices import Islands, usable_kinds
 
 
-class View:
+class NetworkPartition:
     """What a job of one runtime sees of the cluster."""
 
     def __init__(self, estimator: Estimator, islands: Islands, *, whole: bool) -> None:
         self.estimator = estimator
         self.islands = islands
         self.whole = whole
-        """False for a part of another view."""
+        """False for a part of another partition."""
         self.bounds = FamilyBounds(estimator, islands)
         self.kinds = usable_kinds(estimator.topology, estimator.model)
 
 
-def views(estimator: Estimator, row: Target, *, apart: bool = False) -> dict[str, View]:
-    """Views of a runtime by name; bounds are shared by all searches with one estimator.
+def network_partitions(
+    estimator: Estimator, row: Target, *, apart: bool = False
+) -> dict[str, NetworkPartition]:
+    """Partitions of a runtime by name; bounds are shared by all searches with one estimator.
 
-    A plan of the runtime lies in exactly one view, or in one for each network that its pools share. With ``apart``
+    A plan of the runtime lies in exactly one partition, or in one for each network that its pools share. With ``apart``
     equal pools stay apart, for plans on some of them only.
     """
     seen = networks(row, estimator.topology).values() if apart else ()
-    return _views(estimator, row, any(joined(cluster) is not cluster for cluster in seen))
+    return _partitions(estimator, row, any(joined(cluster) is not cluster for cluster in seen))
 
 
 @lru_cache(maxsize=64)
-def _views(estimator: Estimator, row: Target, apart: bool) -> dict[str, View]:
-    found: dict[str, View] = {}
+def _partitions(estimator: Estimator, row: Target, apart: bool) -> dict[str, NetworkPartition]:
+    found: dict[str, NetworkPartition] = {}
     for network, cluster in networks(row, estimator.topology).items():
         seen = cluster if apart else joined(cluster)
         for number, (pools, islands) in enumerate(parts(row, seen, estimator.model)):
             name = f"{network}:{'+'.join(pools)}" if number else network
-            found[name] = View(_restricted(estimator, seen, pools), islands, whole=number == 0)
+            found[name] = NetworkPartition(_restricted(estimator, seen, pools), islands, whole=number == 0)
     return found
 
 

@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 
 from planner.emit.folder import twin, write
-from planner.emit.folder.change import JOURNAL, Change, apply, write_journal
+from planner.emit.folder.change import JOURNAL, MANIFEST, Change, apply, write_journal
 from planner.emit.folder.lock import WORK
-from planner.emit.folder.manifest import MANIFEST
 from planner.emit.folder.twin import LINKED
 from planner.emit.folder.write import write_folder
 from planner.emit.interface import emit
@@ -374,7 +373,7 @@ def test_many_at_once_leave_one_whole_folder(memory: Path) -> None:
 RACING = """
 import sys
 from pathlib import Path
-from planner.emit.folder.manifest import MANIFEST
+from planner.emit.folder.change import MANIFEST
 from planner.emit.folder.twin import LINKED
 from planner.emit.folder.write import write_folder
 from planner.emit.interface import emit

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.emit.folder.manifest import MANIFEST
+from planner.emit.folder.change import MANIFEST
 from planner.emit.folder.write import write_folder
 from planner.errors import OutputError
 from planner.job.files import EmittedFile

@@ -105,18 +105,18 @@ def test_the_least_time_is_the_least_of_all_shares(seed: int) -> None:
                 for one, own, share in zip(micro, added, shares, strict=True)
             )
             best = min(best, max(each))
-    dealt = Team(micro, counts, batch).least(joined(*added), [True, True])
-    assert dealt.seconds == pytest.approx(best, rel=1e-9)
-    assert dealt.seconds <= best
-    assert np.dot(dealt.shares, counts) >= batch
+    partition = Team(micro, counts, batch).least(joined(*added), [True, True])
+    assert partition.seconds == pytest.approx(best, rel=1e-9)
+    assert partition.seconds <= best
+    assert np.dot(partition.shares, counts) >= batch
 
 
 def test_a_batch_of_any_size_takes_no_memory() -> None:
     """A million million sequences, and a kind that need not take part."""
-    dealt = Team([np.array([1.0, 1.5]), np.array([9.0])], [3, 1], 10**12).least(
+    partition = Team([np.array([1.0, 1.5]), np.array([9.0])], [3, 1], 10**12).least(
         Added(np.zeros(3), np.zeros(3)), [True, False]
     )
-    assert dealt.seconds == pytest.approx(10**12 / (3 * 2 / 1.5 + 1 / 9.0), rel=1e-9)
+    assert partition.seconds == pytest.approx(10**12 / (3 * 2 / 1.5 + 1 / 9.0), rel=1e-9)
 
 
 def test_a_kind_that_must_take_part_gets_a_sequence() -> None:

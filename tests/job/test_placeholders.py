@@ -69,11 +69,11 @@ def test_one_node_needs_a_name_only_where_something_reaches_it_by_that() -> None
         assert "`b-0`: placeholder" in text(UNNAMED, launcher, "README.md", ALONE)
     for launcher in ("torchrun", "ssh", "slurm", "kubernetes"):
         assert 'MASTER_ADDR="${MASTER_ADDR:-127.0.0.1}"' in text(UNNAMED, launcher, "launch.sh", ALONE)
-    assert unnamed_hosts(ALONE, UNNAMED, SPEC, "torchrun") == ()
-    assert unnamed_hosts(ALONE, UNNAMED, SPEC, "ssh") == ("b-0",)
+    assert unnamed_hosts(job_of(ALONE, UNNAMED, model(1)), "torchrun") == ()
+    assert unnamed_hosts(job_of(ALONE, UNNAMED, model(1)), "ssh") == ("b-0",)
 
 
 def test_flagscale_reaches_one_node_by_its_name() -> None:
     """Its runner goes by ssh to the hosts of its own hostfile."""
     flagscale = replace(ALONE, target="flagscale")
-    assert unnamed_hosts(flagscale, UNNAMED, SPEC, "torchrun") == ("b-0",)
+    assert unnamed_hosts(job_of(flagscale, UNNAMED, model(1)), "torchrun") == ("b-0",)

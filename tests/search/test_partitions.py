@@ -5,13 +5,13 @@ from __future__ import annotations
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.runtimes.registry import TARGETS
-from planner.search.space.partitions import views
+from planner.search.space.partitions import network_partitions
 from tests.worlds import cluster, gpt, pool
 
 
 def names(spec: ClusterSpec, target: str, precision: str = "fp16") -> list[str]:
-    """Views of a target in order."""
-    return list(views(Estimator(spec, gpt(precision=precision)), TARGETS[target]))
+    """Partitions of a target in order."""
+    return list(network_partitions(Estimator(spec, gpt(precision=precision)), TARGETS[target]))
 
 
 def test_one_network_is_one_view() -> None:
@@ -28,10 +28,10 @@ def test_a_slow_link_makes_islands() -> None:
         pool("c", "V100", nodes=2, fabric="eth", gbps=10, cards=1),
     )
     spec = spec.model_copy(update={"pools": tuple(_also_slow(item) for item in spec.pools)})
-    found = views(Estimator(spec, gpt()), TARGETS["megatron"])
+    found = network_partitions(Estimator(spec, gpt()), TARGETS["megatron"])
     assert list(found) == ["", ":c", ":a+b"]
     assert found[""].islands == (("a", "b"), ("c",))
-    assert [view.whole for view in found.values()] == [True, False, False]
+    assert [partition.whole for partition in found.values()] == [True, False, False]
     assert {kind.pool for kind in found[":a+b"].kinds} == {"a", "b"}
     # Stages with degrees of their own have no bound that knows of sends, so islands would tell nothing; the pools
     # on one fabric stand apart because one network serves all groups.

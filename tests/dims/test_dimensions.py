@@ -1,0 +1,85 @@
+"""Dimensions together: every decision of a plan belongs to one, and each changes nothing but its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, fields
+
+import pytest
+
+from planner.cluster.topology import Topology
+from planner.dims import DIMENSIONS
+from planner.dims.dimension import Dimension
+from planner.plan.checks import target_faults
+from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
+from planner.runtimes.registry import TARGETS, target
+from tests.plan.examples import CLUSTER, MODEL, group, plan, stage
+
+ELSEWHERE = {"Plan.target", "ReplicaGroup.pool", "ReplicaGroup.gpu"}
+"""For whom a plan is and where it runs."""
+
+PLANS = (
+    plan(),
+    plan(stage(0, 8, group(tp=2)), sequence_parallel=True),
+    plan(stage(0, 8, group(count=8)), target="torch", zero=3, shard_size=4),
+    plan(stage(0, 8), target="deepspeed", zero=3, offload=Offload(optimizer="cpu")),
+    plan(interleave=2),
+)
+
+
+def test_every_field_of_a_plan_belongs_to_one_dimension() -> None:
+    """A new one is somebody's, so that it has rules, a text and a place in ``explain``."""
+    wanted = {
+        f"{owner.__name__}.{field.name}" for owner in (Plan, Stage, ReplicaGroup) for field in fields(owner)
+    }
+    found = Counter(name for dimension in DIMENSIONS for name in dimension.fields)
+    assert set(found) == wanted - ELSEWHERE
+    assert set(found.values()) == {1}
+
+
+def test_labels_are_shown_once() -> None:
+    """No two dimensions claim a line of the comparison of plans."""
+    for one in PLANS:
+        labels = [label for dimension in DIMENSIONS for label in dimension.traits(one)]
+        assert len(labels) == len(set(labels)) > len(DIMENSIONS)
+
+
+def decided(one: Plan) -> dict[str, object]:
+    """What a plan says in each field, stages and groups side by side."""
+    found: dict[str, object] = {
+        f"Plan.{name}": value for name, value in asdict(one).items() if name != "stages"
+    }
+    for item in one.stages:
+        for name in ("first_layer", "end_layer", "recompute"):
+            found.setdefault(f"Stage.{name}", [])
+            found[f"Stage.{name}"] += [getattr(item, name)]  # type: ignore[operator]
+    for field in fields(ReplicaGroup):
+        found[f"ReplicaGroup.{field.name}"] = [
+            getattr(each, field.name) for item in one.stages for each in item.replicas
+        ]
+    return found
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("one", PLANS, ids=range(len(PLANS)))
+def test_neighbours_differ_in_their_dimension_alone(one: Plan, dimension: Dimension) -> None:
+    """And each of them differs."""
+    kinds = Topology(CLUSTER).kinds
+    before = decided(one)
+    for change in dimension.neighbours(one, target(one.target), kinds):
+        after = decided(change.plan)
+        changed = {name for name in before if before[name] != after[name]}
+        assert changed
+        assert changed <= set(dimension.fields), change.what
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_neighbours_obey_the_rules_of_their_dimension(name: str) -> None:
+    """What a dimension offers in place of a decision obeys its own rules on every runtime."""
+    row = target(name)
+    one = plan(stage(0, 8, group(tp=1)), target=name, zero=row.zero_without_pipeline[0])
+    assert not target_faults(one, MODEL)
+    kinds = Topology(CLUSTER).kinds
+    for dimension in DIMENSIONS:
+        for change in dimension.neighbours(one, row, kinds):
+            assert not list(dimension.rules(change.plan, row, MODEL)), change.what
