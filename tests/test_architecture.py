@@ -19,6 +19,7 @@ PACKAGE = ROOT / "planner"
 HOMES: dict[str, tuple[str, ...]] = {
     "deepspeed": ("runtimes/deepspeed/train.py",),
     "highspy": ("search/milp",),
+    "jinja2": ("job/files.py",),
     "matplotlib": ("report/validation_plot.py",),
     "networkx": ("cluster/topology.py", "cluster/routes.py"),
     "pulp": ("search/milp",),
@@ -37,6 +38,7 @@ HOMES: dict[str, tuple[str, ...]] = {
 HEAVY = (
     "deepspeed",
     "highspy",
+    "jinja2",
     "matplotlib",
     "networkx",
     "numpy",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from planner.calibration.records import CalibrationRecord
+from planner.calibration.file import WrittenCalibration
 from planner.cluster.file import ClusterFile
 from planner.files.fields import form
 from planner.files.messages import figure
@@ -38,7 +38,7 @@ FILES: dict[str, type] = {
     "model": ModelFile,
     "short plan": ShortPlan,
     "plan": WrittenPlan,
-    "calibration and its tables": CalibrationRecord,
+    "calibration and its tables": WrittenCalibration,
     "table of measured runs": Row,
 }
 OPTIONS: dict[str, Range] = {

@@ -8,18 +8,12 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
+
+from pydantic import Discriminator, Field, Tag, create_model
 
 from planner import catalog
 from planner.calibration.merge import gives, link_name_key, name_key, sections
-from planner.calibration.records import (
-    FORMAT,
-    CalibrationRecord,
-    Entry,
-    KernelEntry,
-    LayerEntry,
-    LinkPointEntry,
-)
 from planner.calibration.values import (
     ASSUMED,
     Calibration,
@@ -30,17 +24,107 @@ from planner.calibration.values import (
     LayerPoint,
     Link,
     LinkPoint,
+    Provenance,
     Residual,
     Stack,
 )
+from planner.described import meanings
 from planner.errors import Problem
 from planner.files.document import MOST_BYTES, Document, fail_on
-from planner.files.fields import Frozen
+from planner.files.fields import DefaultSpread, Frozen, Name, Spread, form
 from planner.files.kinds import read_as
 from planner.files.lenient import mappings
 from planner.files.nodes import MOST_NODES
 from planner.files.whole import write_whole
 from planner.files.yaml_text import dump
+
+FORMAT = "hetplan-calibration/1"
+"""Name and version of the calibration file's format."""
+V = TypeVar("V")
+
+
+class Entry(Frozen, Generic[V]):
+    """A constant and how well it is known."""
+
+    value: V
+    spread: Spread | None = None
+    """Relative standard error of the value; unknown when absent."""
+    provenance: Provenance = "measured"
+    """measured, fitted, datasheet or assumed."""
+    source: Name | None = None
+    """Key of sources."""
+
+
+def _shape(value: Any) -> str:
+    return "<entry>" if isinstance(value, (dict, Entry)) else "<number>"
+
+
+def _entries(part: type) -> Any:
+    """How constants stand in a file: each field of ``part`` a bare number, or an entry, within its range."""
+    hints, texts = get_type_hints(part, include_extras=True), meanings(part)
+    found: dict[str, Any] = {}
+    for field in fields(part):
+        kind = hints[field.name]
+        either = Annotated[
+            Annotated[kind, Tag("<number>")] | Annotated[Entry[kind], Tag("<entry>")],  # type: ignore[valid-type]
+            Discriminator(_shape),
+        ]
+        found[field.name] = (either, Field(default=field.default, description=texts[field.name]))
+    return create_model(part.__name__, __base__=Frozen, __doc__=part.__doc__, **found)
+
+
+if TYPE_CHECKING:
+    FamilyEntries: TypeAlias = Frozen
+    StackEntries: TypeAlias = Frozen
+    LinkEntries: TypeAlias = Frozen
+else:
+    FamilyEntries, StackEntries, LinkEntries = (_entries(part) for part in (Family, Stack, Link))
+
+
+class LinksEntries(Frozen):
+    """Constants of the networks between nodes, by kind."""
+
+    infiniband: LinkEntries = LinkEntries()
+    roce: LinkEntries = LinkEntries()
+    ethernet: LinkEntries = LinkEntries()
+
+
+class WrittenCalibration(Frozen):
+    """The whole file: a calibration whose constants carry their provenance."""
+
+    format: Literal["hetplan-calibration/1"]
+    """Name and version of the format."""
+    notes: str = ""
+    """Free text."""
+    provenance: dict[Name, str] = Field(default_factory=dict)
+    """What the last measurements were made with; free text by name."""
+    sources: dict[Name, dict[Name, str]] = Field(default_factory=dict)
+    """The same for each source that points and constants name."""
+    default_spread: DefaultSpread = ASSUMED.default_spread
+    """Relative standard error of a step time where no residual is known."""
+    families: dict[Name, FamilyEntries] = Field(default_factory=dict)
+    """Constants of generations of GPUs, by name."""
+    stacks: dict[Name, StackEntries] = Field(default_factory=dict)
+    """Constants of training frameworks, by name."""
+    links: LinksEntries = LinksEntries()
+    """Constants of networks between nodes, by kind."""
+    residuals: tuple[Residual, ...] = ()
+    """How far the fit is from its measurements, by family and stack."""
+    layers: tuple[LayerPoint, ...] = ()
+    """Measured layers."""
+    link_points: tuple[LinkPoint, ...] = ()
+    """Measured collectives and sends."""
+    kernel_points: tuple[KernelPoint, ...] = ()
+    """Measured kernels."""
+    curve_errors: tuple[CurveError, ...] = ()
+    """Leave-one-out errors of fitted curves."""
+
+
+_SAME = (
+    *("notes", "provenance", "sources", "default_spread"),
+    *("residuals", "layers", "link_points", "kernel_points", "curve_errors"),
+)
+"""Fields that a file holds as the calibration does."""
 
 Row = tuple[int, Mapping[str, Any]]
 """Where the row stands (its index, or its line), and its values by key, as far as they can be read."""
@@ -106,8 +190,8 @@ def load_calibration(path: Path) -> Calibration:
     """The calibration of a file; raises SpecError with every problem of the file."""
     document = read_as(path, "calibration")
     fail_on(_version(document))
-    fail_on([*document.problems(CalibrationRecord), *_conflicts(document)])
-    return _calibration(document.to(CalibrationRecord))
+    fail_on([*document.problems(WrittenCalibration), *_conflicts(document)])
+    return _calibration(document.to(WrittenCalibration))
 
 
 def save_calibration(calibration: Calibration, path: Path) -> None:
@@ -137,7 +221,7 @@ def to_text(calibration: Calibration) -> str:
     """The file's content; raises ValueError for numbers that ``load_calibration`` refuses."""
     data = _data(calibration)
     for part in _in_parts(data):
-        CalibrationRecord.model_validate_json(json.dumps(part))
+        form(WrittenCalibration).validate_json(json.dumps(part))
     return _HEADER + dump(data)
 
 
@@ -190,34 +274,21 @@ def _rows(document: Document, section: str) -> Iterator[Row]:
     return mappings(document.data.get(section))
 
 
-def _calibration(record: CalibrationRecord) -> Calibration:
+def _calibration(record: WrittenCalibration) -> Calibration:
     links = {name: getattr(record.links, name) for name in _given(record.links)}
     parts = (("families", record.families), ("stacks", record.stacks), ("links", links))
     return Calibration(
         families={name: Family(**_values(part)) for name, part in record.families.items()},
         stacks={name: Stack(**_values(part)) for name, part in record.stacks.items()},
         links={name: Link(**_values(part)) for name, part in links.items()},
-        layers=tuple(LayerPoint(**_fields(point)) for point in record.layers),
-        link_points=tuple(LinkPoint(**_fields(point)) for point in record.link_points),
-        kernel_points=tuple(KernelPoint(**_fields(point)) for point in record.kernel_points),
-        curve_errors=tuple(CurveError(**item.model_dump()) for item in record.curve_errors),
-        residuals=tuple(Residual(**item.model_dump()) for item in record.residuals),
         constants=tuple(
             constant
             for section, records in parts
             for name, part in records.items()
             for constant in _constants(f"{section}.{name}", part)
         ),
-        default_spread=record.default_spread,
-        notes=record.notes,
-        provenance=record.provenance,
-        sources=record.sources,
+        **{name: getattr(record, name) for name in _SAME},
     )
-
-
-def _fields(point: LayerEntry | LinkPointEntry | KernelEntry) -> dict[str, Any]:
-    """What a point is made of; a source that is absent is an empty one."""
-    return {**point.model_dump(), "source": point.source or ""}
 
 
 def _given(record: Frozen) -> list[str]:
@@ -225,7 +296,7 @@ def _given(record: Frozen) -> list[str]:
     return [key for key in type(record).model_fields if key in record.model_fields_set]
 
 
-def _entry(record: Frozen, key: str) -> Entry:
+def _entry(record: Frozen, key: str) -> Entry[float]:
     """A constant of the file; a bare number is a measured one."""
     found = getattr(record, key)
     return found if isinstance(found, Entry) else Entry(value=found)

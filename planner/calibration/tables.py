@@ -6,17 +6,18 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from planner.calibration.file import LAYER_KEYS, LINK_KEYS, lonely, repeated
-from planner.calibration.records import LayerRecord, LinkPointRecord
 from planner.calibration.values import LayerPoint, LinkPoint
+from planner.described import meanings
 from planner.errors import Problem
 from planner.files.document import MOST_PROBLEMS, fail_on, read_text
+from planner.files.fields import form
 from planner.files.messages import complaints, nearest
 from planner.files.nodes import resolve
 
@@ -27,7 +28,6 @@ _TEXTS = ("gpu", "model", "link", "operation")
 BATCH = 1000
 """Rows that are checked at once."""
 
-Record = type[LayerRecord] | type[LinkPointRecord]
 Row = tuple[int, dict[str, Any]]
 """Line, and values by column; an empty cell is an absent one."""
 P = TypeVar("P", LayerPoint, LinkPoint)
@@ -51,29 +51,28 @@ class _Table:
 
 def import_layers_csv(path: Path) -> tuple[LayerPoint, ...]:
     """The layer points of a table; raises SpecError with every problem of the file."""
-    return tuple(_points(path, LayerRecord, LayerPoint, LAYER_KEYS))
+    return tuple(_points(path, LayerPoint, LAYER_KEYS))
 
 
 def import_links_csv(path: Path) -> tuple[LinkPoint, ...]:
     """The link points of a table; raises SpecError with every problem of the file."""
-    return tuple(_points(path, LinkPointRecord, LinkPoint, LINK_KEYS))
+    return tuple(_points(path, LinkPoint, LINK_KEYS))
 
 
-def _points(path: Path, model: Record, point: type[P], keys: tuple[str, ...]) -> list[P]:
-    """The point of each row; the records that check them are let go batch by batch."""
+def _points(path: Path, kind: type[P], keys: tuple[str, ...]) -> list[P]:
+    """The point of each row."""
     table: _Table = _read(path)
-    fail_on(_heading_problems(table, model))
-    batch: TypeAdapter[list[BaseModel]] = TypeAdapter(list[model])  # type: ignore[valid-type]
+    fail_on(_heading_problems(table, kind))
+    batch: TypeAdapter[list[P]] = TypeAdapter(list[kind])  # type: ignore[valid-type]
     points: list[P] = []
     doubtful: list[Row] = []
     for start in range(0, len(table.rows), BATCH):
         rows = table.rows[start : start + BATCH]
         try:
-            records = batch.validate_json(json.dumps([values for _, values in rows]))
-            points += [point(**vars(record)) for record in records]
+            points += batch.validate_json(json.dumps([values for _, values in rows]))
         except ValidationError:
             doubtful += rows
-    fail_on([*_row_problems(table, doubtful, model), *_conflicts(table, keys)])
+    fail_on([*_row_problems(table, doubtful, kind), *_conflicts(table, keys)])
     return points
 
 
@@ -99,9 +98,10 @@ def _read(path: Path) -> _Table:
     return table
 
 
-def _heading_problems(table: _Table, model: Record) -> Iterator[Problem]:
+def _heading_problems(table: _Table, kind: type) -> Iterator[Problem]:
     """Columns that are unknown, there twice or missing; no rows at all."""
-    known = list(model.model_fields)
+    columns = {field.name: field for field in fields(kind) if field.name != "source"}
+    known = list(columns)
     if not table.columns:
         yield table.problem(None, "", "the file is empty", f"first line: {','.join(known)}")
         return
@@ -111,14 +111,14 @@ def _heading_problems(table: _Table, model: Record) -> Iterator[Problem]:
             yield table.problem(table.first, column, "unknown column", hint)
         elif column in table.columns[:index]:
             yield table.problem(table.first, column, "this column is there twice", "remove one of the two")
-    for column, field in model.model_fields.items():
-        if field.is_required() and column not in table.columns:
-            yield table.problem(table.first, column, "missing column", field.description)
+    for column, field in columns.items():
+        if field.default is MISSING and column not in table.columns:
+            yield table.problem(table.first, column, "missing column", meanings(kind)[column])
     if not table.rows:
         yield table.problem(table.first, "", "has no rows below its first line")
 
 
-def _row_problems(table: _Table, doubtful: list[Row], model: Record) -> list[Problem]:
+def _row_problems(table: _Table, doubtful: list[Row], kind: type) -> list[Problem]:
     """Rows of another width, and cells that are not what their column wants."""
     width = len(table.columns)
     found = [
@@ -126,19 +126,19 @@ def _row_problems(table: _Table, doubtful: list[Row], model: Record) -> list[Pro
         for line, cells in table.widths.items()
     ]
     for line, row in doubtful:
-        found += [] if line in table.widths else _cell_problems(table, line, row, model)
+        found += [] if line in table.widths else _cell_problems(table, line, row, kind)
         if len(found) > MOST_PROBLEMS:
             break
     return found
 
 
-def _cell_problems(table: _Table, line: int, row: dict[str, Any], model: Record) -> list[Problem]:
+def _cell_problems(table: _Table, line: int, row: dict[str, Any], kind: type) -> list[Problem]:
     try:
-        model.model_validate_json(json.dumps(row))
+        form(kind).validate_json(json.dumps(row))
     except ValidationError as error:
         return [
             table.problem(line, str(item.path[0]), item.what, item.hint)
-            for item in complaints(error, model, row)
+            for item in complaints(error, kind, row)
         ]
     return []
 

@@ -8,9 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from planner.described import told
+from planner.files.fields import (
+    Batch,
+    Bytes,
+    Count,
+    DefaultSpread,
+    Factor,
+    Flops,
+    Fraction,
+    Name,
+    NodeDevices,
+    OptionalBytes,
+    OverheadSeconds,
+    Seconds,
+    Share,
+    Spread,
+    strict,
+    whole,
+)
+from planner.ranges import DEVICES
 
 Provenance = Literal["measured", "fitted", "datasheet", "assumed"]
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
@@ -18,21 +39,29 @@ Kernel = Literal["matmul", "attention", "copy", "triad", "floor", "launch", "opt
 """floor: a kernel without work; launch: host time per kernel of a layer without work."""
 
 
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+LINK_PATTERN = rf"^(node:{_NAME}|{_NAME}(\+{_NAME})*)$"
+"""``node:`` and a device, a fabric, or fabrics joined by +."""
+LONGEST_LINK = 110
+LinkName = Annotated[str, Field(min_length=1, max_length=LONGEST_LINK, pattern=LINK_PATTERN)]
+KernelShape = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,11}(x[1-9][0-9]{0,11}){0,7}$")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Constants of one generation of GPUs; the defaults hold for a family that nobody has fitted."""
 
-    matmul_efficiency: float = 0.75
+    matmul_efficiency: Share = 0.75
     """Share of the dense peak that a large, well-shaped matrix product reaches."""
-    attention_efficiency: float = 0.50
+    attention_efficiency: Share = 0.50
     """Share of the dense peak that fused (flash) attention reaches."""
-    memory_efficiency: float = 0.80
+    memory_efficiency: Share = 0.80
     """Share of the datasheet memory bandwidth that a streaming kernel reaches."""
-    kernel_seconds: float = 5e-6
+    kernel_seconds: OverheadSeconds = 5e-6
     """Device seconds that every kernel costs before and after its work: ramp, tail, cold caches."""
-    launch_seconds: float = 4e-5
+    launch_seconds: OverheadSeconds = 4e-5
     """Host seconds per kernel of an eager framework; a layer takes at least its kernels times this."""
-    link_efficiency: float = 0.75
+    link_efficiency: Share = 0.75
     """Share of the in-node wire that a collective's ring carries."""
 
 
@@ -40,15 +69,15 @@ class Family:
 class Stack:
     """Constants of one training framework."""
 
-    host_factor: float = 0.5
+    host_factor: Factor = 0.5
     """Host time per layer over that of Megatron without captured graphs: below 1 thin, compiled or captured code."""
-    overlap: float = 0.70
+    overlap: Fraction = 0.70
     """Share of gradient and parameter traffic that is free while it runs under a computation."""
-    runtime_bytes: float = 1.5 * 2**30
+    runtime_bytes: OptionalBytes = 1.5 * 2**30
     """Device context, libraries and allocator slack of one process."""
-    wire: float = 1.0
+    wire: Share = 1.0
     """Share of a fabric's rate that the framework's own collectives between nodes reach: 1 for large buckets."""
-    micro_batch_launches: float = 0.0
+    micro_batch_launches: Factor = 0.0
     """What the host does for a micro-batch of a pipeline stage and its messages and nothing hides, in launches."""
 
 
@@ -56,58 +85,67 @@ class Stack:
 class Link:
     """Constants of one kind of network between nodes."""
 
-    efficiency: float = 0.75
+    efficiency: Share = 0.75
     """Share of the wire that a collective or a send carries on nodes with one card."""
-    rail: float = 0.85
+    rail: Share = 0.85
     """What is left of that share each time the cards of a node are doubled: bridges, rings that miss a card."""
 
 
+@strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPoint:
     """Measured seconds and bytes of one transformer layer on one device."""
 
-    gpu: str
+    gpu: Name
     """Catalogue name of the device."""
-    model: str
+    model: Name
     """Name of the model that the layer belongs to."""
-    tp: int
-    micro_batch: int
+    tp: NodeDevices
+    """Devices that share the layer."""
+    micro_batch: Batch
     """Sequences."""
-    forward_seconds: float
+    forward_seconds: Seconds
     """Forward of one layer with its tensor-parallel collectives."""
-    backward_seconds: float
-    activation_bytes: float | None = None
+    backward_seconds: Seconds
+    """Backward of one layer."""
+    activation_bytes: Bytes | None = None
     """Kept for the backward; None when not measured."""
-    parameters: float | None = None
+    parameters: Bytes | None = None
     """Elements on one device; None when not measured."""
-    spread: float | None = None
+    spread: Spread | None = None
     """Robust relative standard deviation of the repeats, the wider direction; None when unknown."""
-    peak_bytes: float | None = None
+    peak_bytes: Bytes | None = None
     """Most that the device had allocated for tensors during the measurement; None when not measured."""
-    reserved_bytes: float | None = None
+    reserved_bytes: Bytes | None = None
     """Most that the allocator held of the device; None when not measured."""
     without_collectives: bool = False
     """True when one device alone ran its share of the layer: the cost model adds the collectives."""
-    source: str = ""
+    source: Name = ""
     """Key of the calibration's ``sources``; empty when unknown."""
 
 
+@strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPoint:
     """Measured seconds of one kernel, which the constants of a family are fitted to."""
 
-    gpu: str
+    gpu: Name
+    """Catalogue name of the device."""
     kernel: Kernel
-    precision: str
-    shape: str
+    """What it does."""
+    precision: Name
+    """Number format."""
+    shape: KernelShape
     """Sizes joined by x: rows, columns, inner of a matmul; batch, heads, length, width of attention; elements."""
-    flops: float
-    moved_bytes: float
+    flops: Flops
+    """Floating-point operations."""
+    moved_bytes: OptionalBytes
     """Least traffic with the device's memory."""
-    seconds: float
-    spread: float | None = None
+    seconds: Seconds
+    """Seconds of one kernel."""
+    spread: Spread | None = None
     """Robust relative standard deviation of the repeats."""
-    source: str = ""
+    source: Name = ""
     """Key of the calibration's ``sources``; empty when unknown."""
 
     @property
@@ -116,38 +154,44 @@ class KernelPoint:
         return tuple(int(size) for size in self.shape.split("x"))
 
 
+@strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPoint:
     """Measured seconds of one collective or send of a size."""
 
-    link: str
+    link: LinkName
     """``node:<gpu>`` inside a node, or the name of a fabric."""
     operation: Operation
-    members: int
+    """The collective, or a send."""
+    members: Annotated[int, whole(DEVICES, least=2)]
     """Devices of the group."""
-    size_bytes: float
-    seconds: float
-    spread: float | None = None
+    size_bytes: Bytes
+    """Bytes of the whole tensor."""
+    seconds: Seconds
+    """Seconds of one operation."""
+    spread: Spread | None = None
     """Robust relative standard deviation of the repeats; None when unknown."""
-    source: str = ""
+    source: Name = ""
     """Key of the calibration's ``sources``; empty when unknown."""
 
 
+@strict()
 @told(names={"rows": "runs"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
     """How far the fit is from the measurements it was fitted to."""
 
-    family: str
+    family: Name
     """Family of GPUs."""
-    stack: str
+    stack: Name
     """Framework, as a plan's target names it."""
-    rows: int
+    rows: Count
     """Runs that used both."""
-    spread: float
+    spread: Spread
     """Robust relative standard error of the step time."""
 
 
+@strict()
 @told(names={"mean": "mean_error", "largest": "largest_error"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveError:
@@ -155,11 +199,11 @@ class CurveError:
 
     curve: str
     """A fitted curve or constant, in words."""
-    points: int
+    points: Count
     """Its points."""
-    mean: float
+    mean: Spread
     """Mean relative error of the points left out one by one."""
-    largest: float
+    largest: Spread
     """The largest of these errors."""
 
 
@@ -196,7 +240,7 @@ class Calibration:
     residuals: tuple[Residual, ...] = ()
     constants: tuple[Constant, ...] = ()
     """Provenance and spread of the constants that are not assumed."""
-    default_spread: float = 0.20
+    default_spread: DefaultSpread = 0.20
     """Relative standard error of a step time on a family and stack without measurements."""
     notes: str = ""
     """Free text for readers."""

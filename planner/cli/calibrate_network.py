@@ -16,8 +16,7 @@ import typer
 
 from planner.calibration.file import save_calibration
 from planner.calibration.merge import link_key, link_name_key, merged
-from planner.calibration.records import LINK_PATTERN, LONGEST_LINK
-from planner.calibration.values import ASSUMED, Calibration, LinkPoint, Operation
+from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
 from planner.cli.calibrate import EXAMPLE, Force
 from planner.cli.calibrate_device import Minutes, Output, before, budget_seconds, require_torch
 from planner.cli.options import AsJson, a_number, choices

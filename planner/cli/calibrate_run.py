@@ -16,13 +16,12 @@ from planner.cli.inputs import concerning, read_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document
 from planner.logs.reading import read_logs, require_same_job
-from planner.logs.trial import Trial, host_launches
+from planner.logs.trial import host_launches
 from planner.logs.values import Observed, observed
 from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
-from planner.report.document import Document, head
-from planner.report.fitted import trial_section
+from planner.report.fitted import TrialDocument, trial_section
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan that ran, of at least two stages.")]
 Logs = Annotated[list[Path], typer.Option("--log", metavar="FILE", help="What it printed; may be repeated.")]
@@ -56,7 +55,9 @@ def fit_run(
     facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
     save_calibration(merged(own, with_facts(found.measured(saved.plan.target), facts)), output)
     if as_json:
-        show_document(_document(found, saved.plan.target, output))
+        show_document(
+            TrialDocument(command="calibrate run", file=str(output), stack=saved.plan.target, trial=found)
+        )
         return
 
     then = f"hetplan search CLUSTER MODEL --calibration {output}"
@@ -68,14 +69,3 @@ def _observed(logs: list[Path], saved: PlanFile) -> Observed:
     found = read_logs(logs, saved.plan)
     require_same_job(found, saved.plan, ranks(saved.plan, saved.cluster))
     return observed(found)
-
-
-def _document(found: Trial, stack: str, output: Path) -> Document:
-    return {
-        **head("calibrate run"),
-        "file": str(output),
-        "stack": stack,
-        "micro_batch_launches": found.launches,
-        "predicted_seconds": found.before_seconds,
-        "observed_seconds": found.observed_seconds,
-    }

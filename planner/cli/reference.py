@@ -28,8 +28,9 @@ from planner.report.document import (
     PlanDocument,
     SearchDocument,
 )
-from planner.report.fitted import FittedDocument
+from planner.report.fitted import FittedDocument, TrialDocument
 from planner.report.measured import DeviceDocument, NetworkDocument
+from planner.report.observed import ObservedDocument
 from planner.report.pareto import FrontDocument
 from planner.report.validation_document import ValidationDocument
 
@@ -69,6 +70,8 @@ DOCUMENTS: dict[str, type] = {
     "calibrate fit": FittedDocument,
     "calibrate device": DeviceDocument,
     "calibrate network": NetworkDocument,
+    "calibrate run": TrialDocument,
+    "compare --log": ObservedDocument,
 }
 """The class of each command's document."""
 

@@ -52,6 +52,11 @@ class SentWith:
     forward_from_before: int
     backward_to_before: int
 
+    @property
+    def before(self) -> int:
+        """How often both directions hold the send between it and the stage before."""
+        return self.forward_from_before + self.backward_to_before
+
 
 @lru_cache(maxsize=1 << 10)
 def sent_with(stage: int, chunk: int, depth: int, chunks: int, *, in_turn: bool) -> SentWith:

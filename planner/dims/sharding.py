@@ -59,6 +59,11 @@ class Sharding(Dimension):
                 yield Change("sharding", f"sharded over groups of {size} replicas", changed)
 
 
+def group_text(plan: Plan) -> str:
+    """``sharded in groups of 8``; empty where all replicas share one copy."""
+    return f"sharded in groups of {plan.shard_size}" if plan.shard_size else ""
+
+
 def zeros_at(target: Target, depth: int) -> tuple[int, ...]:
     """ZeRO stages that a target runs at a pipeline depth."""
     return target.zero_without_pipeline if depth == 1 else target.zero_with_pipeline

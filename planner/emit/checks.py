@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from planner.cluster.spec import ClusterSpec
+from planner.dims.tensor import head_faults
 from planner.errors import EmitError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import listed, node_faults, target_faults, unwritten
+from planner.plan.faults import groups_of
 from planner.plan.values import Plan
 from planner.runtimes.interface import runtime
 from planner.runtimes.registry import target
@@ -22,7 +24,8 @@ HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     """Raise EmitError unless the plan is one for this model and target that launch files can hold."""
-    found = target_faults(plan, model) or node_faults(plan, cluster)
+    heads = (fault for path, group in groups_of(plan) for fault in head_faults(path, group, model))
+    found = (*target_faults(plan, model), *heads) or node_faults(plan, cluster)
     if found:
         raise EmitError(listed(found))
     _check_number_format(plan, model)

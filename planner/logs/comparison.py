@@ -7,18 +7,22 @@ from dataclasses import dataclass
 
 from planner.cost.estimate import Estimator, Priced
 from planner.cost.values import Estimate, Memory
+from planner.described import told
 from planner.logs.values import Observed
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.log import PARTS, Part, RankMemory
 
 
+@told("error")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A predicted and an observed number of one unit."""
 
     predicted: float
+    """What the cost model says."""
     observed: float
+    """What the log says."""
 
     @property
     def error(self) -> float:
@@ -35,27 +39,44 @@ class Difference:
         return abs(self.error) <= spread
 
 
+@told(without=("tp",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartDifference:
     """One part of the step, on one rank or on the slowest."""
 
     part: Part
+    """forward, backward, gradient sync, optimizer, or sends and waiting."""
     rank: int | None
+    """Rank whose clock it is; None for the slowest."""
     stage: int
     """Stage of the rank; of the slowest by the prediction where the log does not say whose clock it is."""
     gpu: str
+    """Type of its device."""
     tp: int
     seconds: Difference
+    """Seconds of a step."""
 
 
+@told(
+    names={
+        "peak": "peak_bytes",
+        "states": "states_bytes",
+        "activations": "activations_bytes",
+        "fixed": "fixed_bytes",
+    }
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryDifference:
     """Peak of one rank, without the device's context: what the framework's allocator holds."""
 
     rank: int | None
+    """Rank; None when the log does not say."""
     stage: int
+    """Its stage."""
     gpu: str
+    """Type of its device."""
     peak: Difference
+    """Bytes at most."""
     states: Difference | None = None
     """Parameters, gradients and optimizer states; None where the log does not tell them from the rest."""
     activations: Difference | None = None

@@ -34,8 +34,11 @@ class Finding:
     """One thing that the numbers say, and the commands that put it right."""
 
     cause: Cause
+    """What is off, in a word."""
     text: str
+    """The same in a sentence."""
     commands: tuple[str, ...] = ()
+    """What puts it right."""
 
 
 def findings(seen: Observed, comparison: Comparison, found: Predicted) -> tuple[Finding, ...]:

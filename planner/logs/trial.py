@@ -9,6 +9,7 @@ from scipy.optimize import brentq
 from planner.calibration.values import Calibration, Constant, Stack
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
+from planner.described import told
 from planner.errors import UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
@@ -17,6 +18,7 @@ MOST_LAUNCHES = 1e6
 """More would be a second and longer for each micro-batch."""
 
 
+@told(names={"launches": "micro_batch_launches", "before_seconds": "predicted_seconds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A run of a pipeline, and what makes the prediction agree with it."""
@@ -26,6 +28,7 @@ class Trial:
     before_seconds: float
     """The prediction without any."""
     observed_seconds: float
+    """Median step of the run."""
 
     def measured(self, stack: str) -> Calibration:
         """The constant of a stack, to be merged into a calibration."""

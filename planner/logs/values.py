@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from planner.described import told
 from planner.runtimes.log import Fact, Part, PartTime, RankMemory, Timed
 
 WARM_UP_STEPS = 3
@@ -26,11 +27,18 @@ class Log:
     """Paths of the logs as the user wrote them."""
 
 
+@told(
+    "step_times",
+    "spread",
+    only=("source", "left_out", "only_warm_up"),
+    names={"left_out": "warm_up_left_out"},
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """A run without its warm-up."""
 
     source: str
+    """Framework that printed it."""
     left_out: int
     """Records of step times that cover warm-up steps."""
     seconds: tuple[float, ...]
@@ -41,6 +49,11 @@ class Observed:
     """Median seconds of each part and rank (None: the slowest)."""
     memory: tuple[RankMemory, ...]
     notes: tuple[str, ...]
+
+    @property
+    def step_times(self) -> int:
+        """Records that count."""
+        return len(self.seconds)
 
     @property
     def step_seconds(self) -> float:

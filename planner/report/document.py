@@ -28,8 +28,6 @@ FORMAT = 1
 MOST_INDENTED = 10_000
 """Entries of a list in an indented document."""
 
-Document = dict[str, Json]
-
 
 def text(document: object) -> str:
     """A document as JSON; numbers that are infinite or unknown become null.
@@ -365,8 +363,3 @@ def calibrate_document(
         layer_points=len(calibration.layers),
         link_points=len(calibration.link_points),
     )
-
-
-def head(command: str) -> Document:
-    """What every document begins with."""
-    return {"format": FORMAT, "command": command}

@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from planner.calibration.values import Calibration, Constant, Residual
+from planner.described import told
 from planner.logs.trial import Trial
 from planner.logs.values import Observed
 from planner.measured.fit import Fit
@@ -130,3 +131,16 @@ def fitted_document(fit: Fit, calibration: Calibration, path: Path | None) -> Fi
         ),
         residuals=calibration.residuals,
     )
+
+
+@told(inline=("trial",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialDocument(Head):
+    """The answer of ``calibrate run``."""
+
+    file: str
+    """Calibration file that was written."""
+    stack: str
+    """Framework of the plan."""
+    trial: Trial
+    """What the run told."""

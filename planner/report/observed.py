@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import isfinite
 
 from rich.console import Group
 
-from planner.described import Json
+from planner.described import told
 from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
 from planner.logs.findings import Finding
 from planner.logs.values import Observed
-from planner.report.document import Document, head
+from planner.report.document import Head
 from planner.report.layout import Command, Indented, bullets, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, rate, significant, time_unit
 
@@ -139,51 +140,63 @@ def _verdict(difference: Difference, comparison: Comparison) -> str:
     return "within" if difference.within(comparison.spread) else "beyond"
 
 
-def observed_document(seen: Observed, comparison: Comparison, found: Sequence[Finding]) -> Document:
+@told(inline=("difference",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldStep:
+    """The step time and whether the estimate admits to its error."""
+
+    difference: Difference
+    """Seconds of a step."""
+    spread: float
+    """Relative standard error that the estimate admits to."""
+    within: bool
+    """Whether the error is within it."""
+
+
+@told(inline=("part",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldPart:
+    """A part of the step and whether the estimate admits to its error."""
+
+    part: PartDifference
+    """The part."""
+    within: bool
+    """Whether its error is within the spread of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedDocument(Head):
     """The answer of ``compare --log``."""
-    return {
-        **head("compare"),
-        "log": {
-            "source": seen.source,
-            "step_times": len(seen.seconds),
-            "warm_up_left_out": seen.left_out,
-            "only_warm_up": seen.only_warm_up,
-            "spread": seen.spread,
-        },
-        "step_seconds": {**_keys(comparison.step), "spread": comparison.spread, "within": comparison.within},
-        "tokens_per_second": _keys(comparison.tokens),
-        "parts": [_part_keys(entry, comparison) for entry in comparison.parts],
-        "rest_seconds": None if comparison.rest is None else _keys(comparison.rest),
-        "memory": [_memory_keys(entry) for entry in comparison.memory],
-        "findings": [
-            {"cause": entry.cause, "text": entry.text, "commands": list(entry.commands)} for entry in found
-        ],
-        "warnings": list(seen.notes),
-    }
+
+    log: Observed
+    """What the log says."""
+    step_seconds: ToldStep
+    """Seconds of a step."""
+    tokens_per_second: Difference
+    """Tokens of all devices together."""
+    parts: tuple[ToldPart, ...]
+    """Parts of the step that the runtime timed."""
+    rest_seconds: Difference | None
+    """Seconds of the step outside all parts; null without parts of one rank."""
+    memory: tuple[MemoryDifference, ...]
+    """Peaks by rank."""
+    findings: tuple[Finding, ...]
+    """What follows."""
+    warnings: tuple[str, ...]
+    """What to know of the log."""
 
 
-def _keys(difference: Difference) -> Document:
-    return {"predicted": difference.predicted, "observed": difference.observed, "error": difference.error}
-
-
-def _part_keys(entry: PartDifference, comparison: Comparison) -> Json:
-    return {
-        "part": entry.part,
-        "rank": entry.rank,
-        "stage": entry.stage,
-        "gpu": entry.gpu,
-        "seconds": _keys(entry.seconds),
-        "within": entry.seconds.within(comparison.spread),
-    }
-
-
-def _memory_keys(entry: MemoryDifference) -> Json:
-    return {
-        "rank": entry.rank,
-        "stage": entry.stage,
-        "gpu": entry.gpu,
-        "peak_bytes": _keys(entry.peak),
-        "states_bytes": None if entry.states is None else _keys(entry.states),
-        "activations_bytes": None if entry.activations is None else _keys(entry.activations),
-        "fixed_bytes": None if entry.fixed is None else _keys(entry.fixed),
-    }
+def observed_document(seen: Observed, comparison: Comparison, found: Sequence[Finding]) -> ObservedDocument:
+    """The answer of ``compare --log``."""
+    spread = comparison.spread
+    return ObservedDocument(
+        command="compare",
+        log=seen,
+        step_seconds=ToldStep(difference=comparison.step, spread=spread, within=comparison.within),
+        tokens_per_second=comparison.tokens,
+        parts=tuple(ToldPart(part=part, within=part.seconds.within(spread)) for part in comparison.parts),
+        rest_seconds=comparison.rest,
+        memory=comparison.memory,
+        findings=tuple(found),
+        warnings=seen.notes,
+    )

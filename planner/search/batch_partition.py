@@ -194,6 +194,7 @@ def least_in_step(
     while ranges:
         low, high = ranges.pop()
         reach = float(limits[min(low + 1, high)]) + found[high].seconds
+        # T >= the next limit above the smaller one + the time alone with the larger one, for all limits between
         if high - low < 2 or reach >= least * (1 - _CLOSE):
             skipped = min(skipped, reach if high - low >= 2 else float("inf"))
             continue

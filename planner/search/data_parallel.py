@@ -61,6 +61,16 @@ class DataParallel:
     network: str = ""
     """As in ``Family``."""
 
+    @property
+    def one_copy(self) -> bool:
+        """True when all devices share one copy of the states."""
+        return self.shard_size is None
+
+    @property
+    def unit(self) -> int:
+        """Devices of a kind come in multiples of it."""
+        return self.shard_size or 1
+
 
 def choices(row: Target, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
     """Outer choices of a target that deals a batch per device."""
@@ -85,8 +95,7 @@ class Shares:
         self.limits = limits
         self.batch = estimator.model.training.global_batch
         self.kinds = usable_kinds(estimator.topology, estimator.model)
-        self.unit = choice.shard_size or 1
-        """Devices of a kind come in multiples of it."""
+        self.unit = choice.unit
         self._shape = whole_model(estimator.model, choice.zero, choice.recompute)
         self._rings: dict[Counts, Ring] = {}
         self._most: dict[tuple[tuple[str, str], int], int] = {}
@@ -94,7 +103,7 @@ class Shares:
     @property
     def sets(self) -> Box:
         """All sets of devices."""
-        return all_sets(self.kinds, self.batch, self.choice.shard_size)
+        return all_sets(self.kinds, self.batch, self.unit)
 
     def halves(self, box: Box) -> Iterator[Box]:
         """Parts of a box in which there is a plan of this choice at all."""
@@ -115,6 +124,7 @@ class Shares:
         partition = (
             self._lock_step(used, ring, box) if self.choice.zero >= 2 else self._alone(used, ring, box)
         )
+        # T >= the most devices' least time to finish the batch on the fastest ring + the slowest that must update
         return partition.seconds + self._least_update(used, box)
 
     def plan(self, counts: Counts, cutoff_seconds: float = float("inf")) -> Plan | None:

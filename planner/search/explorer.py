@@ -168,6 +168,7 @@ class Explorer:
     def _best_first(self, rounds: int | None) -> None:
         """Whatever has the least bound is taken a step further, until nothing that is left can win."""
         self.reporter.phase("searching")
+        # Cut: what has a bound of (1 - gap) times the best step or more cannot win by more than the gap.
         while self._heap and self._heap[0][0] < self.incumbent * (1 - self.limits.gap):
             self.deadline.check()
             if rounds is not None and self._rounds >= rounds:

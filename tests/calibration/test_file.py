@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from planner.calibration import file as calibration_file
 from planner.calibration.file import load_calibration, save_calibration, shipped, to_text
-from planner.calibration.records import FamilyRecord, LinkRecord, StackRecord
 from planner.calibration.values import (
     ASSUMED,
     Calibration,
@@ -21,7 +20,6 @@ from planner.calibration.values import (
     Link,
     LinkPoint,
     Residual,
-    Stack,
 )
 from planner.errors import OutputError, SpecError
 from tests.calibration.any_calibration import calibrations
@@ -239,15 +237,6 @@ def test_what_could_not_be_read_back_is_not_written() -> None:
     wrong = Calibration(families={"A100": Family(matmul_efficiency=1.5)})
     with pytest.raises(ValueError, match="matmul_efficiency"):
         to_text(wrong)
-
-
-def test_the_records_have_the_constants_of_the_cost_model() -> None:
-    """Name by name."""
-    for record, part in ((FamilyRecord, Family), (StackRecord, Stack), (LinkRecord, Link)):
-        assert list(record.model_fields) == list(part.__dataclass_fields__)
-        assert {key: field.default for key, field in record.model_fields.items()} == {
-            key: field.default for key, field in part.__dataclass_fields__.items()
-        }
 
 
 def test_the_shipped_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.cli.reference import DOCUMENTS
 from planner.cluster.topology import Topology
 from planner.described import keys
+from planner.logs.comparison import Comparison, Difference
+from planner.logs.trial import Trial
 from planner.report.alternatives import considered, neighbours
 from planner.report.calibration import calibration_document, coverage
 from planner.report.compare import Contender
@@ -27,8 +29,9 @@ from planner.report.document import (
     search_document,
     text,
 )
-from planner.report.fitted import fitted_document
+from planner.report.fitted import TrialDocument, fitted_document
 from planner.report.measured import device_document, network_document
+from planner.report.observed import observed_document
 from planner.report.pareto import front_document
 from planner.report.plan_table import proof_of
 from planner.report.validation_document import validation_document
@@ -37,6 +40,7 @@ from tests.report import examples
 from tests.report.test_fitted import CALIBRATION, fitted
 from tests.report.test_measured_device import told
 from tests.report.test_measured_network import ERRORS, LINKS
+from tests.report.test_observed import COMPARISON, FOUND, SEEN
 from tests.report.test_validation import validation
 
 NOISY = tuple(replace(point, spread=0.5) for point in LINKS)
@@ -77,9 +81,23 @@ def documents() -> dict[str, object]:
         ),
         "calibrate merge": calibrate_document(ASSUMED, Path("c.yaml"), "calibrate merge"),
         "calibrate device": device_document(told()),
+        "calibrate run": TrialDocument(
+            command="calibrate run",
+            file="c.yaml",
+            stack="torch",
+            trial=Trial(launches=3.0, before_seconds=1.0, observed_seconds=2.0),
+        ),
+        "compare --log": observed_document(SEEN, all_observed(), FOUND),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "calibrate fit": fitted_document(fitted(), CALIBRATION, examples_folder() / "calibration.yaml"),
     }
+
+
+def all_observed() -> Comparison:
+    """A comparison that lacks nothing."""
+    some = Difference(predicted=1.0, observed=2.0)
+    memory = tuple(replace(entry, states=some, activations=some, fixed=some) for entry in COMPARISON.memory)
+    return replace(COMPARISON, rest=some, memory=memory)
 
 
 def examples_folder() -> Any:
@@ -109,7 +127,7 @@ def test_every_key_is_in_the_dictionary(command: str) -> None:
     """No key is undocumented."""
     found = json.loads(text(documents()[command]))
     assert found["format"] == FORMAT
-    assert found["command"] == command
+    assert found["command"] == command.removesuffix(" --log")
     known = keys(DOCUMENTS[command])
     assert all(known.values()), [key for key, text in known.items() if not text]
     undocumented = {path for path in paths(found, known) if path not in known}

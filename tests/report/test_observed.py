@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.described import plain
 from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
 from planner.logs.findings import Finding
 from planner.logs.values import Observed
@@ -94,7 +95,8 @@ def test_report() -> None:
 
 def test_document() -> None:
     """Every rank is there, and what is unknown is null."""
-    found = observed_document(SEEN, COMPARISON, FOUND)
+    found = plain(observed_document(SEEN, COMPARISON, FOUND))
+    assert isinstance(found, dict)
     assert found["warnings"] == ["a.log: holds 2 runs, the last counts"]
     assert found["step_seconds"] == {
         "predicted": 1.5,

@@ -179,8 +179,7 @@ def _lines(words: list[str]) -> list[str]:
 def check_widths(plan: Plan, model: ModelSpec) -> None:
     """Raise EmitError for a model that Megatron cannot cut into parts of the plan's tp, or has no positions for."""
     tp = plan.stages[0].replicas[0].tp
-    for name, number in (("--num-attention-heads", model.heads), ("--ffn-hidden-size", model.ffn)):
-        if number % tp:
-            raise EmitError(f"{name} must be a multiple of tp: {number} does not divide by {tp}")
+    if model.ffn % tp:
+        raise EmitError(f"--ffn-hidden-size must be a multiple of tp: {model.ffn} does not divide by {tp}")
     if 0 < model.learned_positions < model.training.sequence_length:
         raise EmitError("--max-position-embeddings must be at least --seq-length")

@@ -81,6 +81,7 @@ def group_bound(group: Group, bounds: FamilyBounds) -> float:
         micro_batches=model.training.global_batch // batch,
     )
     rate = bounds.rates.free_rate(alone)
+    # T >= L m / sum over devices of layers of a micro-batch a second
     return model.layers * alone.micro_batches / rate if rate else float("inf")
 
 

@@ -61,6 +61,7 @@ class LayerCountBound:
         busy = self._start(depth)
         while busy < inf:
             reach = _end(paths, busy, least)
+            # Every longer ``busy`` ends later than ``reach``.
             if reach >= min(best, cutoff):
                 return min(best, reach)
             caps = self._capacities(busy)
@@ -151,6 +152,7 @@ class LayerCountBound:
         inner = [(middle, speed.slots) for (middle, _, _), speed in zip(caps, self.speeds, strict=True)]
         held = _best_slots(inner, depth - 2)
         held += max(first for _, first, _ in caps) + max(last for _, _, last in caps)
+        # Layers of the p best slots, less what the two at a crossing cannot hold, >= L
         if held - self._lost(caps, busy, crossing) < self.layers - _ROUNDING:
             return False
         if all(max(cap) <= row[0] for cap, row in zip(caps, rooms, strict=True)):

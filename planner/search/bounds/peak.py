@@ -25,4 +25,5 @@ def least_seconds(estimator: Estimator, devices: Mapping[tuple[str, str], int]) 
     peaks = sum(
         count * flops_from_tflops(gpus[gpu].tflops[training.precision]) for (_, gpu), count in devices.items()
     )
+    # T >= useful operations / sum of the devices' peaks
     return model_flops(estimator.model) / peaks if peaks else float("inf")

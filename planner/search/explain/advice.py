@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice, product
 
 from planner.cost.estimate import Estimator
+from planner.dims.sharding import group_text
 from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
@@ -94,8 +95,7 @@ def difference(other: Scored, base: Scored) -> str:
     """What the faster plan does in a few words."""
     plan = other.plan
     words = [f"{plan.pp} stages" if plan.pp > 1 else f"ZeRO-{plan.zero} data parallel"]
-    if plan.shard_size is not None:
-        words.append(f"sharded in groups of {plan.shard_size}")
+    words += [text] if (text := group_text(plan)) else []
     per_pool: dict[str, set[tuple[int, int]]] = {}
     for stage in plan.stages:
         for group in stage.replicas:

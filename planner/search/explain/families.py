@@ -174,7 +174,7 @@ def _lack(estimator: Estimator, limits: Limits) -> str | None:
             (shares.missing_bytes(kind), kind)
             for row in targets_of(limits)
             for choice in data_parallel_choices(row, limits, estimator)
-            if choice.shard_size is None
+            if choice.one_copy
             for shares in (Shares(choice, estimator, limits),)
             for kind in shares.kinds
         ),

@@ -11,6 +11,7 @@ from itertools import islice, pairwise, permutations
 from math import floor
 
 from planner.cost.estimate import Estimator, together, with_sends
+from planner.cost.schedules import sent_with
 from planner.cost.simulation import stage_ends
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice
@@ -143,8 +144,11 @@ class _Layers:
             self.stages.option(stage, self.slots[stage], count).busy_seconds
             for count in (self.chunks, self.chunks + 1)
         )
-        before, after = self.sends[stage - 1], self.sends[stage]
-        sends = self.chunks * (after + (1 + self.stages.pricer.target.exchanges_in_turn) * before)
+        in_turn, depth = self.stages.pricer.target.exchanges_in_turn, len(self.sends)
+        times = sent_with(stage, 0, depth, self.chunks, in_turn=in_turn)
+        sends = self.chunks * (
+            times.forward_to_next * self.sends[stage] + times.before * self.sends[stage - 1]
+        )
         return one - self.chunks * (two - one) + sends, two - one
 
     def _trimmed(self, counts: list[int]) -> Iterator[list[int]]:

@@ -262,7 +262,7 @@ class FirstPlans:
         explorer = self.explorer
         if not partition.kinds:
             return
-        for choice in [item for item in choices if item.shard_size is None][-1:]:
+        for choice in [item for item in choices if item.one_copy][-1:]:
             explorer.deadline.check_wish()
             shares = Shares(choice, partition.estimator, explorer.limits)
             plan = shares.plan(shares.sets.fullest(shares.batch))

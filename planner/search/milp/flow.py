@@ -87,8 +87,10 @@ class Flow:
                         self._left.setdefault(left, []).append(edge)
                     if len(self.places.islands(state[0], place)) > 1:
                         self.crossing.append(edge)
+            # sum of the edges out of a state = what arrives in it
             self.problem += pulp.lpSum(leaving) == pulp.lpSum(variables)
         for place, variables in following.items():
+            # sum of the edges into a place = sum of x of the options that stand there
             self.problem += pulp.lpSum(incoming.get(place, [])) == pulp.lpSum(variables)
         self.send[stage] = weighted(cost) + self._always_sent(stage, stage + 1)
         return found

@@ -88,6 +88,7 @@ class PipelineModel:
         self._add(chain(tied_rows(self.stages, taken), self.flow.entries.rows()))
         self._durations()
         if self.stages.once_seconds:
+            # sum_s (f[s] + b[s]) >= once, which the Lagrangian bound says of plans below the cutoff
             self.problem += self._before[-1] >= self.stages.once_seconds * (1 - TOLERANCE) / self.scale
         self._paths()
 
@@ -97,10 +98,12 @@ class PipelineModel:
 
     def _one_option_per_stage(self) -> None:
         for variables in self.take:
+            # sum_o x[s,o] = 1
             self.problem += pulp.lpSum(variables) == 1
 
     def _every_layer_once(self) -> None:
         total = weighted((option.layers, variable) for _, option, variable in self._all())
+        # sum_s,o layers(o) x[s,o] = L
         self.problem += total == self.stages.estimator.model.layers
 
     def _crosses_a_slow_link(self) -> None:
@@ -111,6 +114,7 @@ class PipelineModel:
                 for _, option, variable in self._all()
                 if len(self.stages.used_islands(self.stages.compositions[option.composition])) > 1
             ]
+            # edges from island to island + stages on several >= 1
             self.problem += total((1, variable) for variable in self.flow.crossing + wide) >= 1
 
     def _durations(self) -> None:
@@ -243,6 +247,7 @@ class PipelineModel:
             if count
         ]
         terms += [self._held(index) for index, count in enumerate(path.held) if count]
+        # T >= sum_i (a_i forward_i + b_i backward_i) + the gradients held back + tail, as counted in the simulation
         self.problem += self.end >= pulp.lpSum(terms) + self._tail(stage)
 
     def cut_places(self, slots: Sequence[int]) -> None:
@@ -259,5 +264,6 @@ class PipelineModel:
             for option, variable in zip(self.options[stage], self.take[stage], strict=True)
             if option is picked
         ]
+        # T >= low + (high - low) (sum_s x[s,chosen] - (p - 1)): high where all p are taken, else no more than low
         low, high = bound_seconds / self.scale, min(seconds / self.scale, 2.0)
         self.problem += self.end >= low + (high - low) * (pulp.lpSum(taken) - (self.depth - 1))

@@ -30,6 +30,7 @@ def device_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstrain
             if (group.pool, group.gpu) == kind.key
         ]
         if used:
+            # sum of replicas, or of devices, of a type <= what the cluster has of it
             yield total(used) <= (kind.replicas(tp) if tp else kind.devices)
 
 
@@ -47,6 +48,7 @@ def node_rows(
             yield total([*((whole, x) for (whole, _, _), x in parts), *begun]) <= kind.nodes
         for least in sorted({rest for (_, _, rest), _ in parts}):
             shares = [(_share(part, least, kind), variable) for part, variable in parts]
+            # sum of the shares of a node that parts of ``least`` devices or more take <= nodes
             yield total((share, x) for share, x in shares if share) <= kind.nodes
 
 
@@ -86,6 +88,7 @@ def tied_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]
     for these, others in ((first, last), (last, first)):
         for one, variables in these.items():
             partners = [x for other, found in others.items() if stages.joined(one, other) for x in found]
+            # x[first, degrees] <= sum of x[last, degrees that fit], and the reverse
             yield pulp.lpSum(variables) <= pulp.lpSum(partners)
 
 
@@ -127,4 +130,5 @@ def placed_alike(stages: StageOptions, taken: Taken, slots: Sequence[int]) -> pu
     """No plan whose stages take the same parts of nodes as these compositions, [stage]."""
     wanted = [stages.footprint(composition) for composition in slots]
     alike = [x for stage, option, x in taken if stages.footprint(option.composition) == wanted[stage]]
+    # sum_s x[s, any option on these parts] <= p - 1
     return pulp.lpSum(alike) <= len(slots) - 1

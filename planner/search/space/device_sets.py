@@ -58,10 +58,9 @@ class Box:
         return tuple(found)
 
 
-def all_sets(kinds: Sequence[Kind], most: int, shard_size: int | None = None) -> Box:
-    """Every set of at most ``most`` devices of a kind, or in groups of ``shard_size`` that share the states."""
-    unit = shard_size or 1
-    usable = (0 if shard_size and not holds_groups(kind, unit) else kind.devices for kind in kinds)
+def all_sets(kinds: Sequence[Kind], most: int, unit: int = 1) -> Box:
+    """Every set of at most ``most`` devices of a kind, in multiples of ``unit`` where nodes hold such groups."""
+    usable = (kind.devices if holds_groups(kind, unit) else 0 for kind in kinds)
     return Box(
         tuple(0 for _ in kinds), tuple(min(devices, max(most, unit)) // unit * unit for devices in usable)
     )

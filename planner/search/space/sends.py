@@ -9,6 +9,7 @@ from math import inf
 
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
+from planner.cost.schedules import sent_with
 from planner.cost.sends import least_send, send
 from planner.errors import PlanError
 from planner.plan.placement import place_stages
@@ -44,11 +45,12 @@ def least_sends(
 ) -> tuple[Hops, ...]:
     """Least sends of a stage of each composition, whatever its neighbours are."""
     everyone = range(len(compositions))
+    times = sent_with(1, 0, 3, 1, in_turn=in_turn).before
     found = []
     for own in everyone:
         after = _Side(compositions, own, [sends(own, other) for other in everyone])
         before = _Side(compositions, own, [sends(other, own) for other in everyone])
-        found.append(_least(after, before, _neighbours(compositions, own, topology), 1 + in_turn))
+        found.append(_least(after, before, _neighbours(compositions, own, topology), times))
     return tuple(found)
 
 
