@@ -36,7 +36,7 @@ from planner.cost.stage import LayerPrice, layer_price
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import target
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 KIND = replace(Topology(cluster(pool("p"))).kinds[0], family="A100")
 TILED = replace(KIND, multiprocessors=108)
