@@ -28,10 +28,10 @@ Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Ca
 
 
 def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: AsJson = False) -> None:
-    """Combine calibration files, such as one of each kind of node.
+    """Merge calibration files, for example one per node type.
 
-    Of two measurements of one thing the newer wins, with a warning where the two are far apart. Each point keeps
-    its source. Files that contradict each other are refused where neither is the newer.
+    If two files measure the same thing, the newer value is used, with a warning if the two are far apart. Each
+    point keeps its source. Contradicting values of the same age are an error.
     """
     if len(inputs) < 2:
         raise UsageError("calibrate merge: expected two calibration files at least")
