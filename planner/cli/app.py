@@ -30,11 +30,11 @@ WRONG_WORDS: type[Exception] = next(
 )
 """What typer raises for words that it does not know; some versions of it have their own copy of click."""
 
-HELP = """Plan the training of large models on clusters of unequal GPUs and networks.
+HELP = """Plan the training of large models on clusters of mixed GPUs and networks.
 
 \b
 hetplan search CLUSTER MODEL -o plan.yaml   finds a plan and prints it
-hetplan emit plan.yaml -o run/              writes what launches it
+hetplan emit plan.yaml -o run/              writes its launch files
 """
 
 
@@ -48,7 +48,7 @@ CALIBRATE: dict[str, Registered] = {
     "run": Registered(
         "calibrate_run",
         "fit_run",
-        "Find the host work for a micro-batch that explains a run.",
+        "Fit the host overhead per micro-batch to a run.",
     ),
     "fit": Registered(
         "calibrate_fit",
@@ -56,12 +56,12 @@ CALIBRATE: dict[str, Registered] = {
         "Fit the constants of the cost model to measured runs.",
     ),
     "import": Registered(
-        "calibrate", "import_tables", "Turn tables of measurements into a calibration file."
+        "calibrate", "import_tables", "Convert tables of measurements into a calibration file."
     ),
     "merge": Registered(
         "calibrate_merge",
         "merge_files",
-        "Combine calibration files, such as one of each kind of node.",
+        "Merge calibration files, for example one per node type.",
     ),
 }
 
@@ -73,20 +73,24 @@ class Calibrate(LazyGroup):
 
 
 COMMANDS: dict[str, Registered] = {
-    "check": Registered("check", "check", "Check files and say what was understood."),
-    "search": Registered("search", "search", "Find the fastest or cheapest plan, and prove how good it is."),
-    "predict": Registered("predict", "predict", "Predict step time and memory of a plan written by hand."),
+    "check": Registered("check", "check", "Validate input files and print how they were understood."),
+    "search": Registered(
+        "search", "search", "Find the fastest or cheapest plan and prove how close to optimal it is."
+    ),
+    "predict": Registered("predict", "predict", "Predict step time and memory of a hand-written plan."),
     "compare": Registered(
-        "compare", "compare", "Put plans side by side, or one plan next to a log of its run."
+        "compare", "compare", "Compare plans side by side, or one plan with the log of its run."
     ),
-    "explain": Registered("explain", "explain", "Say why a plan is what it is."),
-    "show": Registered("show", "show_plan", "Show a plan in full, or a calibration file."),
-    "emit": Registered("emit", "emit", "Write the files that launch a plan."),
+    "explain": Registered("explain", "explain", "Explain why a plan looks the way it does."),
+    "show": Registered("show", "show_plan", "Show a plan in full, or the contents of a calibration file."),
+    "emit": Registered("emit", "emit", "Write the launch files of a plan."),
     "validate": Registered(
-        "validate", "validate", "Predict measured runs and say how true the cost model is."
+        "validate", "validate", "Predict measured runs and report how accurate the cost model is."
     ),
-    "probe": Registered("probe", "probe", "Draft a cluster file from this machine or from saved outputs."),
-    "schema": Registered("schema", "schema", "Print the JSON Schema of a file."),
+    "probe": Registered(
+        "probe", "probe", "Draft a cluster file from this machine or from saved tool outputs."
+    ),
+    "schema": Registered("schema", "schema", "Print the JSON Schema of an input file."),
 }
 
 
@@ -107,7 +111,7 @@ app = typer.Typer(
 app.add_typer(
     typer.Typer(
         cls=Calibrate,
-        help="Write calibration files: measured constants and curves.",
+        help="Measure devices and networks, and write calibration files.",
         rich_markup_mode=None,
         no_args_is_help=True,
     ),
@@ -128,7 +132,7 @@ Version = Annotated[
 
 @app.callback()
 def _options(version: Version = False) -> None:
-    """Plan the training of large models on clusters of unequal GPUs and networks."""
+    """Plan the training of large models on clusters of mixed GPUs and networks."""
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -15,8 +15,7 @@ from planner.cli.options import AsJson
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import warn
 from planner.errors import OutputError, Problem, SpecError, UsageError
-from planner.report.calibration import calibrated_section
-from planner.report.document import calibrate_document
+from planner.report.calibrated import calibrate_document, calibrated_section
 
 T = TypeVar("T")
 
@@ -30,7 +29,7 @@ LinkTable = Annotated[
     Path | None, typer.Option("--links", metavar="FILE", help="Measured collectives and sends (CSV).")
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file if it exists.")]
 
 
 def import_tables(
@@ -40,9 +39,9 @@ def import_tables(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Turn tables of measurements into a calibration file.
+    """Convert tables of measurements into a calibration file.
 
-    Its curves win over the formulas of the cost model wherever a plan uses what was measured.
+    Its curves replace the formulas of the cost model wherever a plan uses what was measured.
     """
     if layers is None and links is None:
         raise UsageError("calibrate import: expected --layers FILE, --links FILE, or both")

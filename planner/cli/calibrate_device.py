@@ -33,21 +33,27 @@ if TYPE_CHECKING:
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
 Model = Annotated[
-    Path | None, typer.Option("--model", metavar="FILE", help="Measure layers of this model too.")
+    Path | None, typer.Option("--model", metavar="FILE", help="Also measure layers of this model.")
 ]
 Zero = Annotated[
-    str, typer.Option("--zero", metavar="LIST", help="ZeRO stages whose optimizer step is measured.")
+    str, typer.Option("--zero", metavar="LIST", help="ZeRO stages to measure the optimizer step for.")
 ]
-Tp = Annotated[str, typer.Option("--tp", metavar="LIST", help="Tensor-parallel degrees of the layers.")]
-Minutes = Annotated[float | None, typer.Option("--minutes", metavar="M", help="End after this time.")]
+Tp = Annotated[
+    str, typer.Option("--tp", metavar="LIST", help="Tensor-parallel degrees to measure the layers at.")
+]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", metavar="M", help="Stop after this many minutes.")
+]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="NAME", help="cuda (ROCm too) or cpu; cuda where there is one."),
+    typer.Option("--device", metavar="NAME", help="cuda (also for ROCm) or cpu. Default: cuda if available."),
 ]
 DeviceName = Annotated[
     str | None,
     typer.Option(
-        "--name", metavar="NAME", help="What the cluster file calls it, where the driver's name won't do."
+        "--name",
+        metavar="NAME",
+        help="Name of the device in the cluster file, if the driver's name does not fit.",
     ),
 ]
 Largest = Annotated[
@@ -57,7 +63,7 @@ Largest = Annotated[
         metavar="N",
         min=int(BATCH.least),
         max=int(BATCH.most),
-        help="Where the micro-batch stops growing.",
+        help="Largest micro-batch to try.",
     ),
 ]
 
@@ -91,9 +97,9 @@ def measure_device(
 ) -> None:
     """Measure the device of this machine.
 
-    Kernels give the constants of its family; with a model, real layers at growing micro-batch give curves. An
-    output that exists is continued: points that it has are not measured again, unless --force is given.
-    Ctrl-C and --minutes keep what was measured.
+    Kernel benchmarks give the constants of the device's GPU family; with --model, layers at growing micro-batch
+    sizes give curves. An existing output file is continued: its points are not measured again unless --force is
+    given. Points measured before Ctrl-C or the --minutes limit are kept.
     """
     require_torch()
     require_writable(output, EXAMPLE)

@@ -38,7 +38,8 @@ def fit_constants(
     """Fit the constants of the cost model to measured runs.
 
     Prints each constant with its spread, and the errors of the fitted runs with and without their own model in
-    the fit. Your own runs adjust the shipped constants; the published ones start from nothing.
+    the fit. Fits to your own runs start from the built-in constants, fits to the published runs from the assumed
+    ones.
     """
     if output is not None:
         require_new(output, force)

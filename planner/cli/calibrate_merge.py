@@ -21,18 +21,17 @@ from planner.cli.process import warn
 from planner.errors import Problem, SpecError, UsageError
 from planner.measure.fits import with_errors
 from planner.measure.resume import run_facts
-from planner.report.calibration import calibrated_section
-from planner.report.document import calibrate_document
+from planner.report.calibrated import calibrate_document, calibrated_section
 
 Inputs = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Calibration files.")]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
 
 
 def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: AsJson = False) -> None:
-    """Combine calibration files, such as one of each kind of node.
+    """Merge calibration files, for example one per node type.
 
-    Of two measurements of one thing the newer wins, with a warning where the two are far apart. Each point keeps
-    its source. Files that contradict each other are refused where neither is the newer.
+    If two files measure the same thing, the newer value is used, with a warning if the two are far apart. Each
+    point keeps its source. Contradicting values of the same age are an error.
     """
     if len(inputs) < 2:
         raise UsageError("calibrate merge: expected two calibration files at least")

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 Cluster = Annotated[
     Path | None,
-    typer.Option("--cluster", metavar="FILE", help="Cluster file that says which pool each host is in."),
+    typer.Option("--cluster", metavar="FILE", help="Cluster file that assigns hosts to pools."),
 ]
 Fabric = Annotated[
     str | None,
     typer.Option(
         "--fabric",
         metavar="NAME",
-        help="Name of the network between the nodes; with --cluster, measure this one only.",
+        help="Name of the network between nodes; with --cluster, measure only this fabric.",
     ),
 ]
 LargestSize = Annotated[
@@ -55,26 +55,32 @@ LargestSize = Annotated[
         min=TENSOR_MIB.least,
         max=TENSOR_MIB.most,
         callback=a_number,
-        help="Largest tensor, MiB.",
+        help="Largest message size, MiB.",
     ),
 ]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="NAME", help="cuda (nccl) or cpu (gloo); cuda where there is one."),
+    typer.Option("--device", metavar="NAME", help="cuda (NCCL) or cpu (gloo). Default: cuda if available."),
 ]
 NcclTests = Annotated[
     Path | None,
     typer.Option(
-        "--from-nccl-tests", metavar="FILE", help="Read what nccl-tests printed instead of measuring."
+        "--from-nccl-tests", metavar="FILE", help="Read the output of nccl-tests instead of measuring."
     ),
 ]
 LinkOption = Annotated[
     str | None,
-    typer.Option("--link", metavar="NAME", help="Link of that text: node:GPU, or the name of a fabric."),
+    typer.Option(
+        "--link",
+        metavar="NAME",
+        help="Link that the nccl-tests output was measured on: node:GPU, or the name of a fabric.",
+    ),
 ]
 OperationOption = Annotated[
     str | None,
-    typer.Option("--operation", metavar="NAME", help="Operation of that text where it names none."),
+    typer.Option(
+        "--operation", metavar="NAME", help="Collective to assume if FILE does not name one, e.g. all-reduce."
+    ),
 ]
 Members = Annotated[
     int | None,
@@ -83,7 +89,7 @@ Members = Annotated[
         metavar="N",
         min=2,
         max=int(DEVICES.most),
-        help="Devices of that text where it lists none.",
+        help="Number of ranks, if FILE does not say.",
     ),
 ]
 
@@ -104,9 +110,9 @@ def measure_network(
 ) -> None:
     """Measure the networks inside nodes, within pools and across pools.
 
-    Runs on every device under torchrun; the first process reads and writes the files. An output that exists is
-    continued: points that it has are not measured again, unless --force is given. Ctrl-C, --minutes and a process
-    that ends before its time keep what was measured.
+    Runs on every device under torchrun; rank 0 reads and writes the files. An existing output file is continued:
+    its points are not measured again unless --force is given. Points measured before Ctrl-C, the --minutes limit
+    or the failure of a process are kept.
     """
     require_writable(output, EXAMPLE)
     if from_nccl_tests is not None:

@@ -23,8 +23,10 @@ from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
 from planner.report.fitted import TrialDocument, trial_section
 
-PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan that ran, of at least two stages.")]
-Logs = Annotated[list[Path], typer.Option("--log", metavar="FILE", help="What it printed; may be repeated.")]
+PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan of the run, with at least two stages.")]
+Logs = Annotated[
+    list[Path], typer.Option("--log", metavar="FILE", help="Log of the run; repeatable, one per node.")
+]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
 
 
@@ -36,12 +38,12 @@ def fit_run(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the host work for a micro-batch that explains a run.
+    """Fit the host overhead per micro-batch to a run.
 
-    A runtime's own work for each micro-batch of a pipeline stage and its messages is in no layer and no collective.
-    Run two stages of few layers with many small micro-batches for some twenty steps; what that takes longer than
-    predicted becomes a constant of the runtime. The output holds what --calibration holds too, so measure devices
-    and networks first.
+    The host work of a runtime per micro-batch of a pipeline stage is part of no layer and no collective. Run two
+    stages of few layers with many small micro-batches for about twenty steps; the time beyond the prediction
+    becomes a constant of the runtime. Measure devices and networks first: the output also contains everything in
+    the --calibration file.
     """
     require_new(output, force)
 

@@ -31,9 +31,9 @@ OptionalModel = Annotated[
 
 
 def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = False) -> None:
-    """Check files and say what was understood.
+    """Validate input files and print how they were understood.
 
-    Prints totals, number formats and the links between pools; searches nothing.
+    Prints device totals, number formats and the links between pools. No search is run.
     """
     found_cluster, found_model = _read(cluster, model)
     topology = Topology(found_cluster)

@@ -39,7 +39,7 @@ Baselines = Annotated[
     bool,
     typer.Option(
         "--baselines",
-        help="Add what people do today: even splits, Whale, Holmes, Poplar, AMP, Metis, one pool alone.",
+        help="Add baselines: even splits, Whale, Holmes, Poplar, AMP, Metis, and the best single pool.",
     ),
 ]
 Logs = Annotated[
@@ -47,7 +47,7 @@ Logs = Annotated[
     typer.Option(
         "--log",
         metavar="FILE",
-        help="Log of a run of the plan (the emitted example, DeepSpeed, Megatron); repeatable, one for each node.",
+        help="Log of a run of the plan (emitted example, DeepSpeed or Megatron); repeatable, one per node.",
     ),
 ]
 
@@ -59,11 +59,11 @@ def compare(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put plans side by side, or one plan next to a log of its run.
+    """Compare plans side by side, or one plan with the log of its run.
 
-    Prints speed, memory, where the time goes, and what the plans decide differently. The first plan is the
-    reference; all are priced anew by this version. With --log one plan is set against its run: step time, parts
-    of the step and memory as far as the log has them, and what to calibrate.
+    Prints speed, memory, time by cause, and the decisions in which the plans differ. The first plan is the
+    reference; all plans are estimated anew by this version. With --log, the prediction of one plan is compared
+    with its run: step time, parts of the step and memory, as far as logged, and what to calibrate.
     """
     if log:
         _against_logs(plans, log, baselines, calibration, as_json)

@@ -51,12 +51,17 @@ def _lines(parent: str, names: list[str]) -> list[str]:
     return [f"{prefix}{name}" for name in names]
 
 
-Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write; new or empty.")]
+Folder = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="Output folder; must be new or empty unless --force is given."
+    ),
+]
 Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Write into a folder in use; replaces only hetplan's files, and keeps edited ones as NAME.edited.",
+        help="Update an existing folder: replaces only files written by hetplan, and keeps edited ones as NAME.edited.",
     ),
 ]
 Launcher = Annotated[
@@ -64,16 +69,16 @@ Launcher = Annotated[
     typer.Option(
         "--launcher",
         metavar="NAME",
-        help="What starts the nodes: torchrun, deepspeed, slurm, kubernetes or ssh.",
+        help="Launcher that starts the nodes: torchrun, deepspeed, slurm, kubernetes or ssh.",
     ),
 ]
 ClusterNow = Annotated[
     Path | None,
-    typer.Option("--cluster", metavar="FILE", help="Refuse a plan that was made for another cluster file."),
+    typer.Option("--cluster", metavar="FILE", help="Check that the plan was made for this cluster file."),
 ]
 ModelNow = Annotated[
     Path | None,
-    typer.Option("--model", metavar="FILE", help="Refuse a plan that was made for another model file."),
+    typer.Option("--model", metavar="FILE", help="Check that the plan was made for this model file."),
 ]
 
 
@@ -86,10 +91,10 @@ def emit(
     model: ModelNow = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the files that launch a plan.
+    """Write the launch files of a plan.
 
-    The folder holds the runtime's configuration, a script for every node, what the launcher needs, preflight.sh,
-    which looks for faults on the nodes, and a README.
+    The folder holds the configuration of the runtime, a launch script for the nodes, the files of the launcher,
+    preflight.sh, which checks the nodes, and a README.
     """
     saved, scored = read_priced(plan, read_calibration(None))
     check_same_inputs(plan, saved, cluster, model)

@@ -34,10 +34,10 @@ from planner.search.values import Scored
 
 
 def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJson = False) -> None:
-    """Say why a plan is what it is.
+    """Explain why a plan looks the way it does.
 
-    Prints where the time goes, which memory and links bind, which plans lost and why, and what each decision
-    is worth.
+    Prints time by cause, the devices and links that limit the plan, the plans that lost and why, and what each
+    decision is worth.
     """
     constants = read_calibration(calibration)
     saved, scored = read_priced(plan, constants)

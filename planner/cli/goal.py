@@ -19,7 +19,7 @@ ObjectiveName = Annotated[
     typer.Option(
         "--objective",
         metavar="NAME",
-        help="What to minimise: time (of a step), cost (of a token) or energy (of a token, at board power).",
+        help="What to minimise: time per step, cost per token, or energy per token (at board power).",
     ),
 ]
 MaxCost = Annotated[
@@ -27,26 +27,26 @@ MaxCost = Annotated[
     typer.Option(
         "--max-cost-per-token",
         metavar="PRICE",
-        help="Only plans that cost at most this for a million tokens, in the cluster file's currency.",
+        help="Only plans that cost at most this much per million tokens, in the currency of the cluster file.",
     ),
 ]
 MinSpeed = Annotated[
     float | None,
-    typer.Option("--min-tokens-per-second", metavar="N", help="Only plans of at least this throughput."),
+    typer.Option("--min-tokens-per-second", metavar="N", help="Only plans with at least this throughput."),
 ]
 UseAtMost = Annotated[
     list[str] | None,
     typer.Option(
         "--use-at-most",
         metavar="N[:POOL]",
-        help="Use at most N devices of a pool, or of all pools together; may be repeated.",
+        help="Use at most N devices of one pool, or in total; repeatable.",
     ),
 ]
 Pareto = Annotated[
     bool,
     typer.Option(
         "--pareto",
-        help="Print time against cost for growing parts of the cluster, and how many devices are worth it.",
+        help="Print time against cost for sub-clusters of growing size, and how many devices are worth using.",
     ),
 ]
 

@@ -16,11 +16,13 @@ ModelFile = Annotated[
 ]
 PlanFiles = Annotated[list[Path], typer.Argument(metavar="PLAN...", help="Plan files written by search -o.")]
 SavedPlan = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file written by search -o.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a single JSON document instead of tables.")]
 Precision = Annotated[
     str | None,
     typer.Option(
-        "--precision", metavar="NAME", help="bf16, fp16, fp32, tf32 or fp8 in place of the model file's."
+        "--precision",
+        metavar="NAME",
+        help="Training precision, overriding the model file: bf16, fp16, fp32, tf32 or fp8.",
     ),
 ]
 GlobalBatch = Annotated[
@@ -30,7 +32,7 @@ GlobalBatch = Annotated[
         metavar="N",
         min=int(BATCH.least),
         max=int(BATCH.most),
-        help="Sequences per step in place of the model file's.",
+        help="Sequences per optimizer step, overriding the model file.",
     ),
 ]
 SequenceLength = Annotated[
@@ -40,7 +42,7 @@ SequenceLength = Annotated[
         metavar="N",
         min=int(SEQUENCE.least),
         max=int(SEQUENCE.most),
-        help="Tokens per sequence in place of the model file's.",
+        help="Tokens per sequence, overriding the model file.",
     ),
 ]
 CalibrationFile = Annotated[
@@ -48,7 +50,7 @@ CalibrationFile = Annotated[
     typer.Option(
         "--calibration",
         metavar="FILE",
-        help="Measured constants and curves, which win over the shipped ones.",
+        help="Calibration file; overrides the built-in constants.",
     ),
 ]
 

@@ -38,7 +38,8 @@ from planner.report.understood import understood
 from planner.search.values import Scored
 
 HandPlan = Annotated[
-    Path, typer.Argument(metavar="PLAN", help="Plan file, or a short plan such as `tp: 8`, `pp: 8`.")
+    Path,
+    typer.Argument(metavar="PLAN", help="Plan file, or a short plan with lines such as `tp: 8` and `pp: 8`."),
 ]
 
 
@@ -52,9 +53,9 @@ def predict(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict step time and memory of a plan written by hand.
+    """Predict step time and memory of a hand-written plan.
 
-    Prints its stages, throughput, where the time goes, memory by component, and whether it fits.
+    Prints stages, throughput, time by cause, memory by component, and whether the plan fits.
     """
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)

@@ -27,28 +27,30 @@ def _file(option: str, what: str) -> typer.models.OptionInfo:
     return found
 
 
-NvidiaSmi = Annotated[Path | None, _file("--nvidia-smi", "Devices: nvidia-smi --query-gpu, as CSV.")]
-GpuList = Annotated[Path | None, _file("--gpu-list", "MIG devices: nvidia-smi -L.")]
-Topo = Annotated[Path | None, _file("--topo", "Links between devices: nvidia-smi topo -m.")]
-Ibstat = Annotated[Path | None, _file("--ibstat", "RDMA cards: ibstat.")]
-Ethtool = Annotated[Path | None, _file("--ethtool", "Interfaces: ethtool of each.")]
-Sysfs = Annotated[Path | None, _file("--sysfs", "Both kinds of cards: files of /sys/class.")]
-Hostfile = Annotated[Path | None, _file("--hostfile", "Hosts: a DeepSpeed hostfile.")]
+NvidiaSmi = Annotated[Path | None, _file("--nvidia-smi", "Devices: output of nvidia-smi --query-gpu (CSV).")]
+GpuList = Annotated[Path | None, _file("--gpu-list", "MIG devices: output of nvidia-smi -L.")]
+Topo = Annotated[Path | None, _file("--topo", "Links between devices: output of nvidia-smi topo -m.")]
+Ibstat = Annotated[Path | None, _file("--ibstat", "RDMA NICs: output of ibstat.")]
+Ethtool = Annotated[Path | None, _file("--ethtool", "Network interfaces: output of ethtool for each.")]
+Sysfs = Annotated[Path | None, _file("--sysfs", "RDMA and Ethernet NICs: files under /sys/class.")]
+Hostfile = Annotated[Path | None, _file("--hostfile", "Host names: a DeepSpeed hostfile.")]
 Slurm = Annotated[
-    Path | None, _file("--slurm", "Hosts: SLURM_JOB_NODELIST, scontrol show hostnames, or sinfo -N -o.")
+    Path | None,
+    _file("--slurm", "Host names: SLURM_JOB_NODELIST, or output of scontrol show hostnames or sinfo -N -o."),
 ]
 From = Annotated[
     Path | None,
-    typer.Option("--from", metavar="FOLDER", help="Saved files of several nodes, a sub-folder each."),
+    typer.Option("--from", metavar="FOLDER", help="Folder of saved outputs, one sub-folder per node."),
 ]
 Commands = Annotated[
-    bool, typer.Option("--commands", help="Print the shell lines that save these files on a node.")
+    bool, typer.Option("--commands", help="Print the shell commands that save these outputs on a node.")
 ]
 ClusterName = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the cluster.")]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Cluster file to write; else stdout.")
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Cluster file to write. Default: stdout."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file if it exists.")]
 
 
 def probe(
@@ -66,9 +68,9 @@ def probe(
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """Draft a cluster file from this machine or from saved outputs.
+    """Draft a cluster file from this machine or from saved tool outputs.
 
-    What was not seen is a marked line to fill in; stderr names the keys.
+    Unknown values are left as marked lines to fill in; missing keys are listed on stderr.
     """
     if commands:
         write(collection())

@@ -35,9 +35,9 @@ NO_PLAN_IN_TIME = 4
 INTERRUPTED = 130
 
 MEANINGS: dict[int, str] = {
-    ANSWER: "an answer; a plan that the time limit kept from being proven best is one too",
+    ANSWER: "success, also for a plan that is not proven optimal within the time limit",
     BUG: "a bug in hetplan",
-    BAD_INPUT: "options, files or devices that cannot be used, or an output that cannot be written",
+    BAD_INPUT: "unusable options, files or devices, or an output that cannot be written",
     INFEASIBLE: "proven: no plan fits",
     NO_PLAN_IN_TIME: "no plan found within the time limit, nothing proven",
     INTERRUPTED: "stopped by Ctrl-C; the best plan so far is printed and written",

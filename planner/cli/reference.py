@@ -16,19 +16,19 @@ from planner.cli.app import app
 from planner.cli.group import needed
 from planner.cli.process import MEANINGS
 from planner.described import keys
+from planner.report.calibrated import CalibrateDocument
 from planner.report.calibration import CalibrationDocument
 from planner.report.document import (
     Answer,
-    CalibrateDocument,
     CheckDocument,
     CompareDocument,
     EmitDocument,
     ExplainDocument,
-    Head,
     PlanDocument,
     SearchDocument,
 )
 from planner.report.fitted import FittedDocument, TrialDocument
+from planner.report.json_document import Head
 from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.pareto import FrontDocument
@@ -39,20 +39,21 @@ INTRODUCTION = """\
 
 Written by `make docs` from the program; do not edit.
 
-stdout is the answer; progress and errors go to stderr. Every report has the same order: what was understood,
-the answer, the alternatives, warnings, the next command. There is colour only on a terminal, and none with
-`NO_COLOR`. Reports are laid out for 80 columns and more. Where an option takes a LIST, write `1,2,4`, `1..4`,
-or a mixture.
+The answer goes to stdout; progress and errors go to stderr. Every report has the same order: the inputs as
+understood, the answer, the alternatives, warnings, the next command. Colour is used on terminals only, and never
+with `NO_COLOR`. Reports need at least 80 columns. Where an option takes a LIST, write `1,2,4`, `1..4`, or a mixture
+of both.
 
-An error names file, line, key, what is wrong and what was expected, with a hint; all errors of a file come at
-once. `HETPLAN_DEBUG=1` shows the traceback of a bug.
+An error message gives file, line, key, what is wrong and what was expected, with a hint; all errors in a file are
+reported together. `HETPLAN_DEBUG=1` shows the traceback of a bug.
 """
 JSON_INTRODUCTION = """\
 ## JSON documents
 
-`--json` prints one document with SI units in the names of its keys. `[]` stands for every entry of a list,
-`.*` for keys that depend on the input. What is infinite or unknown is null. Bad input prints no document; its
-errors are on stderr. A later version may add keys; `format` grows when one changes its meaning or goes away.
+`--json` prints a single document; units (SI) are part of the key names. `[]` stands for every entry of a list,
+`.*` for keys that depend on the input. Infinite and unknown values are null. On bad input no document is printed;
+the errors are on stderr. Later versions may add keys; `format` is incremented when a key is removed or changes its
+meaning.
 """
 DOCUMENTS: dict[str, type] = {
     "search": SearchDocument,

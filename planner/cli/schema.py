@@ -14,13 +14,13 @@ from planner.model.schema import cluster_schema, model_schema
 FILES = ("cluster", "model")
 """Files with a schema."""
 
-WhichFile = Annotated[str, typer.Argument(metavar="FILE", help="Which file: cluster or model.")]
+WhichFile = Annotated[str, typer.Argument(metavar="FILE", help="Which schema: cluster or model.")]
 
 
 def schema(name: WhichFile) -> None:
-    """Print the JSON Schema of a file.
+    """Print the JSON Schema of an input file.
 
-    Editors use it to check YAML while you type.
+    Editors can use it to validate YAML as you type.
     """
     if name not in FILES:
         raise UsageError(f"schema: expected {' or '.join(FILES)}, got {name!r}")

@@ -96,7 +96,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write the plan to FILE, as soon as there is one and whenever there is a better one.",
+        help="Write the plan to FILE as soon as one is found, and again whenever a better one is.",
     ),
 ]
 TargetName = Annotated[
@@ -104,14 +104,14 @@ TargetName = Annotated[
     typer.Option(
         "--target",
         metavar="NAME",
-        help=f"Only plans for this runtime: {in_words(NAMES, 'or')}. Without it all but "
-        f"{in_words(BY_REQUEST, 'and')}, whose wider space takes minutes.",
+        help=f"Only plans for this runtime: {in_words(NAMES, 'or')}. Default: all but "
+        f"{in_words(BY_REQUEST, 'and')}, whose larger search space takes minutes.",
     ),
 ]
 Top = Annotated[
     int | None,
     typer.Option(
-        "--top", metavar="K", min=1, max=int(COUNT.most), help="Show only the K best families of plans."
+        "--top", metavar="K", min=1, max=int(COUNT.most), help="Show only the K best plan families."
     ),
 ]
 Gap = Annotated[
@@ -122,7 +122,7 @@ Gap = Annotated[
         min=0.0,
         max=1.0,
         callback=a_number,
-        help="Stop when the plan is proven this close to the best, as a fraction.",
+        help="Stop once the plan is proven to be within this fraction of the optimum.",
     ),
 ]
 
@@ -141,7 +141,7 @@ TimeLimit = Annotated[
         metavar="SECONDS",
         min=TIME_LIMIT.least,
         callback=_time_limit,
-        help="Stop so long after the start, reasons included, with the best so far and its gap; inf for no limit.",
+        help="Total time limit, explanations included; the best plan so far is returned with its gap. inf: no limit.",
     ),
 ]
 Zero = Annotated[str | None, typer.Option("--zero", metavar="LIST", help="ZeRO stages to allow, e.g. 0,1.")]
@@ -151,11 +151,14 @@ Tp = Annotated[
 ]
 Pp = Annotated[str | None, typer.Option("--pp", metavar="LIST", help="Pipeline depths to allow, e.g. 1..8.")]
 MicroBatch = Annotated[
-    str | None, typer.Option("--micro-batch", metavar="LIST", help="Micro-batches to allow, in sequences.")
+    str | None,
+    typer.Option("--micro-batch", metavar="LIST", help="Micro-batch sizes to allow, in sequences."),
 ]
 RecomputeNames = Annotated[
     str | None,
-    typer.Option("--recompute", metavar="LIST", help="Recomputation to allow: none, selective, full."),
+    typer.Option(
+        "--recompute", metavar="LIST", help="Activation recomputation to allow: none, selective, full."
+    ),
 ]
 
 
@@ -183,10 +186,10 @@ def search(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest or cheapest plan, and prove how good it is.
+    """Find the fastest or cheapest plan and prove how close to optimal it is.
 
-    Prints what was understood, the plan, the families of plans that lost and why, and what to type next.
-    Ctrl-C stops the search and keeps the best plan so far; a second one ends the program at once.
+    Prints the inputs as understood, the plan, the plan families that lost and why, and the next command.
+    Ctrl-C stops the search and keeps the best plan so far; a second Ctrl-C exits immediately.
     """
     limits = Limits(
         target=_target(target),

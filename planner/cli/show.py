@@ -42,10 +42,10 @@ Shown = Annotated[
 ]
 Cluster = Annotated[
     Path | None,
-    typer.Option("--cluster", metavar="FILE", help="What a calibration has measured of this cluster."),
+    typer.Option("--cluster", metavar="FILE", help="Show how much of this cluster the calibration covers."),
 ]
 Model = Annotated[
-    Path | None, typer.Option("--model", metavar="FILE", help="Likewise of this model, with --cluster.")
+    Path | None, typer.Option("--model", metavar="FILE", help="Likewise for this model; needs --cluster.")
 ]
 
 
@@ -56,10 +56,10 @@ def show_plan(
     model: Model = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a plan in full, or a calibration file.
+    """Show a plan in full, or the contents of a calibration file.
 
-    Prints a plan's stages, time, memory by component, and which ranks run where; a calibration's constants and
-    curves, and with --cluster, what of a cluster and a model is measured, assumed or missing.
+    For a plan: stages, time, memory by component, and where each rank runs. For a calibration: constants and
+    curves and, with --cluster, what is measured, assumed or missing for a cluster and a model.
     """
     if _is_calibration(plan):
         _show_calibration(plan, cluster, model, as_json)

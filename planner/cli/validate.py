@@ -29,17 +29,25 @@ HALVES = ("fitted", "held-out")
 
 MeasuredFile = Annotated[
     Path | None,
-    typer.Option("--measured", metavar="FILE", help="Measured runs (CSV) in place of the published ones."),
+    typer.Option(
+        "--measured",
+        metavar="FILE",
+        help="Table of measured runs (CSV). Default: the published runs that ship with hetplan.",
+    ),
 ]
 Sources = Annotated[
-    list[str] | None, typer.Option("--source", metavar="NAME", help="Only runs of this source; repeatable.")
+    list[str] | None, typer.Option("--source", metavar="NAME", help="Only runs from this source; repeatable.")
 ]
 Half = Annotated[
     str | None,
-    typer.Option("--half", metavar="NAME", help="Only one half of the models: fitted, or held-out."),
+    typer.Option(
+        "--half",
+        metavar="NAME",
+        help="Only one half of the train/test split by model: fitted (train) or held-out (test).",
+    ),
 ]
 Groups = Annotated[
-    bool, typer.Option("--groups", help="Show every group of runs that differ in their plan only.")
+    bool, typer.Option("--groups", help="Show every group of runs that differ only in their plan.")
 ]
 Worst = Annotated[
     int,
@@ -48,12 +56,12 @@ Worst = Annotated[
         metavar="N",
         min=0,
         max=int(COUNT.most),
-        help="How many of the runs predicted worst to show.",
+        help="Number of worst-predicted runs to show.",
     ),
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option("--plot", metavar="FILE.png", help="Draw predicted against measured step times."),
+    typer.Option("--plot", metavar="FILE.png", help="Plot predicted against measured step times."),
 ]
 
 
@@ -67,10 +75,10 @@ def validate(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict measured runs and say how true the cost model is.
+    """Predict measured runs and report how accurate the cost model is.
 
-    Prints errors of step time and memory by source, how well plans are ranked and what following the
-    predictions would cost, the runs predicted worst, and the rows that were not predicted.
+    Prints the errors in step time and memory by source, how well the predictions rank plans, the regret of
+    following them, the worst-predicted runs, and the rows that could not be predicted.
     """
     _check(half, plot)
     validation = _validation(_read(measured, source, half), calibration, measured, half)

@@ -29,7 +29,7 @@ from planner.plan.file import (
     write,
 )
 from planner.plan.values import Offload, Plan, Stage
-from tests.plans import CLUSTER, MODEL, group, plan, stage
+from tests.plan.examples import CLUSTER, MODEL, group, plan, stage
 
 SUMMARY = Summary(
     status="optimal",
