@@ -187,7 +187,10 @@ def doubts(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> 
     used = [calibration.sources.get(key, {}) for key in keys]
     versions = sorted({facts["torch"] for facts in used if "torch" in facts})
     if len(versions) > 1:
-        yield f"its points were measured with different versions of torch, {' and '.join(versions)}: they are used together anyway"
+        yield (
+            f"its points were measured with different versions of torch, {' and '.join(versions)}: "
+            "they are used together anyway"
+        )
     yield from _strangers(calibration, cluster)
 
 

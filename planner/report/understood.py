@@ -58,7 +58,8 @@ def precision_warnings(kinds: Sequence[Kind], model: ModelSpec) -> list[str]:
     """Devices that cannot train in the asked number format, with what they can."""
     asked = model.training.precision
     return [
-        f"{kind.gpu} ({kind.pool}) does not support {asked} and stays idle; it supports {', '.join(sorted(kind.peak_flops))}"
+        f"{kind.gpu} ({kind.pool}) does not support {asked} and stays idle; "
+        f"it supports {', '.join(sorted(kind.peak_flops))}"
         for kind in kinds
         if asked not in kind.peak_flops
     ]

@@ -45,25 +45,27 @@ def report(
     return drawn(Group(*fitted_sections(found, calibration, path)), width)
 
 
-WHOLE = "Constants, fitted to 3 runs, wrote calibration.yaml\n"
-        "  constant                              value  spread\n"
-        "  ───────────────────────────────────────────────────\n"
-        "  families.A100.matmul_efficiency       0.812  ±1.2 %\n"
-        "  families.A100.launch_seconds      0.0000461   ±13 %\n"
-        "  stacks.megatron.runtime_bytes    4200000000       -\n"
-        "\n"
-        "Errors of the fitted runs\n"
-        "                            own model\n"
-        "  source  runs  mean error   left out\n"
-        "  ───────────────────────────────────\n"
-        "  lab        2        15 %       50 %\n"
-        "  paper      1     < 0.1 %       10 %\n"
-        "\n"
-        "Error bars\n"
-        "  family  framework  runs  spread\n"
-        "  ───────────────────────────────\n"
-        "  A100    megatron      5  ±9.4 %\n"
-        "\n"
+WHOLE = """\
+Constants, fitted to 3 runs, wrote calibration.yaml
+  constant                              value  spread
+  ───────────────────────────────────────────────────
+  families.A100.matmul_efficiency       0.812  ±1.2 %
+  families.A100.launch_seconds      0.0000461   ±13 %
+  stacks.megatron.runtime_bytes    4200000000       -
+
+Errors of the fitted runs
+                            own model
+  source  runs  mean error   left out
+  ───────────────────────────────────
+  lab        2        15 %       50 %
+  paper      1     < 0.1 %       10 %
+
+Error bars
+  family  framework  runs  spread
+  ───────────────────────────────
+  A100    megatron      5  ±9.4 %
+
+"""
 
 
 @pytest.mark.parametrize("width", [80, 120])

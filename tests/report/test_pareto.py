@@ -59,7 +59,8 @@ def test_what_more_would_give() -> None:
     """The fastest plan against the one that is worth it."""
     text = worth_text(replace(examples.front(), worth=0), examples.cluster())
     assert text == (
-        "worth using: 8 of 16 devices, 4 a100 + 4 v100, where time x cost is lowest; with more, cost per token rises by more than speed: 4 a100 + 4 v100 give 2.00 x the speed at 1.33 x the cost"
+        "worth using: 8 of 16 devices, 4 a100 + 4 v100, where time x cost is lowest; "
+        "with more, cost per token rises by more than speed: 4 a100 + 4 v100 give 2.00 x the speed at 1.33 x the cost"
     )
 
 

@@ -144,7 +144,7 @@ def test_a_single_source_has_no_total() -> None:
 
 def test_nothing_to_compare_is_said() -> None:
     """An empty table, and one in which nothing can be priced."""
-    expected = "no run with a measured step time could be predicted"
+    expected = "none of the runs with a measured step time could be predicted"
     assert expected in report(validation())
     assert "0 runs of 0 sources" in report(validation())
     assert expected in report(validation(failed("a", "a100 has no fp8")))
