@@ -129,13 +129,15 @@ def alternatives_section(entries: Sequence[Considered], top: int | None = None) 
     ]
     strong = [index for index, entry in enumerate(shown) if entry.chosen]
     left = [Paragraph(f"{len(shown)} of {len(entries)} families shown")] if len(shown) < len(entries) else []
-    note = Paragraph("good plans of each family, not proven ones; percentages are of the chosen step")
-    return section("Considered", table(columns, rows, strong), *left, note)
+    note = Paragraph(
+        "a good plan of each family, not proven optimal; percentages refer to the chosen plan's step"
+    )
+    return section("Plan families", table(columns, rows, strong), *left, note)
 
 
 def advice_section(lines: Sequence[str]) -> Group:
     """Faster plans that need another runtime."""
-    return section("Beyond this target", bullets(lines))
+    return section("Faster with another runtime", bullets(lines))
 
 
 def advice_text(entry: Advice) -> str:

@@ -35,10 +35,10 @@ def calibration_sections(calibration: Calibration, path: Path) -> list[Renderabl
     told = [*calibration.provenance.items(), *([("notes", calibration.notes)] if calibration.notes else [])]
     sources = [(key, _facts(facts)) for key, facts in calibration.sources.items()]
     return [
-        section(f"Calibration {path}", pairs(told or [("provenance", "not said")])),
+        section(f"Calibration {path}", pairs(told or [("provenance", "not stated")])),
         *([section("Sources", pairs(sources))] if len(sources) > 1 else []),
         *(
-            [section("Constants; all others are the shipped or the assumed ones", constants)]
+            [section("Constants; all others are built in or assumed", constants)]
             if calibration.constants
             else []
         ),
@@ -186,7 +186,10 @@ def doubts(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> 
     used = [calibration.sources.get(key, {}) for key in keys]
     versions = sorted({facts["torch"] for facts in used if "torch" in facts})
     if len(versions) > 1:
-        yield f"was measured with torch {' and '.join(versions)}: its parts are used together all the same"
+        yield (
+            f"its points were measured with different versions of torch, {' and '.join(versions)}: "
+            "they are used together anyway"
+        )
     yield from _strangers(calibration, cluster)
 
 
@@ -200,7 +203,7 @@ def _model(calibration: Calibration, model: ModelSpec) -> Iterator[str]:
         parts = zip(measured.split(", "), now.split(", "), strict=False)
         unlike = [pair for pair in parts if pair[0] != pair[1]]
         was, is_now = (", ".join(pair[side] for pair in unlike) for side in (0, 1))
-        yield f"its layers of {model.name} were measured with {was}, asked is {is_now}: used all the same"
+        yield f"its layers of {model.name} were measured with {was}, but the model has {is_now}: they are used anyway"
 
 
 def _formats(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
@@ -209,8 +212,8 @@ def _formats(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -
     for family, formats in sorted(share_formats(calibration).items()):
         if family in families and formats != {wanted}:
             yield (
-                f"its shares of the peak of {family} were fitted to kernels in {', '.join(sorted(formats))}, asked is "
-                f"{wanted}: used all the same, hetplan calibrate device --model fits them anew"
+                f"its efficiencies for {family} were fitted to {', '.join(sorted(formats))} kernels, but the model "
+                f"uses {wanted}: they are used anyway, hetplan calibrate device --model fits them anew"
             )
 
 
@@ -329,7 +332,7 @@ def _constant(
 def _origin(known: Constant, both: Calibration, own: frozenset[str]) -> str:
     """Device and date where they are known, else which file."""
     if known.name not in own:
-        return "shipped"
+        return "built in"
     facts = both.sources.get(known.source, {})
     return ", ".join(facts[key] for key in ("device", "date") if key in facts) or "this file"
 
@@ -342,7 +345,7 @@ def _inside(topology: Topology, both: Calibration, own: frozenset[str]) -> Itera
         rate += significant(kind.intra_bytes_per_second / 1e9)
         name = f"families.{kind.family}.link_efficiency"
         share = _constant(link, "", name, both.family(kind.family).link_efficiency, both, own)
-        yield from _curves(link, both, f"{rate} GB/s: share {share.detail}", share.state)
+        yield from _curves(link, both, f"{rate} GB/s: link utilisation {share.detail}", share.state)
 
 
 def _between(topology: Topology, both: Calibration, own: frozenset[str]) -> Iterator[Covered]:
@@ -357,7 +360,9 @@ def _between(topology: Topology, both: Calibration, own: frozenset[str]) -> Iter
         rate += significant(path.bytes_per_second / 1e9)
         name = f"links.{path.kind}.efficiency"
         share = _constant(path.fabric, "", name, both.link(path.kind).efficiency, both, own)
-        yield from _curves(path.fabric, both, f"{rate} GB/s: {path.kind} share {share.detail}", share.state)
+        yield from _curves(
+            path.fabric, both, f"{rate} GB/s: {path.kind} link utilisation {share.detail}", share.state
+        )
 
 
 def _curves(link: str, both: Calibration, formula: str, state: State) -> Iterator[Covered]:

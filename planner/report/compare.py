@@ -110,7 +110,7 @@ def close_calls(contenders: Sequence[Contender]) -> list[str]:
     if not close:
         return []
     bars = f"error bars of ±{percent(first.spread)} overlap"
-    return [f"cannot be told apart from the first, {bars}: {', '.join(close)}"]
+    return [f"not distinguishable from the first plan, {bars}: {', '.join(close)}"]
 
 
 def _overlap(first: Estimate, other: Estimate) -> bool:
@@ -154,7 +154,7 @@ def _time(contenders: Sequence[Contender]) -> Group:
     columns = (words("plan", least=12), *(number(CAUSES[name].heading) for name in shown), number("step"))
     longest = max(estimate.step_seconds for _, estimate in found)
     rows = [[name, *_causes(estimate, shown, unit, longest)] for name, estimate in found]
-    return section(f"Where a step's time goes ({unit.name})", table(columns, rows, gap=1))
+    return section(f"Step time by cause ({unit.name})", table(columns, rows, gap=1))
 
 
 def _causes(estimate: Estimate, names: Sequence[str], unit: TimeUnit, longest: float) -> list[str]:
@@ -179,7 +179,7 @@ def reason(scored: Scored, first: Scored) -> str:
     """Speed against the first plan, its causes, and the decisions: what differs or all, whichever is shorter."""
     changed = "; ".join(differences(scored.plan, first.plan)) or "the same decisions"
     decided = min(changed, in_short(scored.plan), key=len)
-    misfit = "" if scored.estimate.fits else "does not fit, else "
+    misfit = "" if scored.estimate.fits else "does not fit, otherwise "
     verdict = _verdict(scored.estimate, first.estimate)
     return f"{misfit}{verdict}{_by_cause(scored.estimate, first.estimate)}. {decided}"
 

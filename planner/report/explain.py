@@ -18,8 +18,8 @@ from planner.search.values import Scored
 
 def binding_section(found: Binding) -> Group:
     """The device first, then the links, the most expensive first."""
-    links = [_link_line(link) for link in found.links] or ["links: the step waits for none"]
-    return section("What binds", bullets([_memory_line(found.device), *links]))
+    links = [_link_line(link) for link in found.links] or ["links: no communication is exposed"]
+    return section("Bottlenecks", bullets([_memory_line(found.device), *links]))
 
 
 def _memory_line(device: TightDevice) -> str:
@@ -30,7 +30,7 @@ def _memory_line(device: TightDevice) -> str:
     parts = [
         f"memory: stage {device.stage} on {device.gpu} ({device.pool}), {left} of "
         f"{gib(device.memory.capacity_bytes)}",
-        f"most is {name}, {gib(size)} GiB",
+        f"largest component: {name}, {gib(size)} GiB",
         *_more(device),
     ]
     return "; ".join(parts)
@@ -38,15 +38,15 @@ def _memory_line(device: TightDevice) -> str:
 
 def _more(device: TightDevice) -> Iterator[str]:
     if device.next_micro_batch_bytes is not None:
-        what = f"micro-batches of {device.next_micro_batch} need"
+        what = f"a micro-batch of {device.next_micro_batch} needs"
         yield f"{what} {_against(device.next_micro_batch_bytes, device.memory.headroom_bytes)}"
     if device.layer_bytes is not None:
-        yield f"one layer more needs {_against(device.layer_bytes, device.memory.headroom_bytes)}"
+        yield f"one more layer needs {_against(device.layer_bytes, device.memory.headroom_bytes)}"
 
 
 def _against(size: float, room: float) -> str:
     """``+4.1 GiB, which do not fit``."""
-    return f"{size / 2**30:+.1f} GiB, {'which fit' if size <= room else 'which do not fit'}"
+    return f"{size / 2**30:+.1f} GiB, {'which fits' if size <= room else 'which does not fit'}"
 
 
 def _link_line(link: BusyLink) -> str:
@@ -73,9 +73,9 @@ def memory_section(estimate: Estimate) -> Group:
         for index, stage in enumerate(estimate.stages)
         for group in stage.groups
     ]
-    note = "fixed: runtime (device context, libraries) and the reserve"
-    note += "; host: kept in host memory for one device" if offloads else ""
-    return section("Memory of one device (GiB)", table(columns, rows, gap=1), Paragraph(note))
+    note = "fixed: framework runtime (device context, libraries) plus the reserve"
+    note += "; host: host memory per device" if offloads else ""
+    return section("Memory per device (GiB)", table(columns, rows, gap=1), Paragraph(note))
 
 
 def device_text(group: GroupEstimate) -> str:
@@ -115,8 +115,8 @@ def time_section(estimate: Estimate) -> Group:
         for name, seconds in found
         if seconds >= SMALLEST * estimate.step_seconds
     ]
-    hidden = f"{duration(estimate.breakdown.hidden_seconds)} of communication runs hidden under computation"
-    return section("Where a step's time goes", table(columns, rows), Paragraph(hidden))
+    hidden = f"{duration(estimate.breakdown.hidden_seconds)} of communication is hidden under computation"
+    return section("Step time by cause", table(columns, rows), Paragraph(hidden))
 
 
 def balance_section(estimate: Estimate) -> Group:
@@ -131,14 +131,14 @@ def balance_section(estimate: Estimate) -> Group:
         number(f"fwd+bwd\n({unit.name})"),
         number("steps"),
         number("load"),
-        words("communicates", least=14),
+        words("communication", least=14),
     )
     rows = [
         [run.indices, run.layers, *_balance(members, len(run.stages), unit, slowest), _links(run.stages[0])]
         for run in stage_runs(estimate.stages)
         for members in zip(*(stage.groups for stage in run.stages), strict=True)
     ]
-    note = Paragraph("load: work of a step against the busiest group; the others wait")
+    note = Paragraph("load: work per step relative to the busiest group, for which the others wait")
     return section("Balance", table(columns, rows), note)
 
 
@@ -164,9 +164,9 @@ def _links(stage: StageEstimate) -> str:
     """Where a stage's gradients travel and by which path it sends to the next."""
     replicas = sum(group.count for group in stage.groups)
     parts = [f"gradients: {stage.crosses}"] if replicas > 1 else []
-    parts += [f"copies: {stage.copies_cross}"] if stage.copies_cross else []
+    parts += [f"replicate: {stage.copies_cross}"] if stage.copies_cross else []
     parts += [f"next: {stage.link}"] if stage.link else []
-    return ", ".join(parts) or "with no other stage"
+    return ", ".join(parts) or "none"
 
 
 def neighbours_section(found: Sequence[Neighbour], first: Scored) -> Group:

@@ -28,14 +28,14 @@ def trial_section(found: Trial, stack: str, seen: Observed, path: Path) -> Group
 def _lines(found: Trial, stack: str, seen: Observed) -> Iterator[str]:
     yield (
         f"a step took {duration(found.observed_seconds)} (median of {count(len(seen.seconds), 'record')}), "
-        f"predicted without the host's work: {duration(found.before_seconds)}"
+        f"predicted without host overhead: {duration(found.before_seconds)}"
     )
     if found.launches:
-        yield f"{stack} works as long as {found.launches:.0f} kernel launches for each micro-batch of a stage"
+        yield f"the host overhead of {stack} per micro-batch of a stage equals {found.launches:.0f} kernel launches"
     else:
-        yield "the run was no slower than predicted: nothing of the host's work shows"
+        yield "the run was no slower than predicted: no host overhead is visible"
     if seen.only_warm_up:
-        yield "the log has warm-up steps only: run twenty steps and measure again"
+        yield "the log contains only warm-up steps: run twenty steps and measure again"
 
 
 def fitted_sections(fit: Fit, calibration: Calibration, path: Path | None) -> list[RenderableType]:
@@ -70,7 +70,7 @@ def _bars(calibration: Calibration) -> FittedTable:
         (item.family, item.stack, str(item.rows), f"±{percent(item.spread)}")
         for item in calibration.residuals
     ]
-    return table([words("family"), words("stack"), number("runs"), number("spread")], rows)
+    return table([words("family"), words("framework"), number("runs"), number("spread")], rows)
 
 
 def _by_source(fit: Fit) -> list[tuple[str, list[float], list[float]]]:

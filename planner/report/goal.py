@@ -27,7 +27,7 @@ def idle_text(entry: IdleCost) -> str:
 
 def limits_section(entries: Sequence[LimitCost], step_seconds: float) -> Group:
     """A line for each limit that costs much, and what to allow instead."""
-    return section("What the limits cost", bullets(limit_text(entry, step_seconds) for entry in entries))
+    return section("Cost of the limits", bullets(limit_text(entry, step_seconds) for entry in entries))
 
 
 def limit_text(entry: LimitCost, step_seconds: float) -> str:
@@ -69,12 +69,12 @@ def unknown_section(result: SearchResult) -> Group:
 
 WANTED: dict[Objective, str] = {
     "time": "the fastest plan",
-    "cost": "the least cost of a token",
-    "energy": "the least energy of a token",
+    "cost": "the lowest cost per token",
+    "energy": "the lowest energy per token",
 }
-BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "energy": "most frugal"}
+BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "energy": "most energy-efficient"}
 """The best plan, as a word."""
-BETTER: dict[Objective, str] = {"time": "is faster", "cost": "is cheaper", "energy": "takes less energy"}
+BETTER: dict[Objective, str] = {"time": "is faster", "cost": "is cheaper", "energy": "uses less energy"}
 
 
 def goal_text(goal: Goal, *, pareto: bool = False) -> str:

@@ -44,8 +44,10 @@ def _busy(points: tuple[LinkPoint, ...]) -> Iterator[str]:
 
 
 def _title(points: int, new: int, path: Path) -> str:
-    old = f", {points - new} were there" if new < points else ""
-    return f"Measured {count(new, 'point')} of links{old}, wrote {path}" if new else f"{path} has all points"
+    old = f", {points - new} already present" if new < points else ""
+    return (
+        f"Measured {count(new, 'link point')}{old}, wrote {path}" if new else f"{path} already has all points"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +149,7 @@ def device_sections(told: Told) -> list[RenderableType]:
     ]
     lines = declaration(told)
     if lines:
-        title = "Not in the catalogue: put this into the cluster file"
+        title = "Not in the catalogue: add this to the cluster file"
         parts.append(section(title, *(Text(line, no_wrap=True) for line in lines)))
     notes = list(warnings(told))
     return [*parts, *([warnings_section(notes)] if notes else [])]
@@ -173,14 +175,14 @@ def declaration(told: Told) -> list[str]:
 def warnings(told: Told) -> Iterator[str]:
     """What to know before trusting the points."""
     if told.ended:
-        yield f"ended by {told.ended}: the same command measures the rest"
+        yield f"stopped by {told.ended}: run the same command again to measure the rest"
     if told.load:
-        yield f"the machine has other work ({', '.join(told.load)}): measure again on an idle one with --force"
+        yield f"the machine is busy ({', '.join(told.load)}): measure again with --force when it is idle"
     yield from busy(_spreads(told))
     if told.model is not None and told.model.drops:
-        yield f"{told.model.name} has dropout, the measured layers have none"
+        yield f"{told.model.name} uses dropout; the layers were measured without it"
     if any(point.without_collectives for point in _layers(told)):
-        yield "layers at tp above 1 are one device's share: plans add the collectives by formula or link curve"
+        yield "layers at tp above 1 were measured without collectives: plans add them from link curves or formulas"
 
 
 def busy(spreads: Iterable[tuple[str, float]]) -> Iterator[str]:
@@ -188,7 +190,7 @@ def busy(spreads: Iterable[tuple[str, float]]) -> Iterator[str]:
     found = [f"{what} ±{percent(spread)}" for what, spread in spreads if spread > BUSY]
     if found:
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        what = f"repeats differ by more than {percent(BUSY)}, as on a device with other work"
+        what = f"repeats vary by more than {percent(BUSY)}, as on a busy device"
         yield f"{what}: {'; '.join(found[:SHOWN])}{more}; --force measures again"
 
 
@@ -318,8 +320,8 @@ def _layer_table(points: list[LayerPoint]) -> FittedTable:
 
 def _limits(told: Told) -> Iterator[str]:
     for tp, limit in sorted(told.limits.items()):
-        largest = f"tp {tp}: {count(limit.fits, 'sequence')} at most"
+        largest = f"tp {tp}: largest micro-batch {limit.fits}"
         if limit.fails is None:
-            yield f"{largest} were tried, all fit"
+            yield f"{largest} (largest tried; all fit)"
         else:
-            yield f"{largest}, {limit.fails} run out of memory"
+            yield f"{largest}; {limit.fails} runs out of memory"

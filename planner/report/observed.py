@@ -24,13 +24,13 @@ def observed_sections(seen: Observed, comparison: Comparison, found: Sequence[Fi
         parts.append(_parts(comparison))
     if comparison.memory:
         parts.append(_memory(comparison))
-    return Group(*parts, section("What follows", *(_finding(finding) for finding in found)))
+    return Group(*parts, section("Findings", *(_finding(finding) for finding in found)))
 
 
 def _log(seen: Observed) -> Group:
-    steps = f"{count(len(seen.seconds), 'step time')}, {seen.left_out} of the warm-up left out"
+    steps = f"{count(len(seen.seconds), 'step time')}, {seen.left_out} warm-up records left out"
     spread = "unknown, fewer than four step times" if seen.spread is None else percent(seen.spread)
-    rows = [("printed by", seen.source), ("used", steps), ("spread", spread)]
+    rows = [("source", seen.source), ("step times", steps), ("spread", spread)]
     shown = pairs(rows)
     return section("Log", shown, *([bullets(seen.notes, mark="!")] if seen.notes else []))
 
@@ -88,10 +88,10 @@ def _memory(comparison: Comparison) -> Group:
     )
     rows = [row for entry in _fullest(comparison.memory) for row in _memory_rows(entry)]
     known = sum(entry.rank is not None for entry in comparison.memory)
-    lines = ["tensors: what the framework's allocator holds at most, without context and libraries"]
+    lines = ["tensors: peak of the framework's allocator, without device context and libraries"]
     if known < comparison.ranks:
         lines.append(
-            f"peaks of {known} of {comparison.ranks} ranks; add the logs of the other nodes for theirs"
+            f"peaks of {known} of {comparison.ranks} ranks; add the logs of the other nodes for the rest"
         )
     return section("Peak memory of the fullest rank of each stage", table(columns, rows), bullets(lines))
 

@@ -99,9 +99,9 @@ def _gains(points: tuple[Point, ...]) -> Iterator[str]:
 
 
 def _conclusion(found: Front, cluster: ClusterSpec) -> Iterator[Paragraph]:
-    what = "cheap" if found.objective == "cost" else "frugal"
+    what = "cheap" if found.objective == "cost" else "energy-efficient"
     yield Paragraph(
-        f"{FRONT} Pareto front: no plan is as fast and as {what}; speed-up: over the {FRONT} row before"
+        f"{FRONT} Pareto front: no other plan is both as fast and as {what}; speed-up: over the previous {FRONT} row"
     )
     if found.worth is None:
         return
@@ -115,14 +115,14 @@ def worth_text(found: Front, cluster: ClusterSpec) -> str:
     total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     what = "cost" if found.objective == "cost" else "energy"
     parts = [
-        f"worth it: {best.scored.plan.devices} of {count(total, 'device')}, {devices_text(best.scored.plan)}, "
-        f"where time x {what} is least"
+        f"worth using: {best.scored.plan.devices} of {count(total, 'device')}, {devices_text(best.scored.plan)}, "
+        f"where time x {what} is lowest"
     ]
     if found.worth > 0:
-        parts.append(f"fewer lose more speed than they save {what}")
+        parts.append(f"with fewer, speed drops by more than {what} does")
     if fastest is not best:
         parts.append(
-            f"more raise the {what} of a token by more than the speed: {devices_text(fastest.scored.plan)} give "
+            f"with more, {what} per token rises by more than speed: {devices_text(fastest.scored.plan)} give "
             f"{best.seconds / fastest.seconds:.2f} x the speed at {_times(fastest.value, best.value)} the {what}"
         )
     return "; ".join(parts)
@@ -135,7 +135,7 @@ def _times(value: float, other: float) -> str:
 def _left_out(found: Front) -> Iterator[Paragraph]:
     """What became of the sub-clusters that are not shown."""
     parts = [f"{count(found.subclusters, 'sub-cluster')} considered"]
-    parts += [f"{found.beaten} lose in both or leave devices idle"] if found.beaten else []
+    parts += [f"{found.beaten} dominated or with idle devices"] if found.beaten else []
     parts += (
         [f"{found.without_plan} without a plan that fits and meets the goal"] if found.without_plan else []
     )

@@ -155,7 +155,9 @@ def proof_text(proof: Proof) -> str:
 
 def _claim(proof: Proof) -> str:
     within = (
-        "nothing is known about the best" if proof.gap >= 1 else f"within {at_most(proof.gap)} of the bound"
+        "its distance from the optimum is unknown"
+        if proof.gap >= 1
+        else f"within {at_most(proof.gap)} of the bound"
     )
     if proof.interrupted:
         return f"interrupted: best so far, {within}"
@@ -230,7 +232,7 @@ def _lacks(group: GroupEstimate) -> Iterator[str]:
     if memory.headroom_bytes < 0:
         yield f"{group.gpu} in {group.pool} lacks {gib(-memory.headroom_bytes)} GiB"
     if missing > 0:
-        yield f"hosts in {group.pool} lack {gib(missing)} GiB for each {group.gpu}"
+        yield f"hosts in {group.pool} lack {gib(missing)} GiB per {group.gpu}"
 
 
 def warnings_of(estimate: Estimate) -> list[RenderableType]:

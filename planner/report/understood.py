@@ -33,7 +33,7 @@ def inventory_section(kinds: Sequence[Kind]) -> Group:
     )
     rows = [_row(kind, formats) for kind in kinds]
     return section(
-        "Devices (memory and dense peak of one)", table(columns, rows), Paragraph(_total(kinds, formats))
+        "Devices (memory and dense peak per device)", table(columns, rows), Paragraph(_total(kinds, formats))
     )
 
 
@@ -51,14 +51,15 @@ def _total(kinds: Sequence[Kind], formats: Iterable[str]) -> str:
     peaks = [(name, sum(kind.devices * kind.peak_flops.get(name, 0.0) for kind in kinds)) for name in formats]
     peak = ", ".join(f"{name} {significant(flops / 1e15)} PFLOP/s" for name, flops in peaks)
     devices = sum(kind.devices for kind in kinds)
-    return f"together {devices} devices, {memory_text(gib_from_bytes(memory))} usable, {peak}"
+    return f"total: {devices} devices, {memory_text(gib_from_bytes(memory))} usable, {peak}"
 
 
 def precision_warnings(kinds: Sequence[Kind], model: ModelSpec) -> list[str]:
     """Devices that cannot train in the asked number format, with what they can."""
     asked = model.training.precision
     return [
-        f"{kind.gpu} ({kind.pool}) has no {asked} and stays idle; it has {', '.join(sorted(kind.peak_flops))}"
+        f"{kind.gpu} ({kind.pool}) does not support {asked} and stays idle; "
+        f"it supports {', '.join(sorted(kind.peak_flops))}"
         for kind in kinds
         if asked not in kind.peak_flops
     ]
@@ -149,7 +150,7 @@ def unreachable(topology: Topology) -> list[str]:
         for first, last in islice(apart, SHOWN)
     ]
     more = sum(1 for _ in apart)
-    return [*told, f"nor do {more:,} more pairs of pools"] if more else told
+    return [*told, f"the same holds for {more:,} more pairs of pools"] if more else told
 
 
 ASSUMED_CONSTANTS = "default constants, not measured"
@@ -171,7 +172,7 @@ def understood(
         rows += [("limits", text)] if (text := limits_text(limits)) else []
     if calibration is not None:
         rows.append(("accuracy", provenance_text(calibration, cluster, model)))
-    return section("Understood", pairs(rows))
+    return section("Inputs", pairs(rows))
 
 
 def _cluster(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
@@ -206,7 +207,7 @@ def _host(pool: PoolSpec) -> str:
     if host is None:
         return ""
     numbers = (
-        (host.link_gBps, "{:g} GB/s a device"),
+        (host.link_gBps, "{:g} GB/s per device"),
         (host.all_links_gBps, "{:g} GB/s"),
         (host.memory_gib, "{:g} GiB"),
         (host.nvme_gBps, "NVMe {:g} GB/s"),

@@ -31,17 +31,17 @@ ERROR_COLUMNS = (
 )
 """Columns of ``_error_cells``."""
 TIME_LEGEND = (
-    ("error", "predicted over measured, less 1; bias is the mean that keeps the signs"),
-    ("in spread", "runs within the error that the estimate admits to"),
+    ("error", "predicted / measured - 1; bias is the mean signed error"),
+    ("in spread", "runs within the estimated error"),
     (
         "rank corr.",
-        "Spearman, mean over groups of 4 runs or more; the runs of a group differ in their plan only",
+        "Spearman, mean over groups of 4 or more runs that differ only in their plan",
     ),
-    ("regret", "in a group, the plan predicted best over the best measured, less 1"),
+    ("regret", "within a group: measured time of the plan predicted fastest / fastest measured - 1"),
 )
 FIT_LEGEND = (
-    ("false alarms", "ran, though out of memory was predicted"),
-    ("missed", "out of memory, though predicted to fit"),
+    ("false alarms", "predicted out of memory, but ran"),
+    ("missed", "predicted to fit, but ran out of memory"),
 )
 
 
@@ -99,15 +99,15 @@ def _understood(validation: Validation) -> Group:
     half = f", the {validation.half} half" if validation.half else ""
     rows = (
         ("measured", f"{validation.measured}: {runs}{half}"),
-        ("numbers", validation.calibration),
+        ("constants", validation.calibration),
     )
-    return section("Understood", pairs(rows))
+    return section("Inputs", pairs(rows))
 
 
 def _time(truth: Truth) -> Group:
     title = "Step time by source"
     if truth.total is None:
-        return section(title, Paragraph("no run with a measured step time could be predicted"))
+        return section(title, Paragraph("none of the runs with a measured step time could be predicted"))
     columns = (
         words("\nsource"),
         *ERROR_COLUMNS,

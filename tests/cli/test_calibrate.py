@@ -179,7 +179,7 @@ def test_show_says_what_a_cluster_and_a_model_lack(hetplan: Command, tables: Pat
     assert found["A100-SXM-80GB", "layers, tp 1"] == ("measured", "micro-batch 1, 2")
     assert found["V100-SXM-16GB", "layers"][0] == "missing"
     assert found["A100-SXM-80GB", "matmul"][0] == "fitted"
-    assert found["A100-SXM-80GB", "matmul"][1].endswith(", shipped")
+    assert found["A100-SXM-80GB", "matmul"][1].endswith(", built in")
     assert found["node:A100-SXM-80GB", "all-reduce"] == ("measured", "8 devices")
     assert found["node:A100-SXM-80GB", "all-gather, reduce-scatter, send"][0] in ("fitted", "assumed")
     assert "all operations" in {what for part, what in found if part == "ib"}
@@ -244,10 +244,11 @@ def test_a_calibration_of_something_else_is_used_with_a_warning(hetplan: Command
     )
     save_calibration(own, tables / "c.yaml")
     expected = [
-        "its layers of small were measured with sequence 2048, bf16, asked is sequence 512, fp16: used all the same",
-        "its shares of the peak of A100 were fitted to kernels in bf16, asked is fp16: used all the same, "
+        "its layers of small were measured with sequence 2048, bf16, but the model has sequence 512, fp16: they are "
+        "used anyway",
+        "its efficiencies for A100 were fitted to bf16 kernels, but the model uses fp16: they are used anyway, "
         "hetplan calibrate device --model fits them anew",
-        "was measured with torch 2.5.0 and 2.7.0: its parts are used together all the same",
+        "its points were measured with different versions of torch, 2.5.0 and 2.7.0: they are used together anyway",
         "was measured on T4, which tiny does not have",
         "was measured over roce, which tiny does not have",
     ]

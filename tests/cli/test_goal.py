@@ -48,7 +48,7 @@ def test_the_table_of_time_against_cost(priced: Path, hetplan: Command) -> None:
     code, out, err = search(hetplan, "--pareto")
     assert (code, err) == (0, "")
     assert "  goal      time against cost\n" in out
-    assert "worth it: " in out
+    assert "worth using: " in out
     assert max(len(line) for line in out.splitlines() if not line.startswith("Next: ")) <= 80
     found = json.loads(separately("search", "cluster.yaml", "model.yaml", "--pareto", "--json").out)
     assert found["command"] == "search --pareto"

@@ -31,7 +31,7 @@ def test_predict_prices_a_short_plan(hetplan: Command, files: Path) -> None:
     done = hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml")
     assert (done.code, done.err) == (0, "")
     assert "Plan: megatron, 2 stages, ZeRO 0, no recomputation" in done.out
-    order = ("Understood", "Plan: ", "Where a step's time goes", "Memory of one device (GiB)")
+    order = ("Inputs", "Plan: ", "Step time by cause", "Memory per device (GiB)")
     assert sorted(order, key=done.out.index) == list(order)
     found = json.loads(hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", "--json").out)
     assert (found["status"], found["bound_seconds"], found["gap"]) == ("predicted", None, None)
@@ -129,7 +129,7 @@ def test_show_is_complete(hetplan: Command, files: Path, made_up: None) -> None:
     done = hetplan("show", "plan.yaml")
     assert (done.code, done.err) == (0, "")
     order = (
-        "Understood",
+        "Inputs",
         "Plan: ",
         "optimal: ",
         "Where a step's",
@@ -155,7 +155,7 @@ def test_explain_says_why(hetplan: Command, files: Path) -> None:
         "Plan: ",
         "Where a step's",
         "Balance",
-        "What binds",
+        "Bottlenecks",
         "Idle: 8 devices",
         "One decision changed",
         "Next: ",

@@ -54,7 +54,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, files: Path) -> Fake:
 
 
 def test_the_report(hetplan: Command, answer: Fake) -> None:
-    """Understood, answer, alternatives, warnings, next command: in this order, at 80 columns."""
+    """Inputs, answer, alternatives, warnings, next command: in this order, at 80 columns."""
     done = hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml")
     assert (done.code, done.err) == (0, "")
     assert done.out.partition("Plan: ")[2] == (
@@ -72,7 +72,7 @@ def test_the_report(hetplan: Command, answer: Fake) -> None:
         "  optimal: proven within 0.8 % of the best plan of this space by the cost model\n"
         "  (412 candidates, 37 solved, 1.83 s)\n"
         "\n"
-        "Considered\n"
+        "Plan families\n"
         "                         step  tokens/s\n"
         "  family                  (s)       (k)  why not\n"
         "  ──────────────────────────────────────────────────────────────────────────────\n"
@@ -81,9 +81,9 @@ def test_the_report(hetplan: Command, answer: Fake) -> None:
         "                                         0.40 of the speed of an A100\n"
         "  ZeRO-3 data parallel      -         -  V100 (v100) lacks 3.2 GiB at\n"
         "                                         micro-batch 1\n"
-        "  good plans of each family, not proven ones; percentages are of the chosen step\n"
+        "  a good plan of each family, not proven optimal; percentages refer to the chosen plan's step\n"
         "\n"
-        "Beyond this target\n"
+        "Faster with another runtime\n"
         "  - 4.1 % faster with tp 2 on the v100 stage: needs flagscale\n"
         "\n"
         "Warnings\n"
@@ -105,7 +105,7 @@ def test_idle_devices_and_limits_that_cost(hetplan: Command, answer: Fake) -> No
         "  idle: 4 A100 (a100): no plan found that fits and uses them\n"
     ) in done.out
     assert (
-        "What the limits cost\n  - --tp 4 costs 12 %: with --tp 1,2 the step is 24.3 s instead of 27.2 s\n"
+        "Cost of the limits\n  - --tp 4 costs 12 %: with --tp 1,2 the step is 24.3 s instead of 27.2 s\n"
     ) in done.out
     found = json.loads(hetplan("search", "c.yaml", "m.yaml", "--json").out)
     assert found["idle_costs"][0]["slower"] == 0.07
@@ -127,8 +127,7 @@ def test_a_limit_that_hurts_is_told_from_the_files_on(hetplan: Command) -> None:
     costs = {entry["limit"]: entry["costs"] for entry in found["limit_costs"]}
     assert costs["zero"] > 0.1
     assert (
-        "What the limits cost\n  - --zero 3 costs"
-        in hetplan("search", *files, "--pp", "1", "--zero", "3").out
+        "Cost of the limits\n  - --zero 3 costs" in hetplan("search", *files, "--pp", "1", "--zero", "3").out
     )
 
 
@@ -147,7 +146,7 @@ def test_the_plan_file_keeps_what_was_found(hetplan: Command, answer: Fake) -> N
 
 
 def test_limits_reach_the_search_and_the_report(hetplan: Command, answer: Fake) -> None:
-    """Every option, echoed under Understood."""
+    """Every option, echoed under Inputs."""
     options = "--target megatron --zero 0,1 --tp 1..2 --pp 2,4 --micro-batch 1 --recompute full,none"
     more = "--gap 0.05 --time-limit 9 --top 2"
     done = hetplan("search", "c.yaml", "m.yaml", *options.split(), *more.split())
@@ -170,7 +169,7 @@ def test_limits_reach_the_search_and_the_report(hetplan: Command, answer: Fake) 
 
 
 def test_options_become_a_goal(hetplan: Command, answer: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every option, echoed under Understood."""
+    """Every option, echoed under Inputs."""
     monkeypatch.setattr("planner.cli.goal._unknown", lambda *_: iter(()))
     done = hetplan(
         *("search", "c.yaml", "m.yaml", "--objective", "cost", "--max-cost-per-token", "0.5"),
@@ -182,7 +181,7 @@ def test_options_become_a_goal(hetplan: Command, answer: Fake, monkeypatch: pyte
         min_tokens_per_second=1000,
         use_at_most=(("a100", 4), ("", 6)),
     )
-    assert "  goal      the least cost of a token; at most 0.500 per million tokens; at" in done.out
+    assert "  goal      the lowest cost per token; at most 0.500 per million tokens; at" in done.out
 
 
 def test_training_settings_override_the_file(hetplan: Command, answer: Fake) -> None:
@@ -303,7 +302,7 @@ def test_a_real_search_end_to_end(files: Path) -> None:
     done = separately("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml", "--time-limit", "60")
     assert (done.code, done.err) == (0, "")
     order = [
-        done.out.index(word) for word in ("Understood", "Plan: ", "optimal: ", "Next: hetplan emit plan.yaml")
+        done.out.index(word) for word in ("Inputs", "Plan: ", "optimal: ", "Next: hetplan emit plan.yaml")
     ]
     assert order == sorted(order)
     assert max(len(line) for line in done.out.splitlines()) <= 80

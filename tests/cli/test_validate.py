@@ -36,7 +36,7 @@ def test_the_report(hetplan: Command) -> None:
     done = hetplan("validate", "--measured", "runs.csv")
     assert (done.code, done.err) == (0, "")
     order = (
-        "Understood",
+        "Inputs",
         "Step time by source",
         "Step time by group",
         "Out of memory",

@@ -18,18 +18,18 @@ def test_check_prints_what_was_understood(hetplan: Command, files: Path) -> None
     done = hetplan("check", "cluster.yaml")
     assert (done.code, done.err) == (0, "")
     assert done.out == (
-        "Understood\n"
+        "Inputs\n"
         "  cluster  tiny: 2 nodes, 4 devices, 112 GiB, 2 GiB kept free per device\n"
         "           fast: 1 x 2 A100-SXM-40GB (40 GiB), 300 GB/s inside, 100 Gbit/s ib\n"
         "           slow: 1 x 2 V100-SXM-16GB (15.78 GiB), 150 GB/s inside, 100 Gbit/s ib\n"
         "\n"
-        "Devices (memory and dense peak of one)\n"
+        "Devices (memory and dense peak per device)\n"
         "                                usable       bf16       fp16       fp32\n"
         "  pool  device         devices   (GiB)  (TFLOP/s)  (TFLOP/s)  (TFLOP/s)\n"
         "  ─────────────────────────────────────────────────────────────────────\n"
         "  fast  A100-SXM-40GB    1 x 2    38.0        312        312       19.5\n"
         "  slow  V100-SXM-16GB    1 x 2    13.8          -        125       15.7\n"
-        "  together 4 devices, 104 GiB usable, bf16 0.624 PFLOP/s, fp16 0.874 PFLOP/s,\n"
+        "  total: 4 devices, 104 GiB usable, bf16 0.624 PFLOP/s, fp16 0.874 PFLOP/s,\n"
         "  fp32 0.0704 PFLOP/s\n"
         "\n"
         "Links: one node to another (GB/s, path)\n"

@@ -72,4 +72,4 @@ def test_a_case_runs_the_command(tmp_path: Path) -> None:
     good = Case(folder, ("check", "c.yaml"), frozenset({folder / "c.yaml"}), frozenset())
     seen = ran(good, tmp_path)
     assert (seen.code, seen.err, list(faults(good, seen))) == (0, "", [])
-    assert seen.out.startswith("Understood")
+    assert seen.out.startswith("Inputs")

@@ -12,10 +12,10 @@ from tests.report.drawing import drawn
 def test_memory_first_then_links() -> None:
     """Free space, what takes most, what more work needs, and the share of the step of each link."""
     assert drawn(binding_section(examples.BINDING)) == (
-        "What binds\n"
-        "  - memory: stage 1 on V100 (v100), 3.3 GiB free of 16.0; most is gradients,\n"
-        "    4.6 GiB; micro-batches of 4 need +1.2 GiB, which fit; one layer more needs\n"
-        "    +4.0 GiB, which do not fit\n"
+        "Bottlenecks\n"
+        "  - memory: stage 1 on V100 (v100), 3.3 GiB free of 16.0; largest component:\n"
+        "    gradients, 4.6 GiB; a micro-batch of 4 needs +1.2 GiB, which fits; one more\n"
+        "    layer needs +4.0 GiB, which does not fit\n"
         "  - sends over eth: 4.6 s of the step (17 %), most from stage 0\n"
         "  - tensor-parallel collectives over the links inside a node: 2.72 s of the step\n"
         "    (10 %), most in stage 1\n"
@@ -33,9 +33,9 @@ def test_what_is_not_known_is_left_out() -> None:
         layer_bytes=None,
     )
     assert drawn(binding_section(replace(examples.BINDING, device=device, links=()))) == (
-        "What binds\n"
-        "  - memory: stage 1 on V100 (v100), lacks 10.3 GiB of 8.0; most is activations,\n"
-        "    6.8 GiB\n"
-        "  - links: the step waits for none\n"
+        "Bottlenecks\n"
+        "  - memory: stage 1 on V100 (v100), lacks 10.3 GiB of 8.0; largest component:\n"
+        "    activations, 6.8 GiB\n"
+        "  - links: no communication is exposed\n"
         "\n"
     )

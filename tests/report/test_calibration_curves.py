@@ -34,4 +34,4 @@ def test_constants_and_curves_are_shown() -> None:
     assert send.split()[-3:] == ["▁▇█", "0.999", "GB/s"]
     empty = drawn(Group(*calibration_sections(ASSUMED, Path("c.yaml"))))
     assert "Curves" not in empty
-    assert "not said" in empty
+    assert "not stated" in empty

@@ -46,7 +46,7 @@ def test_speed_time_and_reasons() -> None:
         "  even split   10.0    0.116        0.221\n"
         "  too large    10.0   0.0556        0.106\n"
         "\n"
-        "Where a step's time goes (s)\n"
+        "Step time by cause (s)\n"
         "                              bubble\n"
         "                       tensor    and\n"
         "  plan       compute parallel  sends optimizer step\n"
@@ -60,9 +60,9 @@ def test_speed_time_and_reasons() -> None:
         "    2, selective recomputation, sequence parallel, on 4 a100|4 v100\n"
         "  - even split: takes 1.53 x the time (compute +37 %, bubble and sends +10 %,\n"
         "    tensor parallel +5.3 % of the first plan's step). layers 16 instead of 24|8\n"
-        "  - too large: does not fit, else takes 0.735 x the time (compute -19 %, bubble\n"
-        "    and sends -5.0 %, tensor parallel -2.6 % of the first plan's step). layers\n"
-        "    16 instead of 24|8\n"
+        "  - too large: does not fit, otherwise takes 0.735 x the time (compute -19 %,\n"
+        "    bubble and sends -5.0 %, tensor parallel -2.6 % of the first plan's step).\n"
+        "    layers 16 instead of 24|8\n"
         "\n"
     )
 
@@ -73,7 +73,7 @@ def test_close_calls_are_marked() -> None:
     contenders = [contender(name, examples.scored(step_seconds=step)) for name, step in names]
     contenders.append(contender("no fit", examples.scored(16, 28.2, 40.0)))
     assert close_calls(contenders) == [
-        "cannot be told apart from the first, error bars of ±15 % overlap: near"
+        "not distinguishable from the first plan, error bars of ±15 % overlap: near"
     ]
 
 

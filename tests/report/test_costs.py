@@ -31,7 +31,7 @@ def test_idle_devices_stand_in_the_plan_section_once() -> None:
 def test_limits_with_what_to_allow_instead() -> None:
     """A line each."""
     assert drawn(limits_section(examples.LIMIT_COSTS, 27.2)) == (
-        "What the limits cost\n"
+        "Cost of the limits\n"
         "  - --tp 4 costs 12 %: with --tp 1,2 the step is 24.3 s instead of 27.2 s\n"
         "  - --recompute selective costs 6.0 %: with --recompute none the step is 25.7 s\n"
         "    instead of 27.2 s\n"

@@ -18,7 +18,7 @@ from tests.report.drawing import drawn
 def test_time_by_cause_with_what_it_is() -> None:
     """Causes without time are left out; hidden communication is told apart."""
     assert drawn(time_section(examples.scored().estimate)) == (
-        "Where a step's time goes\n"
+        "Step time by cause\n"
         "  cause                s  share  what\n"
         "  ──────────────────────────────────────────────────────────────────────────────\n"
         "  compute           19.0   70 %  forward and backward of layers, embedding and\n"
@@ -26,7 +26,7 @@ def test_time_by_cause_with_what_it_is() -> None:
         "  tensor parallel    2.7   10 %  collectives inside replicas\n"
         "  bubble and sends   5.2   19 %  waiting for others, and sends\n"
         "  optimizer          0.3  1.0 %  update of the weights\n"
-        "  193 ms of communication runs hidden under computation\n"
+        "  193 ms of communication is hidden under computation\n"
         "\n"
     )
 
@@ -36,11 +36,11 @@ def test_balance_shows_who_waits() -> None:
     assert drawn(balance_section(examples.scored().estimate)) == (
         "Balance\n"
         "                                fwd+bwd\n"
-        "  stage  layers  devices           (ms)  steps   load  communicates\n"
-        "  ────────────────────────────────────────────────────────────────────────\n"
+        "  stage  layers  devices           (ms)  steps   load  communication\n"
+        "  ──────────────────────────────────────────────────────────────────\n"
         "      0  0-23    4 A100 (a100)      150    128  100 %  next: eth\n"
-        "      1  24-31   4 V100 (v100)      128    128   85 %  with no other stage\n"
-        "  load: work of a step against the busiest group; the others wait\n"
+        "      1  24-31   4 V100 (v100)      128    128   85 %  none\n"
+        "  load: work per step relative to the busiest group, for which the others wait\n"
         "\n"
     )
 

@@ -61,9 +61,9 @@ Errors of the fitted runs
   paper      1     < 0.1 %       10 %
 
 Error bars
-  family  stack     runs  spread
-  ──────────────────────────────
-  A100    megatron     5  ±9.4 %
+  family  framework  runs  spread
+  ───────────────────────────────
+  A100    megatron      5  ±9.4 %
 
 """
 

@@ -12,7 +12,7 @@ from tests.report.drawing import drawn
 def test_goals_in_words() -> None:
     """Objective first, then limits; the plain goal needs no words."""
     assert goal_text(Goal()) == ""
-    assert goal_text(Goal(objective="energy")) == "the least energy of a token"
+    assert goal_text(Goal(objective="energy")) == "the lowest energy per token"
     assert goal_text(Goal(objective="cost"), pareto=True) == "time against cost"
     limited = Goal(
         objective="cost",
@@ -21,7 +21,7 @@ def test_goals_in_words() -> None:
         use_at_most=(("a100", 8), ("", 16)),
     )
     assert goal_text(limited) == (
-        "the least cost of a token; at most 0.500 per million tokens; at least 20.0 k tokens/s; "
+        "the lowest cost per token; at most 0.500 per million tokens; at least 20.0 k tokens/s; "
         "at most 8 a100; at most 16 devices in all"
     )
 

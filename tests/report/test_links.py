@@ -75,14 +75,14 @@ def test_many_pools_break_into_blocks_of_columns() -> None:
 def test_the_inventory_lists_kinds_and_totals() -> None:
     """A format that a device lacks is a dash."""
     assert drawn(inventory_section(Topology(examples.cluster()).kinds)) == (
-        "Devices (memory and dense peak of one)\n"
+        "Devices (memory and dense peak per device)\n"
         "                         usable       bf16       fp16       fp32\n"
         "  pool  device  devices   (GiB)  (TFLOP/s)  (TFLOP/s)  (TFLOP/s)\n"
         "  ──────────────────────────────────────────────────────────────\n"
         "  a100  A100      2 x 4    38.0        312        312       19.5\n"
         "  v100  V100      1 x 8    14.0          -        125       15.7\n"
-        "  together 16 devices, 416 GiB usable, bf16 2.50 PFLOP/s, fp16 3.50 PFLOP/s,\n"
-        "  fp32 0.282 PFLOP/s\n"
+        "  total: 16 devices, 416 GiB usable, bf16 2.50 PFLOP/s, fp16 3.50 PFLOP/s, fp32\n"
+        "  0.282 PFLOP/s\n"
         "\n"
     )
 
@@ -92,5 +92,5 @@ def test_devices_without_the_number_format_are_named() -> None:
     kinds = Topology(examples.cluster()).kinds
     assert precision_warnings(kinds, examples.model()) == []
     assert precision_warnings(kinds, examples.model(precision="bf16")) == [
-        "V100 (v100) has no bf16 and stays idle; it has fp16, fp32"
+        "V100 (v100) does not support bf16 and stays idle; it supports fp16, fp32"
     ]

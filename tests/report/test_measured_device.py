@@ -68,7 +68,7 @@ def test_the_report_shows_constants_layers_and_errors() -> None:
     text = drawn(Group(*device_sections(told())))
     assert "families.Abacus.matmul_efficiency" in text
     assert "families.A100" not in text
-    assert "tp 1: 2 sequences at most, 3 run out of memory" in text
+    assert "tp 1: largest micro-batch 2; 3 runs out of memory" in text
     assert "layers of gpt on Abacus, tp 1" in text
     assert "Layers of" not in drawn(Group(*device_sections(told(model=named("bert")))))
 
@@ -89,7 +89,7 @@ def test_a_device_without_a_datasheet_is_declared() -> None:
 def test_doubts_are_said() -> None:
     """What ended it, a wide spread, a loaded machine, shares of a layer."""
     text = "\n".join(warnings(told(load=("load 9.0 on 2 processors",))))
-    assert "ended by Ctrl-C" in text
+    assert "stopped by Ctrl-C" in text
     assert "layer at tp 1, micro-batch 2 ±30 %" in text
     assert "load 9.0 on 2 processors" in text
     assert list(warnings(told(ended="", model=None, calibration=Calibration()))) == []

@@ -33,12 +33,12 @@ def test_a_busy_network_is_told() -> None:
     """With the sizes whose repeats differ."""
     noisy = (replace(LINKS[0], spread=0.3), *LINKS[1:])
     text = drawn(Group(*network_sections(noisy, 3, Calibration(), Path("c.yaml"))), width=160)
-    assert "other work: send of 2 over ib, 1000 bytes ±30 %; --force measures again" in text
+    assert "busy device: send of 2 over ib, 1000 bytes ±30 %; --force measures again" in text
     assert "Warnings" not in drawn(Group(*network_sections(LINKS, 3, Calibration(), Path("c.yaml"))))
 
 
 def test_what_was_there_is_told() -> None:
     """Measured now, measured before."""
     found = [network_sections(LINKS, new, Calibration(), Path("c.yaml")) for new in (1, 0)]
-    assert drawn(Group(*found[0])).startswith("Measured 1 point of links, 2 were there, wrote c.yaml\n")
-    assert drawn(Group(*found[1])).startswith("c.yaml has all points\n")
+    assert drawn(Group(*found[0])).startswith("Measured 1 link point, 2 already present, wrote c.yaml\n")
+    assert drawn(Group(*found[1])).startswith("c.yaml already has all points\n")

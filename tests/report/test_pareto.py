@@ -21,12 +21,12 @@ def test_the_table() -> None:
         "  *  4 a100 + 4 v100  megatron pp 2 tp 4  27.2      19.3   10.0    0.150      -\n"
         "     4 a100 + 4 v100  megatron pp 2 tp 4  20.0      26.2   10.0    0.250      -\n"
         "  *  4 a100 + 4 v100  megatron pp 2 tp 4  13.6      38.6   10.0    0.200   2.00\n"
-        "  * Pareto front: no plan is as fast and as cheap; speed-up: over the * row\n"
-        "  before\n"
-        "  worth it: 8 of 16 devices, 4 a100 + 4 v100, where time x cost is least; fewer\n"
-        "  lose more speed than they save cost\n"
-        "  9 sub-clusters considered; 3 lose in both or leave devices idle; 2 without a\n"
-        "  plan that fits and meets the goal; 1 not searched; steps within 1.0 % of their\n"
+        "  * Pareto front: no other plan is both as fast and as cheap; speed-up: over the\n"
+        "  previous * row\n"
+        "  worth using: 8 of 16 devices, 4 a100 + 4 v100, where time x cost is lowest;\n"
+        "  with fewer, speed drops by more than cost does\n"
+        "  9 sub-clusters considered; 3 dominated or with idle devices; 2 without a plan\n"
+        "  that fits and meets the goal; 1 not searched; steps within 1.0 % of their\n"
         "  bounds; 4.2 s\n"
         "\n"
     )
@@ -52,15 +52,15 @@ def test_energy_in_place_of_cost() -> None:
     text = drawn(front_section(replace(found, objective="energy", points=points), examples.cluster()))
     assert "(kW)" in text
     assert "(J/tok)" in text
-    assert "where time x energy is least" in text
+    assert "where time x energy is lowest" in text
 
 
 def test_what_more_would_give() -> None:
     """The fastest plan against the one that is worth it."""
     text = worth_text(replace(examples.front(), worth=0), examples.cluster())
     assert text == (
-        "worth it: 8 of 16 devices, 4 a100 + 4 v100, where time x cost is least; more raise the cost of a token "
-        "by more than the speed: 4 a100 + 4 v100 give 2.00 x the speed at 1.33 x the cost"
+        "worth using: 8 of 16 devices, 4 a100 + 4 v100, where time x cost is lowest; "
+        "with more, cost per token rises by more than speed: 4 a100 + 4 v100 give 2.00 x the speed at 1.33 x the cost"
     )
 
 
@@ -69,8 +69,8 @@ def test_no_points() -> None:
     found = replace(examples.front(), points=(), worth=None, interrupted=True)
     assert drawn(front_section(found, examples.cluster())) == (
         "No plan to set time against cost\n"
-        "  interrupted: 9 sub-clusters considered; 3 lose in both or leave devices idle;\n"
-        "  2 without a plan that fits and meets the goal; 1 not searched; 4.2 s\n"
+        "  interrupted: 9 sub-clusters considered; 3 dominated or with idle devices; 2\n"
+        "  without a plan that fits and meets the goal; 1 not searched; 4.2 s\n"
         "\n"
     )
 

@@ -30,7 +30,7 @@ def test_understood_echoes_inputs_limits_and_provenance() -> None:
     """No default is silent."""
     limits = Limits(zero=(0, 1), recompute=("full",), time_limit_seconds=60.0)
     assert drawn(understood(examples.cluster(), examples.model(), ASSUMED, limits)) == (
-        "Understood\n"
+        "Inputs\n"
         "  cluster   example: 3 nodes, 16 devices, 448 GiB, 2 GiB kept free per device\n"
         "            a100: 2 x 4 A100 (40 GiB), 300 GB/s inside, 4 x 200 Gbit/s ib +\n"
         "            25 Gbit/s eth, 2 per device-hour\n"
@@ -136,21 +136,23 @@ def test_proofs_in_words() -> None:
     near = replace(over, objective="energy", gap=0.01)
     assert (
         proof_text(near)
-        == "optimal: proven within 1.0 % of the most frugal plan of 39 sub-clusters by the cost model"
+        == "optimal: proven within 1.0 % of the most energy-efficient plan of 39 sub-clusters by the cost model"
     )
     lost = Proof(status="feasible", bound_seconds=0.0, gap=1.0)
-    assert proof_text(lost) == "best found before the search stopped: nothing is known about the best"
+    assert (
+        proof_text(lost) == "best found before the search stopped: its distance from the optimum is unknown"
+    )
 
 
 def test_memory_components_add_up_to_the_capacity() -> None:
     """A row per group; fixed is runtime and reserve."""
     assert drawn(memory_section(examples.scored().estimate)) == (
-        "Memory of one device (GiB)\n"
+        "Memory per device (GiB)\n"
         "  stage device      param grad optim activ logits buffer fixed free   of\n"
         "  ──────────────────────────────────────────────────────────────────────\n"
         "      0 A100 (a100)   2.3  4.6   0.9   6.8    0.0    0.2   3.5 21.7 40.0\n"
         "      1 V100 (v100)   2.3  4.6   0.9   1.2    0.0    0.2   3.5  3.3 16.0\n"
-        "  fixed: runtime (device context, libraries) and the reserve\n"
+        "  fixed: framework runtime (device context, libraries) plus the reserve\n"
         "\n"
     )
 
@@ -159,7 +161,7 @@ def test_alternatives_chosen_first_impossible_last() -> None:
     """Each family has its reason."""
     entries = considered(examples.ALTERNATIVES)
     assert drawn(alternatives_section(entries)) == (
-        "Considered\n"
+        "Plan families\n"
         "                         step  tokens/s\n"
         "  family                  (s)       (k)  why not\n"
         "  ──────────────────────────────────────────────────────────────────────────────\n"
@@ -168,13 +170,14 @@ def test_alternatives_chosen_first_impossible_last() -> None:
         "                                         0.40 of the speed of an A100\n"
         "  ZeRO-3 data parallel      -         -  V100 (v100) lacks 3.2 GiB at\n"
         "                                         micro-batch 1\n"
-        "  good plans of each family, not proven ones; percentages are of the chosen step\n"
+        "  a good plan of each family, not proven optimal; percentages refer to the\n"
+        "  chosen plan's step\n"
         "\n"
     )
     assert "1 of 3 families shown" in drawn(alternatives_section(entries, top=1))
     advice = [advice_text(entry) for entry in examples.found().advice]
     assert drawn(advice_section(advice)) == (
-        "Beyond this target\n  - 4.1 % faster with tp 2 on the v100 stage: needs flagscale\n\n"
+        "Faster with another runtime\n  - 4.1 % faster with tp 2 on the v100 stage: needs flagscale\n\n"
     )
 
 
@@ -226,5 +229,5 @@ def test_host_memory_has_a_column_where_it_holds_something() -> None:
     full = replace(estimate, stages=(replace(stage, groups=(group,)), *estimate.stages[1:]))
     assert "fixed free   of host" in drawn(memory_section(full))
     assert "40.0 12.0\n" in drawn(memory_section(full))
-    assert misfits(full) == ["stage 0: hosts in a100 lack 2.0 GiB for each A100"]
+    assert misfits(full) == ["stage 0: hosts in a100 lack 2.0 GiB per A100"]
     assert not full.fits

@@ -42,9 +42,9 @@ def report(found: Validation, width: int = 80, most_worst: int = 5, every_group:
 def test_the_whole_report() -> None:
     """Understood, step times, groups, memory, who was out of it, the worst runs, what is left out."""
     assert report(validation(*several(), half="held-out"), most_worst=2) == (
-        "Understood\n"
-        "  measured  published runs: 11 runs of 2 sources, the held-out half\n"
-        "  numbers   shipped calibration\n"
+        "Inputs\n"
+        "  measured   published runs: 11 runs of 2 sources, the held-out half\n"
+        "  constants  shipped calibration\n"
         "\n"
         "Step time by source (errors and regret in %)\n"
         "                                      90th          in  rank   mean  worst\n"
@@ -54,12 +54,12 @@ def test_the_whole_report() -> None:
         "  vtrain-single-node    1  0.0    0.0  0.0  0.0    100     -      -      -\n"
         "  all                   8 14.0   10.0 34.1 10.3     75  1.00    5.0   10.0\n"
         "\n"
-        "  error       predicted over measured, less 1; bias is the mean that keeps the\n"
-        "              signs\n"
-        "  in spread   runs within the error that the estimate admits to\n"
-        "  rank corr.  Spearman, mean over groups of 4 runs or more; the runs of a group\n"
-        "              differ in their plan only\n"
-        "  regret      in a group, the plan predicted best over the best measured, less 1\n"
+        "  error       predicted / measured - 1; bias is the mean signed error\n"
+        "  in spread   runs within the estimated error\n"
+        "  rank corr.  Spearman, mean over groups of 4 or more runs that differ only in\n"
+        "              their plan\n"
+        "  regret      within a group: measured time of the plan predicted fastest /\n"
+        "              fastest measured - 1\n"
         "\n"
         "Step time by group (errors and regret in %)\n"
         "                                             mean       rank\n"
@@ -83,8 +83,8 @@ def test_the_whole_report() -> None:
         "  vtrain-single-node     1             1               0       0       0\n"
         "  all                   10             7               1       1       1\n"
         "\n"
-        "  false alarms  ran, though out of memory was predicted\n"
-        "  missed        out of memory, though predicted to fit\n"
+        "  false alarms  predicted out of memory, but ran\n"
+        "  missed        predicted to fit, but ran out of memory\n"
         "\n"
         "Worst runs\n"
         "                measured  predicted  error\n"
@@ -144,7 +144,7 @@ def test_a_single_source_has_no_total() -> None:
 
 def test_nothing_to_compare_is_said() -> None:
     """An empty table, and one in which nothing can be priced."""
-    expected = "no run with a measured step time could be predicted"
+    expected = "none of the runs with a measured step time could be predicted"
     assert expected in report(validation())
     assert "0 runs of 0 sources" in report(validation())
     assert expected in report(validation(failed("a", "a100 has no fp8")))

@@ -16,7 +16,7 @@ def test_one_device_leaves_nothing_out() -> None:
 def test_depth_and_chunks() -> None:
     """Named where layers and devices allow more than the search tries."""
     deep = "pipelines of more than 64 stages"
-    chunks = "more than 4 chunks of layers a device"
+    chunks = "more than 4 layer chunks per device"
     spec, model = cluster(pool("a", nodes=16)), gpt(96)
     assert {deep, chunks} <= set(outside(spec, model, Limits(target="megatron")))
     assert deep not in outside(spec, gpt(48), Limits(target="megatron"))
@@ -28,11 +28,11 @@ def test_depth_and_chunks() -> None:
 def test_kinds_nodes_batches_and_groups() -> None:
     """Stages of several kinds, on parts of nodes, large micro-batches, hybrid sharding and offloading."""
     one, two = cluster(pool("a")), cluster(pool("a", nodes=2), pool("b", "V100"))
-    mixed = "stages that mix kinds of device but for remainders"
+    mixed = "stages that mix device types other than for remainders"
     parts = "stages on parts of several nodes"
     assert not {mixed, parts} & set(outside(one, gpt(), Limits(target="megatron")))
     assert {mixed, parts} <= set(outside(two, gpt(), Limits(target="megatron")))
-    assert "stages of several kinds of device" in outside(two, gpt(), Limits(target="flagscale"))
+    assert "stages of several device types" in outside(two, gpt(), Limits(target="flagscale"))
     large = "micro-batches of more than 512 sequences"
     assert large not in outside(one, gpt(global_batch=512), Limits(target="torch"))
     assert large in outside(one, gpt(global_batch=513), Limits(target="torch"))
@@ -49,6 +49,6 @@ def test_kinds_nodes_batches_and_groups() -> None:
 def test_a_search_says_it() -> None:
     """With its answer; sub-clusters are named under a goal."""
     found = search(cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, global_batch=4))
-    assert "stages that mix kinds of device but for remainders" in found.outside
+    assert "stages that mix device types other than for remainders" in found.outside
     candidates = "numbers of devices between those of the sub-clusters"
     assert candidates in outside(cluster(pool("a")), gpt(), Limits(), subclusters=True)

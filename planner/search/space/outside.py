@@ -42,12 +42,12 @@ def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: L
     if pipelines and deepest > MAX_DEPTH and (limits.pp is None or max(limits.pp) > MAX_DEPTH):
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
-        yield f"more than {MAX_INTERLEAVE} chunks of layers a device"
+        yield f"more than {MAX_INTERLEAVE} layer chunks per device"
     if pipelines and len(kinds) > 1:
         yield (
-            "stages of several kinds of device"
+            "stages of several device types"
             if row.dp_per_stage
-            else "stages that mix kinds of device but for remainders"
+            else "stages that mix device types other than for remainders"
         )
     grouped = pipelines or row.batch_without_pipeline == "equal" or row.tensor_parallel != "none"
     if grouped and any(kind.nodes > 1 and kind.per_node > 1 for kind in kinds):
@@ -66,6 +66,6 @@ def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: L
         if not all(holds_groups(kind, size) for kind in kinds for size in sizes):
             yield "hybrid sharding in groups that nodes do not hold whole"
         if any(kind.nodes > 2 * MAX_SHARD_NODES for kind in kinds):
-            yield f"hybrid sharding over more than {MAX_SHARD_NODES} nodes that do not divide a kind evenly"
+            yield f"hybrid sharding over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
     if row.offloading != type(row.offloading)():
         yield "offloading"
