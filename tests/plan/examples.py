@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.cluster.spec import GpuSpec
+from planner.cluster.spec import FabricSpec, GpuSpec
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.worlds import cluster, nic, pool
 
 T4 = GpuSpec(name="T4", memory_gib=15, memory_bandwidth_gBps=320, tflops={"fp16": 65})
 A100 = GpuSpec(name="A100", memory_gib=80, memory_bandwidth_gBps=2000, tflops={"bf16": 312, "fp16": 312})
+FABRICS = {
+    "ib": FabricSpec(kind="infiniband", latency_us=2),
+    "eth": FabricSpec(kind="ethernet", latency_us=30),
+}
 CARDS = (nic("ib", gbps=200),)
 CLUSTER = cluster(
     pool("slow", ("T4",) * 4, 1, CARDS),
     pool("fast", ("A100",) * 4, 2, CARDS),
     gpus={"T4": T4, "A100": A100},
-    fabrics={"eth": "ethernet"},
-).model_copy(update={"name": "c"})
+).model_copy(update={"name": "c", "fabrics": FABRICS})
 MODEL = ModelSpec(
     name="m",
     layers=8,
