@@ -53,6 +53,11 @@ def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: L
     if grouped and any(kind.nodes > 1 and kind.per_node > 1 for kind in kinds):
         yield "stages on parts of several nodes"
     most = max(kind.per_node for kind in kinds)
+    left_over = (
+        tp for kind in kinds for tp in range(2, kind.per_node) if kind.nodes > 1 and kind.per_node % tp
+    )
+    if pipelines and row.tensor_parallel != "none" and any(splits(model, tp) for tp in left_over):
+        yield "stages on devices of a node that a tensor-parallel stage leaves over"
     if row.tensor_parallel == "per-stage" and any(
         splits(model, tp) and not splits_sequence(row, model, tp) for tp in range(2, most + 1)
     ):
