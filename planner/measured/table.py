@@ -95,7 +95,7 @@ class Row(Frozen):
     stack: str = ""
     """Framework as the source names it."""
     gpu: Text | None = None
-    """Kind of device, a name of the catalogue."""
+    """Device type, a name of the catalogue."""
     nodes: Nodes = 1
     """Nodes."""
     gpus_per_node: NodeDevices | None = None
