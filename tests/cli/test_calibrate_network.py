@@ -32,7 +32,7 @@ def test_the_text_of_nccl_tests(hetplan: Command, text: Path) -> None:
     """A second link joins the first; the same one is replaced."""
     done = hetplan(*NCCL, "--link", "node:A100-SXM-80GB")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("Measured 2 points of links, wrote c.yaml\n")
+    assert done.out.startswith("Measured 2 link points, wrote c.yaml\n")
     assert json.loads(hetplan(*NCCL, "--link", "ib", "--members", "16", "--json").out)["link_points"] == 2
     assert hetplan(*NCCL, "--link", "ib", "--members", "16").code == 0
     found = load_calibration(text / "c.yaml")
@@ -130,7 +130,7 @@ def test_two_processes_measure_their_link_and_go_on(files: Path) -> None:
     old = [point for point in again.link_points if point.size_bytes < 16384]
     assert old == list(found.link_points)
     assert {point.size_bytes for point in again.link_points} == {1024.0, 4096.0, 16384.0}
-    assert f", {len(old)} were there, wrote" in done.stdout
+    assert f", {len(old)} already present, wrote" in done.stdout
 
 
 @pytest.mark.slow
@@ -295,7 +295,7 @@ def test_a_process_that_is_killed_ends_the_others_with_one_error(
     monkeypatch.delenv("KILL")
     done = under_torchrun(2, *options, nodes="00", program=KILLED)
     assert done.returncode == 0, done.stderr
-    assert ", 6 were there, wrote" in done.stdout
+    assert ", 6 already present, wrote" in done.stdout
 
 
 @pytest.mark.parametrize(
