@@ -51,7 +51,7 @@ def meanings(cls: type) -> dict[str, str]:
     """The docstring of every field and property that has one, inherited ones too."""
     found: dict[str, str] = {}
     for owner in reversed(cls.__mro__):
-        if owner.__module__.startswith("planner."):
+        if owner.__module__.partition(".")[0] not in ("builtins", "pydantic", "typing"):
             found |= _own(owner)
     return found
 

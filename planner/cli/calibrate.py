@@ -15,8 +15,7 @@ from planner.cli.options import AsJson
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import warn
 from planner.errors import OutputError, Problem, SpecError, UsageError
-from planner.report.calibration import calibrated_section
-from planner.report.document import calibrate_document
+from planner.report.calibrated import calibrate_document, calibrated_section
 
 T = TypeVar("T")
 

@@ -21,8 +21,7 @@ from planner.cli.process import warn
 from planner.errors import Problem, SpecError, UsageError
 from planner.measure.fits import with_errors
 from planner.measure.resume import run_facts
-from planner.report.calibration import calibrated_section
-from planner.report.document import calibrate_document
+from planner.report.calibrated import calibrate_document, calibrated_section
 
 Inputs = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Calibration files.")]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]

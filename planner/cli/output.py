@@ -11,7 +11,7 @@ from rich.measure import Measurement
 
 from planner.cli.process import colours, write, write_through
 from planner.errors import OutputError
-from planner.report.document import text
+from planner.report.json_document import text
 from planner.report.layout import Next, PlainConsole
 from planner.visible import visible_json
 

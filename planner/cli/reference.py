@@ -16,19 +16,19 @@ from planner.cli.app import app
 from planner.cli.group import needed
 from planner.cli.process import MEANINGS
 from planner.described import keys
+from planner.report.calibrated import CalibrateDocument
 from planner.report.calibration import CalibrationDocument
 from planner.report.document import (
     Answer,
-    CalibrateDocument,
     CheckDocument,
     CompareDocument,
     EmitDocument,
     ExplainDocument,
-    Head,
     PlanDocument,
     SearchDocument,
 )
 from planner.report.fitted import FittedDocument, TrialDocument
+from planner.report.json_document import Head
 from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.pareto import FrontDocument

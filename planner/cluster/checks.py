@@ -50,13 +50,18 @@ def _gpu(document: Document, path: KeyPath, name: str, own: list[str]) -> Iterat
         yield document.problem(path, what, f"{near}, {_INLINE}" if near else _INLINE.removeprefix("or "))
 
 
-def whole_gpus(document: Document) -> Iterator[Problem]:
-    """Every device of a pool must be one of ``gpus``, and each of those under its own name."""
+def own_names(document: Document) -> Iterator[Problem]:
+    """Each of ``gpus`` stands under its own name."""
     own = document.data.get("gpus")
-    kinds = own if isinstance(own, dict) else {}
-    for name, gpu in kinds.items():
+    for name, gpu in own.items() if isinstance(own, dict) else ():
         if isinstance(gpu, dict) and isinstance(gpu.get("name"), str) and gpu["name"] != name:
             yield document.problem(("gpus", name, "name"), f"expected {name}, got {shown(gpu['name'])}")
+
+
+def whole_gpus(document: Document) -> Iterator[Problem]:
+    """Every device of a pool must be one of ``gpus``."""
+    own = document.data.get("gpus")
+    kinds = own if isinstance(own, dict) else {}
     for index, pool in pools_of(document):
         devices = pool.get("devices")
         for position, device in enumerate(devices if isinstance(devices, list) else []):
@@ -132,7 +137,7 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
     A ``whole`` cluster, as plan files hold it, names no device of the catalogue: its ``gpus`` are all there is.
     """
     kinds = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
-    checks = (_pool_names, _choices, _hosts, *kinds, intra_nodes, _nics, _links)
+    checks = (_pool_names, _choices, _hosts, own_names, *kinds, intra_nodes, _nics, _links)
     if sum(1 for _ in pools_of(document)) > MOST_POOLS:
         return []
     too_large = _size(document)

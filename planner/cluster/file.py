@@ -12,7 +12,6 @@ from planner import catalog
 from planner.cluster.checks import MOST_POOLS, check_cluster
 from planner.cluster.spec import (
     ClusterSpec,
-    FabricKind,
     FabricLinkSpec,
     FabricSpec,
     GpuSpec,
@@ -24,57 +23,19 @@ from planner.cluster.spec import (
 from planner.errors import Problem
 from planner.files.document import Document, fail_on
 from planner.files.fields import (
-    Dtype,
     Frozen,
-    Gib,
-    Latency,
-    Multiprocessors,
     Name,
     NodeDevices,
     Nodes,
-    Oversubscription,
     Price,
-    Rate,
     ReserveGib,
     Watts,
 )
 from planner.files.kinds import read_as
 from planner.files.short_lists import expand_hosts, numbered_hosts, split_times
 
-FABRIC_LATENCY_US = {"infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
-"""Latency that a fabric has when the file gives none, microseconds (assumed)."""
 _UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
 """Network inside nodes of one device; carries nothing."""
-
-
-class GpuFile(Frozen):
-    """A kind of device by its numbers."""
-
-    memory_gib: Gib
-    """Memory of one device, GiB; what nvidia-smi calls memory.total."""
-    memory_bandwidth_gBps: Rate
-    """Memory bandwidth, gigabyte/s."""
-    tflops: Annotated[dict[Dtype, Rate], Field(min_length=1)]
-    """Dense peak by number format (bf16, fp16, fp32, tf32, fp8), TFLOP/s; an absent one is not supported."""
-    family: Name | None = None
-    """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
-    multiprocessors: Multiprocessors | None = None
-    """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
-    tdp_watts: Watts | None = None
-    """Board power, watt."""
-    reserve_gib: ReserveGib | None = None
-    """Memory kept free on each device of this kind, GiB."""
-    host_link_gBps: Rate | None = None
-    """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
-    source: str | None = None
-    """Where the numbers are from; free text."""
-
-
-class NamedGpuFile(GpuFile):
-    """A kind of device by its numbers, written where it is used."""
-
-    name: Name | None = None
-    """What to call it; the pool's name when absent."""
 
 
 def _written(value: Any) -> str:
@@ -83,9 +44,7 @@ def _written(value: Any) -> str:
     )
 
 
-_Gpu = Annotated[
-    Annotated[str, Tag("<name>")] | Annotated[NamedGpuFile, Tag("<inline>")], Discriminator(_written)
-]
+_Gpu = Annotated[Annotated[str, Tag("<name>")] | Annotated[GpuSpec, Tag("<inline>")], Discriminator(_written)]
 _IntraNode = Annotated[
     Annotated[str, Tag("<name>")] | Annotated[IntraNodeSpec, Tag("<inline>")], Discriminator(_written)
 ]
@@ -122,15 +81,9 @@ class PoolFile(Frozen):
     """Where the numbers are from; free text."""
 
 
-class FabricFile(Frozen):
+class FabricFile(FabricSpec):
     """A network on which NICs talk natively."""
 
-    kind: FabricKind
-    """infiniband, roce or ethernet (TCP)."""
-    latency_us: Latency | None = None
-    """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
-    oversubscription: Oversubscription = 1.0
-    """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
     source: str | None = None
     """Where the numbers are from; free text."""
 
@@ -151,7 +104,7 @@ class ClusterFile(Frozen):
     """Free text."""
     source: str | None = None
     """Where the numbers are from; free text."""
-    gpus: dict[Name, GpuFile] = Field(default_factory=dict)
+    gpus: dict[Name, GpuSpec] = Field(default_factory=dict)
     """Your own kinds of devices, by name; they win over the catalogue's."""
     pools: Annotated[tuple[PoolFile, ...], Field(min_length=1, max_length=MOST_POOLS)]
     """Pools of identical nodes."""
@@ -182,12 +135,12 @@ def _cluster(file: ClusterFile) -> ClusterSpec:
         name=file.name,
         gpus=kinds,
         pools=pools,
-        fabrics={name: _fabric(fabric) for name, fabric in file.fabrics.items()},
+        fabrics={
+            name: FabricSpec.model_validate(fabric.model_dump(exclude={"source"}))
+            for name, fabric in file.fabrics.items()
+        },
         links=tuple(
-            FabricLinkSpec(
-                between=link.between, bandwidth_gbps=link.bandwidth_gbps, latency_us=link.latency_us
-            )
-            for link in file.links
+            FabricLinkSpec.model_validate(link.model_dump(exclude={"source"})) for link in file.links
         ),
         reserve_gib=file.reserve_gib,
     )
@@ -209,7 +162,7 @@ def _pool(pool: PoolFile, file: ClusterFile, kinds: dict[str, GpuSpec]) -> PoolS
     )
 
 
-def _devices(pool: PoolFile) -> Iterator[tuple[str | NamedGpuFile, str]]:
+def _devices(pool: PoolFile) -> Iterator[tuple[str | GpuSpec, str]]:
     """Each device of a node with the name that it takes when it has none."""
     if pool.gpu is not None:
         for _ in range(pool.gpus_per_node or 1):
@@ -220,43 +173,20 @@ def _devices(pool: PoolFile) -> Iterator[tuple[str | NamedGpuFile, str]]:
             yield gpu, f"{pool.name}-gpu{index}"
 
 
-def _kind(gpu: str | NamedGpuFile, default_name: str, file: ClusterFile) -> GpuSpec:
-    if isinstance(gpu, NamedGpuFile):
-        return _own(gpu.name or default_name, gpu)
+def _kind(gpu: str | GpuSpec, default_name: str, file: ClusterFile) -> GpuSpec:
+    """The device under its name: its own, that of the file's ``gpus``, or the catalogue's."""
+    if isinstance(gpu, GpuSpec):
+        return gpu.model_copy(update={"name": gpu.name or default_name, "source": None})
     if gpu in file.gpus:
-        return _own(gpu, file.gpus[gpu])
+        return file.gpus[gpu].model_copy(update={"name": gpu, "source": None})
     return catalogue_gpu(gpu)
 
 
 def catalogue_gpu(name: str) -> GpuSpec:
     """A device of the catalogue; raises KeyError."""
     known = catalog.gpu(name)
-    return GpuSpec.model_validate(
-        {
-            "name": known.name,
-            "memory_gib": known.memory_gib,
-            "memory_bandwidth_gBps": known.memory_bandwidth_gBps,
-            "tflops": dict(known.tflops),
-            "family": known.family,
-            "multiprocessors": known.multiprocessors,
-            "tdp_watts": known.tdp_watts,
-            "host_link_gBps": known.host_link_gBps,
-        }
-    )
-
-
-def _own(name: str, gpu: GpuFile) -> GpuSpec:
-    return GpuSpec(
-        name=name,
-        memory_gib=gpu.memory_gib,
-        memory_bandwidth_gBps=gpu.memory_bandwidth_gBps,
-        tflops=gpu.tflops,
-        family=gpu.family or "",
-        multiprocessors=gpu.multiprocessors or 0,
-        tdp_watts=gpu.tdp_watts,
-        reserve_gib=gpu.reserve_gib,
-        host_link_gBps=gpu.host_link_gBps,
-    )
+    numbers = {key: getattr(known, key) for key in GpuSpec.model_fields if hasattr(known, key)}
+    return GpuSpec.model_validate({**numbers, "tflops": dict(known.tflops)})
 
 
 def _intra_node(pool: PoolFile) -> IntraNodeSpec:
@@ -271,8 +201,3 @@ def catalogue_link(name: str) -> IntraNodeSpec:
     return IntraNodeSpec(
         bandwidth_gBps=known.bandwidth_gBps, latency_us=known.latency_us, shared=known.shared
     )
-
-
-def _fabric(fabric: FabricFile) -> FabricSpec:
-    latency = FABRIC_LATENCY_US[fabric.kind] if fabric.latency_us is None else fabric.latency_us
-    return FabricSpec(kind=fabric.kind, latency_us=latency, oversubscription=fabric.oversubscription)

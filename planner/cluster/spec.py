@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeGuard
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import Field, field_serializer, field_validator
 
@@ -15,6 +15,7 @@ from planner.files.fields import (
     Gib,
     Latency,
     Name,
+    OptionalName,
     Oversubscription,
     Price,
     Rate,
@@ -33,26 +34,28 @@ def _texts(value: object) -> TypeGuard[Sequence[str]]:
 
 
 class GpuSpec(Frozen):
-    """A kind of device, by its numbers."""
+    """A kind of device, by its numbers: of the catalogue, of the file's ``gpus``, or written where it is used."""
 
-    name: Name
-    """Catalogue name, or the user's own."""
+    name: Name = ""
+    """What to call it; the pool's name when absent."""
     memory_gib: Gib
-    """Memory of one device, GiB."""
+    """Memory of one device, GiB; what nvidia-smi calls memory.total."""
     memory_bandwidth_gBps: Rate
     """Memory bandwidth, gigabyte/s."""
-    tflops: dict[Dtype, Rate] = Field(min_length=1)
-    """Dense peak by number format, TFLOP/s; a format that is absent is not supported."""
-    family: str = ""
-    """Generation that calibrations are kept for (A100, H100, ...); empty when unknown."""
+    tflops: Annotated[dict[Dtype, Rate], Field(min_length=1)]
+    """Dense peak by number format (bf16, fp16, fp32, tf32, fp8), TFLOP/s; an absent one is not supported."""
+    family: OptionalName = ""
+    """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
     multiprocessors: Annotated[int, whole(MULTIPROCESSORS, least=0)] = 0
-    """Streaming multiprocessors or compute units; 0 when unknown."""
+    """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
     tdp_watts: Watts | None = None
     """Board power, watt."""
     reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of this kind, GiB; a pool's own value wins over it."""
     host_link_gBps: Rate | None = None
-    """Wire between the device and its host in one direction, gigabyte/s; None when unknown."""
+    """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
+    source: Annotated[str | None, Field(exclude=True)] = None
+    """Where the numbers are from; free text."""
 
 
 class IntraNodeSpec(Frozen):
@@ -136,12 +139,21 @@ class PoolSpec(Frozen):
         return list(compress_devices(devices))
 
 
+FABRIC_LATENCY_US = {"infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
+"""Latency that a fabric has when the file gives none, microseconds (assumed)."""
+
+
+def _latency(fields: dict[str, Any]) -> float:
+    return FABRIC_LATENCY_US[fields["kind"]]
+
+
 class FabricSpec(Frozen):
     """A network on which NICs talk natively."""
 
     kind: FabricKind
-    latency_us: Latency
-    """Latency of one message between two nodes, microseconds."""
+    """infiniband, roce or ethernet (TCP)."""
+    latency_us: Latency = Field(default_factory=_latency)
+    """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
     oversubscription: Oversubscription = 1.0
     """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
 

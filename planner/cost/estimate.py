@@ -12,12 +12,12 @@ from planner.cluster.topology import Topology, sockets_only
 from planner.cost.communication import Ring, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops
 from planner.cost.measured_curves import LinkCurves
+from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
 from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedules import sent_with
 from planner.cost.sends import Send, send
 from planner.cost.shape import shape_of
 from planner.cost.sharding import stage_rings
-from planner.cost.simulation import Seconds, Timeline, simulate, stage_ends
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate

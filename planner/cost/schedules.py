@@ -6,10 +6,9 @@ waits for the one before, so that its seconds, the sum over all stages i of
 
     a_i forward_i + b_i backward_i
 
-and what follows its end bound the step from below. Sends are part of the durations
-(``sent_with``), so that their coefficients follow from both. The longest of all paths is the
-end (``planner.cost.pipeline_end`` in closed form, ``planner.cost.simulation`` by events); those of the table need only
-one stage to be known. Rows of the ILP, options and bounds of the search are made of this table.
+and what follows its end bound the step from below. Sends are part of the durations (``sent_with``), so that their
+coefficients follow from both. The longest of all paths is the end (``planner.cost.pipeline_end``); those of the table
+need only one stage to be known. Rows of the ILP, options and bounds of the search are made of this table.
 """
 
 from __future__ import annotations

@@ -68,6 +68,8 @@ OptionalPredicted = Annotated[float, number(Range(0, ranges.PREDICTED.most))]
 
 Name = Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
+OptionalName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=100)]
+
 DeviceNames = Annotated[str, Field(min_length=1, pattern=r"^[ -~]+$", max_length=1000)]
 """Names that the operating system gives: launch files hold them, so they have no character that is not seen."""
 

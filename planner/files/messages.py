@@ -67,9 +67,9 @@ def complaints(error: ValidationError, kind: type, data: object) -> list[Complai
 
 
 def _follows(item: dict[str, Any], items: list[dict[str, Any]], data: object) -> bool:
-    """True for a list that is too short only because its items are wrong."""
+    """True for a default that needs a wrong value, and for a list that is too short since its items are wrong."""
     if item["type"] != "too_short":
-        return False
+        return bool(item["type"] == "default_factory_not_called")
     size = len(item["loc"])
     inside = any(len(other["loc"]) > size and other["loc"][:size] == item["loc"] for other in items)
     return inside and bool(_value(data, _plain_path(item["loc"])))
@@ -190,7 +190,7 @@ def expected(part: Schema, schema: Schema) -> str:
     options = [option for option in _options(found) if option.get("type") != "null"]
     if options:
         return " or ".join(dict.fromkeys(expected(option, schema) for option in options))
-    if found.get("pattern", "").startswith("^[A-Za-z0-9]["):
+    if found.get("pattern", "").startswith(("^[A-Za-z0-9][", "^([A-Za-z0-9][")):
         return "a name of letters, digits, dots, dashes and underscores"
     if found.get("pattern") == "^[ -~]+$":
         return "text of printable ASCII characters"

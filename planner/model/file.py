@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on, read_document
 from planner.files.fields import (
     Batch,
     BatchTokens,
-    FeedForward,
     Frozen,
-    Heads,
-    Layers,
     Name,
-    Norms,
-    OptionalRows,
-    Rows,
     SequenceLength,
-    Width,
 )
 from planner.files.kinds import is_config, read_as
 from planner.files.messages import shown
 from planner.model.huggingface import DEFAULT_BATCH, shape_of
-from planner.model.spec import Attention, ModelSpec, Optimizer, Precision, TrainingSpec
+from planner.model.spec import ModelSpec, TrainingSpec
 from planner.ranges import BATCH
 
 
-class TrainingFile(Frozen):
-    """One optimizer step: how much data, in which number format, by which optimizer."""
+class TrainingFile(TrainingSpec):
+    """What a file says of it."""
 
-    sequence_length: SequenceLength
-    """Tokens of a sequence."""
-    global_batch: Batch | None = None
+    global_batch: Batch | None = None  # type: ignore[assignment]
     """Sequences of one optimizer step; or give ``global_batch_tokens``."""
     global_batch_tokens: BatchTokens | None = None
     """Tokens of one optimizer step, a multiple of ``sequence_length``; or give ``global_batch``."""
-    precision: Precision = "bf16"
-    """Number format: bf16, fp16, fp32, tf32 (stored in fp32) or fp8 (products only); the optimizer keeps fp32."""
-    optimizer: Optimizer = "adamw"
-    """adamw (two states) or sgd (momentum)."""
-    attention: Attention = "flash"
-    """flash keeps no attention matrix; unfused stores it."""
-    dropout: bool | None = None
-    """Dropout in attention and layers; absent, models without gated MLP have it."""
 
 
 class ImportedTrainingFile(TrainingFile):
@@ -54,61 +36,13 @@ class ImportedTrainingFile(TrainingFile):
     """Tokens of a sequence; the configuration's longest when absent."""
 
 
-class ModelFile(Frozen):
+class ModelFile(ModelSpec):
     """A dense transformer by its shape, and how it is trained."""
 
-    name: Name
-    """Name of the model."""
     notes: str | None = None
     """Free text."""
     source: str | None = None
     """Where the numbers are from; free text."""
-    kind: Literal["decoder", "encoder"] = "decoder"
-    """decoder: causal attention; encoder: full attention (BERT)."""
-    layers: Layers
-    """Transformer layers."""
-    hidden: Width
-    """Width of the model."""
-    heads: Heads
-    """Attention heads."""
-    kv_heads: Heads | None = None
-    """Key/value heads of grouped-query attention; ``heads`` when absent."""
-    head_dim: Width | None = None
-    """Width of one head; ``hidden`` / ``heads`` when absent."""
-    ffn: FeedForward | None = None
-    """Width of the feed-forward layer; 4 x ``hidden`` when absent."""
-    gated_mlp: bool = False
-    """True for SwiGLU-like layers with three matrices; norms are then rms and biases absent unless given."""
-    vocab: Rows
-    """Tokens of the vocabulary, with the padding that the model was built with."""
-    tied_embeddings: bool = True
-    """True when the output layer reuses the input embedding."""
-    learned_positions: OptionalRows = 0
-    """Rows of a learned position table; 0 for rotary or none."""
-    norm: Literal["layer", "rms"] | None = None
-    """layer: with scale and shift; rms: scale only. Absent, rms for gated models, else layer."""
-    layer_norms: Norms = 2
-    """Norms of one layer."""
-    qk_norm: bool = False
-    """True when queries and keys are normalised per head (Qwen 3)."""
-    qkv_bias: bool | None = None
-    """Biases of the query, key and value projections; absent, only without gated_mlp."""
-    output_bias: bool | None = None
-    """Bias of the attention's output projection; absent, only without gated_mlp."""
-    mlp_bias: bool | None = None
-    """Biases of the feed-forward layer; absent, only without gated_mlp."""
-    embedding_width: Width | None = None
-    """Width of the token embedding, when it is projected to ``hidden`` (OPT-350M)."""
-    token_types: OptionalRows = 0
-    """Rows of a token-type table (BERT)."""
-    embedding_norm: bool = False
-    """Norm after the embedding (BERT)."""
-    final_norm: bool = True
-    """Norm after the last layer."""
-    head_transform: bool = False
-    """Dense layer and norm before the output layer (BERT's masked-language head)."""
-    head_bias: bool = False
-    """Bias of the output layer."""
     training: TrainingFile
     """How it is trained."""
 
@@ -147,11 +81,8 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
 def _from_shape(document: Document) -> ModelSpec:
     fail_on([*document.problems(ModelFile), *_training_problems(document), *shape_problems(document)])
     file = document.to(ModelFile)
-    given = file.model_dump(exclude={"notes", "source", "training"}, exclude_none=True)
-    defaults = {"kv_heads": file.heads, "head_dim": file.hidden // file.heads, "ffn": 4 * file.hidden}
-    return ModelSpec.model_validate(
-        {**defaults, **given, "training": _training(file.training, file.training.sequence_length)}
-    )
+    shape = file.model_dump(exclude={"notes", "source", "training"})
+    return ModelSpec(**shape, training=_training(file.training, file.training.sequence_length))
 
 
 def _from_import(path: Path, document: Document) -> ModelSpec:
@@ -186,14 +117,8 @@ def _training(file: TrainingFile, sequence_length: int) -> TrainingSpec:
     batch = file.global_batch
     if batch is None:
         batch = file.global_batch_tokens // sequence_length if file.global_batch_tokens else DEFAULT_BATCH
-    return TrainingSpec(
-        sequence_length=sequence_length,
-        global_batch=batch,
-        precision=file.precision,
-        optimizer=file.optimizer,
-        attention=file.attention,
-        dropout=file.dropout,
-    )
+    given = file.model_dump(exclude={"sequence_length", "global_batch", "global_batch_tokens"})
+    return TrainingSpec(**given, sequence_length=sequence_length, global_batch=batch)
 
 
 def _training_problems(document: Document) -> list[Problem]:

@@ -33,12 +33,13 @@ class TrainingSpec(Frozen):
     global_batch: Batch
     """Sequences of one optimizer step."""
     precision: Precision = "bf16"
-    """tf32: stored in fp32, multiplied in TF32; fp8: stored in bf16, the layers' products in fp8."""
+    """Number format: bf16, fp16, fp32, tf32 (stored in fp32) or fp8 (products only); the optimizer keeps fp32."""
     optimizer: Optimizer = "adamw"
+    """adamw (two states) or sgd (momentum)."""
     attention: Attention = "flash"
     """flash keeps no attention matrix; unfused stores it."""
     dropout: bool | None = None
-    """Dropout after attention and both halves of a layer; absent, only models without gated MLP have it."""
+    """Dropout in attention and layers; absent, models without gated MLP have it."""
 
 
 def _not_gated(fields: dict[str, Any]) -> bool:
@@ -53,6 +54,18 @@ def _hidden(fields: dict[str, Any]) -> int:
     return int(fields.get("hidden", 1))
 
 
+def _heads(fields: dict[str, Any]) -> int:
+    return int(fields.get("heads", 1))
+
+
+def _head_dim(fields: dict[str, Any]) -> int:
+    return _hidden(fields) // _heads(fields)
+
+
+def _ffn(fields: dict[str, Any]) -> int:
+    return 4 * _hidden(fields)
+
+
 class ModelSpec(Frozen):
     """A dense transformer, by its shape."""
 
@@ -61,34 +74,39 @@ class ModelSpec(Frozen):
     kind: Literal["decoder", "encoder"] = "decoder"
     """decoder: causal attention; encoder: full attention (BERT)."""
     layers: Layers
+    """Transformer layers."""
     hidden: Width
+    """Width of the model."""
     heads: Heads
-    kv_heads: Heads
-    """Key/value heads; equal to ``heads`` without grouped-query attention."""
-    head_dim: Width
-    ffn: FeedForward
-    """Width of the feed-forward layer."""
+    """Attention heads."""
+    kv_heads: Heads = Field(default_factory=_heads)
+    """Key/value heads of grouped-query attention; ``heads`` when absent."""
+    head_dim: Width = Field(default_factory=_head_dim)
+    """Width of one head; ``hidden`` / ``heads`` when absent."""
+    ffn: FeedForward = Field(default_factory=_ffn)
+    """Width of the feed-forward layer; 4 x ``hidden`` when absent."""
     gated_mlp: bool = False
-    """True for SwiGLU-like layers with three matrices."""
+    """True for SwiGLU-like layers with three matrices; norms are then rms and biases absent unless given."""
     vocab: Rows
+    """Tokens of the vocabulary, with the padding that the model was built with."""
     tied_embeddings: bool = True
     """True when the output layer reuses the input embedding."""
     learned_positions: OptionalRows = 0
     """Rows of a learned position table; 0 for rotary or none."""
     norm: Literal["layer", "rms"] = Field(default_factory=_usual_norm)  # type: ignore[arg-type]
-    """layer: with scale and shift; rms: scale only. Absent, gated models take rms."""
+    """layer: with scale and shift; rms: scale only. Absent, rms for gated models, else layer."""
     layer_norms: Norms = 2
     """Norms of one layer."""
     qk_norm: bool = False
     """True when queries and keys are normalised per head (Qwen 3)."""
     qkv_bias: bool = Field(default_factory=_not_gated)
-    """Biases of the query, key and value projections. Absent, gated models have none."""
+    """Biases of the query, key and value projections; absent, only without gated_mlp."""
     output_bias: bool = Field(default_factory=_not_gated)
-    """Bias of the attention's output projection. Absent, gated models have none."""
+    """Bias of the attention's output projection; absent, only without gated_mlp."""
     mlp_bias: bool = Field(default_factory=_not_gated)
-    """Biases of the feed-forward layer. Absent, gated models have none."""
+    """Biases of the feed-forward layer; absent, only without gated_mlp."""
     embedding_width: Width = Field(default_factory=_hidden)
-    """Width of the token embedding; other than ``hidden``, two projections are added (OPT-350M)."""
+    """Width of the token embedding, when it is projected to ``hidden`` (OPT-350M)."""
     token_types: OptionalRows = 0
     """Rows of a token-type table (BERT)."""
     embedding_norm: bool = False

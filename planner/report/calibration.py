@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
@@ -18,10 +17,10 @@ from planner.cluster.topology import Kind, Topology
 from planner.cost.communication import carried_rates, inside_rate
 from planner.measure.resume import shape_text
 from planner.model.spec import ModelSpec
-from planner.report.document import Head
-from planner.report.layout import FittedTable, bullets, number, pairs, section, table, words
+from planner.report.json_document import Head
+from planner.report.layout import FittedTable, number, pairs, section, table, words
 from planner.report.measured import error_table
-from planner.report.numbers import MISSING, count, percent, significant
+from planner.report.numbers import MISSING, percent, significant
 from planner.runtimes.registry import TARGETS
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -229,27 +228,6 @@ def _strangers(calibration: Calibration, cluster: ClusterSpec) -> Iterator[str]:
     fabrics = {link for link, gpu in links if not gpu}
     if others := sorted(link for link in fabrics if not set(link.split("+")) <= cluster.fabrics.keys()):
         yield f"was measured over {', '.join(others)}, which {cluster.name} does not have"
-
-
-SHOWN = 12
-"""Curves that are listed by name."""
-
-
-def calibrated_section(calibration: Calibration, path: Path) -> Group:
-    """The measured curves by name, each with its points."""
-    points = len(calibration.layers) + len(calibration.link_points)
-    curves = list(_curve_lines(calibration))
-    more = [f"and {count(len(curves) - SHOWN, 'more curve')}"] if len(curves) > SHOWN else []
-    return section(f"Wrote {count(points, 'measured point')} to {path}", bullets([*curves[:SHOWN], *more]))
-
-
-def _curve_lines(calibration: Calibration) -> Iterator[str]:
-    layers = Counter((point.gpu, point.model, point.tp) for point in calibration.layers)
-    for (gpu, model, tp), sizes in layers.items():
-        yield f"layers of {model} on {gpu}, tp {tp}: {count(sizes, 'micro-batch', 'micro-batches')}"
-    links = Counter((point.link, point.operation, point.members) for point in calibration.link_points)
-    for (link, operation, members), sizes in links.items():
-        yield f"{operation} of {count(members, 'device')} over {link}: {count(sizes, 'size')}"
 
 
 State = Literal["measured", "fitted", "datasheet", "assumed", "missing"]

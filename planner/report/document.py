@@ -2,66 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from pathlib import PurePath
 
-from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Kind, Topology
 from planner.cost.binding import Binding
-from planner.described import Json, plain, told
+from planner.described import Json, told
 from planner.model.spec import ModelSpec
 from planner.report.alternatives import Considered, Neighbour, considered
 from planner.report.compare import Contender
+from planner.report.json_document import Head
 from planner.report.plan_table import Proof, in_short, misfits
 from planner.report.ranks import Idle, RankRun, idle_devices, rank_runs
 from planner.search.values import Scored, SearchResult
-
-FORMAT = 1
-"""Version of the documents; grows when a key changes its meaning or goes away."""
-
-
-MOST_INDENTED = 10_000
-"""Entries of a list in an indented document."""
-
-
-def text(document: object) -> str:
-    """A document as JSON; numbers that are infinite or unknown become null.
-
-    A very long one is not indented: that takes ten times as long.
-    """
-    found = plain(document)
-    assert isinstance(found, dict), "a document is a mapping"
-    long = any(isinstance(value, list) and len(value) > MOST_INDENTED for value in found.values())
-    indent = None if long else 2
-    try:
-        return json.dumps(found, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
-    except ValueError:
-        return json.dumps(_finite(found), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _finite(value: Json) -> Json:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_finite(entry) for entry in value]
-    return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """What every document begins with."""
-
-    format: int = FORMAT
-    """Version of the document, 1; grows when a key changes its meaning or goes away."""
-    command: str
-    """The command that wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,28 +294,4 @@ def emit_document(
         files=tuple(paths),
         placeholder_hosts=tuple(placeholders),
         warnings=tuple(warnings),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrateDocument(Head):
-    """The answer of ``calibrate import`` and of ``calibrate merge``."""
-
-    file: str
-    """Calibration file that was written."""
-    layer_points: int
-    """Measured layers in it."""
-    link_points: int
-    """Measured collectives and sends in it."""
-
-
-def calibrate_document(
-    calibration: Calibration, path: PurePath, command: str = "calibrate import"
-) -> CalibrateDocument:
-    """The answer of ``calibrate import`` and of ``calibrate merge``."""
-    return CalibrateDocument(
-        command=command,
-        file=str(path),
-        layer_points=len(calibration.layers),
-        link_points=len(calibration.link_points),
     )

@@ -15,7 +15,7 @@ from planner.described import told
 from planner.logs.trial import Trial
 from planner.logs.values import Observed
 from planner.measured.fit import Fit
-from planner.report.document import Head
+from planner.report.json_document import Head
 from planner.report.layout import FittedTable, bullets, number, section, table, words
 from planner.report.numbers import MISSING, count, duration, percent, significant
 

@@ -12,7 +12,7 @@ from planner.described import told
 from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
 from planner.logs.findings import Finding
 from planner.logs.values import Observed
-from planner.report.document import Head
+from planner.report.json_document import Head
 from planner.report.layout import Command, Indented, bullets, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, rate, significant, time_unit
 

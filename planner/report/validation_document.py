@@ -11,7 +11,7 @@ from planner.measured.predictions import (
     worst,
 )
 from planner.measured.values import Skipped
-from planner.report.document import Head
+from planner.report.json_document import Head
 from planner.report.validation import Validation, not_predicted
 
 

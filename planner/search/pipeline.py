@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from planner.cost.estimate import Estimator, together
-from planner.cost.simulation import critical_path, simulate
+from planner.cost.pipeline_end import critical_path, simulate
 from planner.errors import PlanError
 from planner.plan.equal_pools import on_own_pools
 from planner.plan.values import Plan

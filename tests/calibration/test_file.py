@@ -22,7 +22,7 @@ from planner.calibration.values import (
     Residual,
 )
 from planner.errors import OutputError, SpecError
-from tests.calibrations import calibrations
+from tests.calibration.any_calibration import calibrations
 from tests.files.test_any_damage import complaint
 
 TEXT = """\

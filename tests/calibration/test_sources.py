@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.calibration.merge import clashes, combined, merged, sourced
 from planner.calibration.values import Calibration, Constant, Family, LinkPoint
-from tests.calibrations import calibrations
+from tests.calibration.any_calibration import calibrations
 
 FACTS = {"torch": "2.7.0", "date": "2026-03-02"}
 

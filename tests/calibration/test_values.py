@@ -21,7 +21,7 @@ from planner.calibration.values import (
     Residual,
     Stack,
 )
-from tests.calibrations import calibrations
+from tests.calibration.any_calibration import calibrations
 
 
 @pytest.mark.parametrize("part", [ASSUMED_FAMILY, ASSUMED_STACK, ASSUMED_LINK])

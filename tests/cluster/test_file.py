@@ -9,6 +9,7 @@ import pytest
 from planner import catalog
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
+from planner.errors import SpecError
 from tests.files.writing import CLUSTER
 
 
@@ -86,6 +87,14 @@ def test_own_kinds_win_over_the_catalogue(tmp_path: Path) -> None:
     rest = "gpus:\n  T4: {memory_gib: 7.5, memory_bandwidth_gBps: 300, tflops: {fp16: 40}, reserve_gib: 1}\n"
     cluster = loaded(tmp_path, one_pool("gpu: T4\nnodes: 1", rest))
     assert (cluster.gpus["T4"].memory_gib, cluster.gpus["T4"].reserve_gib) == (7.5, 1.0)
+
+
+def test_a_kind_of_gpus_is_called_by_its_key(tmp_path: Path) -> None:
+    """Another name in it would be a second one."""
+    numbers = "memory_gib: 8, memory_bandwidth_gBps: 100, tflops: {fp16: 10}"
+    own = one_pool("gpu: T4\nnodes: 1", f"gpus: {{T4: {{name: t4, {numbers}}}}}\n")
+    with pytest.raises(SpecError, match=r'gpus\.T4\.name: expected T4, got "t4"'):
+        loaded(tmp_path, own)
 
 
 def test_intra_node_by_its_numbers(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from planner.cluster.routes import SLOWER, Routes
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, NicSpec
 from planner.cluster.topology import Topology
-from tests.clusters import cluster, pool
+from tests.worlds import cluster, pool
 
 NAMES = ("a", "aa", "a.b", "b-1", "c", "d", "e")
 

@@ -13,7 +13,7 @@ from planner.cluster.spec import (
     NicSpec,
 )
 from planner.cluster.topology import Topology, sockets_only
-from tests.clusters import cluster, pool
+from tests.worlds import cluster, pool
 
 
 def test_kinds_are_devices_of_one_pool() -> None:
@@ -58,7 +58,7 @@ def test_inside_a_pool() -> None:
 
 def test_oversubscription_divides_what_a_fabric_carries() -> None:
     """A fabric at 2:1 carries half of the cards' sum."""
-    spec = cluster(pool("a", nodes=2, nics=1))
+    spec = cluster(pool("a", nodes=2, cards=1))
     crowded = spec.model_copy(
         update={"fabrics": {"ib": FabricSpec(kind="infiniband", latency_us=5, oversubscription=2)}}
     )
@@ -135,7 +135,7 @@ def test_cards_add_up() -> None:
 
 def test_each_end_has_its_own_cards() -> None:
     """Eight cards of 200 Gbit/s here, one of 100 there: the narrower end decides."""
-    ends = cluster(pool("a"), pool("b", gbps=100, nics=1))
+    ends = cluster(pool("a"), pool("b", gbps=100, cards=1))
     path = Topology(ends).path("a", "b")
     assert (path.first_bytes_per_second, path.last_bytes_per_second) == (200e9, 12.5e9)
     assert (path.first_cards, path.last_cards) == (8, 1)
@@ -173,7 +173,7 @@ def test_rdma_and_sockets() -> None:
 
 def test_slow_links_cut_the_cluster() -> None:
     """A link below half of the widest network inside a pool; at half it is not slow."""
-    inside = {"nodes": 2, "gbps": 100, "nics": 1}
+    inside = {"nodes": 2, "gbps": 100, "cards": 1}
     for gbps, parts in ((49, (("a", "b"), ("c",))), (50, ())):
         link = FabricLinkSpec(between=("ib", "roce"), bandwidth_gbps=gbps, latency_us=5)
         pools = (pool("a", **inside), pool("b", **inside), pool("c", fabric="roce", **inside))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 from planner.cost.binding import binding
 from planner.cost.estimate import Estimator
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 KINDS = (("a", "A100"), ("b", "V100"))
 MODEL = gpt(16, 2048, 16, global_batch=64)
@@ -17,7 +17,7 @@ MODEL = gpt(16, 2048, 16, global_batch=64)
 
 def estimator() -> Estimator:
     """Two pools that share slow Ethernet only."""
-    pools = (pool(name, gpu, per_node=4, fabric="eth", gbps=10, nics=1) for name, gpu in KINDS)
+    pools = (pool(name, gpu, per_node=4, fabric="eth", gbps=10, cards=1) for name, gpu in KINDS)
     return Estimator(cluster(*pools), MODEL)
 
 

@@ -30,7 +30,7 @@ from planner.cost.measured_curves import LinkCurves
 from planner.cost.sends import Send, send
 from planner.plan.placement import Placement, place_stages
 from planner.plan.values import ReplicaGroup
-from tests.clusters import cluster, pool
+from tests.worlds import cluster, pool
 
 WIRE = ASSUMED_LINK.efficiency
 INSIDE = ASSUMED_FAMILY.link_efficiency
@@ -62,7 +62,7 @@ def test_a_ring_moves_its_share_over_the_narrowest_hop() -> None:
 
 def test_a_stage_inside_a_node_does_not_use_the_nics() -> None:
     """Eight devices of one node talk over NVLink, sixteen over the fabric."""
-    spec = cluster(pool("p", nodes=4, nics=1))
+    spec = cluster(pool("p", nodes=4, cards=1))
     assert ring_of(spec, group("p", 8)).crosses == "node"
     wide = ring_of(spec, group("p", 16))
     assert wide.crosses == "ib"
@@ -71,7 +71,7 @@ def test_a_stage_inside_a_node_does_not_use_the_nics() -> None:
 
 def test_tensor_parallel_ranks_share_the_nics_of_their_node() -> None:
     """Eight rings that leave a node together have an eighth of its NICs each."""
-    spec = cluster(pool("p", nodes=4, nics=1))
+    spec = cluster(pool("p", nodes=4, cards=1))
     assert ring_of(spec, group("p", 2, tp=8)).bytes_per_second == pytest.approx(25e9 / 8 * WIRE)
 
 
@@ -88,7 +88,7 @@ def test_stages_on_one_node_share_its_nics() -> None:
 
 def test_a_group_is_as_fast_as_its_slowest_member_link() -> None:
     """Two pools on unequal NICs of one fabric."""
-    spec = cluster(pool("fast", nics=8), pool("slow", nics=1, gbps=10))
+    spec = cluster(pool("fast", cards=8), pool("slow", cards=1, gbps=10))
     assert ring_of(spec, group("fast", 8), group("slow", 8)).bytes_per_second == pytest.approx(1.25e9 * WIRE)
 
 
@@ -101,7 +101,7 @@ def test_pools_without_a_common_fabric_cannot_form_a_group() -> None:
 def test_a_gateway_is_shared_by_all_rings_that_cross_it() -> None:
     """Eight tensor-parallel rings share the gateway's capacity."""
     link = FabricLinkSpec(between=("ib", "roce"), bandwidth_gbps=80, latency_us=1000)
-    spec = cluster(pool("a", fabric="ib", nics=1), pool("b", fabric="roce", nics=1), links=(link,))
+    spec = cluster(pool("a", fabric="ib", cards=1), pool("b", fabric="roce", cards=1), links=(link,))
     ring = ring_of(spec, group("a", 1, tp=8), group("b", 1, tp=8))
     assert ring.bytes_per_second == pytest.approx(10e9 / 8 * WIRE)
     assert ring.crosses == "ib+roce"
@@ -131,7 +131,7 @@ def sends(
 
 def test_stages_on_one_node_send_inside_it() -> None:
     """Two stages of four fit a node of eight; two of eight do not."""
-    spec = cluster(pool("p", nodes=2, nics=1))
+    spec = cluster(pool("p", nodes=2, cards=1))
     near, far = sends(spec, group("p", 4), group("p", 4)), sends(spec, group("p", 8), group("p", 8))
     assert near.link == "node"
     assert far.link == "ib"
@@ -140,7 +140,7 @@ def test_stages_on_one_node_send_inside_it() -> None:
 
 def test_replicas_of_a_node_send_at_the_same_time() -> None:
     """Eight senders share one NIC."""
-    spec = cluster(pool("p", nodes=2, nics=1))
+    spec = cluster(pool("p", nodes=2, cards=1))
     assert sends(spec, group("p", 8), group("p", 8)).seconds == pytest.approx(8 / (25 * WIRE), rel=0.01)
 
 
@@ -156,7 +156,7 @@ def test_a_shared_bus_divides_its_bandwidth() -> None:
 
 def test_sockets_are_as_fast_as_the_hosts() -> None:
     """A wide Ethernet card carries what its host can process; RDMA does not pass the host."""
-    wide = {name: cluster(pool("p", nodes=2, nics=1, fabric=name, gbps=400)) for name in ("eth", "ib")}
+    wide = {name: cluster(pool("p", nodes=2, cards=1, fabric=name, gbps=400)) for name in ("eth", "ib")}
     rates = {name: ring_of(spec, group("p", 16)).bytes_per_second for name, spec in wide.items()}
     assert rates["eth"] == pytest.approx(SOCKET_BYTES / ASSUMED_FAMILY.launch_seconds)
     assert rates["ib"] == pytest.approx(50e9 * WIRE)
@@ -168,7 +168,7 @@ FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
 @pytest.mark.parametrize(("fabric", "kind"), FABRICS.items())
 def test_every_kind_of_fabric_has_its_share_of_the_wire(fabric: str, kind: str) -> None:
     """Rings and sends across it; those inside a node take the share of the family."""
-    spec = cluster(pool("p", nodes=2, nics=1, fabric=fabric, gbps=25))
+    spec = cluster(pool("p", nodes=2, cards=1, fabric=fabric, gbps=25))
     half = Calibration(links={kind: Link(efficiency=WIRE / 2)})
     across, inside = group("p", 16), group("p", 8)
     plain, slow = ring_of(spec, across), ring_of(spec, across, calibration=half)
@@ -183,7 +183,7 @@ def test_every_kind_of_fabric_has_its_share_of_the_wire(fabric: str, kind: str) 
 def test_a_path_over_a_gateway_is_as_good_as_its_slowest_fabric() -> None:
     """InfiniBand and Ethernet together carry Ethernet's share."""
     link = FabricLinkSpec(between=("ib", "eth"), bandwidth_gbps=80, latency_us=1000)
-    spec = cluster(pool("a", fabric="ib", nics=1), pool("b", fabric="eth", nics=1), links=(link,))
+    spec = cluster(pool("a", fabric="ib", cards=1), pool("b", fabric="eth", cards=1), links=(link,))
     calibration = Calibration(links={"infiniband": Link(efficiency=0.9), "ethernet": Link(efficiency=0.3)})
     path = Topology(spec).path("a", "b")
     first, last, shared = carried_rates(path, calibration)
@@ -197,7 +197,7 @@ def test_every_doubling_of_the_cards_leaves_a_part_of_the_share() -> None:
     """Eight cards carry less than eight times what one carries, and more than four."""
     calibration = Calibration(links={"infiniband": Link(efficiency=0.8, rail=0.9)})
     one, four, eight = (
-        ring_of(cluster(pool("p", nodes=2, nics=nics, gbps=8)), group("p", 16), calibration=calibration)
+        ring_of(cluster(pool("p", nodes=2, cards=nics, gbps=8)), group("p", 16), calibration=calibration)
         for nics in (1, 4, 8)
     )
     assert one.bytes_per_second == pytest.approx(0.8 * 1e9)
@@ -209,7 +209,7 @@ def test_more_cards_at_one_end_never_slow_the_other() -> None:
     """A node with one card sends as fast to a node with eight as to a node with one."""
     rates = [
         ring_of(
-            cluster(pool("many", nics=nics), pool("one", nics=1)), group("many", 8), group("one", 8)
+            cluster(pool("many", cards=nics), pool("one", cards=1)), group("many", 8), group("one", 8)
         ).bytes_per_second
         for nics in (1, 2, 8)
     ]
@@ -218,7 +218,7 @@ def test_more_cards_at_one_end_never_slow_the_other() -> None:
 
 def family_cluster() -> ClusterSpec:
     """One node of eight A100 whose family is known."""
-    spec = cluster(pool("p", nodes=2, nics=1))
+    spec = cluster(pool("p", nodes=2, cards=1))
     known = spec.gpus["A100"].model_copy(update={"family": "A100"})
     return spec.model_copy(update={"gpus": {"A100": known}})
 
@@ -239,7 +239,7 @@ def test_links_inside_a_node_have_the_share_of_their_family() -> None:
 
 def test_the_framework_takes_its_share_of_the_wire_between_nodes() -> None:
     """Collectives of another framework and those inside a node keep theirs."""
-    spec = cluster(pool("p", nodes=2, nics=1))
+    spec = cluster(pool("p", nodes=2, cards=1))
     narrow = Calibration(stacks={"megatron": Stack(wire=0.5)})
     across = group("p", 16)
     plain, slow = ring_of(spec, across), ring_of(spec, across, calibration=narrow)
@@ -251,7 +251,7 @@ def test_the_framework_takes_its_share_of_the_wire_between_nodes() -> None:
 
 def test_latency_is_paid_per_member_inside_and_per_level_between_nodes() -> None:
     """Seven neighbours in a node of eight; one more level with each doubling of the nodes."""
-    spec = cluster(pool("p", nodes=16, nics=1))
+    spec = cluster(pool("p", nodes=16, cards=1))
     inside = spec.pools[0].intra_node.latency_us * 1e-6
     between = spec.fabrics["ib"].latency_us * 1e-6
     kind = Topology(spec).kinds[0]
@@ -341,7 +341,7 @@ def test_the_order_of_the_kinds_in_a_ring_changes_nothing() -> None:
 
 def test_measured_fabrics_win_for_data_parallel_rings() -> None:
     """By the name of the fabric; a ring inside a node takes the node's curve."""
-    spec = cluster(pool("p", nodes=2, nics=1))
+    spec = cluster(pool("p", nodes=2, cards=1))
     fabric, node = curve("ib", "all-gather", 16), curve("node:A100", "all-gather", 8)
     assert ring_of(spec, group("p", 16), curves=fabric).gather_seconds(1e9) == pytest.approx(1.0)
     assert ring_of(spec, group("p", 8), curves=node).gather_seconds(1e9) == pytest.approx(1.0)
@@ -351,7 +351,7 @@ def test_measured_fabrics_win_for_data_parallel_rings() -> None:
 
 def test_rings_that_share_the_cards_take_as_long_as_all_their_bytes() -> None:
     """Eight tensor-parallel ranks of a node have one curve together, inside the node each its own."""
-    spec = cluster(pool("p", nodes=2, nics=1))
+    spec = cluster(pool("p", nodes=2, cards=1))
     shared = ring_of(spec, group("p", 2, tp=8), curves=curve("ib", "all-gather", 2))
     assert shared.sharing == 8
     assert shared.gather_seconds(1e8) == pytest.approx(0.8)
@@ -361,7 +361,7 @@ def test_rings_that_share_the_cards_take_as_long_as_all_their_bytes() -> None:
 
 def test_measured_sends_win() -> None:
     """Between nodes with all that a node sends at once, inside one by the device."""
-    spec = cluster(pool("p", nodes=2, nics=1))
+    spec = cluster(pool("p", nodes=2, cards=1))
     eight, four = group("p", 8), group("p", 4)
     far = sends(spec, eight, eight, curves=curve("ib", "send", 2))
     assert far.link == "ib"
@@ -374,7 +374,7 @@ def test_measured_sends_win() -> None:
 
 def test_a_stage_sends_to_replicas_on_several_pools() -> None:
     """Replicas are paired in order; the slowest pair counts, and a receiver alone on its node has all of its cards."""
-    spec = cluster(pool("a"), pool("b", nics=4), pool("c", nics=1))
+    spec = cluster(pool("a"), pool("b", cards=4), pool("c", cards=1))
     placed = place_stages([[group("a", 8)], [group("b", 4), group("c", 4)]], spec)
     found = send(placed[0], placed[1], 1e9, Topology(spec), ASSUMED)
     rail = ASSUMED_LINK.rail
@@ -392,7 +392,7 @@ def test_how_a_stage_is_written_does_not_change_its_sends(
     sizes: tuple[int, ...], others: tuple[int, ...]
 ) -> None:
     """The same replicas on the same node take as long as one group as in parts, on both sides."""
-    spec = cluster(pool("a", nics=1), pool("b", nics=4))
+    spec = cluster(pool("a", cards=1), pool("b", cards=4))
 
     def seconds(first: tuple[int, ...], last: tuple[int, ...]) -> float:
         placed = place_stages([[group("a", one) for one in first], [group("b", one) for one in last]], spec)
@@ -404,7 +404,7 @@ def test_how_a_stage_is_written_does_not_change_its_sends(
 @pytest.mark.parametrize(("senders", "receivers"), [(8, 2), (2, 8), (4, 4)])
 def test_all_that_is_sent_is_received(senders: int, receivers: int) -> None:
     """Whichever end has the slow card, it carries what all replicas of the first stage send."""
-    slow, fast = pool("a", nics=1), pool("b", nics=8)
+    slow, fast = pool("a", cards=1), pool("b", cards=8)
     for spec, first, last in ((cluster(slow, fast), "a", "b"), (cluster(slow, fast), "b", "a")):
         placed = place_stages([[group(first, senders)], [group(last, receivers)]], spec)
         found = send(placed[0], placed[1], 1e9, Topology(spec), ASSUMED)
@@ -413,7 +413,7 @@ def test_all_that_is_sent_is_received(senders: int, receivers: int) -> None:
 
 def test_a_wider_stage_sends_parts_at_the_same_time() -> None:
     """Eight replicas to two: what all eight send leaves one node."""
-    spec = cluster(pool("a", nics=1), pool("b", nics=8))
+    spec = cluster(pool("a", cards=1), pool("b", cards=8))
     placed = place_stages([[group("a", 8)], [group("b", 2)]], spec)
     found = send(placed[0], placed[1], 1e9, Topology(spec), ASSUMED)
     assert found.seconds == pytest.approx(8 * 1e9 / (25e9 * WIRE) + 5e-6)

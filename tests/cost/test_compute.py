@@ -32,11 +32,11 @@ from planner.cost.compute import (
     model_flops,
     optimizer_seconds,
 )
-from planner.cost.layer import LayerPrice, layer_price
+from planner.cost.stage import LayerPrice, layer_price
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import target
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 KIND = replace(Topology(cluster(pool("p"))).kinds[0], family="A100")
 TILED = replace(KIND, multiprocessors=108)

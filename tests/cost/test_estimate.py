@@ -18,12 +18,12 @@ from planner.calibration.values import (
 )
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, estimate
-from planner.cost.simulation import stage_ends
+from planner.cost.pipeline_end import stage_ends
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute
-from tests.clusters import GPUS, cluster, gpt, pool
+from tests.worlds import GPUS, cluster, gpt, pool
 
 KNOWN = GPUS["A100"].model_copy(update={"family": "A100", "multiprocessors": 108})
 SELENE = cluster(pool("selene", nodes=384), gpus={"A100": KNOWN})
@@ -179,7 +179,7 @@ def replicas(target: str = "megatron", zero: int = 1, *, tp: int = 1, micro_batc
 
 def slow_network(gbps: float = 10.0) -> ClusterSpec:
     """Two nodes whose only card is slow."""
-    return cluster(pool("p", nodes=2, nics=1, gbps=gbps))
+    return cluster(pool("p", nodes=2, cards=1, gbps=gbps))
 
 
 @pytest.mark.parametrize("gbps", [1.0, 10.0, 1000.0])
@@ -419,7 +419,7 @@ def test_padding_takes_a_sequence_and_all_wait_for_the_slowest() -> None:
 def test_deepspeed_adds_tied_gradients_up_first() -> None:
     """The last stage reduces its gradients only once the first has ended; Megatron's does as soon as it can."""
     spec = cluster(
-        pool("fast", nodes=2, per_node=1, nics=1, gbps=1), pool("slow", nodes=2, per_node=1, nics=1, gbps=1)
+        pool("fast", nodes=2, per_node=1, cards=1, gbps=1), pool("slow", nodes=2, per_node=1, cards=1, gbps=1)
     )
     model = gpt(8, 1024, 16, global_batch=16)
     groups = [

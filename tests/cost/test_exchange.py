@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.cost.estimate import with_sends
-from planner.cost.simulation import stage_ends
+from planner.cost.pipeline_end import stage_ends
 from planner.cost.stage_price import StagePrice
 from planner.runtimes.registry import target
 

@@ -14,7 +14,7 @@ from planner.cost.stage_price import Replica, common_seconds
 from planner.cost.traffic import EndTraffic
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.registry import TARGETS
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 CLUSTER = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2))
 MODEL = gpt(8, 1024, 16, global_batch=48, sequence_length=512)

@@ -22,7 +22,7 @@ from planner.cost.compute import (
 )
 from planner.model.spec import ModelSpec
 from planner.runtimes.registry import target
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 KIND = Topology(cluster(pool("p"))).kinds[0]
 TOKENS = 2 * 1024

@@ -19,7 +19,7 @@ from planner.cost.memory import (
 )
 from planner.cost.schedules import layers_in_flight
 from planner.runtimes.capabilities import Recompute
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 ZERO_TABLE_1 = {
     # arXiv:1910.02054, table 1: GB of model states of 7.5 B parameters for ZeRO 1, 2 and 3

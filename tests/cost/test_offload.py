@@ -16,7 +16,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.registry import target
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 V100 = catalogue_gpu("V100-SXM-32GB")
 STATES = Offload(optimizer="cpu")

@@ -7,7 +7,7 @@ import pytest
 from planner.cost.estimate import estimate
 from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 
 def test_only_used_devices_are_paid() -> None:

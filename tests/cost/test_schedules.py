@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cost.pipeline_end import critical_path, device_order, simulate, stage_ends
 from planner.cost.schedules import (
     StagePathRow,
     behind_twice,
@@ -20,7 +21,6 @@ from planner.cost.schedules import (
     stage_paths,
     uniform_seconds,
 )
-from planner.cost.simulation import critical_path, device_order, simulate, stage_ends
 
 SECONDS = st.floats(0.1, 10.0)
 UNEQUAL = st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1.0, 1.0 + 1e-9, 1.0 + 1e-3, 3.0, 1e6])

@@ -19,7 +19,7 @@ from planner.cost.sharding import stage_rings
 from planner.cost.values import Estimate
 from planner.plan.placement import place_stages
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 SIZE = 1e9
 
@@ -58,7 +58,7 @@ def plan(
 
 def four_nodes(**changes: float) -> ClusterSpec:
     """Four nodes of eight on slow Ethernet."""
-    return cluster(pool("a", nodes=4, fabric="eth", gbps=changes.get("gbps", 25), nics=1))
+    return cluster(pool("a", nodes=4, fabric="eth", gbps=changes.get("gbps", 25), cards=1))
 
 
 def test_groups_that_fill_nodes_shard_inside_them() -> None:
@@ -136,7 +136,7 @@ def test_all_rings_between_pools_share_a_gateway() -> None:
 
 def test_stages_on_the_same_nodes_share_their_cards() -> None:
     """Two stages with a group of four on each of two nodes: eight rings leave each node."""
-    spec = cluster(pool("a", fabric="eth", nics=1), pool("b", fabric="eth", nics=1))
+    spec = cluster(pool("a", fabric="eth", cards=1), pool("b", fabric="eth", cards=1))
     stage = group("a", 4), group("b", 4)
     rings = rings_of(spec, stage, stage, shard_size=4)
     assert [ring.copies and ring.copies.sharing for ring in rings] == [8, 8]
@@ -177,10 +177,10 @@ def test_one_group_of_all_replicas_is_plain_sharding(
 ) -> None:
     """The same ring, and nothing between copies."""
     tp = min(tp, per_node)
-    pools: list[PoolSpec] = [pool("a", nodes=nodes, per_node=per_node, fabric="eth", gbps=100, nics=2)]
+    pools: list[PoolSpec] = [pool("a", nodes=nodes, per_node=per_node, fabric="eth", gbps=100, cards=2)]
     groups = [group("a", nodes * per_node // tp, tp)]
     if second:
-        pools.append(pool("b", nodes=2, per_node=2, fabric="eth", gbps=10, nics=1))
+        pools.append(pool("b", nodes=2, per_node=2, fabric="eth", gbps=10, cards=1))
         groups.append(group("b", 4 // tp, tp))
     spec, stage = cluster(*pools), tuple(groups)
     (plain,) = rings_of(spec, stage, shard_size=None)

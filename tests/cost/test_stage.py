@@ -17,7 +17,7 @@ from planner.cost.traffic import EndTraffic
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.registry import TARGETS
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 MODEL = gpt(8, 512, 8)
 RING = Ring(size=4, bytes_per_second=1e9, latency_seconds=0.0, crosses="ib")
@@ -36,7 +36,7 @@ SHAPE = Shape(
 
 def pricer(target: str = "deepspeed", model: ModelSpec = MODEL, nics: int = 4) -> Pricer:
     """Nodes of eight A100 with cards of 100 Gbit/s."""
-    spec = cluster(pool("p", nodes=2, gbps=100, nics=nics))
+    spec = cluster(pool("p", nodes=2, gbps=100, cards=nics))
     return Pricer(Topology(spec), model, ASSUMED, TARGETS[target], None)
 
 

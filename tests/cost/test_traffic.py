@@ -12,7 +12,7 @@ from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.runtimes.registry import TARGETS
-from tests.clusters import gpt
+from tests.worlds import gpt
 
 MODEL = gpt(8, 512, 8)
 RING = Ring(size=4, bytes_per_second=1e9, latency_seconds=0.0, crosses="ib")

@@ -13,7 +13,7 @@ from planner.dims.dimension import Dimension
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.registry import TARGETS, target
-from tests.plans import CLUSTER, MODEL, group, plan, stage
+from tests.plan.examples import CLUSTER, MODEL, group, plan, stage
 
 ELSEWHERE = {"Plan.target", "ReplicaGroup.pool", "ReplicaGroup.gpu"}
 """For whom a plan is and where it runs."""

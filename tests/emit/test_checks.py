@@ -9,7 +9,7 @@ from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.plan.checks import faults, target_faults
 from planner.plan.values import Offload, Plan
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 A = ("a", "A100")
 CLUSTER = cluster(pool("a", ("A100",) * 8, 1))

@@ -9,7 +9,7 @@ import pytest
 
 from planner.emit.interface import emit
 from planner.errors import EmitError
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2))
 REPLICAS = [(group("a", "A100", count=4, share=2),)]

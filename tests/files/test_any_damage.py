@@ -19,9 +19,9 @@ from planner.model.file import load_model
 from planner.plan.file import PlanFile, load_plan, read, to_text
 from tests.files.writing import CLUSTER, MODEL, MODELS
 from tests.model.test_huggingface import PUBLISHED
-from tests.plans import CLUSTER as SMALL
-from tests.plans import MODEL as SMALL_MODEL
-from tests.plans import plan
+from tests.plan.examples import CLUSTER as SMALL
+from tests.plan.examples import MODEL as SMALL_MODEL
+from tests.plan.examples import plan
 
 SCALARS = [
     None,

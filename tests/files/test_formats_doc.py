@@ -15,11 +15,10 @@ from planner.cluster.file import (
     ClusterFile,
     FabricFile,
     FabricLinkFile,
-    NamedGpuFile,
     PoolFile,
     load_cluster,
 )
-from planner.cluster.spec import IntraNodeSpec, NicSpec
+from planner.cluster.spec import GpuSpec, IntraNodeSpec, NicSpec
 from planner.files.document import read_document
 from planner.files.fields import form
 from planner.model.file import ImportedModelFile, ModelFile, TrainingFile, load_model
@@ -78,7 +77,7 @@ def test_every_example_is_yaml() -> None:
     [
         ClusterFile,
         PoolFile,
-        NamedGpuFile,
+        GpuSpec,
         FabricFile,
         FabricLinkFile,
         NicSpec,

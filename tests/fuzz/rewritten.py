@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 from planner import catalog
-from planner.cluster.file import FABRIC_LATENCY_US
+from planner.cluster.spec import FABRIC_LATENCY_US
 from tests.fuzz.worlds import Yaml
 
 Change = Callable[[random.Random, Yaml], Yaml | None]

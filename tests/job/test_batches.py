@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.emit.interface import job_of
 from planner.job.batches import batch, table_text
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 4, 2))
 

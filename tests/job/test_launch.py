@@ -13,7 +13,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.worlds import cluster, group, model, nic, plan, pool
 
 TORCHRUN = """#!/bin/sh
 printf 'word:%s\\n' "$@"
@@ -23,7 +23,6 @@ exit "${STUB_EXIT:-0}"
 UNEVEN = cluster(
     pool("big", ("A100",) * 4, 1, (nic("eth", "ens1"),)),
     pool("small", ("T4", "A100", "T4"), 1, (nic("eth", "eth0"),)),
-    eth="ethernet",
 )
 
 
@@ -182,8 +181,6 @@ def test_network_of_each_group(tmp_path: Path) -> None:
     where = cluster(
         pool("big", ("A100",) * 2, 2, (nic("ib", "ib0", "mlx5_0"), nic("eth", "ens1"))),
         pool("small", ("T4",) * 2, 2, (nic("eth", "eth0"),)),
-        ib="infiniband",
-        eth="ethernet",
     )
     stages = [(group("big", "A100", count=4, share=2),), (group("small", "T4", count=4, share=2),)]
     folder = emitted(tmp_path, plan("megatron", 1, [3, 1], stages), where, model(8))

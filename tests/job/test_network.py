@@ -5,12 +5,11 @@ from __future__ import annotations
 from planner.cluster.spec import ClusterSpec
 from planner.job.network import job_network, pool_environment
 from planner.plan.placement import Agent
-from tests.emit.builders import cluster, nic, pool
+from tests.worlds import cluster, nic, pool
 
 IB = nic("ib", "ib0", "mlx5_0,mlx5_1", gbps=200.0)
 ETH = nic("eth", "ens1", gbps=25.0)
 ROCE = nic("roce", "ens2", "mlx5_2")
-KINDS = {"ib": "infiniband", "eth": "ethernet", "roce": "roce"}
 
 
 def start(*names: str) -> list[Agent]:
@@ -29,13 +28,13 @@ def environment(where: ClusterSpec, launchers: list[Agent], name: str, sockets: 
 
 def test_one_node_needs_no_network() -> None:
     """Nothing is exported for a job on one node."""
-    where = cluster(pool("a", ("A100",), 2, (IB, ETH)), **KINDS)
+    where = cluster(pool("a", ("A100",), 2, (IB, ETH)))
     assert not [line for line in environment(where, start("a"), "a") if "export" in line]
 
 
 def test_shared_infiniband() -> None:
     """All nodes on one RDMA fabric: its devices for data, Ethernet for the start."""
-    where = cluster(pool("a", ("A100",), 1, (IB, ETH)), pool("b", ("T4",), 1, (IB, ETH)), **KINDS)
+    where = cluster(pool("a", ("A100",), 1, (IB, ETH)), pool("b", ("T4",), 1, (IB, ETH)))
     launchers = start("a", "b")
     assert not job_network(where, launchers).crosses
     assert environment(where, launchers, "a")[1:] == [
@@ -49,7 +48,7 @@ def test_shared_infiniband() -> None:
 
 def test_roce_names_its_address() -> None:
     """RoCE needs the index of its address."""
-    where = cluster(pool("a", ("A100",), 2, (ROCE,)), **KINDS)
+    where = cluster(pool("a", ("A100",), 2, (ROCE,)))
     lines = environment(where, start("a", "a"), "a")
     assert "export NCCL_IB_GID_INDEX=3" in lines
     assert "export NCCL_SOCKET_IFNAME==ens2" in lines
@@ -57,7 +56,7 @@ def test_roce_names_its_address() -> None:
 
 def test_different_fabrics_cross() -> None:
     """InfiniBand here and RoCE there share no RDMA: with one network for all, it is sockets."""
-    where = cluster(pool("a", ("A100",), 1, (IB, ETH)), pool("b", ("A100",), 1, (ROCE, ETH)), **KINDS)
+    where = cluster(pool("a", ("A100",), 1, (IB, ETH)), pool("b", ("A100",), 1, (ROCE, ETH)))
     launchers = start("a", "b")
     assert job_network(where, launchers).crosses
     lines = environment(where, launchers, "b", sockets=True)
@@ -69,7 +68,7 @@ def test_different_fabrics_cross() -> None:
 def test_fabric_that_most_pools_share_wins() -> None:
     """A pool on two RDMA fabrics takes the one its neighbours have, though slower."""
     both = pool("a", ("A100",), 1, (IB, ROCE, ETH))
-    where = cluster(both, pool("b", ("A100",), 1, (ROCE, ETH)), **KINDS)
+    where = cluster(both, pool("b", ("A100",), 1, (ROCE, ETH)))
     assert job_network(where, start("a", "b")).rdma == {"a": "roce", "b": "roce"}
     assert job_network(where, start("a")).rdma == {"a": "ib"}
 
@@ -78,10 +77,10 @@ def test_the_widest_cards_together_win() -> None:
     """Four cards of 100 Gbit/s carry more than one of 200, and one of 400 more than three of 100."""
     for count, expected in ((1, "roce"), (3, "ib"), (4, "ib")):
         many = nic("ib", gbps=100.0).model_copy(update={"count": count})
-        where = cluster(pool("a", ("A100",), 2, (nic("roce", gbps=200.0), many)), **KINDS)
+        where = cluster(pool("a", ("A100",), 2, (nic("roce", gbps=200.0), many)))
         assert job_network(where, start("a", "a")).rdma == {"a": expected}
     wide = nic("eth", "ens1", gbps=25.0).model_copy(update={"count": 4})
-    two = cluster(pool("a", ("A100",), 2, (nic("lan", "ens9", gbps=40.0), wide)), **KINDS, lan="ethernet")
+    two = cluster(pool("a", ("A100",), 2, (nic("lan", "ens9", gbps=40.0), wide)))
     found = job_network(two, start("a", "a")).sockets["a"]
     assert found is not None
     assert found.fabric == "eth"
@@ -89,7 +88,7 @@ def test_the_widest_cards_together_win() -> None:
 
 def test_unknown_names_are_left_to_fill_in() -> None:
     """Without names in the cluster file nothing is guessed."""
-    where = cluster(pool("a", ("A100",), 2, (nic("ib"), nic("eth"))), **KINDS)
+    where = cluster(pool("a", ("A100",), 2, (nic("ib"), nic("eth"))))
     lines = environment(where, start("a", "a"), "a")
     assert not [line for line in lines if line.startswith("export")]
     assert sum(line.startswith("# EDIT:") for line in lines) == 2
@@ -97,18 +96,18 @@ def test_unknown_names_are_left_to_fill_in() -> None:
 
 def test_shell_characters_are_quoted() -> None:
     """Names from a file cannot run commands."""
-    where = cluster(pool("a", ("A100",), 2, (nic("eth", "x; rm -rf $HOME"),)), **KINDS)
+    where = cluster(pool("a", ("A100",), 2, (nic("eth", "x; rm -rf $HOME"),)))
     assert "export NCCL_SOCKET_IFNAME='=x; rm -rf $HOME'" in environment(where, start("a", "a"), "a")
 
 
 def test_no_cards() -> None:
     """A pool without cards is said to have none."""
-    where = cluster(pool("a", ("A100",), 2), **KINDS)
+    where = cluster(pool("a", ("A100",), 2))
     assert "# The cluster file gives this pool no network cards." in environment(where, start("a", "a"), "a")
 
 
 def test_never_ignores_a_mismatch() -> None:
     """NCCL is never told to go on when nodes chose different networks."""
-    where = cluster(pool("a", ("A100",), 1, (IB,)), pool("b", ("T4",), 1, (ETH,)), **KINDS)
+    where = cluster(pool("a", ("A100",), 1, (IB,)), pool("b", ("T4",), 1, (ETH,)))
     for name in ("a", "b"):
         assert "MISMATCH" not in "".join(environment(where, start("a", "b"), name, sockets=True))

@@ -9,7 +9,7 @@ import pytest
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, job_of, unnamed_hosts
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 PLAN = plan("deepspeed", 0, [4], [(group("a", "T4", count=2), group("b", "T4"))])
 SPEC = model(3)

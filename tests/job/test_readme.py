@@ -8,7 +8,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit
 from planner.job.readme import sizes_text
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.worlds import cluster, group, model, nic, plan, pool
 
 
 def readme(chosen: Plan, where: ClusterSpec, **changes: str) -> str:
@@ -25,7 +25,7 @@ def uneven(zero: int = 1) -> Plan:
 def on_ethernet(interface: str | None) -> ClusterSpec:
     """Two pools joined by Ethernet."""
     pools = (pool(name, (kind,), 1, (nic("eth", interface),)) for name, kind in (("a", "A100"), ("b", "T4")))
-    return cluster(*pools, eth="ethernet")
+    return cluster(*pools)
 
 
 def test_plan_in_a_table() -> None:
@@ -55,8 +55,6 @@ def test_sockets_are_explained() -> None:
     where = cluster(
         pool("a", ("A100",), 1, (nic("ib", "ib0", "mlx5_0"), nic("eth", "ens1"))),
         pool("b", ("T4",), 1, (nic("eth", "ens1"),)),
-        ib="infiniband",
-        eth="ethernet",
     )
     assert "share no RDMA fabric, and DeepSpeed cannot" in readme(uneven(), where)
     both = (group("a", "A100"), group("b", "T4"))

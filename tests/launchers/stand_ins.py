@@ -10,9 +10,8 @@ from pathlib import Path
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.worlds import cluster, group, model, nic, plan, pool
 
-KINDS = {"ib": "infiniband", "eth": "ethernet"}
 TORCHRUN = """#!/bin/bash
 [[ ${NODE_THAT_FAILS:-} == "$HETPLAN_NODE" ]] && exit 7
 if [[ ${OTHERS_WAIT:-} ]]; then exec sleep 60; fi
@@ -31,7 +30,7 @@ def three_nodes() -> ClusterSpec:
     """Two nodes of four A100 and one of two T4, with other names of the same network's interfaces."""
     big = pool("big", ("A100-SXM-80GB",) * 4, 2, (nic("eth", "ens1"),))
     small = pool("small", ("T4",) * 2, 1, (nic("eth", "eth0"),))
-    return cluster(big, small, eth="ethernet")
+    return cluster(big, small)
 
 
 def uneven_plan() -> Plan:

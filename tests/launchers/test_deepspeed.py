@@ -11,8 +11,8 @@ import pytest
 from planner.cluster.spec import ClusterSpec
 from planner.errors import EmitError
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, plan, pool
 from tests.launchers.stand_ins import SSH, folder_of, run
+from tests.worlds import cluster, group, plan, pool
 
 DEEPSPEED = """#!/bin/bash
 echo "node=$HETPLAN_NODE socket=${NCCL_SOCKET_IFNAME:-} visible=${CUDA_VISIBLE_DEVICES-unset} $*" >>"$JOURNAL"

@@ -11,8 +11,8 @@ import yaml
 
 from planner.cluster.spec import ClusterSpec
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, nic, plan, pool
-from tests.launchers.stand_ins import KINDS, TORCHRUN, folder_of, journal, run
+from tests.launchers.stand_ins import TORCHRUN, folder_of, journal, run
+from tests.worlds import cluster, group, nic, plan, pool
 
 TEXT = {"type": "string", "minLength": 1}
 NAME = {"type": "string", "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
@@ -140,7 +140,7 @@ def start(tmp_path: Path, folder: Path, pod: dict[str, Any], **environment: str)
 def two_pools() -> tuple[Plan, ClusterSpec]:
     """One node of a pool, two of another, on InfiniBand."""
     small = pool("small", ("T4",) * 2, 2, (nic("ib", "ib0", "mlx5_0"),))
-    where = cluster(pool("Big_1", ("A100-SXM-80GB",) * 4, 1, (nic("ib", "ib0", "mlx5_0"),)), small, **KINDS)
+    where = cluster(pool("Big_1", ("A100-SXM-80GB",) * 4, 1, (nic("ib", "ib0", "mlx5_0"),)), small)
     return plan(
         "deepspeed",
         1,

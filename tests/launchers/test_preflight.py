@@ -12,8 +12,8 @@ import pytest
 
 from planner.catalog import driver_names, product_labels
 from planner.cluster.spec import ClusterSpec
-from tests.emit.builders import cluster, group, plan, pool
 from tests.launchers.stand_ins import SSH, TORCHRUN, folder_of, run, three_nodes
+from tests.worlds import cluster, group, plan, pool
 
 SMI = """#!/bin/bash
 # The devices of a node, without the one that is named as missing.

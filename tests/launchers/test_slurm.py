@@ -10,8 +10,8 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, nic, plan, pool
 from tests.launchers.stand_ins import TORCHRUN, folder_of, journal, run
+from tests.worlds import cluster, group, nic, plan, pool
 
 SCONTROL = '#!/bin/bash\n[[ "$1 $2" == "show hostnames" ]] && tr , "\\n" <<<"$3"\n'
 SRUN = """#!/bin/bash
@@ -108,7 +108,7 @@ def test_one_pool_is_a_plain_job(tmp_path: Path) -> None:
         update={"hosts": ("10.0.0.1", "10.0.0.2")}
     )
     chosen = plan("deepspeed", 1, [4], [(group("big", "T4", count=4),)])
-    folder = folder_of(tmp_path, "slurm", chosen, cluster(named, eth="ethernet"))
+    folder = folder_of(tmp_path, "slurm", chosen, cluster(named))
     text = (folder / "job.sbatch").read_text()
     assert not re.search(r"^#SBATCH (hetjob|--nodelist)", text, re.MULTILINE)
     done = submitted(tmp_path, folder, "gpu1,gpu2")

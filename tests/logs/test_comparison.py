@@ -132,8 +132,8 @@ def test_a_real_run_on_uneven_batches() -> None:
     from planner.logs.reading import read_logs
     from planner.logs.values import observed
     from planner.plan.placement import ranks
-    from tests.emit.builders import model
     from tests.training.test_training import three_ranks, uneven_plan
+    from tests.worlds import model
 
     plan, cluster = uneven_plan(1), three_ranks()
     found = predicted(plan, Estimator(cluster, model(12, layers=2), ASSUMED), ranks(plan, cluster))

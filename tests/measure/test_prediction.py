@@ -12,7 +12,7 @@ from planner.calibration.values import ASSUMED
 from planner.cluster.spec import GpuSpec
 from planner.cost.estimate import estimate
 from planner.model.spec import ModelSpec, TrainingSpec
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 torch = pytest.importorskip("torch")
 

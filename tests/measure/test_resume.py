@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.calibration.values import Calibration, LayerPoint
 from planner.measure.resume import resumable, with_facts
-from tests.emit.builders import model
+from tests.worlds import model
 
 MODEL = model(8)
 LAYER = LayerPoint(

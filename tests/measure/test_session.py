@@ -11,7 +11,7 @@ import pytest
 from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.errors import UsageError
 from planner.model.spec import ModelSpec
-from tests.emit.builders import model
+from tests.worlds import model
 
 torch = pytest.importorskip("torch")
 

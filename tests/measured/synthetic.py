@@ -13,7 +13,7 @@ from planner.cost.estimate import Estimator
 from planner.measured.values import Run
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from tests.clusters import GPUS, cluster, gpt, pool
+from tests.worlds import GPUS, cluster, gpt, pool
 
 TRUTH = Calibration(
     families={
@@ -33,7 +33,7 @@ NOISE = 0.02
 
 
 KIND = GPUS["A100"].model_copy(update={"family": "A100"})
-ONE, TWO = (cluster(pool("a", nodes=nodes, nics=1), gpus={"A100": KIND}) for nodes in (1, 2))
+ONE, TWO = (cluster(pool("a", nodes=nodes, cards=1), gpus={"A100": KIND}) for nodes in (1, 2))
 """A node of 8 A100 with a card that is not used, and two of them on InfiniBand."""
 
 

@@ -22,8 +22,8 @@ from planner.measured.fit import (
 )
 from planner.measured.values import Run
 from planner.runtimes.registry import REFERENCE
-from tests.clusters import GPUS, cluster, pool
 from tests.measured.synthetic import KIND, ONE, TWO, named, plan, run
+from tests.worlds import GPUS, cluster, pool
 
 MODEL = named(1024)
 MATMUL = Parameter("families", "A100", "matmul_efficiency")

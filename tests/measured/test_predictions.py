@@ -11,7 +11,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, estimate
 from planner.measured.predictions import predict
 from tests.measured.examples import GIB, failed, prediction, run
-from tests.plans import CLUSTER, MODEL, group, plan, stage
+from tests.plan.examples import CLUSTER, MODEL, group, plan, stage
 
 
 def test_errors_are_relative_to_what_was_measured() -> None:

@@ -9,7 +9,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan, faults
 from planner.plan.values import Offload, Plan, Stage
-from tests.plans import CLUSTER, MODEL, UNTIED, group, plan, stage
+from tests.plan.examples import CLUSTER, MODEL, UNTIED, group, plan, stage
 
 T4S = {"pool": "slow", "gpu": "T4"}
 UNEVEN = (group(share=10, steps=2), group(**T4S, share=6, steps=2))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from planner.cluster.spec import ClusterSpec
 from planner.plan.difference import cluster_differences, model_differences, told
-from tests.emit.builders import cluster, model, nic, pool
+from tests.worlds import GPUS, cluster, model, nic, pool
 
 BIG = pool("big", ("A100",) * 4, 2, (nic("eth", "ens1"),))
 SMALL = pool("small", ("T4",) * 2, 1, (nic("eth", "eth0"),))
 
 
 def where(*pools: object) -> ClusterSpec:
-    """A cluster of these pools."""
-    return cluster(*pools, eth="ethernet")  # type: ignore[arg-type]
+    """A cluster of these pools that defines a T4 whether they have one or not."""
+    return cluster(*pools).model_copy(update={"gpus": GPUS})  # type: ignore[arg-type]
 
 
 def test_equal_inputs_do_not_differ() -> None:

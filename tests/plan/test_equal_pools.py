@@ -17,9 +17,8 @@ from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.rivals.exhaustive import plans
 from planner.search.solve import search
 from planner.search.values import Limits
-from tests.clusters import cluster, pool
-from tests.search.problems import with_odd_nodes
 from tests.search.variants import renamed, shuffled
+from tests.worlds import cluster, pool, with_odd_nodes
 
 SEEDS = st.integers(0, 10**9)
 FEW = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

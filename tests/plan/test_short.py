@@ -11,7 +11,7 @@ from planner.errors import HetplanError, PlanError, SpecError
 from planner.model.spec import ModelSpec
 from planner.plan.file import load_plan
 from planner.plan.values import Offload, Plan
-from tests.plans import CLUSTER, MODEL, UNTIED, group, plan, stage
+from tests.plan.examples import CLUSTER, MODEL, UNTIED, group, plan, stage
 
 BIG = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": 48})})
 

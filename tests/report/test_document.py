@@ -16,20 +16,19 @@ from planner.described import keys
 from planner.logs.comparison import Comparison, Difference
 from planner.logs.trial import Trial
 from planner.report.alternatives import considered, neighbours
+from planner.report.calibrated import calibrate_document
 from planner.report.calibration import calibration_document, coverage
 from planner.report.compare import Contender
 from planner.report.document import (
-    FORMAT,
-    calibrate_document,
     check_document,
     compare_document,
     emit_document,
     explain_document,
     plan_document,
     search_document,
-    text,
 )
 from planner.report.fitted import TrialDocument, fitted_document
+from planner.report.json_document import FORMAT, text
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document

@@ -12,8 +12,8 @@ from rich.console import Group
 
 from planner.calibration.values import Calibration, Constant, Residual
 from planner.measured.fit import Fit
-from planner.report.document import text
 from planner.report.fitted import fitted_document, fitted_sections
+from planner.report.json_document import text
 from tests.measured.examples import run
 from tests.report.drawing import drawn
 

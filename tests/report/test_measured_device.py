@@ -12,8 +12,8 @@ from planner.measure.fits import Peaks
 from planner.measure.samples import Limit
 from planner.model.spec import ModelSpec
 from planner.report.measured import Told, declaration, device_sections, warnings
-from tests.emit.builders import model
 from tests.report.drawing import drawn
+from tests.worlds import model
 
 CALIBRATION = Calibration(
     constants=(

@@ -12,7 +12,7 @@ from rich.console import Group
 from planner.described import plain
 from planner.errors import OutputError, UsageError
 from planner.measured.predictions import Prediction, truth
-from planner.report.document import text
+from planner.report.json_document import text
 from planner.report.validation import Validation, not_predicted, shows_groups, validation_sections
 from planner.report.validation_document import validation_document
 from planner.report.validation_plot import write_plot

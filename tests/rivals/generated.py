@@ -6,7 +6,7 @@ import random
 
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, GpuSpec, NicSpec, PoolSpec
 from planner.model.spec import ModelSpec
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 FABRICS = ("ib", "eth")
 
@@ -34,7 +34,8 @@ def _gpu(name: str, memory: float, rate: float, peak: float) -> GpuSpec:
 def _pool(draw: random.Random, name: str) -> PoolSpec:
     gpu = draw.choice(["A100", "V100", "T4"])
     per_node = draw.choice([1, 2, 3, 4, 5, 6, 8, 16])
-    item = pool(name, gpu, draw.choice([1, 1, 2, 3, 5]), per_node, draw.choice(FABRICS), 100, 1)
+    nodes, fabric = draw.choice([1, 1, 2, 3, 5]), draw.choice(FABRICS)
+    item = pool(name, gpu, nodes, per_node=per_node, fabric=fabric, gbps=100, cards=1)
     if item.nics[0].fabric == "ib" and draw.random() < 0.7:
         item = item.model_copy(update={"nics": (*item.nics, NicSpec(fabric="eth", bandwidth_gbps=25.0))})
     if per_node > 1 and draw.random() < 0.2:

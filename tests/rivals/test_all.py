@@ -17,8 +17,8 @@ from planner.runtimes.registry import target
 from planner.search.heuristics.even import best_of
 from planner.search.solve import search
 from planner.search.values import Limits
-from tests.clusters import cluster, gpt, pool, small_problem
 from tests.rivals.generated import problem
+from tests.worlds import cluster, gpt, pool, small_problem
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ from planner.errors import PlanError
 from planner.rivals.amp import amp, cost, degrees
 from planner.rivals.building import layer_seconds
 from planner.search.heuristics.even import filled, pipeline
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 
 def test_as_many_candidates_as_the_published_script() -> None:
@@ -34,8 +34,8 @@ def test_one_device_costs_all_layers_for_every_micro_batch() -> None:
 def test_layers_ignore_the_speed_of_devices() -> None:
     """Layer times are averages, so the slow half of a pipeline gets as many layers as the fast one."""
     spec = cluster(
-        pool("a", per_node=1, fabric="eth", gbps=1, nics=1),
-        pool("v", "V100", per_node=1, fabric="eth", gbps=1, nics=1),
+        pool("a", per_node=1, fabric="eth", gbps=1, cards=1),
+        pool("v", "V100", per_node=1, fabric="eth", gbps=1, cards=1),
     )
     (plan,) = amp(Estimator(spec, gpt(global_batch=64, vocab=1000)))
     assert [stage.layers for stage in plan.stages] == [12, 12]
@@ -45,7 +45,7 @@ def test_a_slow_link_turns_replicas_into_stages() -> None:
     """Data parallelism over a fast network, a pipeline over a slow one."""
     depths = []
     for gbps in (400.0, 0.5):
-        spec = cluster(*(pool(name, per_node=4, gbps=gbps, nics=1) for name in "ab"))
+        spec = cluster(*(pool(name, per_node=4, gbps=gbps, cards=1) for name in "ab"))
         (plan,) = amp(Estimator(spec, gpt(global_batch=64)))
         depths.append(plan.pp)
     assert depths[0] < depths[1]

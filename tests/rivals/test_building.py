@@ -12,7 +12,7 @@ from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.rivals.building import balanced_layers, by_speed
 from planner.search.heuristics.even import filled, pipeline
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 SPEEDS = st.floats(0.1, 10)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.rivals.holmes import holmes, holmes_partition
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 
 @pytest.mark.parametrize(("layers", "expected"), [(48, [26, 22]), (30, [16, 14])])

@@ -11,7 +11,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from planner.rivals.building import layer_seconds
 from planner.rivals.metis import StageGroup, cost, gpu_types, group_sizes, metis
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 
 def chosen(spec: ClusterSpec, model: ModelSpec) -> Plan:
@@ -65,7 +65,7 @@ def test_a_small_group_has_too_little_by_its_check() -> None:
 
 def test_layers_follow_the_speed() -> None:
     """Four A100 and four V100 as two stages: the faster type gets more layers."""
-    spec = cluster(pool("a", per_node=4), pool("v", "V100", per_node=4, gbps=1, nics=1))
+    spec = cluster(pool("a", per_node=4), pool("v", "V100", per_node=4, gbps=1, cards=1))
     estimator = Estimator(spec, gpt(48, global_batch=512, vocab=1000))
     (plan,) = metis(estimator)
     layers = {stage.replicas[0].pool: stage.layers for stage in plan.stages}

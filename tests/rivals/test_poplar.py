@@ -12,7 +12,7 @@ from planner.cluster.spec import GpuSpec
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.rivals.poplar import best_size, in_lock_step, sweep, without_lock_step
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 CURVE = st.lists(st.floats(0.1, 2), min_size=1, max_size=6).map(lambda steps: list(accumulate(steps)))
 

@@ -10,17 +10,16 @@ from planner.errors import HetplanError
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import RECOMPUTES, Target
-from tests.emit.builders import cluster, group, model, nic, pool
 from tests.runtimes.megatron.plans import Case
+from tests.worlds import cluster, group, model, nic, pool
 
 IB, ETH = nic("ib", "ib0", "mlx5_0"), nic("eth", "eth0")
 ROCE, OPEN = nic("roce", "r0", "mlx5_2"), nic("eth")
-FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
 CLUSTERS = (
     cluster(pool("a", ("A100",) * 8, 8)),
-    cluster(pool("a", ("A100",) * 8, 16, (IB, ETH)), pool("b", ("T4",) * 8, 16, (IB, OPEN)), **FABRICS),
-    cluster(pool("a", ("A100",) * 8, 16, (IB, ETH)), pool("b", ("T4",) * 8, 16, (ROCE, ETH)), **FABRICS),
-    cluster(pool("mixed", ("A100",) * 4 + ("T4",) * 4, 32, (ETH,)), **FABRICS),
+    cluster(pool("a", ("A100",) * 8, 16, (IB, ETH)), pool("b", ("T4",) * 8, 16, (IB, OPEN))),
+    cluster(pool("a", ("A100",) * 8, 16, (IB, ETH)), pool("b", ("T4",) * 8, 16, (ROCE, ETH))),
+    cluster(pool("mixed", ("A100",) * 4 + ("T4",) * 4, 32, (ETH,))),
 )
 MODELS: tuple[dict[str, Any], ...] = (
     {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False},

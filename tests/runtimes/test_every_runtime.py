@@ -15,8 +15,8 @@ from planner.launchers.registry import LAUNCHERS
 from planner.runtimes.interface import runtime
 from planner.runtimes.log import LogReader
 from planner.runtimes.registry import NAMES, TARGETS, target
-from tests.emit.builders import cluster, group, model, plan, pool
 from tests.runtimes.generated import cases, drawn
+from tests.worlds import cluster, group, model, plan, pool
 
 ROOMS = Path(planner.__file__).parent / "runtimes"
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2))

@@ -14,9 +14,8 @@ from planner.emit.interface import emit, job_of
 from planner.plan.checks import check_plan
 from planner.search.solve import search
 from planner.search.values import Limits
-from tests.clusters import small_problem
-from tests.search.problems import Problem, with_constants, with_shapes
 from tests.search.variants import three_pools
+from tests.worlds import Problem, small_problem, with_constants, with_shapes
 
 SEEDS = st.integers(0, 10**9)
 

@@ -17,8 +17,8 @@ from planner.search.explain.families import alternatives
 from planner.search.objectives.choose import choose
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, Scored, SearchResult
-from tests.clusters import cluster, gpt, pool
 from tests.search.variants import three_pools
+from tests.worlds import cluster, gpt, pool
 
 
 def listed(result: SearchResult) -> Iterator[Scored]:

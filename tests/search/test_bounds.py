@@ -12,7 +12,7 @@ from planner.search.bounds.best import FamilyBounds
 from planner.search.pipeline import OpenChoice
 from planner.search.space.choices import Choice, depths, families, usable_kinds
 from planner.search.values import Limits
-from tests.clusters import cluster, gpt, pool, small_problem
+from tests.worlds import cluster, gpt, pool, small_problem
 
 
 @given(st.integers(0, 10**9), st.sampled_from(["megatron", "deepspeed", "torch", "flagscale"]))
@@ -70,7 +70,7 @@ def test_slow_networks_raise_the_bound_of_pipelines() -> None:
     """Sends that every stage must do are counted."""
     found = []
     for gbps in (200.0, 1.0):
-        estimator = Estimator(cluster(pool("p", nodes=4, nics=1, gbps=gbps)), gpt(global_batch=64))
+        estimator = Estimator(cluster(pool("p", nodes=4, cards=1, gbps=gbps)), gpt(global_batch=64))
         kinds = usable_kinds(estimator.topology, estimator.model)
         family = next(
             item

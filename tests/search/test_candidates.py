@@ -8,7 +8,7 @@ from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.cost.estimate import Estimator
 from planner.search.objectives.candidates import Rates, seconds_at
 from planner.search.values import Goal
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 PRICED = pool("a").model_copy(update={"price_per_gpu_hour": 3.6, "watts_per_gpu": 250.0})
 DEVICES = {("a", "A100"): 4}

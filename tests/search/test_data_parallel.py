@@ -23,8 +23,7 @@ from planner.search.solve import search
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import network_partitions
 from planner.search.values import Limits
-from tests.clusters import cluster, gpt, pool
-from tests.search.problems import with_fast_nodes
+from tests.worlds import cluster, gpt, pool, with_fast_nodes
 
 ROW = TARGETS["torch"]
 ONE_STAGE = Limits(gap=0.0, target="torch", pp=(1,), tp=(1,))
@@ -194,7 +193,7 @@ def chosen(plan: Plan) -> tuple[int, int | None, int]:
 
 def test_a_model_that_fits_in_a_node_is_sharded_there() -> None:
     """13 billion parameters on two nodes: gradients fit only if sharded, and need not cross in every micro-batch."""
-    spec = cluster(pool("a", nodes=2, gbps=200, nics=4))
+    spec = cluster(pool("a", nodes=2, gbps=200, cards=4))
     model = gpt(40, 5120, 40, global_batch=128, sequence_length=4096, precision="bf16")
     found = search(spec, model, ASSUMED, Limits(target="torch"), explain=False)
     assert found.status == "optimal"
@@ -219,7 +218,7 @@ def test_a_slow_network_makes_groups_worth_more() -> None:
     model = gpt(32, 4096, 32, global_batch=64, sequence_length=4096, precision="bf16")
     savings = []
     for gbps in (200, 50, 25):
-        spec = cluster(pool("a", nodes=2, fabric="eth", gbps=gbps, nics=1))
+        spec = cluster(pool("a", nodes=2, fabric="eth", gbps=gbps, cards=1))
         estimator = Estimator(spec, model)
         steps = {}
         for size in (None, 8):

@@ -20,7 +20,7 @@ from planner.search.explorer import Explorer
 from planner.search.milp.solver import available, relaxation, solve
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, Silent
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 
 class Asked:

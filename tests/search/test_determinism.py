@@ -21,8 +21,8 @@ from planner.search.objectives.choose import choose
 from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, Scored
-from tests.clusters import cluster, gpt, pool
 from tests.search.variants import nameless, renamed, shuffled, three_pools
+from tests.worlds import cluster, gpt, pool
 
 ROOT = Path(__file__).parents[2]
 SEEDS = st.integers(0, 10**9)

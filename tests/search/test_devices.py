@@ -11,7 +11,7 @@ from planner.plan.checks import check_plan
 from planner.search.heuristics.quick import Wanted, everywhere, quick_plan
 from planner.search.solve import search
 from planner.search.values import Limits
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 MODEL = gpt(global_batch=64)
 

@@ -6,7 +6,7 @@ import pytest
 
 from planner.cost.estimate import Estimator
 from planner.search.heuristics.even import equal_batches, even_pipelines
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 
 def test_equal_batches_differ_by_at_most_one() -> None:

@@ -10,8 +10,8 @@ from planner.cost.estimate import Estimator
 from planner.search.explain.families import alternatives, families, family_of, reason_against, worst_cause
 from planner.search.solve import search
 from planner.search.values import Limits, Scored
-from tests.clusters import cluster, gpt, pool
 from tests.report import examples
+from tests.worlds import cluster, gpt, pool
 
 
 def changed(step_seconds: float, **causes: float) -> Scored:

@@ -12,8 +12,8 @@ from planner.search.deadline import NO_LIMIT
 from planner.search.space.choices import families
 from planner.search.space.partitions import network_partitions
 from planner.search.values import Limits
-from tests.clusters import cluster, gpt, pool
 from tests.search.variants import three_pools
+from tests.worlds import cluster, gpt, pool
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -9,7 +9,7 @@ from planner.model.spec import ModelSpec
 from planner.search.explain.sensitivity import idle_costs
 from planner.search.solve import search
 from planner.search.values import IdleCost, Limits, SearchResult
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 OLD = GpuSpec(name="OLD", memory_gib=8, memory_bandwidth_gBps=100, tflops={"fp16": 4})
 """Too slow to be of any use beside an A100."""
@@ -40,7 +40,7 @@ def test_a_slow_pool_is_idle_and_using_it_costs() -> None:
 
 def test_devices_that_cannot_be_used_say_why() -> None:
     """No number format, no network, no memory."""
-    lonely = pool("x", "V100", per_node=2, fabric="island", nics=1)
+    lonely = pool("x", "V100", per_node=2, fabric="island", cards=1)
     spec = cluster(pool("a", per_node=2), pool("v", "V100", per_node=2), lonely)
     result, idle = found(spec, gpt(4, 1024, 8, global_batch=8, precision="bf16"))
     assert result.best is not None

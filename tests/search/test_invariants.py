@@ -19,9 +19,8 @@ from planner.plan.placement import ranks
 from planner.runtimes.registry import TARGETS
 from planner.search.solve import search
 from planner.search.values import Limits, Scored
-from tests.clusters import cluster, gpt, pool, small_problem
-from tests.search.problems import Problem, with_constants, with_shapes
 from tests.search.variants import three_pools
+from tests.worlds import Problem, cluster, gpt, pool, small_problem, with_constants, with_shapes
 
 SEEDS = st.integers(0, 10**9)
 FEW = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -78,7 +77,7 @@ CHANGES: dict[str, Callable[[ClusterSpec], ClusterSpec]] = {
 
 def one_more_pool(spec: ClusterSpec) -> ClusterSpec:
     """A device of another kind on the Ethernet that all share."""
-    extra = pool("extra", "V100", per_node=1, fabric="eth", nics=1)
+    extra = pool("extra", "V100", per_node=1, fabric="eth", cards=1)
     added = cluster(*spec.pools, extra, gpus=spec.gpus)
     fabrics = {**added.fabrics, **spec.fabrics}
     return added.model_copy(update={"reserve_gib": spec.reserve_gib, "fabrics": fabrics})
@@ -150,7 +149,7 @@ def test_a_slower_card_costs_what_crosses_it(target: str, stages: int) -> None:
     """
     model = gpt(8, 1024, 8, global_batch=8).model_copy(update={"tied_embeddings": False})
     for nodes in (1, 2):
-        spec = cluster(pool("p", nodes=nodes, per_node=2 // nodes, nics=1))
+        spec = cluster(pool("p", nodes=nodes, per_node=2 // nodes, cards=1))
         plan = best(spec, model, limits=Limits(target=target, pp=(stages,)))
         assert plan is not None
         assert plan.plan.devices == 2

@@ -7,7 +7,7 @@ from itertools import permutations, product
 
 import pytest
 
-from planner.cost.simulation import stage_ends
+from planner.cost.pipeline_end import stage_ends
 from planner.search.bounds.layer_count import LayerCountBound
 from planner.search.bounds.rates import Crossing, Room, Speed
 from planner.search.space.sends import Hops

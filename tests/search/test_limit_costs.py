@@ -8,7 +8,7 @@ from planner.cost.estimate import Estimator
 from planner.search.explain.sensitivity import given, limit_costs, option_text, used, without
 from planner.search.solve import search
 from planner.search.values import Limits
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 SPEC, MODEL = cluster(pool("a", per_node=4), pool("b", "V100", per_node=4)), gpt(global_batch=64)
 

@@ -12,7 +12,7 @@ from planner.search.heuristics.local import best_near
 from planner.search.solve import search
 from planner.search.space.partitions import network_partitions
 from planner.search.values import Limits, Scored, Silent
-from tests.clusters import cluster, gpt, pool, small_problem
+from tests.worlds import cluster, gpt, pool, small_problem
 
 LIMITS = Limits(gap=0.0, target="flagscale")
 

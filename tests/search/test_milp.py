@@ -18,7 +18,7 @@ from planner.search.milp.solver import available, relaxation, solve
 from planner.search.space.choices import Choice, Family
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Silent
-from tests.clusters import cluster, gpt, pool, small_problem
+from tests.worlds import cluster, gpt, pool, small_problem
 
 
 def options(depth: int = 4, interleave: int = 1) -> StageOptions:
@@ -131,7 +131,7 @@ def test_a_relaxation_follows_the_bounds(name: str) -> None:
 
 def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
     """Each branch gives one stage one island, and no branch can promise more than the whole."""
-    spec = cluster(pool("a", nodes=2), pool("b", nodes=2, fabric="eth", gbps=10, nics=1))
+    spec = cluster(pool("a", nodes=2), pool("b", nodes=2, fabric="eth", gbps=10, cards=1))
     slow = NicSpec(fabric="eth", bandwidth_gbps=10, count=1)
     first = spec.pools[0].model_copy(update={"nics": (*spec.pools[0].nics, slow)})
     estimator = Estimator(spec.model_copy(update={"pools": (first, spec.pools[1])}), gpt())

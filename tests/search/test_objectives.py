@@ -26,8 +26,7 @@ from planner.search.objectives.choose import choose
 from planner.search.objectives.objectives import BestSearch
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Objective, SearchResult, Silent
-from tests.clusters import cluster, gpt, pool, small_problem
-from tests.search.problems import Problem, with_constants
+from tests.worlds import Problem, cluster, gpt, pool, small_problem, with_constants
 
 SEEDS = st.integers(0, 10**9)
 TARGETS = st.sampled_from(["megatron", "deepspeed"])

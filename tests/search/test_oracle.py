@@ -17,9 +17,9 @@ from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, SearchResult
-from tests.clusters import small_problem
-from tests.search.problems import (
+from tests.worlds import (
     Problem,
+    small_problem,
     with_constants,
     with_fast_nodes,
     with_measurements,

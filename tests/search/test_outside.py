@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.search.solve import search
 from planner.search.space.outside import outside
 from planner.search.values import Limits
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 
 def test_one_device_leaves_nothing_out() -> None:

@@ -13,8 +13,8 @@ from planner.search.explorer import Explorer
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
 from planner.search.values import Goal, Limits, Objective
-from tests.clusters import gpt
 from tests.search.test_objectives import problem
+from tests.worlds import gpt
 
 COST = Goal(objective="cost")
 

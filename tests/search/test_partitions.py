@@ -6,7 +6,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.runtimes.registry import TARGETS
 from planner.search.space.partitions import network_partitions
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 
 def names(spec: ClusterSpec, target: str, precision: str = "fp16") -> list[str]:
@@ -25,7 +25,7 @@ def test_a_slow_link_makes_islands() -> None:
     spec = cluster(
         pool("a", nodes=2, fabric="ib"),
         pool("b", nodes=2, per_node=4, fabric="ib"),
-        pool("c", "V100", nodes=2, fabric="eth", gbps=10, nics=1),
+        pool("c", "V100", nodes=2, fabric="eth", gbps=10, cards=1),
     )
     spec = spec.model_copy(update={"pools": tuple(_also_slow(item) for item in spec.pools)})
     found = network_partitions(Estimator(spec, gpt()), TARGETS["megatron"])
@@ -40,7 +40,7 @@ def test_a_slow_link_makes_islands() -> None:
 
 def test_pools_that_cannot_train_are_on_no_island() -> None:
     """V100 have no bf16."""
-    spec = cluster(pool("a", nodes=2), pool("b", "V100", nodes=2, fabric="eth", gbps=1, nics=1))
+    spec = cluster(pool("a", nodes=2), pool("b", "V100", nodes=2, fabric="eth", gbps=1, cards=1))
     assert names(spec, "megatron") == ["", ":b", ":a"]
     assert names(spec, "megatron", "bf16") == [""]
 

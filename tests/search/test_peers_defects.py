@@ -19,7 +19,7 @@ from planner.plan.checks import check_plan
 from planner.report.plan_table import plan_section, proof_of
 from planner.search.solve import search
 from planner.search.values import Limits, SearchResult
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 T4 = GpuSpec(name="T4", memory_gib=16, memory_bandwidth_gBps=320, tflops={"fp16": 65})
 
@@ -86,12 +86,12 @@ def test_the_bandwidth_between_nodes_changes_the_plan() -> None:
     model = gpt(24, 2048, 16, global_batch=64)
     plans = {}
     for gbps in (800.0, 1.0):
-        found = solved(cluster(pool("a", nodes=4, per_node=2, nics=1, gbps=gbps)), model)
+        found = solved(cluster(pool("a", nodes=4, per_node=2, cards=1, gbps=gbps)), model)
         assert found.best is not None
         plans[gbps] = found.best
     assert plans[1.0].plan != plans[800.0].plan
     assert plans[1.0].estimate.step_seconds > plans[800.0].estimate.step_seconds
-    slow = cluster(pool("a", nodes=4, per_node=2, nics=1, gbps=1.0))
+    slow = cluster(pool("a", nodes=4, per_node=2, cards=1, gbps=1.0))
     assert estimate(plans[800.0].plan, slow, model).step_seconds > 1.1 * plans[1.0].estimate.step_seconds
 
 
@@ -118,9 +118,9 @@ def test_no_plan_exceeds_a_memory(target: str) -> None:
 def test_idle_devices_are_named() -> None:
     """Of three kinds all work, or the report says which do not and how many."""
     spec = cluster(
-        pool("fast", per_node=4, fabric="eth", nics=1, gbps=10),
-        pool("middle", "V100", per_node=4, fabric="eth", nics=1, gbps=10),
-        pool("slow", "T4", per_node=4, fabric="eth", nics=1, gbps=10),
+        pool("fast", per_node=4, fabric="eth", cards=1, gbps=10),
+        pool("middle", "V100", per_node=4, fabric="eth", cards=1, gbps=10),
+        pool("slow", "T4", per_node=4, fabric="eth", cards=1, gbps=10),
         gpus={"T4": T4},
     )
     result = solved(spec, gpt(8, 2048, 16, global_batch=8))

@@ -9,7 +9,7 @@ from planner.search.space.choices import Choice, Family
 from planner.search.space.sends import Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 
 def options(estimator: Estimator) -> StageOptions:
@@ -29,7 +29,7 @@ def of(stages: StageOptions, devices: int) -> Hops:
 def test_a_stage_that_fills_its_node_sends_to_other_nodes() -> None:
     """Both ways in the middle; a smaller one has neighbours on its node, one or two of them."""
     stages = options(
-        Estimator(cluster(pool("p", nodes=4, per_node=4, nics=1, gbps=10)), gpt(global_batch=64))
+        Estimator(cluster(pool("p", nodes=4, per_node=4, cards=1, gbps=10)), gpt(global_batch=64))
     )
     full, part, single = (of(stages, devices) for devices in (4, 2, 1))
     assert full.inner_seconds >= 2 * full.outer_seconds
@@ -40,7 +40,7 @@ def test_a_stage_that_fills_its_node_sends_to_other_nodes() -> None:
 
 def test_half_a_node_leaves_room_for_one_neighbour() -> None:
     """Where all stages are that large, the other one is on another node, so that one send is dear."""
-    estimator = Estimator(cluster(pool("p", nodes=4, nics=1, gbps=10)), gpt(global_batch=64))
+    estimator = Estimator(cluster(pool("p", nodes=4, cards=1, gbps=10)), gpt(global_batch=64))
     family = Family(target="megatron", zero=1, recompute="none", tp=1, dp=4, batch=4, micro_batches=16)
     (half,) = StageOptions(Choice(family=family, depth=3, interleave=1), estimator, Limits()).hops
     assert half.inner_seconds > 10 * half.outer_seconds

@@ -18,7 +18,7 @@ from planner.plan.checks import check_plan
 from planner.search.explorer import Explorer
 from planner.search.solve import search
 from planner.search.values import Limits, SearchResult, Silent
-from tests.clusters import cluster, gpt, pool, small_problem
+from tests.worlds import cluster, gpt, pool, small_problem
 
 SEEDS = st.integers(0, 10**9)
 QUICK = settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -93,7 +93,7 @@ def test_faster_links_never_hurt(seed: int) -> None:
 def test_one_more_pool_never_hurts(seed: int) -> None:
     """Devices may stay idle."""
     spec, model = small_problem(seed)
-    extra = pool("z", "V100", per_node=1, fabric="eth", nics=1)
+    extra = pool("z", "V100", per_node=1, fabric="eth", cards=1)
     more = cluster(*spec.pools, extra, gpus=spec.gpus).model_copy(update={"reserve_gib": spec.reserve_gib})
     assert seconds(more, model) <= seconds(spec, model) * (1 + 1e-6)
 

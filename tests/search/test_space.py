@@ -11,7 +11,7 @@ from planner.runtimes.registry import TARGETS
 from planner.search.space.choices import families
 from planner.search.values import Limits
 from planner.units import divisors
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 WIDE = gpt().model_copy(update={"heads": 12, "kv_heads": 12, "head_dim": 64, "ffn": 12 * 256})
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from planner.calibration.values import ASSUMED
 from planner.cluster.spec import GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.search.values import Limits
-from tests.clusters import cluster, gpt
-from tests.search.problems import Problem
 from tests.search.test_oracle import check
+from tests.worlds import Problem, cluster, gpt
 
 SEEDS = st.integers(0, 10**9)
 SHAPES = (

@@ -6,7 +6,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec, IntraNodeSpec
 from planner.search.objectives.candidates import MOST, sub_cluster_candidates
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 MODEL = gpt()
 

@@ -14,21 +14,21 @@ from planner.search.space.choices import Choice, depths, families
 from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
-from tests.clusters import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool
 
 SMALL = gpt(6, 512, 8, global_batch=16, vocab=1000, sequence_length=512)
 
 GATEWAY = cluster(
-    pool("a", nodes=2, per_node=1, fabric="eth", gbps=10, nics=1),
-    pool("b", "V100", per_node=1, fabric="roce", gbps=25, nics=1),
+    pool("a", nodes=2, per_node=1, fabric="eth", gbps=10, cards=1),
+    pool("b", "V100", per_node=1, fabric="roce", gbps=25, cards=1),
     links=(FabricLinkSpec(between=("eth", "roce"), bandwidth_gbps=5, latency_us=100),),
 )
 """Without RDMA between the two, a job on sockets does not reach ``b``."""
 
 ODD_NODES = cluster(
-    pool("a", nodes=2, per_node=3, nics=1),
-    pool("b", per_node=2, nics=1),
-    pool("d", "V100", per_node=2, nics=1),
+    pool("a", nodes=2, per_node=3, cards=1),
+    pool("b", per_node=2, cards=1),
+    pool("d", "V100", per_node=2, cards=1),
 )
 """Groups of two leave a device of each node of ``a`` over."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from planner.cluster.spec import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from tests.clusters import gpt
+from tests.worlds import gpt
 
 FABRICS = {
     "eth": FabricSpec(kind="ethernet", latency_us=20),

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from planner import catalog
 from planner.measured.table import load_table
-from tests.emit.builders import model
+from tests.worlds import model
 
 torch = pytest.importorskip("torch")
 

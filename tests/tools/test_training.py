@@ -9,7 +9,7 @@ import pytest
 
 from planner.errors import UsageError
 from planner.model.spec import ModelSpec
-from tests.emit.builders import model
+from tests.worlds import model
 
 torch = pytest.importorskip("torch")
 

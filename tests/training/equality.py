@@ -17,9 +17,9 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.training import reference
 from tests.training.launching import free_port, losses, run_together
+from tests.worlds import cluster, group, model, nic, plan, pool
 
 RANKS = 4
 STEPS = 3
@@ -106,7 +106,7 @@ LEARNING = Case("data", 1, "adamw", steps=25)
 def two_nodes() -> ClusterSpec:
     """Two nodes with two devices each."""
     cards = (nic("eth", "lo"),)
-    return cluster(pool("big", ("A100",) * 2, 1, cards), pool("small", ("T4",) * 2, 1, cards), eth="ethernet")
+    return cluster(pool("big", ("A100",) * 2, 1, cards), pool("small", ("T4",) * 2, 1, cards))
 
 
 def train_all(folder: Path, cases: Sequence[Case]) -> None:

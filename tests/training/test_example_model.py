@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.job.batches import model_shape
-from tests.emit.builders import model
+from tests.worlds import model
 
 torch = pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ import pytest
 from planner.emit.interface import emit, job_of, write_folder
 from planner.job.batches import table_text
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 torch = pytest.importorskip("torch")
 

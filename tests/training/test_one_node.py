@@ -8,8 +8,8 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from tests.emit.builders import cluster, group, model, plan, pool
 from tests.training.launching import losses, run_together
+from tests.worlds import cluster, group, model, plan, pool
 
 pytest.importorskip("torch")
 

@@ -13,9 +13,9 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.values import Offload, Plan
-from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.training import reference
 from tests.training.launching import launch, losses
+from tests.worlds import cluster, group, model, nic, plan, pool
 
 pytest.importorskip("deepspeed")
 
@@ -41,7 +41,7 @@ def three_ranks() -> ClusterSpec:
         pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)),
         pool("small", ("T4",), 1, (nic("eth", "lo"),)),
     )
-    return cluster(big, small, eth="ethernet")
+    return cluster(big, small)
 
 
 def uneven_plan(zero: int) -> Plan:
@@ -60,7 +60,7 @@ def pipeline_plan(zero: int, dp: int) -> Plan:
 def two_stages(dp: int) -> ClusterSpec:
     """A node for each stage."""
     a, b = pool("a", ("A100",) * dp, 1, (nic("eth", "lo"),)), pool("b", ("T4",) * dp, 1, (nic("eth", "lo"),))
-    return cluster(a, b, eth="ethernet")
+    return cluster(a, b)
 
 
 def run(

@@ -18,9 +18,9 @@ import torch
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.training import reference, trainer_program
 from tests.training.launching import free_port, run_together
+from tests.worlds import cluster, group, model, nic, plan, pool
 
 RANKS = 2
 BATCH = 7
@@ -71,7 +71,7 @@ def resumption(zero: int) -> tuple[Run, Run]:
 def two_nodes() -> ClusterSpec:
     """Two nodes with a device each."""
     cards = (nic("eth", "lo"),)
-    return cluster(pool("big", ("A100",), 1, cards), pool("small", ("T4",), 1, cards), eth="ethernet")
+    return cluster(pool("big", ("A100",), 1, cards), pool("small", ("T4",), 1, cards))
 
 
 def train_all(root: Path, runs: Sequence[Run]) -> None:

@@ -11,8 +11,8 @@ from itertools import islice, pairwise, permutations
 from math import floor
 
 from planner.cost.estimate import Estimator, together, with_sends
+from planner.cost.pipeline_end import stage_ends
 from planner.cost.schedules import sent_with
-from planner.cost.simulation import stage_ends
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice
 from planner.search.space.stages import Option, StageOptions

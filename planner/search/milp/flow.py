@@ -1,17 +1,213 @@
-"""Sends in the ILP: they cost what the places of both ends say, a flow from state to state along the stages."""
+"""Sends in the ILP: they cost what the places of both ends say, a flow from state to state along the stages.
+
+Stages smaller than a node fill one after the other (planner.plan.placement); whether the next one still finds
+room decides whether the send between them stays on the node. A state is a place and the devices taken on
+the current node. Where a stage comes from elsewhere its node may have been untouched, or have had a gap.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 import pulp
 
 from planner.search.deadline import Deadline
-from planner.search.milp.places import Places, State
-from planner.search.milp.rows import Entries
+from planner.search.space.sends import Sends
 from planner.search.space.stages import Option, StageOptions
+
+State = tuple[int, int]
+"""(place, devices taken on the current node; 0 where it does not matter)."""
+
+
+class Places:
+    """Places of the compositions in use, and the seconds from one to another.
+
+    Those of a send are in three parts: ``leaving`` and ``arriving`` of the two compositions, and what their places add.
+    """
+
+    def __init__(self, stages: StageOptions, used: list[int]) -> None:
+        self.stages = stages
+        self.of: dict[int, int] = {}
+        """Place of each composition."""
+        self.members: list[list[int]] = []
+        """Compositions of each place."""
+        keys: dict[tuple[object, ...], int] = {}
+        for composition in used:
+            place = keys.setdefault(self._key(composition), len(keys))
+            self.of[composition] = place
+            if place == len(self.members):
+                self.members.append([])
+            self.members[place].append(composition)
+        self._sends: dict[tuple[int, int], Sends] = {}
+        self.leaving = {own: _finite(min(self._least(own, other) for other in used)) for own in used}
+        """Seconds of a send that every stage with a composition takes part in, whatever stage follows."""
+        self.arriving = {
+            own: _finite(min(self._least(other, own) - self.leaving[other] for other in used)) for own in used
+        }
+        """What is more than that in every send to a composition."""
+
+    def begins(self, place: int) -> State:
+        """The state after the first stage of the pipeline."""
+        return self._after(place, 0)
+
+    def steps(self, stage: int, state: State, place: int) -> list[tuple[State, float]]:
+        """The states of the stage after ``stage`` on a place, and what each adds to the send to it."""
+        before, taken = state
+        sends = self.sends(before, place)
+        either = min(sends.near_seconds, sends.far_seconds)
+        small = self._small(before) and self._small(place)
+        if not small or self.kind(before) != self.kind(place):
+            return [(self._after(place, used), either) for used in self._used(stage, place)]
+        taken += self._devices(place)
+        if taken <= self._room(place):
+            return [((place, taken), sends.near_seconds)]
+        return [(self._after(place, used), sends.far_seconds) for used in self._used(stage, place)]
+
+    def _after(self, place: int, used: int) -> State:
+        return place, used + self._devices(place) if self._small(place) else 0
+
+    def _used(self, stage: int, place: int) -> list[int]:
+        """Devices that may be taken of a node which a stage comes to after ``stage``: none while some are untouched."""
+        if not self._small(place):
+            return [0]
+        left = self._room(place) - self._devices(place)
+        if self.returns:
+            if stage + 1 < self.stages.topology.kind(*self.kind(place)).nodes:
+                return [0]
+            same = self.stages.choice.family.dp is not None
+            return list(range(0, left + 1, self._devices(place) if same else 1))
+        return [0, *(used for used in self._leftovers(self.kind(place)) if used <= left)]
+
+    def _leftovers(self, kind: tuple[str, str]) -> list[int]:
+        """Devices that groups take of the nodes they fill, where they leave some."""
+        room = self.stages.topology.kind(*kind).per_node
+        groups = (
+            group for places in self.members for index in places for group in self.stages.compositions[index]
+        )
+        found = {
+            room // group.tp * group.tp
+            for group in groups
+            if (group.pool, group.gpu) == kind and group.count >= room // group.tp
+        }
+        return sorted(found - {room})
+
+    @property
+    def returns(self) -> bool:
+        """True when a pipeline may come back to a node that it has left: stages then fill gaps of any node."""
+        return not self.stages.pricer.target.hosts_once
+
+    def begins_fresh(self, kind: tuple[str, str]) -> bool:
+        """True when every run of stages smaller than a node of this kind begins on an untouched node."""
+        return not self.returns and not self._leftovers(kind)
+
+    def around(self, last: int, first: int) -> Sends:
+        """What places add to the send from last to first, when both stand on one node and when they do not."""
+        sends = self.sends(last, first)
+        if self._small(last) and self._small(first) and self.kind(last) == self.kind(first):
+            return sends
+        either = min(sends.near_seconds, sends.far_seconds)
+        return Sends(near_seconds=float("inf"), far_seconds=either)
+
+    def stays(self, place: int) -> bool:
+        """True when a node holds as many stages of a place as the pipeline has."""
+        return self.stages.choice.depth * self._devices(place) <= self._room(place)
+
+    def leaves(self, before: int, place: int) -> tuple[str, str] | None:
+        """The kind whose nodes the pipeline leaves in the middle of one, perhaps, between these places."""
+        if self._small(before) and not (self._small(place) and self.kind(before) == self.kind(place)):
+            return self.kind(before)
+        return None
+
+    def islands(self, *places: int) -> frozenset[int]:
+        """Islands that stages on these places stand on; compositions of one place stand on the same pools."""
+        return self.stages.used_islands(
+            *(self.stages.compositions[self.members[place][0]] for place in places)
+        )
+
+    def fresh_node(self, state: State) -> tuple[str, str] | None:
+        """The kind of which a stage that enters this state takes an untouched node, where that is known."""
+        place, taken = state
+        small = self._small(place) and taken == self._devices(place)
+        return self.kind(place) if small and self.begins_fresh(self.kind(place)) else None
+
+    def lone_pools(self, place: int) -> frozenset[str]:
+        """Pools of one node that a place stands on; compositions of one place stand on the same pools."""
+        groups = self.stages.compositions[self.members[place][0]]
+        lone = self.stages.lone_pools
+        return frozenset(group.pool for group in groups if group.pool in lone)
+
+    def sends(self, first: int, last: int) -> Sends:
+        """The cheapest sends between compositions of two places, less what these always take."""
+        key = (first, last)
+        if key not in self._sends:
+            found = [
+                (self.stages.sends(a, b), self.leaving[a] + self.arriving[b])
+                for a in self.members[first]
+                for b in self.members[last]
+            ]
+            self._sends[key] = Sends(
+                near_seconds=min(max(0.0, item.near_seconds - always) for item, always in found),
+                far_seconds=min(max(0.0, item.far_seconds - always) for item, always in found),
+            )
+        return self._sends[key]
+
+    def _least(self, first: int, last: int) -> float:
+        sends = self.stages.sends(first, last)
+        return min(sends.near_seconds, sends.far_seconds)
+
+    def _key(self, composition: int) -> tuple[object, ...]:
+        groups = self.stages.compositions[composition]
+        if len(groups) == 1 and self._is_small(composition):
+            return groups[0].pool, groups[0].gpu, groups[0].devices
+        return tuple(sorted({group.pool for group in groups}))
+
+    def _is_small(self, composition: int) -> bool:
+        groups = self.stages.compositions[composition]
+        kind = self.stages.topology.kind(groups[0].pool, groups[0].gpu)
+        return len(groups) == 1 and kind.nodes > 1 and groups[0].count < kind.per_node // groups[0].tp
+
+    def _small(self, place: int) -> bool:
+        return self._is_small(self.members[place][0])
+
+    def kind(self, place: int) -> tuple[str, str]:
+        """The first kind of a place; the only one of stages smaller than a node."""
+        group = self.stages.compositions[self.members[place][0]][0]
+        return group.pool, group.gpu
+
+    def _devices(self, place: int) -> int:
+        return self.stages.compositions[self.members[place][0]][0].devices
+
+    def _room(self, place: int) -> int:
+        return self.stages.topology.kind(*self.kind(place)).per_node
+
+
+def _finite(seconds: float) -> float:
+    return seconds if seconds < float("inf") else 0.0
+
+
+class Entries:
+    """Where a runtime starts a node once, the pipeline comes into a pool of one node at most once.
+
+    Pools of several nodes need no row: stages that share a node of one kind of device are neighbours. Nodes that mix
+    kinds may still be left and entered again; such solutions are cut when they are found (``placed_alike``).
+    """
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self._entered: dict[str, list[pulp.LpVariable]] = {}
+
+    def add(self, before: int | None, place: int, variables: Sequence[pulp.LpVariable]) -> None:
+        """Remember who comes to ``place`` from ``before``, or begins there."""
+        known = frozenset() if before is None else self.places.lone_pools(before)
+        for pool in self.places.lone_pools(place) - known:
+            self._entered.setdefault(pool, []).extend(variables)
+
+    def rows(self) -> Iterator[pulp.LpConstraint]:
+        """One for each pool of one node."""
+        return (pulp.lpSum(variables) <= 1 for variables in self._entered.values())
+
 
 Linear = Any
 """A linear expression of PuLP, which has no types."""

@@ -19,8 +19,8 @@ from typing import Any
 
 import pulp
 
+from planner.cost.pipeline_end import CriticalPath
 from planner.cost.schedules import NEVER, StagePath, sent_with, stage_paths
-from planner.cost.simulation import Path
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.branching import Branching
 from planner.search.milp.flow import Flow, weighted
@@ -236,7 +236,7 @@ class PipelineModel:
             for options, variables in zip(self.options, self.take, strict=True)
         ]
 
-    def cut_path(self, path: Path, stage: int) -> None:
+    def cut_path(self, path: CriticalPath, stage: int) -> None:
         """The end is at least this path through the operations and the tail of ``stage``, which follows it."""
         self._relaxation = None
         terms = [

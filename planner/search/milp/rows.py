@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pulp
 
 from planner.cluster.topology import Kind
-from planner.search.milp.places import Places
 from planner.search.space.stages import Option, StageOptions
 
 Taken = Sequence[tuple[int, Option, pulp.LpVariable]]
@@ -102,28 +101,6 @@ def _by_degrees(stages: StageOptions, taken: Taken, stage: int) -> dict[int, lis
             degrees = groups[0].tp, sum(group.count for group in groups)
             found.setdefault(named.setdefault(degrees, option.composition), []).append(variable)
     return found
-
-
-class Entries:
-    """Where a runtime starts a node once, the pipeline comes into a pool of one node at most once.
-
-    Pools of several nodes need no row: stages that share a node of one kind of device are neighbours. Nodes that mix
-    kinds may still be left and entered again; such solutions are cut when they are found (``placed_alike``).
-    """
-
-    def __init__(self, places: Places) -> None:
-        self.places = places
-        self._entered: dict[str, list[pulp.LpVariable]] = {}
-
-    def add(self, before: int | None, place: int, variables: Sequence[pulp.LpVariable]) -> None:
-        """Remember who comes to ``place`` from ``before``, or begins there."""
-        known = frozenset() if before is None else self.places.lone_pools(before)
-        for pool in self.places.lone_pools(place) - known:
-            self._entered.setdefault(pool, []).extend(variables)
-
-    def rows(self) -> Iterator[pulp.LpConstraint]:
-        """One for each pool of one node."""
-        return (pulp.lpSum(variables) <= 1 for variables in self._entered.values())
 
 
 def placed_alike(stages: StageOptions, taken: Taken, slots: Sequence[int]) -> pulp.LpConstraint:

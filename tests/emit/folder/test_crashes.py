@@ -25,8 +25,8 @@ from planner.emit.folder.write import write_folder
 from planner.emit.interface import emit
 from planner.errors import OutputError
 from planner.job.files import EmittedFile
-from tests.emit.builders import cluster, group, model, plan, pool
 from tests.emit.folder.breaking import broken_at, content, interrupted_at, killed_at
+from tests.worlds import cluster, group, model, plan, pool
 
 OLD = (
     EmittedFile("env/a.sh", "export A=1\n"),

@@ -13,7 +13,7 @@ from planner.emit.interface import emit
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_kinds
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 UNEVEN = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
 MIXED = cluster(pool("m", ("A100", "T4", "A100"), 1), pool("b", ("T4",), 1))

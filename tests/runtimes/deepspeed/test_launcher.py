@@ -10,8 +10,8 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.training.launching import free_port, losses, run_together
+from tests.worlds import cluster, group, model, nic, plan, pool
 
 pytest.importorskip("deepspeed")
 
@@ -29,7 +29,7 @@ def _no_third_party_warnings() -> Iterator[None]:
 def two_and_one() -> ClusterSpec:
     """A node with two devices and a node with one."""
     cards = (nic("eth", "lo"),)
-    return cluster(pool("big", ("A100",) * 2, 1, cards), pool("small", ("T4",), 1, cards), eth="ethernet")
+    return cluster(pool("big", ("A100",) * 2, 1, cards), pool("small", ("T4",), 1, cards))
 
 
 def test_uneven_slots_train(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.log import DeepSpeedLines
 from planner.runtimes.log import Fact
-from tests.emit.builders import group, plan
 from tests.logs.printing import SAMPLES
+from tests.worlds import group, plan
 
 GIB = 2**30
 

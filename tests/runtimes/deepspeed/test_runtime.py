@@ -17,7 +17,7 @@ from planner.plan.placement import ranks
 from planner.plan.values import Offload, Plan
 from planner.runtimes.deepspeed.runtime import common_config
 from planner.training import hetplan_runtime as batches
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
 

@@ -15,7 +15,7 @@ from planner.errors import EmitError
 from planner.files.yaml_text import dump
 from planner.plan.values import Plan
 from planner.runtimes.flagscale.runtime import EXECUTED, literal
-from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.worlds import cluster, group, model, nic, plan, pool
 
 HARD = [
     "${oc.env:HOME}",
@@ -39,7 +39,7 @@ def written(*interfaces: str, hosts: Sequence[str] = ("a-0", "a-1")) -> dict[str
     """Files for two nodes with this interface and card."""
     cards = (nic("lan", interface=interfaces[0], hca=interfaces[-1]),)
     chosen = cluster(
-        pool("a", ("A100",) * 2, 2, cards).model_copy(update={"hosts": tuple(hosts)}), lan="roce"
+        pool("a", ("A100",) * 2, 2, cards).model_copy(update={"hosts": tuple(hosts)}), fabrics={"lan": "roce"}
     )
     return {file.path: file.text for file in emit(two_nodes(), chosen, model(4, tied_embeddings=False))}
 

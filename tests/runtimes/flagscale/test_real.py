@@ -23,8 +23,8 @@ from planner.errors import EmitError
 from planner.files.yaml_text import dump
 from planner.plan.placement import Rank, ranks
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, model, plan, pool
 from tests.runtimes.flagscale.test_rules import BASE, RANKS, REFUSED
+from tests.worlds import cluster, group, model, plan, pool
 
 FLAGSCALE, MEGATRON = os.environ.get("HETPLAN_FLAGSCALE", ""), os.environ.get("HETPLAN_MEGATRON", "")
 pytestmark = [

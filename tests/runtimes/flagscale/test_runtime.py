@@ -11,7 +11,7 @@ from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.flagscale.settings import meshes
-from tests.emit.builders import cluster, group, model, nic, plan, pool
+from tests.worlds import cluster, group, model, nic, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 3), pool("t", ("T4",) * 4, 4))
 
@@ -92,7 +92,6 @@ def test_network_names_and_what_is_missing() -> None:
     spec = cluster(
         pool("a", ("A100",) * 8, 1, (nic("lan", interface="eth0"),)),
         pool("t", ("T4",) * 4, 2, (nic("lan"),)),
-        lan="ethernet",
     )
     replicas = [stage_of("A100", tp=4, dp=2), stage_of("T4", tp=2, dp=4)]
     chosen = plan("flagscale", 0, [3, 1], replicas, sequence_parallel=True)

@@ -15,7 +15,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.values import Offload, Plan, ReplicaGroup
 from planner.search.solve import search
 from planner.search.values import Limits
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 REPOSITORY = Path(__file__).parents[3]
 MIXED_NODES = cluster(pool("mixed", ("A100",) * 4 + ("T4",) * 4, 32))

@@ -11,9 +11,8 @@ from planner.job.network import job_network
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Plan
 from planner.runtimes.megatron.network import group_networks
-from tests.emit.builders import cluster, group, nic, plan, pool
+from tests.worlds import cluster, group, nic, plan, pool
 
-KINDS = {"ib": "infiniband", "eth": "ethernet", "roce": "roce"}
 EAST = pool("east", ("A100",) * 4, 2, (nic("ib"), nic("eth")))
 WEST = pool("west", ("A100",) * 4, 2, (nic("roce"), nic("eth")))
 PLAIN = pool("plain", ("A100",) * 4, 2, (nic("eth"),))
@@ -44,13 +43,13 @@ def split(first: str, last: str, count: int = 4) -> Plan:
 
 def test_one_fabric_needs_no_file() -> None:
     """Nothing is written when one network serves all."""
-    assert networks(split("east", "east", count=2), cluster(EAST, **KINDS)) == {}
-    assert networks(split("plain", "plain", count=2), cluster(PLAIN, **KINDS)) == {}
+    assert networks(split("east", "east", count=2), cluster(EAST)) == {}
+    assert networks(split("plain", "plain", count=2), cluster(PLAIN)) == {}
 
 
 def test_stages_on_two_fabrics() -> None:
     """Replicas stay on their fabric, the pipeline crosses."""
-    found = networks(split("east", "west"), cluster(EAST, WEST, **KINDS))
+    found = networks(split("east", "west"), cluster(EAST, WEST))
     assert found["east"] == found["west"]
     assert {found["east"][name] for name in ("dp", "dp_cp", "tp_dp")} == {"IB"}
     assert {found["east"][name] for name in ("pp", "mp", "embd", "intra_dist_opt_instance")} == {"Socket"}
@@ -58,7 +57,7 @@ def test_stages_on_two_fabrics() -> None:
 
 def test_pool_without_rdma() -> None:
     """Replicas on a pool without RDMA use sockets while those with it use RDMA."""
-    found = networks(split("east", "plain"), cluster(EAST, PLAIN, **KINDS))
+    found = networks(split("east", "plain"), cluster(EAST, PLAIN))
     assert found["east"]["dp"] == "IB"
     assert found["plain"]["dp"] == "Socket"
 
@@ -66,7 +65,7 @@ def test_pool_without_rdma() -> None:
 def test_no_group_inside_a_fabric() -> None:
     """Where every group of several nodes crosses, the whole job uses sockets and no file is written."""
     replicas = (group("east", "A100", tp=2, count=4, share=1), group("west", "A100", tp=2, count=4, share=1))
-    assert networks(plan("megatron", 1, [4], [replicas]), cluster(EAST, WEST, **KINDS)) == {}
+    assert networks(plan("megatron", 1, [4], [replicas]), cluster(EAST, WEST)) == {}
 
 
 def test_members_agree() -> None:
@@ -77,7 +76,7 @@ def test_members_agree() -> None:
         (group("west", "A100", tp=2, count=2, share=2),),
     ]
     chosen = plan("megatron", 1, [2, 1, 1], stages)
-    where = cluster(EAST, WEST, **KINDS)
+    where = cluster(EAST, WEST)
     found = networks(chosen, where)
     members: dict[tuple[int, int], set[str]] = defaultdict(set)
     for rank in ranks(chosen, where):

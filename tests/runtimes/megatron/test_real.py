@@ -23,11 +23,11 @@ from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.megatron.arguments import arguments
 from planner.runtimes.megatron.network import group_networks
-from tests.emit.builders import cluster, group, model, plan, pool
 from tests.runtimes.megatron.plans import Case, generated, searched
 from tests.runtimes.megatron.rules import check_arguments
-from tests.runtimes.megatron.test_network import EAST, KINDS, PLAIN, WEST, split
+from tests.runtimes.megatron.test_network import EAST, PLAIN, WEST, split
 from tests.runtimes.megatron.test_rules import ACCEPTED, BASE, REFUSED
+from tests.worlds import cluster, group, model, plan, pool
 
 CHECKOUT = os.environ.get("HETPLAN_MEGATRON", "")
 pytestmark = pytest.mark.skipif(not CHECKOUT, reason="HETPLAN_MEGATRON names no checkout of Megatron-LM")
@@ -186,7 +186,7 @@ def test_our_rules_are_megatrons() -> None:
 
 def crossing(first: str, last: str) -> Case:
     """Two stages of two nodes each, on pools of different fabrics."""
-    where = cluster(EAST, WEST, PLAIN, **KINDS)
+    where = cluster(EAST, WEST, PLAIN)
     return Case(split(first, last), where, model(8))
 
 

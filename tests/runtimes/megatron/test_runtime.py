@@ -11,7 +11,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Offload, Plan, Stage
 from planner.runtimes.megatron.arguments import arguments, differences, layout, model_words
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 4))
 

@@ -16,10 +16,10 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from tests.emit.builders import cluster, group, model, nic, plan, pool
 from tests.training import folder_runs
 from tests.training.launching import launch, losses
 from tests.training.once import once
+from tests.worlds import cluster, group, model, nic, plan, pool
 
 torch = pytest.importorskip("torch")
 
@@ -54,7 +54,7 @@ def four_ranks() -> ClusterSpec:
         pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)),
         pool("small", ("T4", "T4"), 1, (nic("eth", "lo"),)),
     )
-    return cluster(big, small, eth="ethernet")
+    return cluster(big, small)
 
 
 def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
@@ -245,7 +245,7 @@ def test_equals_one_process(trained: dict[str, tuple[Path, list[float]]], case: 
 @pytest.mark.slow
 def test_groups_in_pipelines_and_of_wide_replicas(tmp_path: Path) -> None:
     """Eight ranks: two stages of four replicas, or four replicas of two ranks, in groups of two."""
-    where = cluster(pool("big", ("A100",) * 8, 1, (nic("eth", "lo"),)), eth="ethernet")
+    where = cluster(pool("big", ("A100",) * 8, 1, (nic("eth", "lo"),)))
     small = {"precision": "fp32", "optimizer": "sgd", **NO_BIAS}
     cases = []
     for zero in (1, 2, 3):
@@ -298,7 +298,6 @@ def test_a_folder_as_its_users_start_it(tmp_path: Path) -> None:
     where = cluster(
         pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)),
         pool("small", ("T4",), 1, (nic("eth", "lo"),)),
-        eth="ethernet",
     )
     replicas = (group("big", "A100", count=2, share=5, steps=2), group("small", "T4", share=2))
     chosen, folder = plan("torch", 3, [2], [replicas]), tmp_path / "a run"

@@ -11,7 +11,7 @@ import pytest
 from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.plan.values import Offload, Plan
-from tests.emit.builders import cluster, group, model, plan, pool
+from tests.worlds import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
 

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.cluster.spec import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.cluster.spec import FabricSpec, GpuSpec
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from tests.worlds import cluster, nic, pool
 
-A100 = GpuSpec(name="A100", memory_gib=80, memory_bandwidth_gBps=2000, tflops={"bf16": 312, "fp16": 312})
 T4 = GpuSpec(name="T4", memory_gib=15, memory_bandwidth_gBps=320, tflops={"fp16": 65})
-
-
-def pool(name: str, devices: tuple[str, ...], nodes: int) -> PoolSpec:
-    """Nodes of these devices on one fabric."""
-    return PoolSpec(
-        name=name,
-        devices=devices,
-        hosts=tuple(f"{name}-{index}" for index in range(nodes)),
-        intra_node=IntraNodeSpec(bandwidth_gBps=300),
-        nics=(NicSpec(fabric="ib", bandwidth_gbps=200),),
-    )
-
-
-CLUSTER = ClusterSpec(
-    name="c",
+A100 = GpuSpec(name="A100", memory_gib=80, memory_bandwidth_gBps=2000, tflops={"bf16": 312, "fp16": 312})
+FABRICS = {
+    "ib": FabricSpec(kind="infiniband", latency_us=2),
+    "eth": FabricSpec(kind="ethernet", latency_us=30),
+}
+CARDS = (nic("ib", gbps=200),)
+CLUSTER = cluster(
+    pool("slow", ("T4",) * 4, 1, CARDS),
+    pool("fast", ("A100",) * 4, 2, CARDS),
     gpus={"T4": T4, "A100": A100},
-    pools=(pool("slow", ("T4",) * 4, 1), pool("fast", ("A100",) * 4, 2)),
-    fabrics={
-        "ib": FabricSpec(kind="infiniband", latency_us=2),
-        "eth": FabricSpec(kind="ethernet", latency_us=30),
-    },
-)
+).model_copy(update={"name": "c", "fabrics": FABRICS})
 MODEL = ModelSpec(
     name="m",
     layers=8,
