@@ -232,15 +232,13 @@ def test_what_was_measured_before_the_end_is_written(
     assert signal.getsignal(signal.SIGTERM) == before
     if interrupted:
         assert done.code == (130 if curves else 2)
-        assert "warning: ended before all was measured" in done.err
+        assert "warning: stopped before everything was measured" in done.err
     else:
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith(
             "error: calibrate network: rank 0: send of 2 over ib: gone\n  hint: see in"
         )
-        assert done.err.endswith(
-            "; c.yaml keeps what was measured, and the same command goes on from there\n"
-        )
+        assert done.err.endswith("; c.yaml keeps what was measured; run the same command again to continue\n")
     if curves:
         points = load_calibration(files / "c.yaml").link_points
         assert [point.operation for point in points] == ["send", "send"]
@@ -286,7 +284,7 @@ def test_a_process_that_is_killed_ends_the_others_with_one_error(
     assert re.match(
         r"error: calibrate network: rank 0: all-gather of 2 over node:\S+, 16384 bytes: \S", told[0]
     )
-    assert told[1].endswith("c.yaml keeps what was measured, and the same command goes on from there")
+    assert told[1].endswith("c.yaml keeps what was measured; run the same command again to continue")
     found = load_calibration(files / "c.yaml")
     sizes = {(point.operation, point.size_bytes) for point in found.link_points}
     assert sizes == {("all-reduce", 4.0**power) for power in range(5, 9)} | {
