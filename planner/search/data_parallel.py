@@ -37,13 +37,15 @@ from planner.search.batch_partition import (
     least_in_lock_step,
     least_in_step,
 )
+from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.space.choices import recomputes_of, usable_kinds
 from planner.search.space.device_sets import Box, Counts, all_sets
 from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
 
-MAX_MICRO_BATCH, MAX_TOKENS = 512, 2**17
-"""Largest micro-batch of a device that is offered, in sequences; more where that many have fewer tokens than these."""
+MAX_MICRO_BATCH, MAX_TOKENS, MAX_SIZES = 512, 2**17, 4096
+"""Largest micro-batch of a device that is offered, in sequences; more, up to ``MAX_SIZES``, where that many have fewer
+tokens than ``MAX_TOKENS``."""
 
 BOX_EXACT = 1e-7
 """Relative width at which the bisection of a box ends; its bound is below."""
@@ -88,8 +90,11 @@ def choices(row: Target, limits: Limits, estimator: Estimator) -> Iterator[DataP
 class Shares:
     """Best shares for one outer choice."""
 
-    def __init__(self, choice: DataParallel, estimator: Estimator, limits: Limits) -> None:
+    def __init__(
+        self, choice: DataParallel, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
+    ) -> None:
         self.choice = choice
+        self.deadline = deadline
         self.estimator = estimator
         self.pricer = estimator.pricer(choice.target)
         self.limits = limits
@@ -206,7 +211,9 @@ class Shares:
                 kinds.append(kind)
                 counts.append(high)
                 must.append(low > 0)
-                micro.append(_passes(self.pricer, *kind.key, self.choice.recompute).first(most))
+                micro.append(
+                    _passes(self.pricer, *kind.key, self.choice.recompute).first(most, self.deadline)
+                )
         return _Used(tuple(kinds), tuple(counts), tuple(must), tuple(micro)) if kinds else None
 
     def _ring(self, counts: Counts) -> Ring:
@@ -314,7 +321,7 @@ class Shares:
         most = self.most_sequences(kind, devices)
         if not most:
             return 0.0
-        one = _passes(self.pricer, *kind.key, self.choice.recompute).first(most).seconds
+        one = _passes(self.pricer, *kind.key, self.choice.recompute).first(most, self.deadline).seconds
         return float((np.arange(1, most + 1) / one).max())
 
     def _groups(self, used: _Used, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
@@ -385,9 +392,11 @@ class _Growing:
         self._forward: list[float] = []
         self._backward: list[float] = []
 
-    def first(self, most: int) -> _Passes:
-        """Micro-batches of up to ``most`` sequences."""
+    def first(self, most: int, deadline: Deadline) -> _Passes:
+        """Micro-batches of up to ``most`` sequences; many of them raise ``Struck`` at the deadline."""
         for sequences in range(len(self._forward) + 1, most + 1):
+            if sequences > MAX_MICRO_BATCH:
+                deadline.check()
             found = self.pricer.micro_batch(self.shape, self.group, sequences, self.ring)
             self._forward.append(found.forward_seconds)
             self._backward.append(found.backward_seconds)
@@ -406,7 +415,7 @@ def _next(values: Seconds) -> Seconds:
 
 def most_offered(model: ModelSpec) -> int:
     """Sequences of the largest micro-batch that is offered for one device."""
-    return max(MAX_MICRO_BATCH, MAX_TOKENS // model.training.sequence_length)
+    return max(MAX_MICRO_BATCH, min(MAX_SIZES, MAX_TOKENS // model.training.sequence_length))
 
 
 def best_of(shares: Shares, box: Box, rounds: int, cutoff_seconds: float = float("inf")) -> Iterator[Plan]:

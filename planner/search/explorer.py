@@ -347,7 +347,7 @@ class Explorer:
 
     def _sets(self, choice: DataParallel) -> DeviceSets:
         """All sets of devices of a choice."""
-        shares = Shares(choice, self.partition(choice).estimator, self.limits)
+        shares = Shares(choice, self.partition(choice).estimator, self.limits, self.deadline)
         return DeviceSets(shares, shares.sets)
 
     def _devices_of(self, bound: float, sets: DeviceSets) -> None:

@@ -300,7 +300,7 @@ def test_a_consistent_edit_drops_the_summary(tmp_path: Path) -> None:
             "digests.model: the model under inputs is not the one",
         ),
         (
-            ("latency_us: 5.0", "latency_us: 6.0"),
+            ("latency_us: 2.0", "latency_us: 6.0"),
             None,
             "digests.cluster: the cluster under inputs is not the one",
         ),

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from planner.runtimes.capabilities import RECOMPUTES
-from planner.search.data_parallel import DataParallel, Shares
+from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares
 from planner.search.heuristics.greedy import ALL_ORDERS, greedy
 from planner.search.pipeline import priced_on
 from planner.search.space.choices import Choice, Family, depths
@@ -108,7 +108,7 @@ class _QuickSearch:
                     continue
                 for choice in data_parallel_choices(row, self.limits, partition.estimator):
                     self.deadline.check()
-                    self._share(Shares(choice, partition.estimator, self.limits))
+                    self._share(Shares(choice, partition.estimator, self.limits, self.deadline))
                 for family in families(row, self.limits, partition.estimator.model, partition.kinds):
                     self.deadline.check()
                     ranked += _rank(replace(family, network=network), partition, self.limits, self.wanted)
@@ -264,7 +264,8 @@ class FirstPlans:
             return
         for choice in [item for item in choices if item.one_copy][-1:]:
             explorer.deadline.check_wish()
-            shares = Shares(choice, partition.estimator, explorer.limits)
+            allowed = explorer.limits.micro_batch or (MAX_MICRO_BATCH,)
+            shares = Shares(choice, partition.estimator, replace(explorer.limits, micro_batch=allowed))
             plan = shares.plan(shares.sets.fullest(shares.batch))
             if plan is not None:
                 explorer.offer(priced_on(explorer.estimator, plan, partition.estimator))
