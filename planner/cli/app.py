@@ -74,9 +74,7 @@ class Calibrate(LazyGroup):
 
 COMMANDS: dict[str, Registered] = {
     "check": Registered("check", "check", "Validate input files and print how they were understood."),
-    "search": Registered(
-        "search", "search", "Find the fastest or cheapest plan and prove how close to optimal it is."
-    ),
+    "search": Registered("search", "search", "Find the fastest or cheapest plan and prove how good it is."),
     "predict": Registered("predict", "predict", "Predict step time and memory of a hand-written plan."),
     "compare": Registered(
         "compare", "compare", "Compare plans side by side, or one plan with the log of its run."
@@ -87,9 +85,7 @@ COMMANDS: dict[str, Registered] = {
     "validate": Registered(
         "validate", "validate", "Predict measured runs and report how accurate the cost model is."
     ),
-    "probe": Registered(
-        "probe", "probe", "Draft a cluster file from this machine or from saved tool outputs."
-    ),
+    "probe": Registered("probe", "probe", "Draft a cluster file from this machine or from saved outputs."),
     "schema": Registered("schema", "schema", "Print the JSON Schema of an input file."),
 }
 

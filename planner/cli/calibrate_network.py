@@ -161,7 +161,7 @@ def _parted(error: Exception, output: Path) -> UsageError:
     return UsageError(
         f"calibrate network: rank {os.environ['RANK']}: {error}",
         hint="see in torchrun's report which process ended first, else whether all hosts reach each other; "
-        f"{output} keeps what was measured, and the same command goes on from there",
+        f"{output} keeps what was measured; run the same command again to continue",
     )
 
 
@@ -208,7 +208,7 @@ class _Record:
     def report(self, curves: set[Hashable], complete: bool, as_json: bool) -> None:
         """Close it and tell what the file has of these links and members; raises UsageError for nothing."""
         if not complete:
-            warn("ended before all was measured: the same command goes on")
+            warn("stopped before everything was measured: run the same command again to continue")
         self.close()
         points = tuple(
             point for point in self.latest.link_points if (link_name_key(point.link), point.members) in curves

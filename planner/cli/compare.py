@@ -71,7 +71,7 @@ def compare(
     if len(plans) < 2 and not baselines:
         raise UsageError(
             "compare: expected at least two plans",
-            hint="or add --baselines for what people do today, or --log for what a run of the plan did",
+            hint="or add --baselines to compare with common practice, or --log to compare with a run of the plan",
         )
     constants = read_calibration(calibration)
     first, contenders = _contenders(plans, constants, calibration)

@@ -54,7 +54,7 @@ def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: 
     if lines:
         raise PlanError(
             *lines,
-            hint="search again with these files; settings given to search by options belong into the model file",
+            hint="search again with these files; settings that search was given as options belong in the model file",
         )
 
 

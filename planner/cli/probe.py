@@ -68,7 +68,7 @@ def probe(
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """Draft a cluster file from this machine or from saved tool outputs.
+    """Draft a cluster file from this machine or from saved outputs.
 
     Unknown values are left as marked lines to fill in; missing keys are listed on stderr.
     """

@@ -186,7 +186,7 @@ def search(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest or cheapest plan and prove how close to optimal it is.
+    """Find the fastest or cheapest plan and prove how good it is.
 
     Prints the inputs as understood, the plan, the plan families that lost and why, and the next command.
     Ctrl-C stops the search and keeps the best plan so far; a second Ctrl-C exits immediately.

@@ -66,7 +66,7 @@ def show_plan(
         return
     if cluster is not None or model is not None:
         raise UsageError(
-            f"--cluster and --model: expected a calibration file, {plan} is none",
+            f"--cluster and --model: expected a calibration file, {plan} is not one",
             hint="a plan file has its own cluster and model",
         )
     constants = read_calibration(calibration)

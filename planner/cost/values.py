@@ -29,7 +29,7 @@ class Memory:
     runtime_bytes: float
     """Device context and libraries, whatever the model."""
     reserve_bytes: float
-    """Kept free at the user's wish."""
+    """Kept free at the user's request."""
     capacity_bytes: float
     """Memory of the device."""
     host_bytes: float = 0.0
@@ -64,7 +64,7 @@ class Breakdown:
     compute_seconds: Annotated[float, Label("compute")]
     """Forward and backward of layers, embedding and head."""
     recompute_seconds: Annotated[float, Label("recompute")]
-    """Forward run again to save activations."""
+    """Forward run again in the backward to save activations."""
     tensor_parallel_seconds: Annotated[float, Label("tensor parallel")]
     """Collectives inside replicas."""
     zero_seconds: Annotated[float, Label("ZeRO gathers")]
@@ -73,10 +73,7 @@ class Breakdown:
     They happen inside the micro-batches.
     """
     bubble_seconds: Annotated[float, Label("bubble and sends")]
-    """Waiting for others, and sends.
-
-    The others are stages of the pipeline, and replicas that work in step.
-    """
+    """Waiting for stages or replicas, and sends."""
     gradient_sync_seconds: Annotated[float, Label("gradient sync")]
     """Exposed reduction at the end of the step.
 
@@ -87,7 +84,7 @@ class Breakdown:
     offload_seconds: Annotated[float, Label("offload")]
     """Exposed copies to and from host memory or NVMe."""
     hidden_seconds: float
-    """Communication and copies under computation, not part of the sum."""
+    """Communication and copies hidden under computation, not part of the sum."""
 
     @property
     def step_seconds(self) -> float:

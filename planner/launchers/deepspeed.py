@@ -36,7 +36,7 @@ def _check(job: Job) -> None:
         )
     if not keeps_kinds(job.agents, job.ranks):
         raise EmitError(
-            "launcher deepspeed: it numbers the devices of a node in its own way, and would give some ranks a GPU of "
-            "another kind than the plan does",
+            "launcher deepspeed: it numbers the devices of a node in its own way, and would give some ranks another "
+            "device type than the plan does",
             hint=instead,
         )

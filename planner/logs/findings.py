@@ -60,7 +60,9 @@ def _doubts(seen: Observed) -> Iterator[Finding]:
         text = f"step times after the warm-up: {len(seen.seconds)}, too few to trust; run at least 20 steps"
         yield Finding(cause="warm-up", text=text)
     if seen.spread is not None and seen.spread > BUSY:
-        text = f"step times spread by {100 * seen.spread:.0f} %: the devices or the network had other work; run again"
+        text = (
+            f"step times vary by {100 * seen.spread:.0f} %: the devices or the network were busy; run again"
+        )
         yield Finding(cause="spread", text=text)
 
 
@@ -166,7 +168,7 @@ def _step(seen: Observed, comparison: Comparison, found: Predicted) -> Finding:
     text = f"{what}, and {reason}: the largest predicted cause is {first}, measure that first"
     if found.plan.pp == 1 or comparison.step.excess < 0:
         return Finding(cause="step", text=text, commands=(command,))
-    text += "; what is left then is the host's work for a micro-batch, which this log tells"
+    text += "; the rest is host overhead per micro-batch, which can be fitted to this log"
     return Finding(cause="step", text=text, commands=(command, RUN))
 
 
@@ -199,9 +201,11 @@ def _memory_finding(entry: MemoryDifference) -> Finding:
         text = f"{what}: give the peaks of five runs or more to calibrate fit"
         return Finding(cause="memory", text=text, commands=(FIT,))
     if abs(entry.states.excess) > abs(entry.activations.excess):
-        text = f"{what}, most of it parameters, gradients and optimizer states: has the run the plan's ZeRO stage,"
-        return Finding(cause="memory", text=f"{text} optimizer and precision? No calibration changes these")
-    text = f"{what}, most of it activations and buffers: has the run the plan's recomputation, attention and"
+        text = f"{what}, most of it parameters, gradients and optimizer states: does the run use the plan's ZeRO stage,"
+        return Finding(
+            cause="memory", text=f"{text} optimizer and precision? No calibration can change these"
+        )
+    text = f"{what}, most of it activations and buffers: does the run use the plan's recomputation, attention and"
     text = f"{text} micro-batch? If so, give the peaks of five runs or more to calibrate fit"
     return Finding(cause="memory", text=text, commands=(FIT,))
 

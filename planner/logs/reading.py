@@ -150,7 +150,7 @@ def require_same_job(log: Log, plan: Plan, ranks: Sequence[Rank]) -> None:
     wrong = [*_other_facts(log, plan), *_other_ranks(log, ranks)]
     if wrong:
         raise UsageError(
-            f"{', '.join(log.files)}: the log is of another job than the plan: {'; '.join(wrong)}",
+            f"{', '.join(log.files)}: the log does not match the plan: {'; '.join(wrong)}",
             hint="give the log of a run of this plan, or the plan that the run had",
         )
 

@@ -95,7 +95,7 @@ class Row(Frozen):
     stack: str = ""
     """Framework as the source names it."""
     gpu: Text | None = None
-    """Kind of device, a name of the catalogue."""
+    """Device type, a name of the catalogue."""
     nodes: Nodes = 1
     """Nodes."""
     gpus_per_node: NodeDevices | None = None
@@ -485,7 +485,7 @@ def plan_of(item: NumberedRow, cluster: ClusterSpec, model: ModelSpec) -> Plan:
         return _from_file(item, "plan_file", row.plan_file, lambda path: load_plan(path, cluster, model))
     pool = cluster.pools[0]
     if len(cluster.pools) > 1 or len(set(pool.devices)) > 1:
-        fail_on([item.problem("plan_file", "missing, the cluster has several kinds of devices")])
+        fail_on([item.problem("plan_file", "missing, the cluster has several device types")])
     batch, together = model.training.global_batch, row.dp * row.micro_batch
     if batch % together:
         raise PlanError(f"the global batch {batch} does not divide by dp x micro-batch {together}")

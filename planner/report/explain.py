@@ -129,7 +129,7 @@ def balance_section(estimate: Estimate) -> Group:
         words("layers", least=6),
         words("devices", least=16),
         number(f"fwd+bwd\n({unit.name})"),
-        number("steps"),
+        number("accum.\nsteps"),
         number("load"),
         words("communication", least=14),
     )

@@ -84,7 +84,7 @@ def stage_table(estimate: Estimate, few: int = FEW) -> RenderableType:
         words("layers", least=6),
         words("devices", least=16),
         words("replicas", least=9),
-        number("batch\nx steps"),
+        number("micro-\nbatch\nx accum."),
         number(f"fwd+bwd\n({unit.name})"),
         number("memory\n(GiB)"),
         number("free\n(GiB)"),

@@ -42,7 +42,7 @@ def amp(estimator: Estimator) -> Iterator[Plan]:
             best = seconds, plan
     if best is None:
         raise PlanError(
-            f"no tp x dp x stages is all {sum(kind.devices for kind in kinds)} devices with a dp that divides the "
+            f"no tp x dp x pp uses all {sum(kind.devices for kind in kinds)} devices with a dp that divides the "
             f"batch of {estimator.model.training.global_batch}"
         )
     yield best[1]

@@ -27,11 +27,11 @@ def holmes(estimator: Estimator) -> Iterator[Plan]:
     """
     model, kinds = estimator.model, fastest_first(estimator)
     if len(kinds) < 2:
-        raise PlanError("one kind of device in one pool has no second network")
+        raise PlanError("needs at least two pools")
     if len({kind.pool for kind in kinds}) != len(kinds):
-        raise PlanError("a pool that mixes kinds of device has no speed of its own")
+        raise PlanError("needs one device type per pool")
     if len(kinds) > model.layers:
-        raise PlanError(f"{len(kinds)} pools for {model.layers} layers")
+        raise PlanError(f"{len(kinds)} pools, but only {model.layers} layers")
     for tp in divisors(min(kind.per_node for kind in kinds)):
         dp = widest(estimator, min(kind.replicas(tp) for kind in kinds))
         most = tuple(kind.replicas(tp) // dp for kind in kinds)
@@ -94,7 +94,7 @@ def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch
     )
     path = estimator.topology.path(kind.pool, kind.pool)
     if not path.connected:
-        raise PlanError(f"the nodes of pool {kind.pool} cannot talk")
+        raise PlanError(f"the nodes of pool {kind.pool} cannot communicate")
     ring = Ring(
         size=dp,
         bytes_per_second=min(carried_rates(path, estimator.calibration)) / tp,

@@ -197,7 +197,7 @@ def test_show_says_what_a_cluster_and_a_model_lack(hetplan: Command, tables: Pat
         (("slow.yaml", "--cluster", "none.yaml"), "none.yaml: no such file"),
         (
             ("short.yaml", "--cluster", "cluster.yaml"),
-            "--cluster and --model: expected a calibration file, short.yaml is none",
+            "--cluster and --model: expected a calibration file, short.yaml is not one",
         ),
     ],
 )

@@ -72,7 +72,7 @@ def test_the_time_budget_and_ctrl_c_keep_the_points(
     """The first exits with 0, the second as Ctrl-C does."""
     done = hetplan(*MEASURE, "--minutes", "1e-9")
     assert done.code == 0
-    assert "ended by --minutes" in done.out
+    assert "stopped by --minutes" in done.out
     from planner.measure.layers import LayerBench
 
     def interrupt(*_: object) -> None:
@@ -81,7 +81,7 @@ def test_the_time_budget_and_ctrl_c_keep_the_points(
     monkeypatch.setattr(LayerBench, "measure", interrupt)
     done = hetplan(*MEASURE, "--model", "tiny.yaml")
     assert done.code == 130
-    assert "ended by Ctrl-C" in done.out
+    assert "stopped by Ctrl-C" in done.out
     assert load_calibration(model / "c.yaml").kernel_points
 
 
@@ -164,8 +164,8 @@ def test_a_device_with_other_work(hetplan: Command, model: Path, monkeypatch: py
     done = hetplan(*MEASURE, "--json")
     assert (done.code, done.err) == (0, "")
     load, busy = json.loads(done.out)["warnings"]
-    assert load.startswith("the machine has other work (load 1000.0 on ")
-    assert busy.startswith("repeats differ by more than 10 %, as on a device with other work: ")
+    assert load.startswith("the machine is busy (load 1000.0 on ")
+    assert busy.startswith("repeats vary by more than 10 %, as on a busy device: ")
     assert busy.endswith("; --force measures again")
 
 

@@ -32,7 +32,7 @@ def test_the_text_of_nccl_tests(hetplan: Command, text: Path) -> None:
     """A second link joins the first; the same one is replaced."""
     done = hetplan(*NCCL, "--link", "node:A100-SXM-80GB")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("Measured 2 points of links, wrote c.yaml\n")
+    assert done.out.startswith("Measured 2 link points, wrote c.yaml\n")
     assert json.loads(hetplan(*NCCL, "--link", "ib", "--members", "16", "--json").out)["link_points"] == 2
     assert hetplan(*NCCL, "--link", "ib", "--members", "16").code == 0
     found = load_calibration(text / "c.yaml")
@@ -130,7 +130,7 @@ def test_two_processes_measure_their_link_and_go_on(files: Path) -> None:
     old = [point for point in again.link_points if point.size_bytes < 16384]
     assert old == list(found.link_points)
     assert {point.size_bytes for point in again.link_points} == {1024.0, 4096.0, 16384.0}
-    assert f", {len(old)} were there, wrote" in done.stdout
+    assert f", {len(old)} already present, wrote" in done.stdout
 
 
 @pytest.mark.slow
@@ -232,15 +232,13 @@ def test_what_was_measured_before_the_end_is_written(
     assert signal.getsignal(signal.SIGTERM) == before
     if interrupted:
         assert done.code == (130 if curves else 2)
-        assert "warning: ended before all was measured" in done.err
+        assert "warning: stopped before everything was measured" in done.err
     else:
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith(
             "error: calibrate network: rank 0: send of 2 over ib: gone\n  hint: see in"
         )
-        assert done.err.endswith(
-            "; c.yaml keeps what was measured, and the same command goes on from there\n"
-        )
+        assert done.err.endswith("; c.yaml keeps what was measured; run the same command again to continue\n")
     if curves:
         points = load_calibration(files / "c.yaml").link_points
         assert [point.operation for point in points] == ["send", "send"]
@@ -286,7 +284,7 @@ def test_a_process_that_is_killed_ends_the_others_with_one_error(
     assert re.match(
         r"error: calibrate network: rank 0: all-gather of 2 over node:\S+, 16384 bytes: \S", told[0]
     )
-    assert told[1].endswith("c.yaml keeps what was measured, and the same command goes on from there")
+    assert told[1].endswith("c.yaml keeps what was measured; run the same command again to continue")
     found = load_calibration(files / "c.yaml")
     sizes = {(point.operation, point.size_bytes) for point in found.link_points}
     assert sizes == {("all-reduce", 4.0**power) for power in range(5, 9)} | {
@@ -295,7 +293,7 @@ def test_a_process_that_is_killed_ends_the_others_with_one_error(
     monkeypatch.delenv("KILL")
     done = under_torchrun(2, *options, nodes="00", program=KILLED)
     assert done.returncode == 0, done.stderr
-    assert ", 6 were there, wrote" in done.stdout
+    assert ", 6 already present, wrote" in done.stdout
 
 
 @pytest.mark.parametrize(

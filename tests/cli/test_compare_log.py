@@ -30,10 +30,10 @@ def test_report(hetplan: Command, run: dict[str, float]) -> None:
     """Step, parts, memory, what to measure, and what to type then."""
     done = hetplan("compare", "plan.yaml", "--log", "node-0.log")
     assert (done.code, done.err) == (0, "")
-    assert "  used        7 step times, 3 warm-up records left out\n" in done.out
+    assert "  step times  7 step times, 3 warm-up records left out\n" in done.out
     assert "  - the step is beyond the estimate's ±" in done.out
     assert "rank 0, A100" in done.out
-    assert "  - peaks of 2 of 4 ranks; add the logs of the other nodes for theirs\n" in done.out
+    assert "  - peaks of 2 of 4 ranks; add the logs of the other nodes for the rest\n" in done.out
     assert "    hetplan calibrate device --model model.yaml\n" in done.out
     last = done.out.splitlines()[-1]
     assert last == "Next: hetplan compare plan.yaml --log node-0.log --calibration calibration.yaml"
@@ -107,5 +107,5 @@ def test_one_step_is_an_answer_with_a_warning(hetplan: Command, run: dict[str, f
     (files / "short.log").write_text(example_text([3.0]))
     done = hetplan("compare", "plan.yaml", "--log", "short.log")
     assert done.code == 0
-    assert "  used        1 step time, 0 warm-up records left out\n" in done.out
+    assert "  step times  1 step time, 0 warm-up records left out\n" in done.out
     assert "the log ends within the first 3 steps, which are warm-up" in done.out

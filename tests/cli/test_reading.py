@@ -132,9 +132,9 @@ def test_show_is_complete(hetplan: Command, files: Path, made_up: None) -> None:
         "Inputs",
         "Plan: ",
         "optimal: ",
-        "Where a step's",
+        "Step time by cause",
         "Balance",
-        "Memory of",
+        "Memory per",
         "Ranks",
         "Idle: 8",
         "Next: ",
@@ -153,7 +153,7 @@ def test_explain_says_why(hetplan: Command, files: Path) -> None:
     assert (done.code, done.err) == (0, "")
     order = (
         "Plan: ",
-        "Where a step's",
+        "Step time by cause",
         "Balance",
         "Bottlenecks",
         "Idle: 8 devices",

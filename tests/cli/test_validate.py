@@ -44,15 +44,15 @@ def test_the_report(hetplan: Command) -> None:
         "Not pre",
     )
     assert sorted(order, key=done.out.index) == list(order)
-    assert "  measured  runs.csv: 3 runs of 2 sources\n" in done.out
-    assert "  numbers   shipped calibration\n" in done.out
+    assert "  measured   runs.csv: 3 runs of 2 sources\n" in done.out
+    assert "  constants  shipped calibration\n" in done.out
     assert "     1  not a GPU\n" in done.out
     assert max(len(line) for line in done.out.splitlines()) <= 80
 
 
 def test_the_published_runs_by_default(hetplan: Command) -> None:
     """No file needs to be named."""
-    assert "  measured  published runs: 3 runs" in hetplan("validate").out
+    assert "  measured   published runs: 3 runs" in hetplan("validate").out
 
 
 def test_the_document(hetplan: Command) -> None:

@@ -60,7 +60,7 @@ def refused() -> list[tuple[Plan, ClusterSpec, str]]:
         (
             plan("deepspeed", 0, [4], [(group("a", "A100"), group("a", "T4"))]),
             two_kinds,
-            "would give some ranks a GPU of another kind",
+            "would give some ranks another device type",
         ),
     ]
 

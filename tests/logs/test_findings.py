@@ -152,7 +152,10 @@ def test_memory_is_split_where_the_log_allows(tmp_path: Path) -> None:
     more = finding(states, rest * 3, fixed)
     assert "rank 0 (stage 0, A100) need" in more.text
     assert "most of it activations" in more.text
-    assert "parameters, gradients and optimizer states: has the run" in finding(states * 2, rest, fixed).text
+    assert (
+        "parameters, gradients and optimizer states: does the run use"
+        in finding(states * 2, rest, fixed).text
+    )
     assert finding(states, rest, 4 * fixed).commands == ("hetplan calibrate device --model model.yaml",)
 
 

@@ -30,19 +30,20 @@ def test_few_stages_have_a_row_each() -> None:
 def test_alike_neighbours_share_a_row() -> None:
     """Slowest time, largest memory, least free of the run."""
     assert drawn(stage_table(deep()), 100) == (
-        "                                                     batch  fwd+bwd  memory   free\n"
-        "stage  layers        devices             replicas  x steps     (ms)   (GiB)  (GiB)\n"
-        "──────────────────────────────────────────────────────────────────────────────────\n"
-        " 0-10  0-21: 2 each  11 x 4 A100 (a100)  1 x tp 4  2 x 128      150    16.3   21.7\n"
-        "   11  22-23         4 V100 (v100)       1 x tp 4  2 x 128      128    10.7    3.3\n"
+        "                                                     micro-\n"
+        "                                                      batch  fwd+bwd  memory   free\n"
+        "stage  layers        devices             replicas  x accum.     (ms)   (GiB)  (GiB)\n"
+        "───────────────────────────────────────────────────────────────────────────────────\n"
+        " 0-10  0-21: 2 each  11 x 4 A100 (a100)  1 x tp 4   2 x 128      150    16.3   21.7\n"
+        "   11  22-23         4 V100 (v100)       1 x tp 4   2 x 128      128    10.7    3.3\n"
     )
-    assert len(drawn(stage_table(deep(), few=12), 100).splitlines()) == 3 + 12
+    assert len(drawn(stage_table(deep(), few=12), 100).splitlines()) == 4 + 12
 
 
 def test_the_balance_of_deep_pipelines_is_short_too() -> None:
     """The busiest of each run decides its load."""
     shown = drawn(balance_section(deep()), 100)
-    assert " 0-10  0-21: 2 each  11 x 4 A100 (a100)      150    128  100 %  next: eth\n" in shown
+    assert " 0-10  0-21: 2 each  11 x 4 A100 (a100)      150     128  100 %  next: eth\n" in shown
 
 
 def test_stages_of_other_paths_stay_apart() -> None:

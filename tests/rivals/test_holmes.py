@@ -51,5 +51,5 @@ def test_replicas_stay_inside_a_network() -> None:
 
 def test_one_pool_is_no_case_for_holmes() -> None:
     """Stated, not hidden."""
-    with pytest.raises(PlanError, match="no second network"):
+    with pytest.raises(PlanError, match="needs at least two pools"):
         list(holmes(Estimator(cluster(pool("a", nodes=2)), gpt())))

@@ -16,7 +16,7 @@ from planner.search.values import Advice, Alternative, IdleCost, LimitCost, Limi
 SEARCH_SHARE = 0.9
 """Part of the time that the search may take when it is asked for reasons."""
 
-LEFT_OUT = "the time limit left no time for some of the reasons: allow more to see what else was considered"
+LEFT_OUT = "the time limit left no time for some of the explanations: allow more time to see what else was considered"
 """Said where reasons are missing."""
 
 

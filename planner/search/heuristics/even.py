@@ -119,7 +119,7 @@ def best_of(name: str, plans: Iterable[Plan], estimator: Estimator) -> Alternati
         refused = error.message
     found = fitting or nearest
     if found is None:
-        reason = f"cannot be formed: {refused or 'nothing to choose from'}"
+        reason = f"not applicable: {refused or 'nothing to choose from'}"
         return Alternative(family=name, scored=None, chosen=False, reason=reason)
     return Alternative(family=name, scored=found, chosen=False, reason="; ".join(_remarks(found)))
 
