@@ -72,16 +72,16 @@ def cluster(
     gpus: dict[str, GpuSpec] | None = None,
     fabrics: dict[str, str] | None = None,
 ) -> ClusterSpec:
-    """The pools with every fabric they name; ``fabrics`` says the kinds of those whose names do not."""
+    """The pools with every fabric they name; ``fabrics`` says the device types of those whose names do not."""
     known = {**GPUS, **(gpus or {})}
-    kinds = {nic.fabric: KINDS.get(nic.fabric, "ethernet") for item in pools for nic in item.nics}
+    device_types = {nic.fabric: KINDS.get(nic.fabric, "ethernet") for item in pools for nic in item.nics}
     return ClusterSpec(
         name="test",
         gpus={name: known[name] for item in pools for name in item.devices},
         pools=pools,
         fabrics={
-            name: FabricSpec(kind=kind, latency_us=5)  # type: ignore[arg-type]
-            for name, kind in {**kinds, **(fabrics or {})}.items()
+            name: FabricSpec(kind=device_type, latency_us=5)  # type: ignore[arg-type]
+            for name, device_type in {**device_types, **(fabrics or {})}.items()
         },
         links=links,
     )
@@ -166,7 +166,7 @@ def plan(
 
 
 def small_problem(seed: int) -> tuple[ClusterSpec, ModelSpec]:
-    """A random cluster of at most 4 devices of 2 kinds and a model of at most 8 layers."""
+    """A random cluster of at most 4 devices of 2 device types and a model of at most 8 layers."""
     draw = random.Random(seed)
     gpus = {
         "A": (draw.choice([8, 16, 24]), draw.choice([900, 2000]), draw.choice([100, 312])),
@@ -232,7 +232,7 @@ def with_constants(seed: int) -> Problem:
             **{name: _stack(draw) for name in ("megatron", "deepspeed", "flagscale")},
             "torch": _stack(random.Random(seed + 4)),
         },
-        links={kind: _link(draw) for kind in ("infiniband", "roce", "ethernet")},
+        links={device_type: _link(draw) for device_type in ("infiniband", "roce", "ethernet")},
     )
     return spec.model_copy(update={"gpus": gpus}), model, calibration
 
@@ -259,7 +259,7 @@ def with_shapes(seed: int) -> Problem:
 
 
 def with_fast_nodes(seed: int) -> Problem:
-    """Four slow devices on two nodes that are fast inside and slow between, of one kind or of two."""
+    """Four slow devices on two nodes that are fast inside and slow between, of one type or of two."""
     spec, model, calibration = with_constants(seed)
     draw = random.Random(seed + 5)
     names = sorted(spec.gpus)
@@ -283,7 +283,7 @@ def with_fast_nodes(seed: int) -> Problem:
 
 
 def with_odd_nodes(seed: int) -> Problem:
-    """Nodes of 2 to 7 devices, perhaps of two kinds, up to 12 devices of a kind, fabrics that only a link may join.
+    """Nodes of 2 to 7 devices, perhaps of two types, up to 12 devices of a type, fabrics that only a link may join.
 
     Wires inside nodes are now and then slower than the cards, and some pools are alike.
     """
@@ -311,9 +311,9 @@ def with_odd_nodes(seed: int) -> Problem:
     links = (FabricLinkSpec(between=("eth", "roce"), bandwidth_gbps=draw.choice([1, 25]), latency_us=20),)
     used = {name: gpus[name] for item in pools for name in item.devices}
     spec = cluster(*pools, gpus=used, links=links if len(fabrics) > 1 and draw.random() < 0.7 else ())
-    kinds = sum(len(set(item.devices)) for item in pools)
+    device_types = sum(len(set(item.devices)) for item in pools)
     model = gpt(
-        layers=draw.randint(2, 4 if kinds < 3 else 3 if kinds == 3 else 2),
+        layers=draw.randint(2, 4 if device_types < 3 else 3 if device_types == 3 else 2),
         hidden=draw.choice([512, 1024, 2048]),
         heads=draw.choice([4, 6, 10]),
         global_batch=draw.choice([3, 4, 5, 6, 7, 8, 9, 10, 12]),
@@ -324,11 +324,11 @@ def with_odd_nodes(seed: int) -> Problem:
 
 
 def _odd_pool(number: int, draw: random.Random) -> PoolSpec:
-    kind = draw.choice("AB")
+    device_type = draw.choice("AB")
     size = draw.choice([2, 3, 3, 5, 5, 6, 7])
-    devices = (kind,) * size
+    devices = (device_type,) * size
     if draw.random() < 0.2:
-        devices = (*devices[1:], "B" if kind == "A" else "A")
+        devices = (*devices[1:], "B" if device_type == "A" else "A")
     return PoolSpec(
         name=f"p{number}",
         devices=devices,

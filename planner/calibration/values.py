@@ -83,7 +83,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Constants of one kind of network between nodes."""
+    """Constants of one type of network between nodes."""
 
     efficiency: Share = 0.75
     """Share of the wire that a collective or a send carries on nodes with one card."""
@@ -257,9 +257,9 @@ class Calibration:
         """Constants of a framework; the defaults for an unknown one."""
         return self.stacks.get(name, ASSUMED_STACK)
 
-    def link(self, kind: str) -> Link:
-        """Constants of a kind of fabric; the defaults for an unknown one."""
-        return self.links.get(kind, ASSUMED_LINK)
+    def link(self, device_type: str) -> Link:
+        """Constants of a type of fabric; the defaults for an unknown one."""
+        return self.links.get(device_type, ASSUMED_LINK)
 
     def spread(self, families: Iterable[str], stack: str) -> float:
         """Relative standard error of a step time on these families: the widest that applies."""

@@ -52,14 +52,14 @@ def _read(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpec | N
 
 
 def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
-    lines = precision_warnings(topology.kinds, model) if model is not None else []
+    lines = precision_warnings(topology.device_types, model) if model is not None else []
     return [*lines, *unreachable(topology)]
 
 
 def _report(topology: Topology, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:
     parts: list[RenderableType] = [
         understood(topology.cluster, model),
-        inventory_section(topology.kinds),
+        inventory_section(topology.device_types),
         links_section(topology),
     ]
     return [*parts, warnings_section(warnings)] if warnings else parts

@@ -29,7 +29,7 @@ class Host:
     """What each device of a node has of its host when all of them use it at the same time."""
 
     devices: int
-    """Devices of one node, of all kinds."""
+    """Devices of one node, of all device types."""
     bytes_per_second: float | None
     """Copies to or from host memory in one direction; None when unknown."""
     nvme_bytes_per_second: float | None
@@ -42,8 +42,8 @@ class Host:
 
 @told(only=("pool", "gpu", "nodes", "per_node", "memory_bytes", "reserve_bytes", "peak_flops"))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """Interchangeable devices: one kind of GPU in one pool."""
+class DeviceType:
+    """Interchangeable devices: one device type of GPU in one pool."""
 
     pool: str
     """A pool."""
@@ -156,7 +156,7 @@ def sockets_only(cluster: ClusterSpec) -> ClusterSpec:
 
 
 class Topology:
-    """A cluster as kinds of devices and paths; immutable, answers are cached."""
+    """A cluster as device types and paths; immutable, answers are cached."""
 
     def __init__(self, cluster: ClusterSpec) -> None:
         self.cluster = cluster
@@ -165,18 +165,18 @@ class Topology:
         self._routes = Routes(cluster)
 
     @cached_property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Every kind of device, in the order of the pools and of their devices."""
+    def device_types(self) -> tuple[DeviceType, ...]:
+        """Every device type, in the order of the pools and of their devices."""
         keys = ((pool, gpu) for pool in self.cluster.pools for gpu in dict.fromkeys(pool.devices))
-        return tuple(self._kind(*key) for key in keys)
+        return tuple(self._device_type(*key) for key in keys)
 
-    def kind(self, pool: str, gpu: str) -> Kind:
+    def device_type(self, pool: str, gpu: str) -> DeviceType:
         """The kind with this pool and GPU name; KeyError when the cluster has none."""
         return self._kind_index[pool, gpu]
 
     @cached_property
-    def _kind_index(self) -> dict[tuple[str, str], Kind]:
-        return {kind.key: kind for kind in self.kinds}
+    def _kind_index(self) -> dict[tuple[str, str], DeviceType]:
+        return {device_type.key: device_type for device_type in self.device_types}
 
     def path(self, first: str, last: str) -> Path:
         """The widest path between nodes of two pools; of two different nodes when the pools are the same."""
@@ -306,9 +306,9 @@ class Topology:
             last_families=(),
         )
 
-    def _kind(self, pool: PoolSpec, gpu: str) -> Kind:
+    def _device_type(self, pool: PoolSpec, gpu: str) -> DeviceType:
         spec = self.cluster.gpus[gpu]
-        return Kind(
+        return DeviceType(
             pool=pool.name,
             gpu=gpu,
             family=spec.family,

@@ -42,7 +42,7 @@ class TightDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyLink:
-    """Traffic of one kind over one path, and what the step would save if it took no time."""
+    """Traffic of one type over one path, and what the step would save if it took no time."""
 
     traffic: Traffic
     """gradients, tied embedding, sends, tensor-parallel collectives or ZeRO gathers."""

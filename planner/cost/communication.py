@@ -13,7 +13,7 @@ from itertools import combinations_with_replacement
 from math import ceil, log2
 
 from planner.calibration.values import Calibration
-from planner.cluster.topology import Kind, Path, Topology
+from planner.cluster.topology import DeviceType, Path, Topology
 from planner.cost.measured_curves import LinkCurves
 from planner.plan.placement import Slot
 
@@ -89,21 +89,23 @@ class Ring:
         return self.curves.least(self.link, operation, self.size, size_bytes * self.sharing)
 
 
-def inside_rate(kind: Kind, calibration: Calibration) -> float:
+def inside_rate(device_type: DeviceType, calibration: Calibration) -> float:
     """Bytes per second between two devices of a node; on a shared bus all devices of the node talk at once."""
-    wire = kind.intra_bytes_per_second / (kind.per_node if kind.intra_shared else 1)
-    return wire * calibration.family(kind.family).link_efficiency
+    wire = device_type.intra_bytes_per_second / (device_type.per_node if device_type.intra_shared else 1)
+    return wire * calibration.family(device_type.family).link_efficiency
 
 
-def tensor_ring(kind: Kind, calibration: Calibration, *, tp: int, curves: LinkCurves | None = None) -> Ring:
+def tensor_ring(
+    device_type: DeviceType, calibration: Calibration, *, tp: int, curves: LinkCurves | None = None
+) -> Ring:
     """The ring inside one replica."""
     return Ring(
         size=tp,
-        bytes_per_second=inside_rate(kind, calibration),
-        latency_seconds=(tp - 1) * kind.intra_latency_seconds,
+        bytes_per_second=inside_rate(device_type, calibration),
+        latency_seconds=(tp - 1) * device_type.intra_latency_seconds,
         crosses="device" if tp == 1 else "node",
         curves=curves,
-        link=f"node:{kind.gpu}",
+        link=f"node:{device_type.gpu}",
     )
 
 
@@ -189,8 +191,8 @@ def _in_node(link: str) -> bool:
 
 
 def _inside(slot: Slot, topology: Topology, calibration: Calibration) -> Hop:
-    kind = topology.kind(slot.pool, slot.gpu)
-    return inside_rate(kind, calibration), 1, kind.intra_latency_seconds, f"node:{slot.gpu}"
+    device_type = topology.device_type(slot.pool, slot.gpu)
+    return inside_rate(device_type, calibration), 1, device_type.intra_latency_seconds, f"node:{slot.gpu}"
 
 
 def _rings(slot: Slot, load: NodeLoad) -> int:
@@ -234,15 +236,15 @@ SOCKET_BYTES = 2.5e5
 """Bytes that a host moves through TCP sockets in the time of one kernel launch (16 T4 on 50 Gbit/s Ethernet)."""
 
 
-def _host_rate(kind: str, families: Sequence[str], calibration: Calibration) -> float:
+def _host_rate(device_type: str, families: Sequence[str], calibration: Calibration) -> float:
     """What the hosts of a node can process: without RDMA every byte passes the processor."""
-    if kind != "ethernet":
+    if device_type != "ethernet":
         return float("inf")
     slowest = max((calibration.family(name).launch_seconds for name in families), default=0.0)
     return SOCKET_BYTES / slowest if slowest else float("inf")
 
 
-def fabric_share(kind: str, cards: int, calibration: Calibration) -> float:
-    """Share of the wire of ``cards`` cards a node that traffic on a kind of fabric carries."""
-    link = calibration.link(kind)
+def fabric_share(device_type: str, cards: int, calibration: Calibration) -> float:
+    """Share of the wire of ``cards`` cards a node that traffic on a device type of fabric carries."""
+    link = calibration.link(device_type)
     return float(link.efficiency * link.rail ** log2(max(1, cards)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from planner.calibration.values import Calibration, Family
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Target
 
@@ -82,14 +82,14 @@ class EndPass:
 
 
 class Device:
-    """One kind of device in one precision, with the constants of its family."""
+    """One device type in one precision, with the constants of its family."""
 
-    def __init__(self, kind: Kind, calibration: Calibration, precision: str) -> None:
-        self.kind = kind
-        self.family: Family = calibration.family(kind.family)
+    def __init__(self, device_type: DeviceType, calibration: Calibration, precision: str) -> None:
+        self.kind = device_type
+        self.family: Family = calibration.family(device_type.family)
         self.precision = precision
         self.size = ELEMENT_BYTES[precision]
-        self._bytes_rate = kind.memory_bytes_per_second * self.family.memory_efficiency
+        self._bytes_rate = device_type.memory_bytes_per_second * self.family.memory_efficiency
 
     def product(self, product: Product, precision: str | None = None) -> float:
         """Seconds of a product and its traffic."""
@@ -190,7 +190,7 @@ def fused_softmax(model: ModelSpec, target: Target, *, tp: int, micro_batch: int
 
 def layer_pass(
     model: ModelSpec,
-    kind: Kind,
+    device_type: DeviceType,
     calibration: Calibration,
     target: Target,
     *,
@@ -199,7 +199,7 @@ def layer_pass(
     sequence_parallel: bool,
 ) -> LayerPass:
     """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format."""
-    device = Device(kind, calibration, model.training.precision)
+    device = Device(device_type, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
     forward, backward = device.products(layer_products(model, tp=tp, tokens=tokens))
     core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch)
@@ -239,10 +239,10 @@ def element_wise_bytes(
 
 
 def embedding_pass(
-    model: ModelSpec, kind: Kind, calibration: Calibration, *, tp: int, micro_batch: int
+    model: ModelSpec, device_type: DeviceType, calibration: Calibration, *, tp: int, micro_batch: int
 ) -> EndPass:
     """Seconds of the input embedding: a gather of rows, and a scatter of their gradients."""
-    device = Device(kind, calibration, model.training.precision)
+    device = Device(device_type, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
     forward = device.stream(4.0 * device.size * tokens * model.hidden, 3)
     return EndPass(forward_seconds=forward, backward_seconds=2 * forward)
@@ -254,14 +254,14 @@ LOGIT_BYTES = (24.0, 20.0)
 
 def head_pass(
     model: ModelSpec,
-    kind: Kind,
+    device_type: DeviceType,
     calibration: Calibration,
     *,
     tp: int,
     micro_batch: int,
 ) -> EndPass:
     """Seconds of the output layer and the loss, the vocabulary split over ``tp``."""
-    device = Device(kind, calibration, model.training.precision)
+    device = Device(device_type, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
     # Runtimes pad the vocabulary, so its columns are always aligned.
     columns = ceil(model.vocab / tp / 64) * 64
@@ -279,7 +279,7 @@ OPTIMIZER_STATES = {"adamw": 24.0, "sgd": 16.0}
 
 def optimizer_seconds(
     parameters: float,
-    kind: Kind,
+    device_type: DeviceType,
     model: ModelSpec,
     calibration: Calibration,
     update_seconds: float | None = None,
@@ -290,7 +290,7 @@ def optimizer_seconds(
     Besides, the gradient is copied to fp32, measured for clipping and cleared, and the working copy of the weight
     is written.
     """
-    device = Device(kind, calibration, model.training.precision)
+    device = Device(device_type, calibration, model.training.precision)
     moved = (2.0 + 4.0 if model.training.precision in MIXED else 0.0) + 4.0 + 4.0
     moved += device.size if model.training.precision in MIXED else 0.0
     if update_seconds is None:

@@ -127,7 +127,9 @@ class Estimator:
                 guessed.add((gpu, tp, micro_batch))
             if (not times or times.without_collectives) and tp > 1 and self.curves is not None:
                 # A layer that was priced for an earlier plan has not asked its curve again.
-                ring = tensor_ring(self.topology.kind(pool, gpu), self.calibration, tp=tp, curves=self.curves)
+                ring = tensor_ring(
+                    self.topology.device_type(pool, gpu), self.calibration, tp=tp, curves=self.curves
+                )
                 ring.reduce_seconds(boundary_bytes(self.model, micro_batch))
         for gpu, tp, micro_batch in sorted(guessed):
             yield f"layer times of {gpu} at tp {tp}, micro-batch {micro_batch} lie beyond the measured ones"
@@ -136,7 +138,7 @@ class Estimator:
 
     def _spread(self, plan: Plan) -> float:
         families = {
-            self.topology.kind(group.pool, group.gpu).family
+            self.topology.device_type(group.pool, group.gpu).family
             for stage in plan.stages
             for group in stage.replicas
         }
@@ -197,19 +199,19 @@ class Estimator:
         for stage in plan.stages:
             for group in stage.replicas:
                 try:
-                    kind = self.topology.kind(group.pool, group.gpu)
+                    device_type = self.topology.device_type(group.pool, group.gpu)
                 except KeyError:
                     raise PlanError(f"the cluster has no {group.gpu} in a pool named {group.pool}") from None
-                if precision not in kind.peak_flops:
+                if precision not in device_type.peak_flops:
                     raise PlanError(
                         f"{group.gpu} in pool {group.pool} has no {precision}",
-                        hint=f"it has {', '.join(sorted(kind.peak_flops))}",
+                        hint=f"it has {', '.join(sorted(device_type.peak_flops))}",
                     )
 
     def _peak(self, plan: Plan) -> float:
         precision = self.model.training.precision
         return sum(
-            group.devices * self.topology.kind(group.pool, group.gpu).peak_flops[precision]
+            group.devices * self.topology.device_type(group.pool, group.gpu).peak_flops[precision]
             for stage in plan.stages
             for group in stage.replicas
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.calibration.values import Stack
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES, MIXED
 from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
@@ -83,7 +83,7 @@ def activation_bytes_per_layer(
     return scale * tokens * (whole + attention + mlp + scores)
 
 
-def memory(model: ModelSpec, kind: Kind, stack: Stack, load: Load) -> Memory:
+def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) -> Memory:
     """Peak bytes on one device of ``kind`` that carries ``load``."""
     parameters = parameters_of(model, layers=load.layers, first=load.first, last=load.last, tp=load.tp)
     if load.layer_parameters is not None:
@@ -112,11 +112,11 @@ def memory(model: ModelSpec, kind: Kind, stack: Stack, load: Load) -> Memory:
         activations_bytes=_activations(model, load),
         logits_bytes=_logits(model, load),
         buffers_bytes=_buffers(model, load, parameters) + _gradient_copy(model, load, parameters),
-        runtime_bytes=min(stack.runtime_bytes, MOST_SLACK * kind.memory_bytes),
-        reserve_bytes=kind.reserve_bytes,
-        capacity_bytes=kind.memory_bytes,
+        runtime_bytes=min(stack.runtime_bytes, MOST_SLACK * device_type.memory_bytes),
+        reserve_bytes=device_type.reserve_bytes,
+        capacity_bytes=device_type.memory_bytes,
         host_bytes=sum(size for there, size in in_host if there),
-        host_capacity_bytes=kind.host.memory_bytes,
+        host_capacity_bytes=device_type.host.memory_bytes,
     )
 
 

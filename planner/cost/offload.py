@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES, MIXED, OPTIMIZER_STATES
 from planner.cost.memory import OPTIMIZER_BYTES, activation_bytes_per_layer
 from planner.errors import PlanError
@@ -62,7 +62,7 @@ class Copies:
 NO_COPIES = Copies()
 
 
-def copies(offload: Offload, held: Held, kind: Kind, model: ModelSpec) -> Copies:
+def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec) -> Copies:
     """Seconds of all copies of one device; raises PlanError when it is not known how fast they are.
 
     With ZeRO 2 and 3 gradients leave in every micro-batch; from the second on their sum comes back and leaves
@@ -71,49 +71,54 @@ def copies(offload: Offload, held: Held, kind: Kind, model: ModelSpec) -> Copies
     forward = backward = at_end = 0.0
     parameters = held.shard * ELEMENT_BYTES[model.training.precision]
     if offload.optimizer != "none":
-        gradients = held.shard * held.gradient_bytes / _rate(kind, "cpu")
+        gradients = held.shard * held.gradient_bytes / _rate(device_type, "cpu")
         if held.zero >= 2:
             backward += (2.0 - 1.0 / held.micro_batches) * gradients
         else:
             at_end += gradients
         # Updated in host memory: parameters that rest there need not move.
         if offload.parameters != "cpu":
-            at_end += parameters / _rate(kind, offload.parameters)
+            at_end += parameters / _rate(device_type, offload.parameters)
     if offload.parameters != "none":
-        read = parameters / _rate(kind, offload.parameters)
+        read = parameters / _rate(device_type, offload.parameters)
         forward += read
         backward += (2.0 if held.recomputes else 1.0) * read
     if offload.activations != "none":
         kept = activation_bytes_per_layer(
             model, tp=1, micro_batch=held.sequences, recompute="full", sequence_parallel=False
         )
-        moved = held.layers * kept / _rate(kind, "cpu")
+        moved = held.layers * kept / _rate(device_type, "cpu")
         forward += moved
         backward += moved
     return Copies(forward_seconds=forward, backward_seconds=backward, step_seconds=at_end)
 
 
 def host_optimizer_seconds(
-    offload: Offload, held: Held, kind: Kind, model: ModelSpec, target: Target
+    offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec, target: Target
 ) -> float:
     """Seconds to update one device's shard on its host, states on NVMe read and written meanwhile."""
     optimizer = model.training.optimizer
-    rate = kind.host.parameters_per_second or target.offloading.parameters_per_second / kind.host.devices
+    rate = (
+        device_type.host.parameters_per_second
+        or target.offloading.parameters_per_second / device_type.host.devices
+    )
     # What a processor updates in a second goes with the bytes of its states.
     seconds = held.shard / rate * OPTIMIZER_STATES[optimizer] / OPTIMIZER_STATES["adamw"]
     if offload.optimizer == "nvme":
         states = OPTIMIZER_BYTES[optimizer, model.training.precision in MIXED] * held.shard
-        seconds = max(seconds, 2.0 * states / _rate(kind, "nvme"))
+        seconds = max(seconds, 2.0 * states / _rate(device_type, "nvme"))
     return seconds
 
 
-def _rate(kind: Kind, place: OffloadTo) -> float:
+def _rate(device_type: DeviceType, place: OffloadTo) -> float:
     """Bytes per second between a device and host memory, or NVMe behind it, with all devices of the node."""
-    host = kind.host.bytes_per_second
+    host = device_type.host.bytes_per_second
     if host is None:
-        raise PlanError(f"it is not known how fast {kind.gpu} in pool {kind.pool} reaches its host's memory")
+        raise PlanError(
+            f"it is not known how fast {device_type.gpu} in pool {device_type.pool} reaches its host's memory"
+        )
     if place != "nvme":
         return host
-    if kind.host.nvme_bytes_per_second is None:
-        raise PlanError(f"the nodes of pool {kind.pool} have no NVMe to offload to")
-    return min(host, kind.host.nvme_bytes_per_second)
+    if device_type.host.nvme_bytes_per_second is None:
+        raise PlanError(f"the nodes of pool {device_type.pool} have no NVMe to offload to")
+    return min(host, device_type.host.nvme_bytes_per_second)

@@ -76,7 +76,9 @@ def least_send(
         )
         ways = [True] if able else []
         ways += (
-            [False] if not (able and topology.kind(segment.first.pool, segment.first.gpu).nodes == 1) else []
+            [False]
+            if not (able and topology.device_type(segment.first.pool, segment.first.gpu).nodes == 1)
+            else []
         )
         found = (
             _segment_send(replace(segment, same_node=way), replica_bytes, load, topology, calibration, curves)
@@ -92,7 +94,7 @@ def _fit_one_node(segment: _Segment, topology: Topology) -> bool:
     if first.pool != last.pool or first.nodes > 1 or last.nodes > 1:
         return False
     devices = first.replicas_per_node * first.tp + last.replicas_per_node * last.tp
-    return first.gpu != last.gpu or devices <= topology.kind(first.pool, first.gpu).per_node
+    return first.gpu != last.gpu or devices <= topology.device_type(first.pool, first.gpu).per_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +176,9 @@ def _segment_send(
     curves: LinkCurves | None,
 ) -> Send:
     """The formula's time; where somebody has measured the link, that of all that a node sends at once."""
-    kind = topology.kind(segment.first.pool, segment.first.gpu)
+    device_type = topology.device_type(segment.first.pool, segment.first.gpu)
     if segment.same_node:
-        seconds = replica_bytes / inside_rate(kind, calibration) + kind.intra_latency_seconds
+        seconds = replica_bytes / inside_rate(device_type, calibration) + device_type.intra_latency_seconds
         at_once, link, curve = 1.0, "node", f"node:{segment.first.gpu}"
     else:
         path = topology.path(segment.first.pool, segment.last.pool)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.calibration.values import Calibration
-from planner.cluster.topology import Kind, Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring, fabric_share, tensor_ring
 from planner.cost.compute import (
     ELEMENT_BYTES,
@@ -206,7 +206,7 @@ class Pricer:
     def micro_batch(self, shape: Shape, group: ReplicaGroup, sequences: int, ring: Ring) -> MicroBatch:
         """Seconds of one micro-batch of ``sequences`` on one replica of ``group``."""
         return self._micro_batch(
-            self.topology.kind(group.pool, group.gpu),
+            self.topology.device_type(group.pool, group.gpu),
             group.tp,
             sequences,
             shape,
@@ -218,7 +218,7 @@ class Pricer:
 
     def _micro_batch(
         self,
-        kind: Kind,
+        device_type: DeviceType,
         tp: int,
         sequences: int,
         shape: Shape,
@@ -227,12 +227,12 @@ class Pricer:
         last: bool,
         ring: Ring,
     ) -> MicroBatch:
-        one = self._layer(kind, tp, sequences, shape.recompute, shape.sequence_parallel)
-        ends = [self._end("embedding", kind, tp, sequences)] if first else []
-        ends += [self._end("head", kind, tp, sequences)] if last else []
+        one = self._layer(device_type, tp, sequences, shape.recompute, shape.sequence_parallel)
+        ends = [self._end("embedding", device_type, tp, sequences)] if first else []
+        ends += [self._end("head", device_type, tp, sequences)] if last else []
         forward = layers * one.forward_seconds + sum(end.forward_seconds for end in ends)
         backward = layers * one.backward_seconds + sum(end.backward_seconds for end in ends)
-        host = self.host_seconds(kind) if shape.depth > 1 else 0.0
+        host = self.host_seconds(device_type) if shape.depth > 1 else 0.0
         forward, backward = forward + host / 2, backward + host / 2
         again = layers * one.recompute_seconds
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
@@ -244,7 +244,9 @@ class Pricer:
         moved = NO_COPIES
         if shape.offload.anything:
             count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
-            moved = copies(shape.offload, self._held(shape, layers, count, sequences, ring), kind, self.model)
+            moved = copies(
+                shape.offload, self._held(shape, layers, count, sequences, ring), device_type, self.model
+            )
         wait_forward, wait_backward = moved.waits(on_forward, on_backward)
         return MicroBatch(
             forward_seconds=on_forward + wait_forward,
@@ -259,9 +261,9 @@ class Pricer:
             hidden_seconds=hidden_forward + hidden_backward + moved.hidden(on_forward, on_backward),
         )
 
-    def host_seconds(self, kind: Kind) -> float:
+    def host_seconds(self, device_type: DeviceType) -> float:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
-        return self.stack.micro_batch_launches * self.calibration.family(kind.family).launch_seconds
+        return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
         """Bytes on one device of the group."""
@@ -289,25 +291,27 @@ class Pricer:
             layer_bytes=measured.activation_bytes if measured else None,
             layer_parameters=measured.parameters if measured else None,
         )
-        return memory(self.model, self.topology.kind(group.pool, group.gpu), self.stack, load)
+        return memory(self.model, self.topology.device_type(group.pool, group.gpu), self.stack, load)
 
-    def _layer(self, kind: Kind, tp: int, sequences: int, recompute: Recompute, split: bool) -> LayerPrice:
-        key = (kind.key, tp, sequences, recompute, split)
+    def _layer(
+        self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
+    ) -> LayerPrice:
+        key = (device_type.key, tp, sequences, recompute, split)
         if key not in self._layers:
-            self._layers[key] = self._price_layer(kind, tp, sequences, recompute, split)
+            self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split)
         return self._layers[key]
 
     def _price_layer(
-        self, kind: Kind, tp: int, sequences: int, recompute: Recompute, split: bool
+        self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
     ) -> LayerPrice:
-        measured = self.layer_curves and self.layer_curves.at(kind.gpu, self.model.name, tp, sequences)
-        ring = tensor_ring(kind, self.calibration, tp=tp, curves=self.link_curves)
+        measured = self.layer_curves and self.layer_curves.at(device_type.gpu, self.model.name, tp, sequences)
+        ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
         if measured:
             return measured_layer(measured, ring, self.model, sequences, recompute)
         return layer_price(
             layer_pass(
                 self.model,
-                kind,
+                device_type,
                 self.calibration,
                 self.target,
                 tp=tp,
@@ -320,11 +324,13 @@ class Pricer:
             recompute,
         )
 
-    def _end(self, which: str, kind: Kind, tp: int, sequences: int) -> EndPass:
-        key = (which, kind.key, tp, sequences)
+    def _end(self, which: str, device_type: DeviceType, tp: int, sequences: int) -> EndPass:
+        key = (which, device_type.key, tp, sequences)
         if key not in self._ends:
             function = embedding_pass if which == "embedding" else head_pass
-            self._ends[key] = function(self.model, kind, self.calibration, tp=tp, micro_batch=sequences)
+            self._ends[key] = function(
+                self.model, device_type, self.calibration, tp=tp, micro_batch=sequences
+            )
         return self._ends[key]
 
     def _chunks(
@@ -333,10 +339,10 @@ class Pricer:
         """Forward and backward seconds of each chunk; the embedding is in the first, the head in the last."""
         if len(shape.chunks) == 1:
             return [whole.forward_seconds], [whole.backward_seconds]
-        kind = self.topology.kind(group.pool, group.gpu)
+        device_type = self.topology.device_type(group.pool, group.gpu)
         parts = [
             self._micro_batch(
-                kind,
+                device_type,
                 group.tp,
                 group.micro_batch,
                 shape,
@@ -368,19 +374,19 @@ class Pricer:
         fabric = self.topology.widest_fabric(pool)
         if not fabric:
             return 1.0
-        kind = self.topology.cluster.fabrics[fabric].kind
-        return fabric_share(kind, self.topology.cards(pool, fabric), self.calibration)
+        device_type = self.topology.cluster.fabrics[fabric].kind
+        return fabric_share(device_type, self.topology.cards(pool, fabric), self.calibration)
 
     def update_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
         """The optimizer's step on one device of a group."""
         count = self._parameters(shape, group.tp)
-        kind = self.topology.kind(group.pool, group.gpu)
+        device_type = self.topology.device_type(group.pool, group.gpu)
         if shape.offload.optimizer != "none":
             held = self._held(shape, shape.layers, count, group.micro_batch, ring)
-            return host_optimizer_seconds(shape.offload, held, kind, self.model, self.target)
+            return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
         share = count / optimizer_ways(shape.zero, ring.size)
-        update = self.optimizer_curves.seconds(kind.gpu, share) if self.optimizer_curves else None
-        return optimizer_seconds(share, kind, self.model, self.calibration, update)
+        update = self.optimizer_curves.seconds(device_type.gpu, share) if self.optimizer_curves else None
+        return optimizer_seconds(share, device_type, self.model, self.calibration, update)
 
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_group, by_stage
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -57,7 +57,7 @@ class Data(Dimension):
                 what = f"a pipeline runs in lock-step, expected {first.steps} steps on every replica"
                 yield Fault((*path, "steps"), f"{what}, got {group.steps}")
 
-    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
         """Micro-batches twice as large, and half as large."""
         equal = batch_rule(target, plan.pp) != "per-device"
         for name, top, bottom in (("twice", 1, 2), ("half", 2, 1)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from planner.cluster.spec import ClusterSpec
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault
 from planner.plan.values import Plan
@@ -51,7 +51,7 @@ class Dimension:
         """What the cluster lacks for it beside devices and links."""
         yield from ()
 
-    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
         """Plans that differ in this dimension alone."""
         yield from ()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from planner.cluster.spec import ClusterSpec
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, groups_of, in_words
@@ -71,7 +71,7 @@ class Offloading(Dimension):
                 what = f"the pool {name} has no NVMe, expected host: {{nvme_gBps: ...}} in it"
                 yield Fault(("offload",), what)
 
-    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
         """Nothing kept off the devices."""
         if plan.offload.anything:
             yield Change("offload", "everything on the devices", replace(plan, offload=ON_DEVICE))

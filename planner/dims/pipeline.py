@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_stage
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault
@@ -37,7 +37,7 @@ class Pipeline(Dimension):
                 what = f"{target.name} with tied embeddings needs {wanted}"
                 yield Fault(("stages", last, "replicas"), what)
 
-    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
         """One layer moved over each border between stages."""
         if plan.interleave > 1:
             return

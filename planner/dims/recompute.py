@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_stage
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, in_words
@@ -39,13 +39,13 @@ class Recomputation(Dimension):
                 what = f"{target.name} has one recomputation for all stages, expected {first}"
                 yield Fault(path, f"{what}, got {stage.recompute}")
 
-    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
         """Another recomputation on all stages."""
-        for kind in target.recomputes:
-            if any(stage.recompute != kind for stage in plan.stages):
-                stages = tuple(replace(stage, recompute=kind) for stage in plan.stages)
-                what = "no recomputation" if kind == "none" else f"{kind} recomputation"
-                yield Change(f"recompute {kind}", what, replace(plan, stages=stages))
+        for device_type in target.recomputes:
+            if any(stage.recompute != device_type for stage in plan.stages):
+                stages = tuple(replace(stage, recompute=device_type) for stage in plan.stages)
+                what = "no recomputation" if device_type == "none" else f"{device_type} recomputation"
+                yield Change(f"recompute {device_type}", what, replace(plan, stages=stages))
 
 
 def recompute_text(plan: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, groups_of, in_words
@@ -41,7 +41,7 @@ class SequenceParallelism(Dimension):
                 path, f"tp {in_words(degrees)} must divide the sequence length {length}, expected false"
             )
 
-    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
         """Off where it is on, and on where it is off."""
         if target.sequence_parallel and any(group.tp > 1 for _, group in groups_of(plan)):
             word = "without" if plan.sequence_parallel else "with"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, in_words
@@ -14,7 +14,7 @@ from planner.runtimes.capabilities import Target
 from planner.units import divisors
 
 MAX_SHARD_NODES = 16
-"""Nodes that may share a copy in hybrid sharding; more where so many divide a kind of device evenly."""
+"""Nodes that may share a copy in hybrid sharding; more where so many divide a device type evenly."""
 
 
 class Sharding(Dimension):
@@ -42,7 +42,7 @@ class Sharding(Dimension):
             what = f"{target.name} shards the states of {able} only, expected ZeRO 0 with {optimizer}"
             yield Fault(("zero",), f"{what}, got {plan.zero}")
 
-    def neighbours(self, plan: Plan, target: Target, kinds: Sequence[Kind]) -> Iterator[Change]:
+    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
         """Other stages; one copy of what is sharded, or one in each group that fills a node or a pool."""
         for zero in zeros_at(target, plan.pp):
             if zero != plan.zero:
@@ -51,7 +51,7 @@ class Sharding(Dimension):
                 yield Change(f"ZeRO {zero}", f"ZeRO {zero} instead of {plan.zero}", changed)
         if plan.shard_size is not None:
             yield Change("sharding", "sharded over all replicas", replace(plan, shard_size=None))
-        for size in shard_sizes(target, plan.zero, kinds):
+        for size in shard_sizes(target, plan.zero, device_types):
             if size != plan.shard_size and all(
                 stage.dp % size == 0 and size < stage.dp for stage in plan.stages
             ):
@@ -84,28 +84,29 @@ def zeros(
     return offered
 
 
-def shard_sizes(target: Target, zero: int, kinds: Sequence[Kind]) -> tuple[int, ...]:
+def shard_sizes(target: Target, zero: int, device_types: Sequence[DeviceType]) -> tuple[int, ...]:
     """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of one node or of several.
 
-    Each group is of one kind whose nodes it fills, or fill it, so that at least two must be found in such kinds.
+    Each group is of one type whose nodes it fills, or fill it, so that at least two must be found in such device types.
     """
     if zero not in target.hybrid_zero:
         return ()
     sizes = {
-        kind.per_node * nodes
-        for kind in kinds
-        for nodes in {*range(1, min(kind.nodes, MAX_SHARD_NODES) + 1), *divisors(kind.nodes)}
+        device_type.per_node * nodes
+        for device_type in device_types
+        for nodes in {*range(1, min(device_type.nodes, MAX_SHARD_NODES) + 1), *divisors(device_type.nodes)}
     }
     return tuple(
         size
         for size in sorted(sizes - {1})
-        if sum(kind.devices // size for kind in kinds if holds_groups(kind, size)) > 1
+        if sum(device_type.devices // size for device_type in device_types if holds_groups(device_type, size))
+        > 1
     )
 
 
-def holds_groups(kind: Kind, size: int) -> bool:
+def holds_groups(device_type: DeviceType, size: int) -> bool:
     """True when groups of ``size`` replicas fill nodes, or nodes such groups: none lies across two that others use."""
-    return kind.per_node % size == 0 or size % kind.per_node == 0
+    return device_type.per_node % size == 0 or size % device_type.per_node == 0
 
 
 def optimizer_ways(zero: int, replicas: int) -> int:

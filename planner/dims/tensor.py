@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Dimension, allowed, by_group, by_stage
 from planner.dims.sequence import splits_sequence
 from planner.errors import Path
@@ -50,13 +50,17 @@ def head_faults(path: Path, group: ReplicaGroup, model: ModelSpec) -> Iterator[F
 
 
 def tp_degrees(
-    target: Target, limit: tuple[int, ...] | None, model: ModelSpec, kinds: Sequence[Kind]
+    target: Target, limit: tuple[int, ...] | None, model: ModelSpec, device_types: Sequence[DeviceType]
 ) -> tuple[int, ...]:
-    """Degrees that divide the heads and stay inside a node of at least one kind.
+    """Degrees that divide the heads and stay inside a node of at least one device type.
 
     Where each stage has its own, those that do not divide the sequence would cost all others sequence parallelism.
     """
-    largest = 1 if target.tensor_parallel == "none" else max((kind.per_node for kind in kinds), default=1)
+    largest = (
+        1
+        if target.tensor_parallel == "none"
+        else max((device_type.per_node for device_type in device_types), default=1)
+    )
     found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
     if not target.copies_kv_heads:
         found = tuple(tp for tp in found if model.kv_heads % tp == 0)

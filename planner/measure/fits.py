@@ -21,7 +21,7 @@ from planner.calibration.values import (
     LayerPoint,
     LinkPoint,
 )
-from planner.cluster.topology import Host, Kind
+from planner.cluster.topology import DeviceType, Host
 from planner.cost.compute import TILE_FILL, Device, Product
 from planner.cost.measured_curves import LayerCurves, LinkCurves
 from planner.described import told
@@ -267,7 +267,7 @@ def _left_out(
 
 def _perfect(peaks: Peaks, precision: str) -> Device:
     """The cost model's device at full peaks and without ramps."""
-    kind = Kind(
+    kind = DeviceType(
         pool="",
         gpu="",
         family="perfect",

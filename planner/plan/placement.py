@@ -67,7 +67,7 @@ Placement = tuple[tuple[Slot, ...], ...]
 
 
 class _Kind:
-    """Free devices of one kind in one pool: untouched nodes and partly used ones."""
+    """Free devices of one type in one pool: untouched nodes and partly used ones."""
 
     def __init__(self, pool: PoolSpec, gpu: str) -> None:
         self.pool = pool.name
@@ -155,16 +155,16 @@ def place_stages(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec)
 
 
 def _place(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, *, gaps_first: bool) -> Placement:
-    kinds = {(pool.name, gpu): _Kind(pool, gpu) for pool in cluster.pools for gpu in set(pool.devices)}
+    device_types = {(pool.name, gpu): _Kind(pool, gpu) for pool in cluster.pools for gpu in set(pool.devices)}
     wanted = [
-        _Wanted(stage, index, group, _kind_of(kinds, group), len(groups) == 1)
+        _Wanted(stage, index, group, _kind_of(device_types, group), len(groups) == 1)
         for stage, groups in enumerate(stages)
         for index, group in enumerate(groups)
     ]
-    taken = {(item.stage, item.index): item.kind.take_whole_nodes(item.group) for item in wanted}
+    taken = {(item.stage, item.index): item.device_type.take_whole_nodes(item.group) for item in wanted}
     for item in sorted(wanted, key=lambda item: (not item.is_small_stage, item.stage, item.index)):
         small = item.is_small_stage
-        taken[item.stage, item.index] += item.kind.take_rest(
+        taken[item.stage, item.index] += item.device_type.take_rest(
             item.group, item.stage, item.stage - small, gaps_first=gaps_first and not small
         )
     return tuple(
@@ -194,18 +194,18 @@ class _Wanted:
     stage: int
     index: int
     group: ReplicaGroup
-    kind: _Kind
+    device_type: _Kind
     alone: bool
 
     @property
     def is_small_stage(self) -> bool:
         """True for a whole stage that needs less than a node."""
-        return self.alone and self.group.count < self.kind.replicas_per_node(self.group)
+        return self.alone and self.group.count < self.device_type.replicas_per_node(self.group)
 
 
-def _kind_of(kinds: dict[tuple[str, str], _Kind], group: ReplicaGroup) -> _Kind:
+def _kind_of(device_types: dict[tuple[str, str], _Kind], group: ReplicaGroup) -> _Kind:
     try:
-        return kinds[group.pool, group.gpu]
+        return device_types[group.pool, group.gpu]
     except KeyError:
         raise PlanError(f"the cluster has no {group.gpu} in a pool named {group.pool}") from None
 
@@ -252,7 +252,7 @@ def _replicas(stage: Stage, slots: tuple[Slot, ...]) -> Iterator[tuple[int, Slot
 def by_pipeline(all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
     """The same processes numbered tensor-parallel fastest, then stage, then replica.
 
-    On nodes that mix device kinds the stages of a replica are neighbours this way, so a node is one launcher.
+    On nodes that mix device device types the stages of a replica are neighbours this way, so a node is one launcher.
     """
     ordered = sorted(all_ranks, key=lambda rank: (rank.replica, rank.stage, rank.tp_rank))
     return tuple(replace(rank, rank=number) for number, rank in enumerate(ordered))

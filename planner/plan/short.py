@@ -28,7 +28,7 @@ class ShortStage(Frozen):
     pool: Name | None = None
     """Pool of the stage; filled in file order when absent."""
     gpu: Name | None = None
-    """Kind of device, for pools that mix kinds; the pool's first when absent."""
+    """Kind of device, for pools that mix device types; the pool's first when absent."""
     layers: Layers | None = None
     """Layers of the stage."""
     tp: NodeDevices | None = None
@@ -49,7 +49,7 @@ class ShortReplicas(Frozen):
     pool: Name
     """Pool of the replicas."""
     gpu: Name | None = None
-    """Kind of device, for pools that mix kinds; the pool's first when absent."""
+    """Kind of device, for pools that mix device types; the pool's first when absent."""
     tp: NodeDevices | None = None
     """Devices of one replica; the plan's when absent."""
     count: Devices
@@ -110,7 +110,7 @@ def short_plan(document: Document, cluster: ClusterSpec, model: ModelSpec) -> Pl
 
 @dataclass(slots=True)
 class _Room:
-    """Devices of one kind in one pool that no stage has taken, node by node."""
+    """Devices of one type in one pool that no stage has taken, node by node."""
 
     pool: str
     gpu: str
@@ -217,7 +217,11 @@ def _room(cluster: ClusterSpec) -> list[_Room]:
 
 def _fitting(entry: ShortStage, room: Iterable[_Room]) -> list[_Room]:
     """Where a stage may run; a pool without a named kind means its first."""
-    found = [kind for kind in room if entry.pool in (None, kind.pool) and entry.gpu in (None, kind.gpu)]
+    found = [
+        device_type
+        for device_type in room
+        if entry.pool in (None, device_type.pool) and entry.gpu in (None, device_type.gpu)
+    ]
     return found[:1] if entry.pool and not entry.gpu else found
 
 
@@ -228,12 +232,12 @@ def _most_replicas(short: ShortPlan, entries: list[tuple[int, ShortStage]], room
         for _, entry in entries:
             shared[str(entry.pool)] = shared.get(str(entry.pool), 0) + 1
         fits = [
-            sum(kind.replicas(entry.tp or short.tp) for kind in _fitting(entry, room))
+            sum(device_type.replicas(entry.tp or short.tp) for device_type in _fitting(entry, room))
             // shared[str(entry.pool)]
             for _, entry in entries
         ]
         return max(1, min(fits))
-    return max(1, sum(kind.replicas(short.tp) for kind in room) // len(entries))
+    return max(1, sum(device_type.replicas(short.tp) for device_type in room) // len(entries))
 
 
 def _groups(
@@ -243,12 +247,14 @@ def _groups(
     micro_batch = entry.micro_batch or short.micro_batch
     share, steps = _batch(short, path, replicas, micro_batch, model)
     groups, left = [], replicas
-    for kind in _fitting(entry, room):
-        count = min(left, kind.replicas(tp))
+    for device_type in _fitting(entry, room):
+        count = min(left, device_type.replicas(tp))
         if count:
-            kind.take(count, tp)
+            device_type.take(count, tp)
             groups.append(
-                ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=tp, count=count, share=share, steps=steps)
+                ReplicaGroup(
+                    pool=device_type.pool, gpu=device_type.gpu, tp=tp, count=count, share=share, steps=steps
+                )
             )
             left -= count
     if left:
@@ -281,13 +287,13 @@ def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> 
         )
     batch = model.training.global_batch
     together = sum(entry.count * entry.micro_batch for entry in replicas)
-    kinds = {pool.name: pool.devices[0] for pool in cluster.pools}
+    device_types = {pool.name: pool.devices[0] for pool in cluster.pools}
     groups = []
     for index, entry in enumerate(replicas):
         if entry.steps is None and entry.share is None and batch % together:
             what = f"the micro-batches add up to {together}, which does not divide the global batch {batch}"
             raise PlanError(f"{what}, expected steps and share", path=("replicas", index))
-        groups.append(_own_batch(entry, index, short.tp, batch // together, kinds.get(entry.pool, "")))
+        groups.append(_own_batch(entry, index, short.tp, batch // together, device_types.get(entry.pool, "")))
     stage = Stage(first_layer=0, end_layer=model.layers, replicas=tuple(groups), recompute=short.recompute)
     return _whole(short, (stage,), PER_DEVICE.name)
 

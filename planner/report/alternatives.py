@@ -49,7 +49,7 @@ def neighbours(
     changes = (
         change
         for dimension in DIMENSIONS
-        for change in dimension.neighbours(plan, target(plan.target), estimator.topology.kinds)
+        for change in dimension.neighbours(plan, target(plan.target), estimator.topology.device_types)
     )
     for change in changes:
         if target_faults(change.plan, model):

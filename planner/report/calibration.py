@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from planner.calibration.merge import link_name_key, merged, name_key, shapes, share_formats
 from planner.calibration.values import Calibration, Constant, CurveError
 from planner.cluster.spec import ClusterSpec
-from planner.cluster.topology import Kind, Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import carried_rates, inside_rate
 from planner.measure.resume import shape_text
 from planner.model.spec import ModelSpec
@@ -260,11 +260,13 @@ class Covered:
 def coverage(
     own: Calibration, base: Calibration, cluster: ClusterSpec, model: ModelSpec | None = None
 ) -> tuple[Covered, ...]:
-    """Every kind of device, framework and link of a cluster; ``base`` is what ``own`` wins over."""
+    """Every device type, framework and link of a cluster; ``base`` is what ``own`` wins over."""
     both, topology = merged(base, own), Topology(cluster)
     names = frozenset(constant.name for constant in own.constants)
-    kinds = {kind.gpu: kind for kind in topology.kinds}
-    found = [item for kind in kinds.values() for item in _device(kind, both, names, model)]
+    device_types = {device_type.gpu: device_type for device_type in topology.device_types}
+    found = [
+        item for device_type in device_types.values() for item in _device(device_type, both, names, model)
+    ]
     found += [_stack(name, both, names) for name in TARGETS]
     return (*found, *_inside(topology, both, names), *_between(topology, both, names))
 
@@ -282,31 +284,35 @@ def coverage_section(rows: tuple[Covered, ...], cluster: ClusterSpec, model: Mod
     )
 
 
-def _device(kind: Kind, both: Calibration, own: frozenset[str], model: ModelSpec | None) -> Iterator[Covered]:
-    rates = ", ".join(f"{name} {significant(rate / 1e12)}" for name, rate in sorted(kind.peak_flops.items()))
-    told = f"TFLOP/s {rates}; {significant(kind.memory_bytes_per_second / 1e9)} GB/s"
+def _device(
+    device_type: DeviceType, both: Calibration, own: frozenset[str], model: ModelSpec | None
+) -> Iterator[Covered]:
+    rates = ", ".join(
+        f"{name} {significant(rate / 1e12)}" for name, rate in sorted(device_type.peak_flops.items())
+    )
+    told = f"TFLOP/s {rates}; {significant(device_type.memory_bytes_per_second / 1e9)} GB/s"
     yield Covered(
-        part=kind.gpu, what="peaks", state="datasheet", detail=f"{told}, by cluster file or catalogue"
+        part=device_type.gpu, what="peaks", state="datasheet", detail=f"{told}, by cluster file or catalogue"
     )
     for key, what in SHARES:
-        value = getattr(both.family(kind.family), key)
-        yield _constant(kind.gpu, what, f"families.{kind.family}.{key}", value, both, own)
+        value = getattr(both.family(device_type.family), key)
+        yield _constant(device_type.gpu, what, f"families.{device_type.family}.{key}", value, both, own)
     if model is not None:
-        yield from _layers(kind, both, model)
+        yield from _layers(device_type, both, model)
 
 
-def _layers(kind: Kind, both: Calibration, model: ModelSpec) -> Iterator[Covered]:
+def _layers(device_type: DeviceType, both: Calibration, model: ModelSpec) -> Iterator[Covered]:
     """Curves of the model's layers by degree."""
     sizes: dict[int, list[int]] = {}
     for point in both.layers:
-        if (name_key(point.gpu), name_key(point.model)) == (name_key(kind.gpu), name_key(model.name)):
+        if (name_key(point.gpu), name_key(point.model)) == (name_key(device_type.gpu), name_key(model.name)):
             sizes.setdefault(point.tp, []).append(point.micro_batch)
     for tp, own in sorted(sizes.items()):
         detail = f"micro-batch {', '.join(str(size) for size in sorted(own))}"
-        yield Covered(part=kind.gpu, what=f"layers, tp {tp}", state="measured", detail=detail)
+        yield Covered(part=device_type.gpu, what=f"layers, tp {tp}", state="measured", detail=detail)
     if not sizes:
         detail = f"none of {model.name}: the shares above price its layers"
-        yield Covered(part=kind.gpu, what="layers", state="missing", detail=detail)
+        yield Covered(part=device_type.gpu, what="layers", state="missing", detail=detail)
 
 
 def _stack(name: str, both: Calibration, own: frozenset[str]) -> Covered:
@@ -338,13 +344,15 @@ def _origin(known: Constant, both: Calibration, own: frozenset[str]) -> str:
 
 
 def _inside(topology: Topology, both: Calibration, own: frozenset[str]) -> Iterator[Covered]:
-    """The network inside each kind of node."""
-    for kind in {kind.gpu: kind for kind in topology.kinds if kind.per_node > 1}.values():
-        link = f"node:{kind.gpu}"
-        rate = f"{significant(inside_rate(kind, both) / 1e9)} GB/s of the cluster file's "
-        rate += significant(kind.intra_bytes_per_second / 1e9)
-        name = f"families.{kind.family}.link_efficiency"
-        share = _constant(link, "", name, both.family(kind.family).link_efficiency, both, own)
+    """The network inside each device type of node."""
+    for device_type in {
+        device_type.gpu: device_type for device_type in topology.device_types if device_type.per_node > 1
+    }.values():
+        link = f"node:{device_type.gpu}"
+        rate = f"{significant(inside_rate(device_type, both) / 1e9)} GB/s of the cluster file's "
+        rate += significant(device_type.intra_bytes_per_second / 1e9)
+        name = f"families.{device_type.family}.link_efficiency"
+        share = _constant(link, "", name, both.family(device_type.family).link_efficiency, both, own)
         yield from _curves(link, both, f"{rate} GB/s: link utilisation {share.detail}", share.state)
 
 

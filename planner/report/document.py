@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 from pathlib import PurePath
 
 from planner.cluster.spec import ClusterSpec
-from planner.cluster.topology import Kind, Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.binding import Binding
 from planner.described import Json, told
 from planner.model.spec import ModelSpec
@@ -228,7 +228,7 @@ class CheckDocument(Head):
 
     devices: int
     """Devices of the cluster."""
-    kinds: tuple[Kind, ...]
+    device_types: tuple[DeviceType, ...]
     """Device types by pool."""
     links: tuple[Reached, ...]
     """Paths between pools."""
@@ -243,8 +243,8 @@ def check_document(topology: Topology, model: ModelSpec | None, warnings: Sequen
     names = [pool.name for pool in topology.cluster.pools]
     return CheckDocument(
         command="check",
-        devices=sum(kind.devices for kind in topology.kinds),
-        kinds=topology.kinds,
+        devices=sum(device_type.devices for device_type in topology.device_types),
+        device_types=topology.device_types,
         links=tuple(
             _reached(topology, first, last) for first, last in combinations_with_replacement(names, 2)
         ),

@@ -97,7 +97,7 @@ def _memory(comparison: Comparison) -> Group:
 
 
 def _fullest(memory: Sequence[MemoryDifference]) -> list[MemoryDifference]:
-    """Of each stage and kind of device the rank with the highest peak."""
+    """Of each stage and device type the rank with the highest peak."""
     found: dict[tuple[int, str], MemoryDifference] = {}
     for entry in memory:
         key = (entry.stage, entry.gpu)
@@ -107,13 +107,13 @@ def _fullest(memory: Sequence[MemoryDifference]) -> list[MemoryDifference]:
 
 def _memory_rows(entry: MemoryDifference) -> Iterator[list[str]]:
     name = "unknown" if entry.rank is None else str(entry.rank)
-    kinds = (
+    device_types = (
         ("tensors", entry.peak),
         ("states", entry.states),
         ("activations", entry.activations),
         ("fixed", entry.fixed),
     )
-    for what, difference in kinds:
+    for what, difference in device_types:
         if difference is not None:
             shown = (gib(difference.predicted), gib(difference.observed), _error(difference))
             yield [name, str(entry.stage), entry.gpu, what, *shown]

@@ -40,7 +40,7 @@ class RankRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """Devices of one kind on equal hosts that the plan leaves idle."""
+    """Devices of one type on equal hosts that the plan leaves idle."""
 
     pool: str
     """Pool of idle devices."""
@@ -85,7 +85,7 @@ def _run(stage: int, first: int, slot: Slot, pool: PoolSpec) -> RankRun:
 
 
 def _devices(pool: PoolSpec, gpu: str) -> tuple[int, ...]:
-    return tuple(index for index, kind in enumerate(pool.devices) if kind == gpu)
+    return tuple(index for index, device_type in enumerate(pool.devices) if device_type == gpu)
 
 
 def idle_devices(plan: Plan, cluster: ClusterSpec) -> tuple[Idle, ...]:

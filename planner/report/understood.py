@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from planner.calibration.merge import name_key
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
-from planner.cluster.topology import Kind, Path, Topology
+from planner.cluster.topology import DeviceType, Path, Topology
 from planner.model.spec import ModelSpec
 from planner.report.layout import Paragraph, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, significant
@@ -21,9 +21,11 @@ FORMATS = ("bf16", "fp16", "fp32")
 """Number formats that a model can be trained in, in the order they are shown."""
 
 
-def inventory_section(kinds: Sequence[Kind]) -> Group:
-    """A row per kind of device and one for all together."""
-    formats = [name for name in FORMATS if any(name in kind.peak_flops for kind in kinds)]
+def inventory_section(device_types: Sequence[DeviceType]) -> Group:
+    """A row per device type and one for all together."""
+    formats = [
+        name for name in FORMATS if any(name in device_type.peak_flops for device_type in device_types)
+    ]
     columns = (
         words("pool", least=14),
         words("device", least=14),
@@ -31,37 +33,55 @@ def inventory_section(kinds: Sequence[Kind]) -> Group:
         number("usable\n(GiB)"),
         *(number(f"{name}\n(TFLOP/s)") for name in formats),
     )
-    rows = [_row(kind, formats) for kind in kinds]
+    rows = [_row(device_type, formats) for device_type in device_types]
     return section(
-        "Devices (memory and dense peak per device)", table(columns, rows), Paragraph(_total(kinds, formats))
+        "Devices (memory and dense peak per device)",
+        table(columns, rows),
+        Paragraph(_total(device_types, formats)),
     )
 
 
-def _row(kind: Kind, formats: Iterable[str]) -> list[str]:
+def _row(device_type: DeviceType, formats: Iterable[str]) -> list[str]:
     peaks = [
-        significant(kind.peak_flops[name] / 1e12) if name in kind.peak_flops else MISSING for name in formats
+        significant(device_type.peak_flops[name] / 1e12) if name in device_type.peak_flops else MISSING
+        for name in formats
     ]
-    many = f"{kind.nodes} x {kind.per_node}"
-    return [kind.pool, kind.gpu, many, gib(kind.memory_bytes - kind.reserve_bytes), *peaks]
+    many = f"{device_type.nodes} x {device_type.per_node}"
+    return [
+        device_type.pool,
+        device_type.gpu,
+        many,
+        gib(device_type.memory_bytes - device_type.reserve_bytes),
+        *peaks,
+    ]
 
 
-def _total(kinds: Sequence[Kind], formats: Iterable[str]) -> str:
+def _total(device_types: Sequence[DeviceType], formats: Iterable[str]) -> str:
     """Devices, memory and peak of all together."""
-    memory = sum(kind.devices * (kind.memory_bytes - kind.reserve_bytes) for kind in kinds)
-    peaks = [(name, sum(kind.devices * kind.peak_flops.get(name, 0.0) for kind in kinds)) for name in formats]
+    memory = sum(
+        device_type.devices * (device_type.memory_bytes - device_type.reserve_bytes)
+        for device_type in device_types
+    )
+    peaks = [
+        (
+            name,
+            sum(device_type.devices * device_type.peak_flops.get(name, 0.0) for device_type in device_types),
+        )
+        for name in formats
+    ]
     peak = ", ".join(f"{name} {significant(flops / 1e15)} PFLOP/s" for name, flops in peaks)
-    devices = sum(kind.devices for kind in kinds)
+    devices = sum(device_type.devices for device_type in device_types)
     return f"total: {devices} devices, {memory_text(gib_from_bytes(memory))} usable, {peak}"
 
 
-def precision_warnings(kinds: Sequence[Kind], model: ModelSpec) -> list[str]:
+def precision_warnings(device_types: Sequence[DeviceType], model: ModelSpec) -> list[str]:
     """Devices that cannot train in the asked number format, with what they can."""
     asked = model.training.precision
     return [
-        f"{kind.gpu} ({kind.pool}) does not support {asked} and stays idle; "
-        f"it supports {', '.join(sorted(kind.peak_flops))}"
-        for kind in kinds
-        if asked not in kind.peak_flops
+        f"{device_type.gpu} ({device_type.pool}) does not support {asked} and stays idle; "
+        f"it supports {', '.join(sorted(device_type.peak_flops))}"
+        for device_type in device_types
+        if asked not in device_type.peak_flops
     ]
 
 
@@ -136,10 +156,10 @@ def _meaning(route: str, latencies: Sequence[float], cluster: ClusterSpec) -> st
     """Kind and latency behind a letter."""
     if route == "node":
         return "inside the one node of the pool"
-    kinds = [cluster.fabrics[name].kind for name in route.split("+") if name in cluster.fabrics]
+    device_types = [cluster.fabrics[name].kind for name in route.split("+") if name in cluster.fabrics]
     low, high = duration(min(latencies)), duration(max(latencies))
     latency = low if low == high else f"{low} to {high}"
-    return f"{route} ({' + '.join(dict.fromkeys(kinds))}, {latency})"
+    return f"{route} ({' + '.join(dict.fromkeys(device_types))}, {latency})"
 
 
 def unreachable(topology: Topology) -> list[str]:
@@ -218,8 +238,10 @@ def _host(pool: PoolSpec) -> str:
 
 
 def _devices(cluster: ClusterSpec, pool: PoolSpec) -> str:
-    kinds = dict.fromkeys(pool.devices)
-    parts = [f"{pool.devices.count(gpu)} {gpu} ({cluster.gpus[gpu].memory_gib:g} GiB)" for gpu in kinds]
+    device_types = dict.fromkeys(pool.devices)
+    parts = [
+        f"{pool.devices.count(gpu)} {gpu} ({cluster.gpus[gpu].memory_gib:g} GiB)" for gpu in device_types
+    ]
     return parts[0] if len(parts) == 1 else f"[{' + '.join(parts)}]"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.memory import parameters_of
 from planner.dims.tensor import splits
@@ -25,11 +25,11 @@ def amp(estimator: Estimator) -> Iterator[Plan]:
     least slowest stage, since our layers are equal; seconds of links are those of our estimate. Trials of the best
     few are left out. Raises PlanError when no degrees use all devices.
     """
-    kinds = fastest_first(estimator)
-    room = [(kind, kind.devices) for kind in kinds]
+    device_types = fastest_first(estimator)
+    room = [(device_type, device_type.devices) for device_type in device_types]
     best: tuple[float, Plan] | None = None
-    for tp, dp, depth, micro_batch in degrees(kinds, estimator.model):
-        one = _average(estimator, kinds, tp)
+    for tp, dp, depth, micro_batch in degrees(device_types, estimator.model):
+        one = _average(estimator, device_types, tp)
         ends = [one.ends(stage, depth) for stage in range(depth)]
         share = estimator.model.training.global_batch // dp
         layers = balanced_layers([one.layer] * depth, ends, estimator.model.layers)
@@ -42,17 +42,17 @@ def amp(estimator: Estimator) -> Iterator[Plan]:
             best = seconds, plan
     if best is None:
         raise PlanError(
-            f"no tp x dp x pp uses all {sum(kind.devices for kind in kinds)} devices with a dp that divides the "
+            f"no tp x dp x pp uses all {sum(device_type.devices for device_type in device_types)} devices with a dp that divides the "
             f"batch of {estimator.model.training.global_batch}"
         )
     yield best[1]
 
 
-def degrees(kinds: Sequence[Kind], model: ModelSpec) -> Iterator[tuple[int, int, int, int]]:
+def degrees(device_types: Sequence[DeviceType], model: ModelSpec) -> Iterator[tuple[int, int, int, int]]:
     """Every (tp, dp, stages, micro-batch) that uses all devices and divides nodes and batch."""
-    devices = sum(kind.devices for kind in kinds)
-    for tp in divisors(min(kind.per_node for kind in kinds)):
-        if any(kind.per_node % tp for kind in kinds) or not splits(model, tp):
+    devices = sum(device_type.devices for device_type in device_types)
+    for tp in divisors(min(device_type.per_node for device_type in device_types)):
+        if any(device_type.per_node % tp for device_type in device_types) or not splits(model, tp):
             continue
         for dp in divisors(devices // tp):
             depth = devices // tp // dp
@@ -90,10 +90,13 @@ def cost(estimator: Estimator, plan: Plan, one: LayerSeconds) -> float:
     return (first.steps - 1) * max(stages) + sum(stages) + sends + max(reductions)
 
 
-def _average(estimator: Estimator, kinds: Sequence[Kind], tp: int) -> LayerSeconds:
+def _average(estimator: Estimator, device_types: Sequence[DeviceType], tp: int) -> LayerSeconds:
     """Seconds of one sequence, averaged over all devices."""
-    devices = sum(kind.devices for kind in kinds)
-    found = [(kind.devices / devices, layer_seconds(estimator, kind, tp, 1)) for kind in kinds]
+    devices = sum(device_type.devices for device_type in device_types)
+    found = [
+        (device_type.devices / devices, layer_seconds(estimator, device_type, tp, 1))
+        for device_type in device_types
+    ]
     return LayerSeconds(
         layer=sum(part * one.layer for part, one in found),
         embedding=sum(part * one.embedding for part, one in found),

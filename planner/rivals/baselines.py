@@ -18,7 +18,7 @@ from planner.rivals.whale import flops_proportional
 from planner.search.explorer import Explorer
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines
 from planner.search.ranking import ranked
-from planner.search.space.choices import usable_kinds
+from planner.search.space.choices import usable_device_types
 from planner.search.values import Alternative, Limits, Silent
 
 
@@ -74,7 +74,7 @@ def baselines(
 ) -> tuple[Alternative, ...]:
     """Each baseline with its plan, which need not fit, or why it has none; none at all without usable devices."""
     estimator = Estimator(ranked(cluster), model, calibration)
-    if not usable_kinds(estimator.topology, model):
+    if not usable_device_types(estimator.topology, model):
         return ()
     found = [best_of(entry.name, entry.plans(estimator), estimator) for entry in BASELINES]
     if len(cluster.pools) > 1:

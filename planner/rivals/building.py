@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
@@ -69,10 +69,10 @@ class LayerSeconds:
         return (self.embedding if stage == 0 else 0.0) + (self.head if stage == depth - 1 else 0.0)
 
 
-def layer_seconds(estimator: Estimator, kind: Kind, tp: int, sequences: int) -> LayerSeconds:
+def layer_seconds(estimator: Estimator, device_type: DeviceType, tp: int, sequences: int) -> LayerSeconds:
     """What a profile on one replica of Megatron would say."""
     pricer = estimator.pricer(UNIFORM.name)
-    group = replicas(kind, tp, 1, sequences, 1)
+    group = replicas(device_type, tp, 1, sequences, 1)
     shape = replace(whole_model(estimator.model, 0, "none"), chunks=(1,), depth=3)
     found = [pricer.micro_batch(replace(shape, stage=stage), group, sequences, ALONE) for stage in range(3)]
     first, middle, last = (micro.forward_seconds + micro.backward_seconds for micro in found)

@@ -13,7 +13,7 @@ from itertools import combinations, combinations_with_replacement, pairwise, pro
 
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
 from planner.dims.sharding import holds_groups, shard_sizes, zeros_at
@@ -33,7 +33,7 @@ from planner.search.space.choices import (
     most_mixed,
     offers,
     targets_of,
-    usable_kinds,
+    usable_device_types,
 )
 from planner.search.space.partitions import networks
 from planner.search.values import Limits, Scored
@@ -90,26 +90,26 @@ def _pipelines(
     estimator: Estimator, limits: Limits, row: Target, zero: int, recomputes: Sequence[Recompute]
 ) -> Iterator[Plan]:
     """Plans with equal micro-batches in all replicas; each stage has one of the ``recomputes``."""
-    model, kinds = estimator.model, usable_kinds(estimator.topology, estimator.model)
-    for family in _families(row, zero, model, kinds, limits):
-        found = compositions(family, kinds, model, limits)
+    model, device_types = estimator.model, usable_device_types(estimator.topology, estimator.model)
+    for family in _families(row, zero, model, device_types, limits):
+        found = compositions(family, device_types, model, limits)
         for depth in range(1, model.layers + 1):
             if zero not in zeros_at(row, depth) or (limits.pp is not None and depth not in limits.pp):
                 continue
             for chosen in product(found, repeat=depth):
                 mixed = sum(len(groups) > 1 for groups in chosen)
-                if mixed <= most_mixed(kinds) and _devices_suffice(chosen, kinds):
+                if mixed <= most_mixed(device_types) and _devices_suffice(chosen, device_types):
                     for own in product(recomputes, repeat=depth):
                         yield from _splits(family, chosen, own, row, model)
 
 
 def _families(
-    row: Target, zero: int, model: ModelSpec, kinds: tuple[Kind, ...], limits: Limits
+    row: Target, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
 ) -> Iterator[Family]:
     for batch in divisors(model.training.global_batch):
         steps = model.training.global_batch // batch
         degrees: list[tuple[int | None, int | None]] = [
-            (tp, dp) for tp in tp_degrees(row, limits.tp, model, kinds) for dp in divisors(batch)
+            (tp, dp) for tp in tp_degrees(row, limits.tp, model, device_types) for dp in divisors(batch)
         ]
         for tp, dp in [(None, None)] if row.dp_per_stage else degrees:
             if dp is not None and limits.micro_batch is not None and batch // dp not in limits.micro_batch:
@@ -125,8 +125,8 @@ def _families(
             )
 
 
-def _devices_suffice(chosen: tuple[Composition, ...], kinds: tuple[Kind, ...]) -> bool:
-    room = {kind.key: kind.devices for kind in kinds}
+def _devices_suffice(chosen: tuple[Composition, ...], device_types: tuple[DeviceType, ...]) -> bool:
+    room = {device_type.key: device_type.devices for device_type in device_types}
     for groups in chosen:
         for group in groups:
             room[group.pool, group.gpu] -= group.devices
@@ -160,9 +160,9 @@ def _data_parallel(
     """Plans of one stage with any share and any micro-batch on every device."""
     if (limits.pp is not None and 1 not in limits.pp) or (limits.tp is not None and 1 not in limits.tp):
         return
-    kinds = usable_kinds(estimator.topology, estimator.model)
+    device_types = usable_device_types(estimator.topology, estimator.model)
     batch = estimator.model.training.global_batch
-    for counts in product(*(range(kind.devices + 1) for kind in kinds)):
+    for counts in product(*(range(device_type.devices + 1) for device_type in device_types)):
         batches = (combinations_with_replacement(_loads(batch, limits), count) for count in counts)
         for per_kind in product(*batches):
             loads = [load for loads in per_kind for load in loads]
@@ -171,8 +171,10 @@ def _data_parallel(
             if zero >= 2 and len({steps for _, steps in loads}) > 1:
                 continue
             groups = tuple(
-                ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=1, share=share, steps=steps)
-                for kind, kind_loads in zip(kinds, per_kind, strict=True)
+                ReplicaGroup(
+                    pool=device_type.pool, gpu=device_type.gpu, tp=1, count=1, share=share, steps=steps
+                )
+                for device_type, kind_loads in zip(device_types, per_kind, strict=True)
                 for share, steps in kind_loads
             )
             stage = Stage(
@@ -182,12 +184,12 @@ def _data_parallel(
 
 
 def _in_groups(plan: Plan, row: Target, estimator: Estimator) -> Iterator[Plan]:
-    """The same with states sharded over groups of replicas, each of one kind."""
+    """The same with states sharded over groups of replicas, each of one type."""
     (stage,) = plan.stages
-    kinds = usable_kinds(estimator.topology, estimator.model)
+    device_types = usable_device_types(estimator.topology, estimator.model)
     used = Counter((group.pool, group.gpu) for group in stage.replicas)
-    for size in shard_sizes(row, plan.zero, kinds):
-        held = all(holds_groups(kind, size) for kind in kinds if kind.key in used)
+    for size in shard_sizes(row, plan.zero, device_types):
+        held = all(holds_groups(device_type, size) for device_type in device_types if device_type.key in used)
         if held and size < stage.dp and all(count % size == 0 for count in used.values()):
             yield replace(plan, shard_size=size)
 

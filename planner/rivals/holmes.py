@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, log2
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, carried_rates
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
@@ -25,31 +25,31 @@ def holmes(estimator: Estimator) -> Iterator[Plan]:
     The smallest pool is one stage, larger ones are one or as many as they hold. tp, micro-batch, recomputation and
     which pool comes first are set by hand, so the best of a grid.
     """
-    model, kinds = estimator.model, fastest_first(estimator)
-    if len(kinds) < 2:
+    model, device_types = estimator.model, fastest_first(estimator)
+    if len(device_types) < 2:
         raise PlanError("needs at least two pools")
-    if len({kind.pool for kind in kinds}) != len(kinds):
+    if len({device_type.pool for device_type in device_types}) != len(device_types):
         raise PlanError("needs one device type per pool")
-    if len(kinds) > model.layers:
-        raise PlanError(f"{len(kinds)} pools, but only {model.layers} layers")
-    for tp in divisors(min(kind.per_node for kind in kinds)):
-        dp = widest(estimator, min(kind.replicas(tp) for kind in kinds))
-        most = tuple(kind.replicas(tp) // dp for kind in kinds)
-        for stages in dict.fromkeys((most, (1,) * len(kinds))):
+    if len(device_types) > model.layers:
+        raise PlanError(f"{len(device_types)} pools, but only {model.layers} layers")
+    for tp in divisors(min(device_type.per_node for device_type in device_types)):
+        dp = widest(estimator, min(device_type.replicas(tp) for device_type in device_types))
+        most = tuple(device_type.replicas(tp) // dp for device_type in device_types)
+        for stages in dict.fromkeys((most, (1,) * len(device_types))):
             if splits(model, tp) and sum(stages) <= model.layers:
-                yield from _pipelines(estimator, kinds, stages, tp, dp)
-                yield from _pipelines(estimator, kinds[::-1], stages[::-1], tp, dp)
+                yield from _pipelines(estimator, device_types, stages, tp, dp)
+                yield from _pipelines(estimator, device_types[::-1], stages[::-1], tp, dp)
 
 
 def _pipelines(
-    estimator: Estimator, kinds: Sequence[Kind], stages: Sequence[int], tp: int, dp: int
+    estimator: Estimator, device_types: Sequence[DeviceType], stages: Sequence[int], tp: int, dp: int
 ) -> Iterator[Plan]:
     share = estimator.model.training.global_batch // dp
-    room = [(kind, count * dp * tp) for kind, count in zip(kinds, stages, strict=True)]
+    room = [(device_type, count * dp * tp) for device_type, count in zip(device_types, stages, strict=True)]
     for micro_batch in (size for size in divisors(share) if size <= MICRO_BATCHES):
         speeds = [
-            count * _stage_speed(estimator, kind, tp, dp, micro_batch, sum(stages))
-            for kind, count in zip(kinds, stages, strict=True)
+            count * _stage_speed(estimator, device_type, tp, dp, micro_batch, sum(stages))
+            for device_type, count in zip(device_types, stages, strict=True)
         ]
         layers = holmes_partition(speeds, estimator.model.layers, stages)
         groups = filled(room, [(tp, dp, share)] * sum(stages), share // micro_batch)
@@ -85,22 +85,24 @@ def holmes_partition(
     ]
 
 
-def _stage_speed(estimator: Estimator, kind: Kind, tp: int, dp: int, micro_batch: int, depth: int) -> float:
+def _stage_speed(
+    estimator: Estimator, device_type: DeviceType, tp: int, dp: int, micro_batch: int, depth: int
+) -> float:
     """Layers per second of a stage on one pool, its synchronisation included, at an even split."""
     layers = max(1, estimator.model.layers // depth)
     steps = estimator.model.training.global_batch // dp // micro_batch
     shape = replace(
         whole_model(estimator.model, 1, "none"), chunks=(layers,), stage=1, depth=3, micro_batches=steps
     )
-    path = estimator.topology.path(kind.pool, kind.pool)
+    path = estimator.topology.path(device_type.pool, device_type.pool)
     if not path.connected:
-        raise PlanError(f"the nodes of pool {kind.pool} cannot communicate")
+        raise PlanError(f"the nodes of pool {device_type.pool} cannot communicate")
     ring = Ring(
         size=dp,
         bytes_per_second=min(carried_rates(path, estimator.calibration)) / tp,
         latency_seconds=path.latency_seconds * ceil(log2(dp)),
         crosses=path.fabric or "node",
     )
-    group = replicas(kind, tp, dp, steps * micro_batch, steps)
+    group = replicas(device_type, tp, dp, steps * micro_batch, steps)
     price = estimator.pricer(UNIFORM.name).price(shape, (group,), ring)
     return layers / (price.work_seconds + price.tail_seconds)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.communication import inside_rate
 from planner.cost.estimate import Estimator, boundary_bytes
 from planner.cost.memory import parameters_of
@@ -42,12 +42,12 @@ MAX_MICRO_BATCH = 16
 class GpuType:
     """All devices of one name, whatever their pool; profiled on the first."""
 
-    kinds: tuple[Kind, ...]
+    device_types: tuple[DeviceType, ...]
 
     @property
     def devices(self) -> int:
         """Devices of all pools."""
-        return sum(kind.devices for kind in self.kinds)
+        return sum(device_type.devices for device_type in self.device_types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,13 @@ def metis(estimator: Estimator) -> Iterator[Plan]:
 
 def gpu_types(estimator: Estimator) -> tuple[GpuType, ...]:
     """Types of GPU, fastest first."""
-    kinds = fastest_first(estimator)
-    names = dict.fromkeys(kind.gpu for kind in kinds)
-    types = [GpuType(tuple(kind for kind in kinds if kind.gpu == name)) for name in names]
-    return tuple(sorted(types, key=lambda item: layer_seconds(estimator, item.kinds[0], 1, 1).layer))
+    device_types = fastest_first(estimator)
+    names = dict.fromkeys(device_type.gpu for device_type in device_types)
+    types = [
+        GpuType(tuple(device_type for device_type in device_types if device_type.gpu == name))
+        for name in names
+    ]
+    return tuple(sorted(types, key=lambda item: layer_seconds(estimator, item.device_types[0], 1, 1).layer))
 
 
 def group_sizes(order: Sequence[GpuType], layers: int) -> Iterator[list[tuple[GpuType, int]]]:
@@ -129,7 +132,7 @@ def _runs(estimator: Estimator, groups: Sequence[StageGroup], steps: int) -> boo
         batch % group.dp == 0
         and batch // group.dp <= MAX_MICRO_BATCH
         and splits(model, group.tp)
-        and all(kind.per_node % group.tp == 0 for kind in group.type.kinds)
+        and all(device_type.per_node % group.tp == 0 for device_type in group.type.device_types)
         for group in groups
     )
 
@@ -142,7 +145,7 @@ def _balanced(estimator: Estimator, groups: Sequence[StageGroup], steps: int) ->
     """Layers by compute performance, as many as the check of memory lets each group have; empty when too few."""
     depth = len(groups)
     profiles = [
-        layer_seconds(estimator, group.type.kinds[0], group.tp, _micro_batch(estimator, group, steps))
+        layer_seconds(estimator, group.type.device_types[0], group.tp, _micro_batch(estimator, group, steps))
         for group in groups
     ]
     most = [_most_layers(estimator, group, stage, depth, steps) for stage, group in enumerate(groups)]
@@ -152,9 +155,9 @@ def _balanced(estimator: Estimator, groups: Sequence[StageGroup], steps: int) ->
 
 def _most_layers(estimator: Estimator, group: StageGroup, stage: int, depth: int, steps: int) -> int:
     """Most layers that pass the check of memory; 0 for none."""
-    kind = group.type.kinds[0]
-    one = replicas(kind, group.tp, 1, _micro_batch(estimator, group, steps), 1)
-    room = group.tp * group.dp * kind.memory_bytes
+    device_type = group.type.device_types[0]
+    one = replicas(device_type, group.tp, 1, _micro_batch(estimator, group, steps), 1)
+    room = group.tp * group.dp * device_type.memory_bytes
     low, high = 0, estimator.model.layers
     while low < high:
         middle = (low + high + 1) // 2
@@ -170,7 +173,7 @@ def _priced(
     """Cost by Metis and the plan; None where the groups do not lie on the nodes."""
     batch = estimator.model.training.global_batch
     types = dict.fromkeys(group.type for group in groups)
-    room = [(kind, kind.devices) for item in types for kind in item.kinds]
+    room = [(device_type, device_type.devices) for item in types for device_type in item.device_types]
     try:
         stages = filled(room, [(group.tp, group.dp, batch // group.dp) for group in groups], steps)
         plan = pipeline(stages, layers, zero=0)
@@ -184,22 +187,24 @@ def cost(estimator: Estimator, groups: Sequence[StageGroup], layers: Sequence[in
     """Seconds of a step: ``(m - 1) max t + sum t + sends + slowest all-reduce``, all at the speed inside a node."""
     depth, stages, reductions, sends = len(groups), [], [], 0.0
     for stage, (group, count) in enumerate(zip(groups, layers, strict=True)):
-        kind, micro_batch = group.type.kinds[0], _micro_batch(estimator, group, steps)
-        one = layer_seconds(estimator, kind, group.tp, micro_batch)
+        device_type, micro_batch = group.type.device_types[0], _micro_batch(estimator, group, steps)
+        one = layer_seconds(estimator, device_type, group.tp, micro_batch)
         stages.append(count * one.layer + one.ends(stage, depth))
-        reductions.append(_reduction(estimator, kind, group.tp, group.dp, count, stage, depth))
+        reductions.append(_reduction(estimator, device_type, group.tp, group.dp, count, stage, depth))
         if stage < depth - 1:
-            sends += boundary_bytes(estimator.model, micro_batch) / inside_rate(kind, estimator.calibration)
+            sends += boundary_bytes(estimator.model, micro_batch) / inside_rate(
+                device_type, estimator.calibration
+            )
     return (steps - 1) * max(stages) + sum(stages) + sends + max(reductions)
 
 
 def _reduction(
-    estimator: Estimator, kind: Kind, tp: int, dp: int, layers: int, stage: int, depth: int
+    estimator: Estimator, device_type: DeviceType, tp: int, dp: int, layers: int, stage: int, depth: int
 ) -> float:
     """Seconds of a ring all-reduce of the gradients inside a node."""
     count = parameters_of(estimator.model, layers=layers, first=stage == 0, last=stage == depth - 1, tp=tp)
     size = count * UNIFORM.gradient_size(estimator.model.training.precision)
-    return 2 * (dp - 1) / dp * size / inside_rate(kind, estimator.calibration)
+    return 2 * (dp - 1) / dp * size / inside_rate(device_type, estimator.calibration)
 
 
 def _one_mixed_stage(estimator: Estimator, types: Sequence[GpuType], steps: int) -> tuple[float, Plan] | None:
@@ -209,34 +214,38 @@ def _one_mixed_stage(estimator: Estimator, types: Sequence[GpuType], steps: int)
     it holds the factor times the bytes of all devices against the memory of all.
     """
     model = estimator.model
-    kinds = [kind for item in types for kind in item.kinds]
-    profiled = [item.kinds[0] for item in types for _ in item.kinds]
-    counts = [kind.devices for kind in kinds]
-    speeds = [1 / _replica_seconds(estimator, kind, 1) for kind in profiled]
+    device_types = [device_type for item in types for device_type in item.device_types]
+    profiled = [item.device_types[0] for item in types for _ in item.device_types]
+    counts = [device_type.devices for device_type in device_types]
+    speeds = [1 / _replica_seconds(estimator, device_type, 1) for device_type in profiled]
     batches = by_speed(speeds, counts, model.training.global_batch // steps)
-    groups = batch_groups(kinds, batches, 1)
+    groups = batch_groups(device_types, batches, 1)
     sizes = [size for parts in batches for _, size in parts]
-    if min(sizes) < 1 or max(sizes) > MAX_MICRO_BATCH or not _holds(estimator, kinds, groups):
+    if min(sizes) < 1 or max(sizes) > MAX_MICRO_BATCH or not _holds(estimator, device_types, groups):
         return None
     slowest = max(
-        _replica_seconds(estimator, kind, max(size for _, size in parts))
-        for kind, parts in zip(profiled, batches, strict=True)
+        _replica_seconds(estimator, device_type, max(size for _, size in parts))
+        for device_type, parts in zip(profiled, batches, strict=True)
     )
-    reduction = max(_reduction(estimator, kind, 1, sum(counts), model.layers, 0, 1) for kind in kinds)
+    reduction = max(
+        _reduction(estimator, device_type, 1, sum(counts), model.layers, 0, 1) for device_type in device_types
+    )
     shares = [[(count, size * steps) for count, size in parts] for parts in batches]
-    plan = data_parallel(estimator, batch_groups(kinds, shares, steps), 0, "none")
+    plan = data_parallel(estimator, batch_groups(device_types, shares, steps), 0, "none")
     return steps * slowest + reduction, plan
 
 
-def _holds(estimator: Estimator, kinds: Sequence[Kind], groups: Sequence[ReplicaGroup]) -> bool:
+def _holds(estimator: Estimator, device_types: Sequence[DeviceType], groups: Sequence[ReplicaGroup]) -> bool:
     """True when a mixed group passes the check of memory."""
     pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, 0, "none")
-    devices = sum(kind.devices for kind in kinds)
+    devices = sum(device_type.devices for device_type in device_types)
     need = sum(group.count * pricer.memory(shape, group, devices).used_bytes for group in groups)
-    return MEMORY_FACTOR * need <= sum(kind.devices * kind.memory_bytes for kind in kinds)
+    return MEMORY_FACTOR * need <= sum(
+        device_type.devices * device_type.memory_bytes for device_type in device_types
+    )
 
 
-def _replica_seconds(estimator: Estimator, kind: Kind, sequences: int) -> float:
+def _replica_seconds(estimator: Estimator, device_type: DeviceType, sequences: int) -> float:
     """Seconds of a micro-batch of the whole model on one device."""
-    one = layer_seconds(estimator, kind, 1, sequences)
+    one = layer_seconds(estimator, device_type, 1, sequences)
     return estimator.model.layers * one.layer + one.embedding + one.head

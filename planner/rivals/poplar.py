@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.errors import PlanError
@@ -18,7 +18,7 @@ from planner.rivals.building import ALONE, by_speed
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import PER_DEVICE
 from planner.search.heuristics.even import LocalBatches, batch_groups, data_parallel, most_sequences, replicas
-from planner.search.space.choices import usable_kinds
+from planner.search.space.choices import usable_device_types
 
 
 def without_lock_step(estimator: Estimator) -> Iterator[Plan]:
@@ -27,17 +27,19 @@ def without_lock_step(estimator: Estimator) -> Iterator[Plan]:
     Each device runs the micro-batch at which it is fastest, as often as its share takes. Poplar makes the last
     micro-batch smaller; here all are as even as possible.
     """
-    kinds = usable_kinds(estimator.topology, estimator.model)
-    counts = [kind.devices for kind in kinds]
+    device_types = usable_device_types(estimator.topology, estimator.model)
+    counts = [device_type.devices for device_type in device_types]
     for zero in (0, 1):
         for recompute in ("none", "full"):
-            curves = [measured(estimator, kind, zero, recompute, sum(counts)) for kind in kinds]
+            curves = [
+                measured(estimator, device_type, zero, recompute, sum(counts)) for device_type in device_types
+            ]
             sizes = [best_size(curve) for curve in curves]
             speeds = [size / curve[size - 1] for size, curve in zip(sizes, curves, strict=True)]
             batches = by_speed(speeds, counts, estimator.model.training.global_batch)
             groups = [
-                replicas(kind, 1, count, share, -(-share // size))
-                for kind, size, parts in zip(kinds, sizes, batches, strict=True)
+                replicas(device_type, 1, count, share, -(-share // size))
+                for device_type, size, parts in zip(device_types, sizes, batches, strict=True)
                 for count, share in parts
                 if share
             ]
@@ -50,17 +52,19 @@ def in_lock_step(estimator: Estimator) -> Iterator[Plan]:
     Least ``steps (time + traffic)`` wins; the last micro-batch takes what is left. Raises PlanError when a device
     would get nothing.
     """
-    kinds = usable_kinds(estimator.topology, estimator.model)
-    counts = [kind.devices for kind in kinds]
+    device_types = usable_device_types(estimator.topology, estimator.model)
+    counts = [device_type.devices for device_type in device_types]
     batch = estimator.model.training.global_batch
     if batch < sum(counts):
         raise PlanError(f"ZeRO 2 and 3 give each of {sum(counts)} devices a sequence, the batch has {batch}")
     for zero in (2, 3):
         for recompute in ("none", "full"):
-            curves = [measured(estimator, kind, zero, recompute, sum(counts)) for kind in kinds]
-            traffic = _traffic_seconds(estimator, kinds, zero, recompute)
+            curves = [
+                measured(estimator, device_type, zero, recompute, sum(counts)) for device_type in device_types
+            ]
+            traffic = _traffic_seconds(estimator, device_types, zero, recompute)
             batches, steps = sweep(curves, counts, batch, traffic)
-            yield data_parallel(estimator, batch_groups(kinds, batches, steps), zero, recompute)
+            yield data_parallel(estimator, batch_groups(device_types, batches, steps), zero, recompute)
 
 
 def best_size(curve: Sequence[float]) -> int:
@@ -73,7 +77,7 @@ def sweep(
 ) -> tuple[LocalBatches, int]:
     """Shares and number of steps of algorithm 2 for ZeRO 2 and 3.
 
-    ``curves`` are seconds of a micro-batch of 1, 2, ... sequences, [kind][sequences - 1]; ``traffic`` is seconds of
+    ``curves`` are seconds of a micro-batch of 1, 2, ... sequences, [type][sequences - 1]; ``traffic`` is seconds of
     collectives in every micro-batch. The batch must hold a sequence for each device.
     """
     rising = [list(accumulate(curve, max)) for curve in curves]
@@ -104,18 +108,22 @@ def _shares(sizes: Sequence[int], counts: Sequence[int], batch: int, steps: int)
     ]
 
 
-def measured(estimator: Estimator, kind: Kind, zero: int, recompute: Recompute, devices: int) -> list[float]:
+def measured(
+    estimator: Estimator, device_type: DeviceType, zero: int, recompute: Recompute, devices: int
+) -> list[float]:
     """Seconds of a micro-batch of 1, 2, ... sequences up to the most that fit, without collectives (algorithm 1)."""
     pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, zero, recompute)
-    group = replicas(kind, 1, 1, 1, 1)
-    most = most_sequences(estimator, kind, zero, recompute, devices)
+    group = replicas(device_type, 1, 1, 1, 1)
+    most = most_sequences(estimator, device_type, zero, recompute, devices)
     found = (pricer.micro_batch(shape, group, size, ALONE) for size in range(1, most + 1))
     return [micro.forward_seconds + micro.backward_seconds for micro in found]
 
 
-def _traffic_seconds(estimator: Estimator, kinds: Sequence[Kind], zero: int, recompute: Recompute) -> float:
+def _traffic_seconds(
+    estimator: Estimator, device_types: Sequence[DeviceType], zero: int, recompute: Recompute
+) -> float:
     """Seconds of the collectives in a micro-batch, whether hidden or not."""
-    groups = [replicas(kind, 1, kind.devices, 1, 1) for kind in kinds]
+    groups = [replicas(device_type, 1, device_type.devices, 1, 1) for device_type in device_types]
     ring = estimator.price(data_parallel(estimator, groups, zero, recompute)).rings[0]
     shape = whole_model(estimator.model, zero, recompute)
     micro = estimator.pricer(PER_DEVICE.name).micro_batch(shape, groups[0], 1, ring)

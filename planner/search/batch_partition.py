@@ -28,7 +28,7 @@ _CLOSE = 1e-9
 class Added:
     """What each way to split a share takes beside its micro-batches; infinite forbids the way.
 
-    Both are [way] with a way for each size of each kind: of ``equal`` ways all micro-batches have the size, of
+    Both are [way] with a way for each size of each device type: of ``equal`` ways all micro-batches have the size, of
     ``mixed`` ways some have one sequence more.
     """
 
@@ -52,7 +52,7 @@ class BatchPartition:
 
     seconds: float
     shares: tuple[int, ...] = ()
-    """Largest shares within it, [kind]; together they may be more than the batch. None where nothing is possible."""
+    """Largest shares within it, [type]; together they may be more than the batch. None where nothing is possible."""
     steps: int = 0
     """Micro-batches of every share; 0 where each share has its own number."""
     added: Added = NO_WAYS
@@ -63,13 +63,13 @@ NOTHING = BatchPartition(float("inf"))
 
 
 class Team:
-    """Devices of several kinds that finish a batch together, each on its own."""
+    """Devices of several device types that finish a batch together, each on its own."""
 
     def __init__(self, micro: Sequence[Seconds], counts: Sequence[int], batch: int) -> None:
-        """``micro`` are seconds of micro-batches of 1, 2, ... sequences, [kind]; ``counts`` are devices, [kind]."""
+        """``micro`` are seconds of micro-batches of 1, 2, ... sequences, [type]; ``counts`` are devices, [type]."""
         self.counts = np.array(counts, dtype=np.float64)
         self.batch = batch
-        self.kinds = len(micro)
+        self.device_types = len(micro)
         self.ends = list(accumulate(map(len, micro)))
         self.starts = [0, *self.ends[:-1]]
         self.size = np.concatenate([np.arange(1.0, len(one) + 1) for one in micro])
@@ -83,7 +83,7 @@ class Team:
         self._more = np.where(self._rising, more, 1.0)
 
     def within(self, seconds: float, added: Added) -> Seconds:
-        """The largest share of a device of each kind that ends within ``seconds``, [kind]; 0 for none."""
+        """The largest share of a device of each device type that ends within ``seconds``, [device type]; 0 for none."""
         left = np.maximum(seconds - added.equal, 0.0)
         equal = self.size * np.minimum(np.floor(left / self.small), self.batch)
         left = np.where(self._last, 0.0, np.maximum(seconds - added.mixed, 0.0))
@@ -113,7 +113,7 @@ class Team:
         return found[0], found[1]
 
     def least(self, added: Added, must: Sequence[bool], exact: float = EXACT) -> BatchPartition:
-        """The least time within which the devices finish the batch, each kind that ``must`` with at least a sequence.
+        """The least time within which the devices finish the batch, each type that ``must`` with at least a sequence.
 
         The time given is one within which they do not, by less than the part ``exact``; the shares end just above.
         """
@@ -142,13 +142,13 @@ class Team:
         return BatchPartition(low, tuple(int(share) for share in shares), added=added)
 
     def _can(self, finite: Seconds, required: NDArray[np.bool_]) -> bool:
-        """True when kinds that must take part have a way to, and any kind has."""
+        """True when device types that must take part have a way to, and any kind has."""
         possible = np.logical_or.reduceat(np.isfinite(finite), self.starts)
         return bool(possible[required].all() and (possible & (self.counts > 0)).any())
 
-    def steps(self, kind: int, share: int, added: Added) -> int:
+    def steps(self, device_type: int, share: int, added: Added) -> int:
         """Micro-batches in which a share of a device takes least."""
-        part = slice(self.starts[kind], self.ends[kind])
+        part = slice(self.starts[device_type], self.ends[device_type])
         size, small, large = self.size[part], self.small[part], self.large[part]
         count = share / size
         equal = np.where(share % size == 0, count * small + added.equal[part], np.inf)
@@ -217,8 +217,8 @@ def least_in_lock_step(
     """Least step in which all devices do the same number of micro-batches, each as long as the longest.
 
     ``micro`` are seconds of micro-batches of 1, 2, ... sequences, ``left`` what follows the last of them on a device
-    whose largest has the size, both [kind][sequences - 1]. At least ``fewest`` devices take part. The longest
-    micro-batch is that of one of the sizes of one of the kinds: all are tried at once.
+    whose largest has the size, both [device type][sequences - 1]. At least ``fewest`` devices take part. The longest
+    micro-batch is that of one of the sizes of one of the device types: all are tried at once.
     """
     longest = np.concatenate(micro)
     follows = np.concatenate(left)

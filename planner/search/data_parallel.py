@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
@@ -38,7 +38,7 @@ from planner.search.batch_partition import (
     least_in_step,
 )
 from planner.search.deadline import NO_LIMIT, Deadline
-from planner.search.space.choices import recomputes_of, usable_kinds
+from planner.search.space.choices import recomputes_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts, all_sets
 from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
@@ -59,7 +59,7 @@ class DataParallel:
     zero: int
     recompute: Recompute
     shard_size: int | None = None
-    """As in ``Plan``; devices of each kind then come in such groups."""
+    """As in ``Plan``; devices of each device type then come in such groups."""
     network: str = ""
     """As in ``Family``."""
 
@@ -70,7 +70,7 @@ class DataParallel:
 
     @property
     def unit(self) -> int:
-        """Devices of a kind come in multiples of it."""
+        """Devices of a type come in multiples of it."""
         return self.shard_size or 1
 
 
@@ -80,10 +80,10 @@ def choices(row: Target, limits: Limits, estimator: Estimator) -> Iterator[DataP
     one_device = limits.tp is None or 1 in limits.tp
     if row.batch_without_pipeline != "per-device" or not one_stage or not one_device:
         return
-    kinds = usable_kinds(estimator.topology, estimator.model)
+    device_types = usable_device_types(estimator.topology, estimator.model)
     for zero in allowed(row.zero_without_pipeline, limits.zero):
         for recompute in recomputes_of(row, limits, estimator.model):
-            for size in (None, *shard_sizes(row, zero, kinds)):
+            for size in (None, *shard_sizes(row, zero, device_types)):
                 yield DataParallel(target=row.name, zero=zero, recompute=recompute, shard_size=size)
 
 
@@ -99,7 +99,7 @@ class Shares:
         self.pricer = estimator.pricer(choice.target)
         self.limits = limits
         self.batch = estimator.model.training.global_batch
-        self.kinds = usable_kinds(estimator.topology, estimator.model)
+        self.device_types = usable_device_types(estimator.topology, estimator.model)
         self.unit = choice.unit
         self._shape = whole_model(estimator.model, choice.zero, choice.recompute)
         self._rings: dict[Counts, Ring] = {}
@@ -108,11 +108,11 @@ class Shares:
     @property
     def sets(self) -> Box:
         """All sets of devices."""
-        return all_sets(self.kinds, self.batch, self.unit)
+        return all_sets(self.device_types, self.batch, self.unit)
 
     def halves(self, box: Box) -> Iterator[Box]:
         """Parts of a box in which there is a plan of this choice at all."""
-        weights = [self._rate(kind, self._sharing(box.high)) for kind in self.kinds]
+        weights = [self._rate(device_type, self._sharing(box.high)) for device_type in self.device_types]
         for part in box.halves(weights, self.unit):
             enough = self.choice.shard_size is None or sum(part.high) > self.choice.shard_size
             if enough and sum(part.high) > 0 and sum(part.low) <= self.batch:
@@ -174,54 +174,54 @@ class Shares:
         """Devices that share a copy of the states."""
         return self.choice.shard_size or sum(counts)
 
-    def most_sequences(self, kind: Kind, devices: int) -> int:
+    def most_sequences(self, device_type: DeviceType, devices: int) -> int:
         """Largest micro-batch that fits on a device of this kind when ``devices`` share the states; 0 for none."""
-        key = (kind.key, devices if self.choice.zero else min(devices, 2))
+        key = (device_type.key, devices if self.choice.zero else min(devices, 2))
         if key not in self._most:
             low, high = 0, min(self.batch, most_offered(self.estimator.model))
             if self.limits.micro_batch is not None:
                 high = min(high, max(self.limits.micro_batch))
             while low < high:
                 middle = (low + high + 1) // 2
-                fits = self.pricer.memory(self._shape, self._group(kind, 1, middle, 1), devices).fits
+                fits = self.pricer.memory(self._shape, self._group(device_type, 1, middle, 1), devices).fits
                 low, high = (middle, high) if fits else (low, middle - 1)
             self._most[key] = low
         return self._most[key]
 
-    def missing_bytes(self, kind: Kind) -> float:
+    def missing_bytes(self, device_type: DeviceType) -> float:
         """What a device lacks for one sequence when all devices share the states; not positive when it fits."""
-        devices = sum(item.devices for item in self.kinds)
-        memory = self.pricer.memory(self._shape, self._group(kind, 1, 1, 1), devices)
+        devices = sum(item.devices for item in self.device_types)
+        memory = self.pricer.memory(self._shape, self._group(device_type, 1, 1, 1), devices)
         return -memory.headroom_bytes
 
-    def _most_in(self, kind: Kind, box: Box) -> int:
+    def _most_in(self, device_type: DeviceType, box: Box) -> int:
         """Largest micro-batch in any set of the box: with most devices, or with one, which needs no buffers."""
-        most = self.most_sequences(kind, self._sharing(box.high))
+        most = self.most_sequences(device_type, self._sharing(box.high))
         alone = self.choice.shard_size is None and sum(box.low) <= 1 < sum(box.high)
-        return max(most, self.most_sequences(kind, 1)) if alone else most
+        return max(most, self.most_sequences(device_type, 1)) if alone else most
 
     def _used(self, box: Box) -> _Used | None:
         """Kinds that may take part, with what they do; None where one that must cannot, or none can."""
-        kinds, counts, must, micro = [], [], [], []
-        for kind, low, high in zip(self.kinds, box.low, box.high, strict=True):
-            most = self._most_in(kind, box) if high else 0
+        device_types, counts, must, micro = [], [], [], []
+        for device_type, low, high in zip(self.device_types, box.low, box.high, strict=True):
+            most = self._most_in(device_type, box) if high else 0
             if low and not most:
                 return None
             if most:
-                kinds.append(kind)
+                device_types.append(device_type)
                 counts.append(high)
                 must.append(low > 0)
                 micro.append(
-                    _passes(self.pricer, *kind.key, self.choice.recompute).first(most, self.deadline)
+                    _passes(self.pricer, *device_type.key, self.choice.recompute).first(most, self.deadline)
                 )
-        return _Used(tuple(kinds), tuple(counts), tuple(must), tuple(micro)) if kinds else None
+        return _Used(tuple(device_types), tuple(counts), tuple(must), tuple(micro)) if device_types else None
 
     def _ring(self, counts: Counts) -> Ring:
         """The data-parallel ring of these devices."""
         if counts not in self._rings:
             groups = tuple(
-                self._group(kind, count, count, 1)
-                for kind, count in zip(self.kinds, counts, strict=True)
+                self._group(device_type, count, count, 1)
+                for device_type, count in zip(self.device_types, counts, strict=True)
                 if count
             )
             self._rings[counts] = ring_alone(
@@ -237,7 +237,7 @@ class Shares:
         """A ring that no ring of devices in the box beats.
 
         Further members bring hops and bytes and take away none, so that of the lower corner is no slower. Its latency
-        counts only where a node cannot have more members, nor fewer as devices of a kind with unequal shares may stand
+        counts only where a node cannot have more members, nor fewer as devices of a type with unequal shares may stand
         on other nodes: a tree over fuller nodes is lower, a chain over emptier ones shorter.
         """
         nothing = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
@@ -255,15 +255,15 @@ class Shares:
     def _settled(self, box: Box) -> bool:
         """True when the most devices on a node are the same for all sets, however they stand."""
         return self._on_a_node(box.low) == self._on_a_node(box.high) and all(
-            high <= kind.per_node or low >= 2 * kind.per_node
-            for kind, low, high in zip(self.kinds, box.low, box.high, strict=True)
+            high <= device_type.per_node or low >= 2 * device_type.per_node
+            for device_type, low, high in zip(self.device_types, box.low, box.high, strict=True)
         )
 
     def _on_a_node(self, counts: Counts) -> int:
         """Most devices of one node that take part."""
         found: dict[str, int] = {}
-        for kind, count in zip(self.kinds, counts, strict=True):
-            found[kind.pool] = found.get(kind.pool, 0) + min(count, kind.per_node)
+        for device_type, count in zip(self.device_types, counts, strict=True):
+            found[device_type.pool] = found.get(device_type.pool, 0) + min(count, device_type.per_node)
         return max(found.values())
 
     def _least_update(self, used: _Used, box: Box) -> float:
@@ -272,7 +272,8 @@ class Shares:
             size=max(1, self._sharing(box.high)), bytes_per_second=1.0, latency_seconds=0.0, crosses=""
         )
         seconds = [
-            self.pricer.update_seconds(self._shape, self._group(kind, 1, 1, 1), ring) for kind in used.kinds
+            self.pricer.update_seconds(self._shape, self._group(device_type, 1, 1, 1), ring)
+            for device_type in used.device_types
         ]
         required = [value for value, must in zip(seconds, used.must, strict=True) if must]
         return max(required) if required else min(seconds)
@@ -316,12 +317,12 @@ class Shares:
     def _team(self, used: _Used) -> Team:
         return Team([one.seconds for one in used.micro], used.counts, self.batch)
 
-    def _rate(self, kind: Kind, devices: int) -> float:
+    def _rate(self, device_type: DeviceType, devices: int) -> float:
         """Sequences per second of a device that computes all the time; 0 when nothing fits."""
-        most = self.most_sequences(kind, devices)
+        most = self.most_sequences(device_type, devices)
         if not most:
             return 0.0
-        one = _passes(self.pricer, *kind.key, self.choice.recompute).first(most, self.deadline).seconds
+        one = _passes(self.pricer, *device_type.key, self.choice.recompute).first(most, self.deadline).seconds
         return float((np.arange(1, most + 1) / one).max())
 
     def _groups(self, used: _Used, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
@@ -331,29 +332,33 @@ class Shares:
         excess = sum(share * count for share, count in zip(partition.shares, used.counts, strict=True))
         excess -= self.batch
         found: list[ReplicaGroup] = []
-        for index, (kind, count, share) in enumerate(
-            zip(used.kinds, used.counts, partition.shares, strict=True)
+        for index, (device_type, count, share) in enumerate(
+            zip(used.device_types, used.counts, partition.shares, strict=True)
         ):
             whole = min(excess // count, share - least)
             extra = min(excess - whole * count, count) if share - whole > least else 0
             excess -= whole * count + extra
-            for number, part in self._parts(kind, count, extra, share - whole):
+            for number, part in self._parts(device_type, count, extra, share - whole):
                 steps = partition.steps or team.steps(index, part, partition.added)
-                found.append(self._group(kind, number, part, steps))
+                found.append(self._group(device_type, number, part, steps))
         assert not excess, "shares within the least time are at least one sequence a device"
         return tuple(found)
 
-    def _parts(self, kind: Kind, count: int, extra: int, share: int) -> Iterator[tuple[int, int]]:
+    def _parts(
+        self, device_type: DeviceType, count: int, extra: int, share: int
+    ) -> Iterator[tuple[int, int]]:
         """(devices, share): ``extra`` of ``count`` devices get one sequence less."""
         parts = [(count - extra, share), (extra, share - 1)]
         if self.choice.shard_size is not None:
             # The first of them fill the node that the others leave, so that replicas stay in the order of the nodes.
-            fill = min(extra, (extra - count) % kind.per_node)
+            fill = min(extra, (extra - count) % device_type.per_node)
             parts[1:] = [(fill, share - 1), (extra - fill, share - 1)]
         return ((number, part) for number, part in parts if number)
 
-    def _group(self, kind: Kind, count: int, share: int, steps: int) -> ReplicaGroup:
-        return ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=count, share=share, steps=steps)
+    def _group(self, device_type: DeviceType, count: int, share: int, steps: int) -> ReplicaGroup:
+        return ReplicaGroup(
+            pool=device_type.pool, gpu=device_type.gpu, tp=1, count=count, share=share, steps=steps
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,9 +376,9 @@ class _Passes:
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """Kinds of devices that may take part, each [kind]."""
+    """Kinds of devices that may take part, each [device type]."""
 
-    kinds: tuple[Kind, ...]
+    device_types: tuple[DeviceType, ...]
     counts: tuple[int, ...]
     """Devices, at most."""
     must: tuple[bool, ...]
@@ -382,11 +387,11 @@ class _Used:
 
 
 class _Growing:
-    """Passes of one kind of device, priced as far as they are asked for."""
+    """Passes of one device type, priced as far as they are asked for."""
 
-    def __init__(self, pricer: Pricer, kind: Kind, recompute: Recompute) -> None:
+    def __init__(self, pricer: Pricer, device_type: DeviceType, recompute: Recompute) -> None:
         self.pricer = pricer
-        self.group = ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=1, count=1, share=1, steps=1)
+        self.group = ReplicaGroup(pool=device_type.pool, gpu=device_type.gpu, tp=1, count=1, share=1, steps=1)
         self.ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
         self.shape = whole_model(pricer.model, 0, recompute)
         self._forward: list[float] = []
@@ -405,7 +410,7 @@ class _Growing:
 
 @lru_cache(maxsize=256)
 def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute) -> _Growing:
-    return _Growing(pricer, pricer.topology.kind(pool, gpu), recompute)
+    return _Growing(pricer, pricer.topology.device_type(pool, gpu), recompute)
 
 
 def _next(values: Seconds) -> Seconds:

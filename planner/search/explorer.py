@@ -80,7 +80,7 @@ class Explorer:
         """
         self.one_degree = one_degree
         self.estimator = estimator
-        self._devices = sum(kind.devices for kind in estimator.topology.kinds)
+        self._devices = sum(device_type.devices for device_type in estimator.topology.device_types)
         self.limits = limits
         self.reporter = reporter
         self.solver = solver
@@ -308,7 +308,7 @@ class Explorer:
 
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)
-        for depth in depths(family, self.limits, partition.estimator.model, partition.kinds):
+        for depth in depths(family, self.limits, partition.estimator.model, partition.device_types):
             self.deadline.check()
             row, steps = target(family.target), family.micro_batches
             for interleave in interleavings(row, depth, steps, self.estimator.model):

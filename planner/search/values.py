@@ -93,7 +93,7 @@ class Advice:
 @told("scored.estimate.step_seconds", without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleCost:
-    """Idle devices of one kind, and what a plan that uses them would take."""
+    """Idle devices of one type, and what a plan that uses them would take."""
 
     pool: str
     """Pool of devices that the plan leaves idle."""

@@ -17,17 +17,17 @@ from tests.worlds import cluster, pool
 
 
 def test_kinds_are_devices_of_one_pool() -> None:
-    """A node that mixes devices has two kinds; sizes are SI."""
+    """A node that mixes devices has two device types; sizes are SI."""
     mixed = pool("m").model_copy(update={"devices": ("A100", "A100", "V100")})
-    kinds = Topology(cluster(mixed, pool("b", "V100", nodes=3))).kinds
-    assert [(kind.key, kind.per_node, kind.devices) for kind in kinds] == [
+    device_types = Topology(cluster(mixed, pool("b", "V100", nodes=3))).device_types
+    assert [(device_type.key, device_type.per_node, device_type.devices) for device_type in device_types] == [
         (("m", "A100"), 2, 2),
         (("m", "V100"), 1, 1),
         (("b", "V100"), 8, 24),
     ]
-    assert kinds[0].memory_bytes == 80 * 2**30
-    assert kinds[0].replicas(2) == 1
-    assert kinds[2].replicas(3) == 6
+    assert device_types[0].memory_bytes == 80 * 2**30
+    assert device_types[0].replicas(2) == 1
+    assert device_types[2].replicas(3) == 6
 
 
 def two_fabrics(*links: FabricLinkSpec) -> ClusterSpec:
@@ -86,11 +86,11 @@ def test_hosts_are_shared_by_their_devices() -> None:
     """Links, NVMe, memory and processors of a node, over all its devices of any kind."""
     host = HostSpec(link_gBps=12, all_links_gBps=48, memory_gib=1600, nvme_gBps=24, adam_billion_per_s=4)
     mixed = pool("m").model_copy(update={"devices": ("A100",) * 4 + ("V100",) * 12, "host": host})
-    for kind in Topology(cluster(mixed)).kinds:
-        found = kind.host
+    for device_type in Topology(cluster(mixed)).device_types:
+        found = device_type.host
         assert (found.devices, found.bytes_per_second, found.nvme_bytes_per_second) == (16, 3e9, 1.5e9)
         assert (found.memory_bytes, found.parameters_per_second) == (100 * 2**30, 0.25e9)
-    (unknown,) = Topology(cluster(pool("a"))).kinds
+    (unknown,) = Topology(cluster(pool("a"))).device_types
     assert unknown.host.bytes_per_second is None
     assert unknown.host.nvme_bytes_per_second is None
     assert unknown.host.memory_bytes == float("inf")
@@ -102,12 +102,12 @@ def test_of_equal_networks_the_one_that_loses_less(names: tuple[str, str]) -> No
     """InfiniBand before Ethernet of the same rate and latency, whatever their names."""
     fast, slow = names
     nics = tuple(NicSpec(fabric=name, bandwidth_gbps=200) for name in ("a", "b"))
-    kinds = {
+    device_types = {
         fast: FabricSpec(kind="infiniband", latency_us=5),
         slow: FabricSpec(kind="ethernet", latency_us=5),
     }
     spec = cluster(pool("p", nodes=2)).model_copy(
-        update={"pools": (pool("p", nodes=2).model_copy(update={"nics": nics}),), "fabrics": kinds}
+        update={"pools": (pool("p", nodes=2).model_copy(update={"nics": nics}),), "fabrics": device_types}
     )
     assert Topology(spec).path("p", "p").fabric == fast
 
@@ -189,13 +189,18 @@ def test_what_a_kind_says() -> None:
             "reserve_gib": 3,
         }
     )
-    (kind,) = Topology(cluster(spec)).kinds
-    assert (kind.nodes, kind.per_node, kind.devices, kind.replicas(3)) == (3, 8, 24, 6)
-    assert (kind.memory_bytes, kind.reserve_bytes) == (80 * 2**30, 3 * 2**30)
-    assert (kind.memory_bytes_per_second, kind.peak_flops["fp16"]) == (2039e9, 312e12)
-    assert kind.intra_bytes_per_second == 31.5e9
-    assert kind.intra_latency_seconds == pytest.approx(5.7e-6)
-    assert kind.intra_shared
+    (device_type,) = Topology(cluster(spec)).device_types
+    assert (device_type.nodes, device_type.per_node, device_type.devices, device_type.replicas(3)) == (
+        3,
+        8,
+        24,
+        6,
+    )
+    assert (device_type.memory_bytes, device_type.reserve_bytes) == (80 * 2**30, 3 * 2**30)
+    assert (device_type.memory_bytes_per_second, device_type.peak_flops["fp16"]) == (2039e9, 312e12)
+    assert device_type.intra_bytes_per_second == 31.5e9
+    assert device_type.intra_latency_seconds == pytest.approx(5.7e-6)
+    assert device_type.intra_shared
 
 
 @pytest.mark.parametrize("order", [1, -1])

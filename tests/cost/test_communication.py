@@ -149,8 +149,8 @@ def test_a_shared_bus_divides_its_bandwidth() -> None:
     spec = cluster(pool("p"))
     bus = spec.pools[0].intra_node.model_copy(update={"shared": True})
     shared = spec.model_copy(update={"pools": (spec.pools[0].model_copy(update={"intra_node": bus}),)})
-    fast = tensor_ring(Topology(spec).kinds[0], ASSUMED, tp=4)
-    slow = tensor_ring(Topology(shared).kinds[0], ASSUMED, tp=4)
+    fast = tensor_ring(Topology(spec).device_types[0], ASSUMED, tp=4)
+    slow = tensor_ring(Topology(shared).device_types[0], ASSUMED, tp=4)
     assert slow.bytes_per_second == pytest.approx(fast.bytes_per_second / 8)
 
 
@@ -166,17 +166,19 @@ FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
 
 
 @pytest.mark.parametrize(("fabric", "kind"), FABRICS.items())
-def test_every_kind_of_fabric_has_its_share_of_the_wire(fabric: str, kind: str) -> None:
+def test_every_kind_of_fabric_has_its_share_of_the_wire(fabric: str, device_type: str) -> None:
     """Rings and sends across it; those inside a node take the share of the family."""
     spec = cluster(pool("p", nodes=2, cards=1, fabric=fabric, gbps=25))
-    half = Calibration(links={kind: Link(efficiency=WIRE / 2)})
+    half = Calibration(links={device_type: Link(efficiency=WIRE / 2)})
     across, inside = group("p", 16), group("p", 8)
     plain, slow = ring_of(spec, across), ring_of(spec, across, calibration=half)
     assert slow.bytes_per_second == pytest.approx(plain.bytes_per_second / 2)
     assert ring_of(spec, inside, calibration=half) == ring_of(spec, inside)
     twice = sends(spec, inside, inside, half).seconds / sends(spec, inside, inside).seconds
     assert twice == pytest.approx(2, rel=1e-3)
-    others = Calibration(links={name: Link(efficiency=0.01) for name in FABRICS.values() if name != kind})
+    others = Calibration(
+        links={name: Link(efficiency=0.01) for name in FABRICS.values() if name != device_type}
+    )
     assert ring_of(spec, across, calibration=others) == plain
 
 
@@ -227,8 +229,8 @@ def test_links_inside_a_node_have_the_share_of_their_family() -> None:
     """Rings of tensor and data parallelism, and sends."""
     spec = family_cluster()
     half = Calibration(families={"A100": Family(link_efficiency=INSIDE / 2)})
-    kind = Topology(spec).kinds[0]
-    plain, slow = (tensor_ring(kind, item, tp=4).bytes_per_second for item in (ASSUMED, half))
+    device_type = Topology(spec).device_types[0]
+    plain, slow = (tensor_ring(device_type, item, tp=4).bytes_per_second for item in (ASSUMED, half))
     assert slow == pytest.approx(plain / 2)
     inside = ring_of(spec, group("p", 8), calibration=half)
     assert inside.bytes_per_second == pytest.approx(ring_of(spec, group("p", 8)).bytes_per_second / 2)
@@ -254,9 +256,9 @@ def test_latency_is_paid_per_member_inside_and_per_level_between_nodes() -> None
     spec = cluster(pool("p", nodes=16, cards=1))
     inside = spec.pools[0].intra_node.latency_us * 1e-6
     between = spec.fabrics["ib"].latency_us * 1e-6
-    kind = Topology(spec).kinds[0]
+    device_type = Topology(spec).device_types[0]
     for tp in (1, 2, 8):
-        assert tensor_ring(kind, ASSUMED, tp=tp).latency_seconds == pytest.approx((tp - 1) * inside)
+        assert tensor_ring(device_type, ASSUMED, tp=tp).latency_seconds == pytest.approx((tp - 1) * inside)
     for nodes, levels in ((1, 0), (2, 1), (4, 2), (16, 4)):
         found = ring_of(spec, group("p", 8 * nodes)).latency_seconds
         assert found == pytest.approx(7 * inside + levels * between)
@@ -283,38 +285,42 @@ def curve(link: str, operation: Any, members: int, seconds: float = 1.0) -> Link
 
 def test_measured_collectives_win() -> None:
     """Of this device, operation and number of members; all others keep the formula."""
-    kind = Topology(cluster(pool("p"))).kinds[0]
-    plain = tensor_ring(kind, ASSUMED, tp=4)
-    found = tensor_ring(kind, ASSUMED, tp=4, curves=curve("node:A100", "all-reduce", 4))
+    device_type = Topology(cluster(pool("p"))).device_types[0]
+    plain = tensor_ring(device_type, ASSUMED, tp=4)
+    found = tensor_ring(device_type, ASSUMED, tp=4, curves=curve("node:A100", "all-reduce", 4))
     assert found.reduce_seconds(1e9) == pytest.approx(1.0)
     assert found.reduce_seconds(3e8) == pytest.approx(0.3)
     assert found.gather_seconds(1e9) == plain.gather_seconds(1e9)
     for other in (curve("node:A100", "all-reduce", 8), curve("node:V100", "all-reduce", 4)):
-        assert tensor_ring(kind, ASSUMED, tp=4, curves=other).reduce_seconds(1e9) == plain.reduce_seconds(1e9)
+        assert tensor_ring(device_type, ASSUMED, tp=4, curves=other).reduce_seconds(
+            1e9
+        ) == plain.reduce_seconds(1e9)
 
 
 def test_groups_that_nobody_measured_are_no_faster_than_smaller_ones() -> None:
     """A search would choose them: between two measured groups a line, above them the formula or what they took."""
-    kind = Topology(cluster(pool("p"))).kinds[0]
-    plain = tensor_ring(kind, ASSUMED, tp=4).reduce_seconds(1e9)
+    device_type = Topology(cluster(pool("p"))).device_types[0]
+    plain = tensor_ring(device_type, ASSUMED, tp=4).reduce_seconds(1e9)
     for operation, times in (("all-reduce", 1), ("all-gather", 2), ("reduce-scatter", 2)):
         slow, fast = (curve("node:A100", operation, 2, seconds) for seconds in (5.0, plain / 100))
-        assert tensor_ring(kind, ASSUMED, tp=4, curves=slow).reduce_seconds(1e9) == pytest.approx(7.5 * times)
-        assert tensor_ring(kind, ASSUMED, tp=4, curves=fast).reduce_seconds(1e9) == plain
+        assert tensor_ring(device_type, ASSUMED, tp=4, curves=slow).reduce_seconds(1e9) == pytest.approx(
+            7.5 * times
+        )
+        assert tensor_ring(device_type, ASSUMED, tp=4, curves=fast).reduce_seconds(1e9) == plain
 
 
 def test_measured_halves_make_an_all_reduce() -> None:
     """A gather that was measured counts for the scatter too, and twice for the all-reduce."""
-    kind = Topology(cluster(pool("p"))).kinds[0]
+    device_type = Topology(cluster(pool("p"))).device_types[0]
     for operation in ("all-gather", "reduce-scatter"):
-        found = tensor_ring(kind, ASSUMED, tp=4, curves=curve("node:A100", operation, 4))
+        found = tensor_ring(device_type, ASSUMED, tp=4, curves=curve("node:A100", operation, 4))
         assert found.gather_seconds(1e9) == pytest.approx(1.0)
         assert found.reduce_seconds(1e9) == pytest.approx(2.0)
 
 
 def test_each_measured_half_counts_for_itself() -> None:
     """A scatter that takes twice as long as a gather, as gloo's does; an all-reduce is one of each."""
-    kind = Topology(cluster(pool("p"))).kinds[0]
+    device_type = Topology(cluster(pool("p"))).device_types[0]
     measured: tuple[tuple[Any, float], ...] = (("all-gather", 1.0), ("reduce-scatter", 2.0))
     points = [
         LinkPoint(
@@ -323,14 +329,14 @@ def test_each_measured_half_counts_for_itself() -> None:
         for operation, factor in measured
         for size in (1e6, 1e9)
     ]
-    found = tensor_ring(kind, ASSUMED, tp=4, curves=LinkCurves(Calibration(link_points=tuple(points))))
+    found = tensor_ring(device_type, ASSUMED, tp=4, curves=LinkCurves(Calibration(link_points=tuple(points))))
     assert found.gather_seconds(1e9) == pytest.approx(1.0)
     assert found.scatter_seconds(1e9) == pytest.approx(2.0)
     assert found.reduce_seconds(1e9) == pytest.approx(3.0)
 
 
 def test_the_order_of_the_kinds_in_a_ring_changes_nothing() -> None:
-    """Of two kinds in a node, the one with the narrower hop names the curve, or else its name decides."""
+    """Of two device types in a node, the one with the narrower hop names the curve, or else its name decides."""
     mixed = pool("p").model_copy(update={"devices": ("A100",) * 4 + ("V100",) * 4})
     first, last = group("p", 2), group("p", 2, gpu="V100")
     for name in ("A100", "V100"):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED, ASSUMED_FAMILY, Calibration, Family, Stack
-from planner.cluster.topology import Kind, Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import tensor_ring
 from planner.cost.compute import (
     ELEMENT_BYTES,
@@ -38,7 +38,7 @@ from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import target
 from tests.worlds import cluster, gpt, pool
 
-KIND = replace(Topology(cluster(pool("p"))).kinds[0], family="A100")
+KIND = replace(Topology(cluster(pool("p"))).device_types[0], family="A100")
 TILED = replace(KIND, multiprocessors=108)
 FAST = replace(
     KIND, peak_flops={"fp8": 1979e12, "bf16": 989e12, "fp16": 989e12, "tf32": 494e12, "fp32": 67e12}
@@ -57,14 +57,14 @@ def one(
     *,
     tp: int = 1,
     micro_batch: int = 4,
-    kind: Kind = KIND,
+    device_type: DeviceType = KIND,
     calibration: Calibration = ASSUMED,
     split: bool | None = None,
 ) -> LayerPass:
     """A layer on an A100."""
     return layer_pass(
         model,
-        kind,
+        device_type,
         calibration,
         target("megatron"),
         tp=tp,
@@ -79,21 +79,21 @@ def price(
     tp: int = 1,
     micro_batch: int = 4,
     recompute: Recompute = "none",
-    kind: Kind = KIND,
+    device_type: DeviceType = KIND,
     calibration: Calibration = ASSUMED,
 ) -> LayerPrice:
     """A layer with its host and its collectives."""
-    done = one(model, tp=tp, micro_batch=micro_batch, kind=kind, calibration=calibration)
-    return layer_price(done, tensor_ring(kind, calibration, tp=tp), model, micro_batch, recompute)
+    done = one(model, tp=tp, micro_batch=micro_batch, device_type=device_type, calibration=calibration)
+    return layer_price(done, tensor_ring(device_type, calibration, tp=tp), model, micro_batch, recompute)
 
 
-def head(model: ModelSpec, kind: Kind = KIND, tp: int = 1) -> EndPass:
+def head(model: ModelSpec, device_type: DeviceType = KIND, tp: int = 1) -> EndPass:
     """The output layer and the loss."""
-    return head_pass(model, kind, ASSUMED, tp=tp, micro_batch=4)
+    return head_pass(model, device_type, ASSUMED, tp=tp, micro_batch=4)
 
 
 def product(
-    kind: Kind = KIND,
+    device_type: DeviceType = KIND,
     precision: str = "fp16",
     *,
     rows: float,
@@ -103,7 +103,7 @@ def product(
 ) -> float:
     """Seconds of a product without the ramp of its kernel."""
     item = Product(rows, columns, inner, count)
-    return Device(kind, calibrated(kernel_seconds=1e-12), precision).product(item)
+    return Device(device_type, calibrated(kernel_seconds=1e-12), precision).product(item)
 
 
 def test_useful_flops_are_those_of_the_megatron_paper() -> None:
@@ -191,7 +191,8 @@ def test_devices_without_known_multiprocessors_have_no_waves() -> None:
 def test_tiles_only_cost(rows: int, columns: int, inner: int, count: int) -> None:
     """Padding never makes a product faster than one that fills every tile."""
     tiled, plain = (
-        product(kind, rows=rows, columns=8 * columns, inner=8 * inner, count=count) for kind in (TILED, KIND)
+        product(device_type, rows=rows, columns=8 * columns, inner=8 * inner, count=count)
+        for device_type in (TILED, KIND)
     )
     assert tiled >= plain * (1 - 1e-12)
 
@@ -292,7 +293,9 @@ def test_host_and_device_run_side_by_side(device: float, host: float) -> None:
 def test_recomputation_costs_a_forward() -> None:
     """Full: the whole forward again with its collectives; selective: attention only; none: nothing."""
     model = gpt(attention="unfused")
-    none, some, full = (price(model, tp=2, recompute=kind) for kind in ("none", "selective", "full"))
+    none, some, full = (
+        price(model, tp=2, recompute=device_type) for device_type in ("none", "selective", "full")
+    )
     assert none.recompute_seconds == 0
     assert 0 < some.recompute_seconds < full.recompute_seconds == full.forward_seconds
     assert some.collective_backward == none.collective_backward == none.collective_forward
@@ -303,7 +306,7 @@ def test_recomputation_costs_a_forward() -> None:
 def test_fp8_speeds_up_the_products_and_stores_two_bytes() -> None:
     """Attention and the head stay in bf16."""
     models = [gpt(hidden=8192, heads=64, sequence_length=2048, precision=name) for name in ("bf16", "fp8")]
-    wide, narrow = (one(model, kind=FAST) for model in models)
+    wide, narrow = (one(model, device_type=FAST) for model in models)
     assert 0.5 * wide.forward_seconds < narrow.forward_seconds < 0.85 * wide.forward_seconds
     assert narrow.backward_seconds < 0.85 * wide.backward_seconds
     assert narrow.attention_seconds == wide.attention_seconds
@@ -317,7 +320,8 @@ def test_tf32_multiplies_faster_and_stores_four_bytes() -> None:
     """Faster than fp32, slower than bf16, with the traffic of fp32."""
     names = ("bf16", "tf32", "fp32")
     large = {
-        name: one(gpt(hidden=8192, heads=64, precision=name), kind=FAST).forward_seconds for name in names
+        name: one(gpt(hidden=8192, heads=64, precision=name), device_type=FAST).forward_seconds
+        for name in names
     }
     assert large["bf16"] < large["tf32"] < large["fp32"]
     assert ELEMENT_BYTES["tf32"] == 4
@@ -334,9 +338,9 @@ def test_tensor_parallelism_splits_the_products() -> None:
 
 def test_a_number_format_that_the_device_lacks_is_a_key_error() -> None:
     """V100 has no bf16."""
-    kind = Topology(cluster(pool("p", "V100"))).kinds[0]
+    device_type = Topology(cluster(pool("p", "V100"))).device_types[0]
     with pytest.raises(KeyError, match="bf16"):
-        one(gpt(precision="bf16"), kind=kind)
+        one(gpt(precision="bf16"), device_type=device_type)
 
 
 def test_head_embedding_and_optimizer_are_real_work() -> None:
@@ -410,34 +414,36 @@ def seconds_of(found: LayerPrice) -> tuple[float, float]:
 @given(FAMILIES, MODELS, KINDS, DEGREES, st.sampled_from([*CONSTANTS, "kernel_seconds", "launch_seconds"]))
 @settings(deadline=None)
 def test_better_constants_never_slow_a_layer(
-    family: Family, model: ModelSpec, kind: Kind, tp: int, name: str
+    family: Family, model: ModelSpec, device_type: DeviceType, tp: int, name: str
 ) -> None:
     """Higher efficiencies and shorter constants."""
     factor = 1.1 if name in CONSTANTS else 0.5
     better = replace(family, **{name: getattr(family, name) * factor})
     before, after = (
-        seconds_of(price(model, tp=tp, kind=kind, calibration=Calibration(families={"A100": item})))
+        seconds_of(
+            price(model, tp=tp, device_type=device_type, calibration=Calibration(families={"A100": item}))
+        )
         for item in (family, better)
     )
     assert after[0] <= before[0] * (1 + 1e-9)
     assert after[1] <= before[1] * (1 + 1e-9)
 
 
-def scaled(kind: Kind, factor: float) -> Kind:
+def scaled(device_type: DeviceType, factor: float) -> DeviceType:
     """A device that is ``factor`` times as fast in everything."""
     return replace(
-        kind,
-        memory_bytes_per_second=factor * kind.memory_bytes_per_second,
-        peak_flops={name: factor * value for name, value in kind.peak_flops.items()},
-        intra_bytes_per_second=factor * kind.intra_bytes_per_second,
-        intra_latency_seconds=kind.intra_latency_seconds / factor,
+        device_type,
+        memory_bytes_per_second=factor * device_type.memory_bytes_per_second,
+        peak_flops={name: factor * value for name, value in device_type.peak_flops.items()},
+        intra_bytes_per_second=factor * device_type.intra_bytes_per_second,
+        intra_latency_seconds=device_type.intra_latency_seconds / factor,
     )
 
 
 @given(FAMILIES, MODELS, KINDS, DEGREES, st.floats(0.1, 10.0), st.sampled_from(["none", "selective", "full"]))
 @settings(deadline=None)
 def test_seconds_scale_with_speed(
-    family: Family, model: ModelSpec, kind: Kind, tp: int, factor: float, recompute: Recompute
+    family: Family, model: ModelSpec, device_type: DeviceType, tp: int, factor: float, recompute: Recompute
 ) -> None:
     """Everything k times as fast takes 1/k of the time: rates, links, kernels, launches, latencies."""
     quick = replace(
@@ -448,10 +454,14 @@ def test_seconds_scale_with_speed(
     slow, fast = (
         seconds_of(
             price(
-                model, tp=tp, kind=item, recompute=recompute, calibration=Calibration(families={"A100": part})
+                model,
+                tp=tp,
+                device_type=item,
+                recompute=recompute,
+                calibration=Calibration(families={"A100": part}),
             )
         )
-        for item, part in ((kind, family), (scaled(kind, factor), quick))
+        for item, part in ((device_type, family), (scaled(device_type, factor), quick))
     )
     assert fast == pytest.approx([value / factor for value in slow])
 
@@ -459,14 +469,14 @@ def test_seconds_scale_with_speed(
 @given(FAMILIES, KINDS, DEGREES, st.integers(1, 16), st.integers(32, 1100), st.data())
 @settings(deadline=None)
 def test_a_larger_micro_batch_takes_longer(
-    family: Family, kind: Kind, tp: int, size: int, length: int, data: st.DataObject
+    family: Family, device_type: DeviceType, tp: int, size: int, length: int, data: st.DataObject
 ) -> None:
     """For any sequence length; unfused attention where its softmax is fused for both sizes."""
     attention: Any = data.draw(st.sampled_from(["flash", "unfused"]))
     model = gpt(hidden=1024, heads=16, sequence_length=length, attention=attention)
     calibration = Calibration(families={"A100": family})
     small, large = (
-        seconds_of(price(model, tp=tp, micro_batch=item, kind=kind, calibration=calibration))
+        seconds_of(price(model, tp=tp, micro_batch=item, device_type=device_type, calibration=calibration))
         for item in (size, size + 1)
     )
     assert small[0] <= large[0] * (1 + 1e-9)

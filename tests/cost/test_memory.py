@@ -30,7 +30,7 @@ ZERO_TABLE_1 = {
     256: (30.4, 15.4, 0.47),
     1024: (30.1, 15.1, 0.12),
 }
-KIND = Topology(cluster(pool("p"))).kinds[0]
+KIND = Topology(cluster(pool("p"))).device_types[0]
 LOAD = Load(
     layers=24,
     first=True,

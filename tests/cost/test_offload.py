@@ -8,7 +8,7 @@ import pytest
 
 from planner.cluster.file import catalogue_gpu
 from planner.cluster.spec import ClusterSpec, HostSpec
-from planner.cluster.topology import Kind, Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.estimate import estimate
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.values import Estimate, Memory
@@ -32,9 +32,9 @@ def machine(host: HostSpec | None = HOST, devices: int = 4) -> ClusterSpec:
     return cluster(one, gpus={V100.name: V100})
 
 
-def kind(host: HostSpec | None = HOST, devices: int = 4) -> Kind:
+def device_type(host: HostSpec | None = HOST, devices: int = 4) -> DeviceType:
     """Its devices."""
-    return Topology(machine(host, devices)).kinds[0]
+    return Topology(machine(host, devices)).device_types[0]
 
 
 def held(zero: int = 2, micro_batches: int = 1, *, ways: int = 4, parameters: float = 4e9) -> Held:
@@ -53,7 +53,7 @@ def held(zero: int = 2, micro_batches: int = 1, *, ways: int = 4, parameters: fl
 
 def moved(offload: Offload, shard: Held, host: HostSpec | None = HOST) -> tuple[float, float, float]:
     """Seconds in a forward, in a backward, at the end of the step."""
-    found = copies(offload, shard, kind(host), gpt())
+    found = copies(offload, shard, device_type(host), gpt())
     return found.forward_seconds, found.backward_seconds, found.step_seconds
 
 
@@ -103,17 +103,17 @@ def test_checkpoints_leave_in_the_forward_and_return_in_the_backward() -> None:
 
 def test_the_link_of_a_device_or_the_whole_host_is_the_limit() -> None:
     """The catalogue's wire reaches 12 GB/s on PCIe 3; NVMe lies behind the link."""
-    assert kind(None).host.bytes_per_second == pytest.approx(11.97e9)
-    assert kind(HostSpec(link_gBps=10)).host.bytes_per_second == 10e9
-    assert kind(HostSpec(all_links_gBps=20)).host.bytes_per_second == 5e9
-    assert kind(HostSpec(all_links_gBps=400)).host.bytes_per_second == pytest.approx(11.97e9)
+    assert device_type(None).host.bytes_per_second == pytest.approx(11.97e9)
+    assert device_type(HostSpec(link_gBps=10)).host.bytes_per_second == 10e9
+    assert device_type(HostSpec(all_links_gBps=20)).host.bytes_per_second == 5e9
+    assert device_type(HostSpec(all_links_gBps=400)).host.bytes_per_second == pytest.approx(11.97e9)
     fast = HostSpec(link_gBps=10, nvme_gBps=400)
     assert moved(NVME, held(zero=3), fast)[0] == pytest.approx(0.2)
 
 
 def test_unknown_hosts_are_refused() -> None:
     """No number is made up."""
-    unknown = replace(kind(), host=replace(kind().host, bytes_per_second=None))
+    unknown = replace(device_type(), host=replace(device_type().host, bytes_per_second=None))
     with pytest.raises(PlanError, match="not known how fast V100-SXM-32GB in pool a reaches"):
         copies(STATES, held(), unknown, gpt())
     with pytest.raises(PlanError, match="the nodes of pool a have no NVMe"):
@@ -128,16 +128,18 @@ def test_adam_on_the_host_of_a_dgx2(name: str, seconds: tuple[float, ...], withi
     """Table 4 of arXiv:2101.06840: CPU-Adam and torch's Adam for 1, 2, 4, 8 and 10 billion parameters."""
     for billions, measured in zip((1, 2, 4, 8, 10), seconds, strict=True):
         shard = held(ways=1, parameters=billions * 1e9)
-        found = host_optimizer_seconds(STATES, shard, kind(devices=1), gpt(), target(name))
+        found = host_optimizer_seconds(STATES, shard, device_type(devices=1), gpt(), target(name))
         assert found == pytest.approx(measured, rel=within)
 
 
 def test_the_host_updates_for_all_its_devices() -> None:
     """Four shards take four times as long as one; the user's own rate wins; SGD has a state less."""
     row, shard = target("deepspeed"), held()
-    alone, together = (host_optimizer_seconds(STATES, shard, kind(HOST, n), gpt(), row) for n in (1, 4))
+    alone, together = (
+        host_optimizer_seconds(STATES, shard, device_type(HOST, n), gpt(), row) for n in (1, 4)
+    )
     assert together == pytest.approx(4 * alone)
-    own = kind(HostSpec(adam_billion_per_s=2))
+    own = device_type(HostSpec(adam_billion_per_s=2))
     assert host_optimizer_seconds(STATES, shard, own, gpt(), row) == pytest.approx(2.0)
     sgd = gpt(optimizer="sgd")
     assert host_optimizer_seconds(STATES, shard, own, sgd, row) == pytest.approx(2.0 * 16 / 24)
@@ -145,7 +147,7 @@ def test_the_host_updates_for_all_its_devices() -> None:
 
 def test_states_on_nvme_are_read_and_written() -> None:
     """12 bytes each way at 2 GB/s a device, the processors meanwhile."""
-    found = host_optimizer_seconds(NVME, held(), kind(), gpt(), target("deepspeed"))
+    found = host_optimizer_seconds(NVME, held(), device_type(), gpt(), target("deepspeed"))
     assert found == pytest.approx(2 * 12e9 / 2e9)
 
 

@@ -89,7 +89,7 @@ def test_chunks_add_up_to_the_stage() -> None:
         whole = one.price(replace(SHAPE, depth=2, stage=stage), (GROUP,), RING)
         parts = one.price(replace(SHAPE, chunks=(3, 3, 2), depth=2, stage=stage), (GROUP,), RING)
         assert len(parts.forward) == len(parts.backward) == 3
-        host = one.host_seconds(one.topology.kinds[0])
+        host = one.host_seconds(one.topology.device_types[0])
         assert sum(parts.forward) - 2 * host / 2 == pytest.approx(whole.forward[0])
         assert sum(parts.backward) - 2 * host / 2 == pytest.approx(whole.backward[0])
         layers = one.price(replace(SHAPE, chunks=(3, 3, 3), depth=3, stage=1), (GROUP,), RING).forward[0]

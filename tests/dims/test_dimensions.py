@@ -64,9 +64,9 @@ def decided(one: Plan) -> dict[str, object]:
 @pytest.mark.parametrize("one", PLANS, ids=range(len(PLANS)))
 def test_neighbours_differ_in_their_dimension_alone(one: Plan, dimension: Dimension) -> None:
     """And each of them differs."""
-    kinds = Topology(CLUSTER).kinds
+    device_types = Topology(CLUSTER).device_types
     before = decided(one)
-    for change in dimension.neighbours(one, target(one.target), kinds):
+    for change in dimension.neighbours(one, target(one.target), device_types):
         after = decided(change.plan)
         changed = {name for name in before if before[name] != after[name]}
         assert changed
@@ -79,7 +79,7 @@ def test_neighbours_obey_the_rules_of_their_dimension(name: str) -> None:
     row = target(name)
     one = plan(stage(0, 8, group(tp=1)), target=name, zero=row.zero_without_pipeline[0])
     assert not target_faults(one, MODEL)
-    kinds = Topology(CLUSTER).kinds
+    device_types = Topology(CLUSTER).device_types
     for dimension in DIMENSIONS:
-        for change in dimension.neighbours(one, row, kinds):
+        for change in dimension.neighbours(one, row, device_types):
             assert not list(dimension.rules(change.plan, row, MODEL)), change.what

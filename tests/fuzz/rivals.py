@@ -38,7 +38,11 @@ class Field:
         self.estimator = Estimator(cluster, model, shipped())
         self.batch = model.training.global_batch
         precision = model.training.precision
-        self.kinds = [kind for kind in self.estimator.topology.kinds if precision in kind.peak_flops]
+        self.device_types = [
+            device_type
+            for device_type in self.estimator.topology.device_types
+            if precision in device_type.peak_flops
+        ]
         """Devices that have the number format."""
         rows = [row for row in TARGETS.values() if row.by_default]
         self.targets = [TARGETS[limits.target]] if limits.target else rows
@@ -46,7 +50,11 @@ class Field:
 
     def degrees(self, row: Target) -> list[int]:
         """Tensor-parallel degrees that the heads and the nodes allow."""
-        most = 1 if row.tensor_parallel == "none" else max(kind.per_node for kind in self.kinds)
+        most = (
+            1
+            if row.tensor_parallel == "none"
+            else max(device_type.per_node for device_type in self.device_types)
+        )
         return [tp for tp in divisors(self.model.heads) if tp <= most]
 
     def seconds(self, plan: Plan) -> float | None:
@@ -110,7 +118,7 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
 
 def drawn(field: Field, number: int) -> Iterator[Plan]:
     """That many attempts at random plans; those that are no plans are left out."""
-    if not field.kinds:
+    if not field.device_types:
         return
     for _ in range(number):
         row = field.rng.choice(field.targets)
@@ -131,7 +139,7 @@ def _pipeline(field: Field, row: Target) -> Plan | None:
     """Equal micro-batches: any depth, any stages, layers by speed or by chance."""
     rng, model = field.rng, field.model
     tp = rng.choice(field.degrees(row))
-    room = {kind.key: kind.replicas(tp) for kind in field.kinds}
+    room = {device_type.key: device_type.replicas(tp) for device_type in field.device_types}
     dp = rng.choice([one for one in divisors(field.batch) if one <= sum(room.values())] or [1])
     micro = rng.choice([one for one in divisors(field.batch // dp) if one <= 64])
     deepest = min(model.layers, sum(room.values()) // dp, 12)
@@ -156,7 +164,7 @@ def _pipeline(field: Field, row: Target) -> Plan | None:
 def _replicas(
     rng: random.Random, room: dict[tuple[str, str], int], dp: int, tp: int, share: int, steps: int
 ) -> tuple[ReplicaGroup, ...] | None:
-    """Replicas of one stage: of one kind where that has enough and chance wants it, else of several."""
+    """Replicas of one stage: of one type where that has enough and chance wants it, else of several."""
     enough = [key for key, left in room.items() if left >= dp]
     order = [rng.choice(enough)] if enough and rng.random() < 0.8 else rng.sample(list(room), len(room))
     groups, left = [], dp
@@ -171,7 +179,10 @@ def _replicas(
 
 def _speed(field: Field, groups: Sequence[ReplicaGroup]) -> float:
     """FLOP/s of a stage: all its replicas wait for the slowest."""
-    peaks = {kind.key: kind.peak_flops[field.model.training.precision] for kind in field.kinds}
+    peaks = {
+        device_type.key: device_type.peak_flops[field.model.training.precision]
+        for device_type in field.device_types
+    }
     return min(peaks[group.pool, group.gpu] for group in groups)
 
 
@@ -205,21 +216,29 @@ def _plan(
 
 
 def _data_parallel(field: Field, row: Target) -> Plan | None:
-    """One stage, any devices, a batch for each kind."""
+    """One stage, any devices, a batch for each device type."""
     rng = field.rng
-    chosen = rng.sample(field.kinds, rng.randint(1, len(field.kinds)))
-    counts = [kind.devices if rng.random() < 0.5 else rng.randint(1, kind.devices) for kind in chosen]
-    peaks = [kind.peak_flops[field.model.training.precision] for kind in chosen]
+    chosen = rng.sample(field.device_types, rng.randint(1, len(field.device_types)))
+    counts = [
+        device_type.devices if rng.random() < 0.5 else rng.randint(1, device_type.devices)
+        for device_type in chosen
+    ]
+    peaks = [device_type.peak_flops[field.model.training.precision] for device_type in chosen]
     shares = _shares(rng, field.batch, counts, [peak * rng.uniform(0.7, 1.3) for peak in peaks])
     zero = rng.choice(row.zero_without_pipeline)
     together = max(-(-share // rng.choice((1, 2, 4, 8, 16, 64))) for _, _, share in shares)
     groups = []
     for index, count, share in shares:
         steps = together if zero >= 2 else -(-share // rng.choice((1, 2, 3, 4, 8, 16, 64)))
-        kind = chosen[index]
+        device_type = chosen[index]
         groups.append(
             ReplicaGroup(
-                pool=kind.pool, gpu=kind.gpu, tp=1, count=count, share=share, steps=min(steps, share)
+                pool=device_type.pool,
+                gpu=device_type.gpu,
+                tp=1,
+                count=count,
+                share=share,
+                steps=min(steps, share),
             )
         )
     recompute = rng.choice(row.recomputes)
@@ -402,8 +421,8 @@ def stage_divided(field: Field, plan: Plan) -> Plan | None:
     stage = plan.stages[index]
     if stage.layers < 2 or len({(group.share, group.steps) for group in stage.replicas}) > 1:
         return None
-    kind, first = field.rng.choice(field.kinds), stage.replicas[0]
-    groups = (replace(first, pool=kind.pool, gpu=kind.gpu, count=stage.dp),)
+    device_type, first = field.rng.choice(field.device_types), stage.replicas[0]
+    groups = (replace(first, pool=device_type.pool, gpu=device_type.gpu, count=stage.dp),)
     stages, counts = list(plan.stages), [one.layers for one in plan.stages]
     taken = field.rng.randint(1, stage.layers - 1)
     counts[index] -= taken
@@ -415,13 +434,13 @@ def stage_divided(field: Field, plan: Plan) -> Plan | None:
 def other_devices(field: Field, plan: Plan) -> Plan | None:
     """A group of replicas, or a part of it, moves to another kind."""
     index = field.rng.randrange(plan.pp)
-    stage, kind = plan.stages[index], field.rng.choice(field.kinds)
+    stage, device_type = plan.stages[index], field.rng.choice(field.device_types)
     place = field.rng.randrange(len(stage.replicas))
     group = stage.replicas[place]
     moved = group.count if field.rng.random() < 0.6 else field.rng.randint(1, group.count)
     groups = list(stage.replicas)
     groups[place : place + 1] = [
-        replace(group, pool=kind.pool, gpu=kind.gpu, count=moved),
+        replace(group, pool=device_type.pool, gpu=device_type.gpu, count=moved),
         *([replace(group, count=group.count - moved)] if moved < group.count else []),
     ]
     stages = list(plan.stages)

@@ -24,7 +24,7 @@ from planner.search.values import Limits
 Yaml = dict[str, Any]
 
 MOST_POOLS, MOST_DEVICES, MOST_BATCH = 8, 12, 1_000_000
-"""Pools of a cluster, devices of one kind in a pool, sequences of a step."""
+"""Pools of a cluster, devices of one type in a pool, sequences of a step."""
 
 CARDS = (
     "H200",
@@ -105,7 +105,7 @@ def _cluster(rng: random.Random) -> Yaml:
         # Equal pools are what merging and counting are about, so that they are frequent.
         twin = rng.choice(pools) if pools and rng.random() < 0.3 else _pool(rng, cards, fabrics)
         pools.append({**copy.deepcopy(twin), "name": f"pool{len(pools)}"})
-    used = {name for pool in pools for name in _kinds(pool)}
+    used = {name for pool in pools for name in _device_types(pool)}
     joined = sorted({nic["fabric"] for pool in pools for nic in pool["nics"]})
     return {
         "name": "world",
@@ -154,8 +154,8 @@ def _pool(rng: random.Random, cards: list[str], fabrics: list[str]) -> Yaml:
     return found | rng.choice(({}, {}, {}, {"reserve_gib": rng.choice((0, 1.5))}))
 
 
-def _kinds(pool: Yaml) -> list[str]:
-    """Names of the kinds of devices of a pool."""
+def _device_types(pool: Yaml) -> list[str]:
+    """Names of the device types of a pool."""
     return [entry.split(" x ")[-1] for entry in pool["devices"]] if "devices" in pool else [pool["gpu"]]
 
 

@@ -256,7 +256,7 @@ def test_a_kind_that_only_the_user_knows(tmp_path: Path) -> None:
 
 
 def test_names_of_devices() -> None:
-    """What nvidia-smi prints and what the node label holds, for known kinds."""
+    """What nvidia-smi prints and what the node label holds, for known device types."""
     assert "Tesla T4" in driver_names("T4")
     assert product_labels("A100-SXM-80GB") == ("NVIDIA-A100-SXM4-80GB",)
     assert (driver_names("mine"), product_labels("mine")) == ((), ())

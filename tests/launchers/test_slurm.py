@@ -103,7 +103,7 @@ def test_wrong_number_of_nodes(tmp_path: Path) -> None:
 
 
 def test_one_pool_is_a_plain_job(tmp_path: Path) -> None:
-    """No component and no group for a cluster of one kind; addresses are no Slurm names."""
+    """No component and no group for a cluster of one type; addresses are no Slurm names."""
     named = pool("big", ("T4",) * 2, 2, (nic("eth", "ens1"),)).model_copy(
         update={"hosts": ("10.0.0.1", "10.0.0.2")}
     )

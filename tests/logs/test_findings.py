@@ -56,7 +56,7 @@ def test_slow_and_fast_compute_is_measured_on_its_device(tmp_path: Path, factor:
 
 
 def test_a_slow_stage_of_a_pipeline_is_named(tmp_path: Path) -> None:
-    """Its kind of device and its tensor-parallel degree, and no advice on the waiting that follows from it."""
+    """Its device type and its tensor-parallel degree, and no advice on the waiting that follows from it."""
     (found,) = after_megatron(tmp_path, {1: 1.8})
     assert "stage 1 (V100) take 1.80 x the predicted (100 % of the difference)" in found.text
     assert found.commands == (

@@ -22,8 +22,8 @@ def cluster(*pools: tuple[str, int]) -> ClusterSpec:
     return ClusterSpec(
         name="c",
         gpus={
-            kind: GpuSpec(name=kind, memory_gib=1, memory_bandwidth_gBps=1, tflops={"fp16": 1})
-            for kind in KINDS
+            device_type: GpuSpec(name=device_type, memory_gib=1, memory_bandwidth_gBps=1, tflops={"fp16": 1})
+            for device_type in KINDS
         },
         pools=tuple(
             PoolSpec(
@@ -52,7 +52,7 @@ def plan(*stages: tuple[ReplicaGroup, ...]) -> Plan:
 
 @st.composite
 def pool_shapes(draw: st.DrawFn) -> tuple[str, int]:
-    """A node of up to 8 devices of two kinds, and how many of them."""
+    """A node of up to 8 devices of two device types, and how many of them."""
     return "".join(draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=8))), draw(st.integers(1, 4))
 
 

@@ -27,7 +27,7 @@ def test_goals_in_words() -> None:
 
 
 def test_devices_in_words() -> None:
-    """By pool, and by kind where a pool mixes kinds."""
+    """By pool, and by kind where a pool mixes device types."""
     assert devices_text(examples.plan()) == "4 a100 + 4 v100"
     groups = tuple(
         ReplicaGroup(pool="lab", gpu=gpu, tp=1, count=1, share=1, steps=1) for gpu in ("T4", "P100")

@@ -74,7 +74,7 @@ def test_many_pools_break_into_blocks_of_columns() -> None:
 
 def test_the_inventory_lists_kinds_and_totals() -> None:
     """A format that a device lacks is a dash."""
-    assert drawn(inventory_section(Topology(examples.cluster()).kinds)) == (
+    assert drawn(inventory_section(Topology(examples.cluster()).device_types)) == (
         "Devices (memory and dense peak per device)\n"
         "                         usable       bf16       fp16       fp32\n"
         "  pool  device  devices   (GiB)  (TFLOP/s)  (TFLOP/s)  (TFLOP/s)\n"
@@ -89,8 +89,8 @@ def test_the_inventory_lists_kinds_and_totals() -> None:
 
 def test_devices_without_the_number_format_are_named() -> None:
     """With bf16 the V100 would stay idle."""
-    kinds = Topology(examples.cluster()).kinds
-    assert precision_warnings(kinds, examples.model()) == []
-    assert precision_warnings(kinds, examples.model(precision="bf16")) == [
+    device_types = Topology(examples.cluster()).device_types
+    assert precision_warnings(device_types, examples.model()) == []
+    assert precision_warnings(device_types, examples.model(precision="bf16")) == [
         "V100 (v100) does not support bf16 and stays idle; it supports fp16, fp32"
     ]

@@ -46,7 +46,7 @@ def data_parallel(a100: int, v100: int) -> Plan:
 
 
 def mixed() -> ClusterSpec:
-    """The example with nodes that mix both kinds."""
+    """The example with nodes that mix both device types."""
     cluster = examples.cluster()
     pool = cluster.pools[0].model_copy(update={"devices": ("A100", "V100", "A100", "V100")})
     return cluster.model_copy(update={"pools": (pool, cluster.pools[1])})

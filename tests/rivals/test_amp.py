@@ -16,7 +16,7 @@ def test_as_many_candidates_as_the_published_script() -> None:
     """GPT-2 of 24 layers, batch 32, 16 devices in nodes of 4: het_cluster.py costs 53."""
     spec = cluster(pool("p3", "V100", nodes=3, per_node=4), pool("g4", "V100", nodes=1, per_node=4))
     estimator = Estimator(spec, gpt(24, 1024, 16, global_batch=32))
-    found = list(degrees(estimator.topology.kinds, estimator.model))
+    found = list(degrees(estimator.topology.device_types, estimator.model))
     assert len(found) == len(set(found)) == 53
     assert {tp * dp * depth for tp, dp, depth, _ in found} == {16}
 
@@ -24,9 +24,9 @@ def test_as_many_candidates_as_the_published_script() -> None:
 def test_one_device_costs_all_layers_for_every_micro_batch() -> None:
     """No sends, no reduction, no bubble."""
     estimator = Estimator(cluster(pool("a", per_node=1)), gpt(global_batch=8))
-    (kind,) = estimator.topology.kinds
-    one = layer_seconds(estimator, kind, 1, 1)
-    plan = pipeline(filled([(kind, 1)], [(1, 1, 8)], 4), [24])
+    (device_type,) = estimator.topology.device_types
+    one = layer_seconds(estimator, device_type, 1, 1)
+    plan = pipeline(filled([(device_type, 1)], [(1, 1, 8)], 4), [24])
     whole = 24 * one.layer + one.embedding + one.head
     assert cost(estimator, plan, one) == pytest.approx(4 * 2 * whole)
 

@@ -25,14 +25,14 @@ def test_shares_follow_the_speed() -> None:
 
 
 @given(st.lists(st.tuples(SPEEDS, st.integers(1, 8)), min_size=1, max_size=4), st.integers(1, 200))
-def test_shares_add_up_to_the_batch(kinds: list[tuple[float, int]], batch: int) -> None:
+def test_shares_add_up_to_the_batch(device_types: list[tuple[float, int]], batch: int) -> None:
     """Nothing lost, every device named, no share a whole sequence away from its proportion."""
-    speeds, counts = zip(*kinds, strict=True)
+    speeds, counts = zip(*device_types, strict=True)
     batches = by_speed(speeds, counts, batch)
     assert sum(count * share for parts in batches for count, share in parts) == batch
     assert [sum(count for count, _ in parts) for parts in batches] == list(counts)
-    total = sum(speed * count for speed, count in kinds)
-    for (speed, _), parts in zip(kinds, batches, strict=True):
+    total = sum(speed * count for speed, count in device_types)
+    for (speed, _), parts in zip(device_types, batches, strict=True):
         assert all(share > batch * speed / total - 1.0001 for _, share in parts)
 
 
@@ -57,8 +57,12 @@ def test_no_layers_are_better_balanced(stages: list[tuple[float, float, int]], l
 
 def test_stages_take_the_devices_in_order() -> None:
     """A stage goes on in the next pool where the first is used up."""
-    kinds = Estimator(cluster(pool("a", per_node=4), pool("b", per_node=8)), gpt()).topology.kinds
-    stages = filled([(kind, kind.devices) for kind in kinds], [(1, 6, 8), (2, 3, 16)], 4)
+    device_types = Estimator(
+        cluster(pool("a", per_node=4), pool("b", per_node=8)), gpt()
+    ).topology.device_types
+    stages = filled(
+        [(device_type, device_type.devices) for device_type in device_types], [(1, 6, 8), (2, 3, 16)], 4
+    )
     assert [[(group.pool, group.tp, group.count) for group in groups] for groups in stages] == [
         [("a", 1, 4), ("b", 1, 2)],
         [("b", 2, 3)],
@@ -68,6 +72,8 @@ def test_stages_take_the_devices_in_order() -> None:
 
 def test_missing_devices_are_an_error() -> None:
     """No stage is made smaller in silence."""
-    kinds = Estimator(cluster(pool("a", per_node=4)), gpt()).topology.kinds
+    device_types = Estimator(cluster(pool("a", per_node=4)), gpt()).topology.device_types
     with pytest.raises(PlanError, match="fewer devices"):
-        filled([(kind, kind.devices) for kind in kinds], [(1, 3, 8), (1, 3, 8)], 4)
+        filled(
+            [(device_type, device_type.devices) for device_type in device_types], [(1, 3, 8), (1, 3, 8)], 4
+        )

@@ -37,7 +37,10 @@ def test_types_are_profiled_whatever_their_pool() -> None:
     """Two pools of A100 are one type; faster types come first."""
     spec = cluster(pool("v", "V100"), pool("ib"), pool("roce", fabric="roce"))
     types = gpu_types(Estimator(spec, gpt()))
-    assert [[kind.pool for kind in item.kinds] for item in types] == [["ib", "roce"], ["v"]]
+    assert [[device_type.pool for device_type in item.device_types] for item in types] == [
+        ["ib", "roce"],
+        ["v"],
+    ]
     assert [item.devices for item in types] == [16, 8]
 
 
@@ -70,8 +73,9 @@ def test_layers_follow_the_speed() -> None:
     (plan,) = metis(estimator)
     layers = {stage.replicas[0].pool: stage.layers for stage in plan.stages}
     speed = {
-        kind.pool: 1 / layer_seconds(estimator, kind, 1, plan.stages[0].replicas[0].micro_batch).layer
-        for kind in estimator.topology.kinds
+        device_type.pool: 1
+        / layer_seconds(estimator, device_type, 1, plan.stages[0].replicas[0].micro_batch).layer
+        for device_type in estimator.topology.device_types
     }
     assert plan.pp == 2
     assert layers["a"] / layers["v"] == pytest.approx(speed["a"] / speed["v"], rel=0.15)
@@ -90,6 +94,6 @@ def test_cost_by_hand() -> None:
     """One device: every micro-batch all layers."""
     estimator = Estimator(cluster(pool("a", per_node=1)), gpt(global_batch=8))
     (item,) = gpu_types(estimator)
-    one = layer_seconds(estimator, item.kinds[0], 1, 2)
+    one = layer_seconds(estimator, item.device_types[0], 1, 2)
     whole = 24 * one.layer + one.embedding + one.head
     assert cost(estimator, [StageGroup(item, 1, 1)], [24], 4) == pytest.approx(4 * whole)

@@ -73,9 +73,11 @@ def test_traffic_makes_steps_fewer() -> None:
     st.integers(9, 60),
     st.floats(0, 3),
 )
-def test_no_common_step_is_faster(kinds: list[tuple[list[float], int]], batch: int, traffic: float) -> None:
+def test_no_common_step_is_faster(
+    device_types: list[tuple[list[float], int]], batch: int, traffic: float
+) -> None:
     """The sweep finds the least ``steps (slowest + traffic)`` of all micro-batches; shares add up."""
-    curves, counts = zip(*kinds, strict=True)
+    curves, counts = zip(*device_types, strict=True)
     others = []
     for sizes in product(*(range(1, len(curve) + 1) for curve in curves)):
         needed = -(-batch // sum(size * count for size, count in zip(sizes, counts, strict=True)))

@@ -28,9 +28,9 @@ def test_the_overflow_of_a_device_lands_on_one_valley() -> None:
 
 
 @given(st.lists(KIND, min_size=1, max_size=4), st.integers(1, 200))
-def test_shares_add_up_to_the_batch(kinds: list[tuple[float, int, int]], batch: int) -> None:
+def test_shares_add_up_to_the_batch(device_types: list[tuple[float, int, int]], batch: int) -> None:
     """Nothing lost, no limit broken; empty exactly when the limits cannot hold the batch."""
-    speeds, counts, limits = zip(*kinds, strict=True)
+    speeds, counts, limits = zip(*device_types, strict=True)
     batches = shift_overflow(speeds, counts, limits, batch)
     if not batches:
         assert sum(count * limit for count, limit in zip(counts, limits, strict=True)) < batch

@@ -21,7 +21,7 @@ SEEDS = st.integers(0, 10**9)
 
 
 def plain(seed: int) -> Problem:
-    """Up to four devices of two kinds."""
+    """Up to four devices of two device types."""
     return *small_problem(seed), ASSUMED
 
 

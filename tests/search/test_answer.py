@@ -60,7 +60,7 @@ def test_nothing_that_is_listed_is_better(objective: str, seed: int, seconds: fl
 
 
 def problem() -> tuple[ClusterSpec, ModelSpec]:
-    """Devices of two kinds, on which a poor plan is easily beaten."""
+    """Devices of two device types, on which a poor plan is easily beaten."""
     return cluster(pool("a", per_node=4), pool("b", "V100", per_node=4)), gpt(8, 1024, 8, global_batch=16)
 
 

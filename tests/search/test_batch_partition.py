@@ -81,17 +81,18 @@ def test_the_number_of_micro_batches_is_the_best(seed: int) -> None:
     )
 
 
-def joined(*kinds: Added) -> Added:
-    """The ways of several kinds."""
+def joined(*device_types: Added) -> Added:
+    """The ways of several device types."""
     return Added(
-        np.concatenate([kind.equal for kind in kinds]), np.concatenate([kind.mixed for kind in kinds])
+        np.concatenate([device_type.equal for device_type in device_types]),
+        np.concatenate([device_type.mixed for device_type in device_types]),
     )
 
 
 @given(st.integers(0, 10**9))
 @settings(max_examples=100, deadline=None)
 def test_the_least_time_is_the_least_of_all_shares(seed: int) -> None:
-    """Two kinds of device; the shares that come back end just above it and are enough."""
+    """Two device types; the shares that come back end just above it and are enough."""
     draw = random.Random(seed)
     counts = [draw.randint(1, 2), draw.randint(1, 2)]
     batch = draw.randint(sum(counts), 12)
@@ -112,7 +113,7 @@ def test_the_least_time_is_the_least_of_all_shares(seed: int) -> None:
 
 
 def test_a_batch_of_any_size_takes_no_memory() -> None:
-    """A million million sequences, and a kind that need not take part."""
+    """A million million sequences, and a device type that need not take part."""
     partition = Team([np.array([1.0, 1.5]), np.array([9.0])], [3, 1], 10**12).least(
         Added(np.zeros(3), np.zeros(3)), [True, False]
     )
@@ -132,10 +133,10 @@ def test_a_kind_that_must_take_part_gets_a_sequence() -> None:
 @given(st.integers(0, 10**9))
 @settings(max_examples=150, deadline=None)
 def test_shares_in_step_are_the_best_of_all(seed: int) -> None:
-    """One or two kinds of device, any times that grow with the micro-batch, any limit on it."""
+    """One or two device types, any times that grow with the micro-batch, any limit on it."""
     draw = random.Random(seed)
-    batch, kinds = draw.randint(2, 7), draw.randint(1, 2)
-    counts = [draw.randint(1, 3 - kinds) for _ in range(kinds)]
+    batch, device_types = draw.randint(2, 7), draw.randint(1, 2)
+    counts = [draw.randint(1, 3 - device_types) for _ in range(device_types)]
     exchange = draw.choice([0.0, 5.0])
     forward, backward = [], []
     for _ in counts:
@@ -149,18 +150,23 @@ def test_shares_in_step_are_the_best_of_all(seed: int) -> None:
         alone.append(Added(-own.equal, -np.where(np.isinf(own.mixed), -INFINITE, own.mixed)))
         in_step.append(Added(own.equal + exchange, own.mixed + exchange))
     team = Team([a + b for a, b in zip(forward, backward, strict=True)], counts, batch)
-    found = least_in_step(team, joined(*alone), joined(*in_step), [True] * kinds)
+    found = least_in_step(team, joined(*alone), joined(*in_step), [True] * device_types)
 
-    def parts(kind: int, share: int, steps: int) -> tuple[float, float]:
+    def parts(device_type: int, share: int, steps: int) -> tuple[float, float]:
         each = sizes(share, steps)
-        together = float(gathers[kind][each[0] - 1] + backward[kind][each[-1] - 1])
-        return sum(float(forward[kind][s - 1] + backward[kind][s - 1]) for s in each) - together, together
+        together = float(gathers[device_type][each[0] - 1] + backward[device_type][each[-1] - 1])
+        return sum(
+            float(forward[device_type][s - 1] + backward[device_type][s - 1]) for s in each
+        ) - together, together
 
-    devices = [kind for kind, count in enumerate(counts) for _ in range(count)]
+    devices = [device_type for device_type, count in enumerate(counts) for _ in range(count)]
     best = INFINITE
     for shares in product(range(1, batch + 1), repeat=len(devices)):
         if sum(shares) >= batch:
-            ways = [possible(share, len(forward[kind])) for kind, share in zip(devices, shares, strict=True)]
+            ways = [
+                possible(share, len(forward[device_type]))
+                for device_type, share in zip(devices, shares, strict=True)
+            ]
             for steps in product(*ways):
                 each = [parts(*item) for item in zip(devices, shares, steps, strict=True)]
                 alone_seconds, together = (max(part) for part in zip(*each, strict=True))
@@ -168,7 +174,8 @@ def test_shares_in_step_are_the_best_of_all(seed: int) -> None:
     assert found.seconds == pytest.approx(best, rel=1e-8)
     assert np.dot(found.shares, counts) >= batch
     chosen = [
-        parts(kind, share, team.steps(kind, share, found.added)) for kind, share in enumerate(found.shares)
+        parts(device_type, share, team.steps(device_type, share, found.added))
+        for device_type, share in enumerate(found.shares)
     ]
     alone_seconds, together = (max(part) for part in zip(*chosen, strict=True))
     assert alone_seconds + together + exchange == pytest.approx(best, rel=1e-8)

@@ -10,7 +10,7 @@ from planner.dims.interleave import interleavings
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.pipeline import OpenChoice
-from planner.search.space.choices import Choice, depths, families, usable_kinds
+from planner.search.space.choices import Choice, depths, families, usable_device_types
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, pool, small_problem
 
@@ -21,9 +21,9 @@ def test_bounds_hold_for_every_choice(seed: int, target: str) -> None:
     """Family <= choice <= best plan of the choice."""
     spec, model = small_problem(seed)
     estimator, limits = Estimator(spec, model), Limits(gap=0.0)
-    bounds, kinds = FamilyBounds(estimator), usable_kinds(estimator.topology, model)
-    for family in families(TARGETS[target], limits, model, kinds):
-        found = depths(family, limits, model, kinds)
+    bounds, device_types = FamilyBounds(estimator), usable_device_types(estimator.topology, model)
+    for family in families(TARGETS[target], limits, model, device_types):
+        found = depths(family, limits, model, device_types)
         if not found:
             continue
         outer = bounds.family_bound(family, max(found))
@@ -50,8 +50,8 @@ def test_bounds_hold_for_many_small_layers() -> None:
     spec = cluster(pool("p", per_node=2))
     model = gpt(96, 128, 4, global_batch=2, vocab=128, sequence_length=16)
     estimator, limits = Estimator(spec, model), Limits(gap=0.0, pp=(1,))
-    bounds, kinds = FamilyBounds(estimator), usable_kinds(estimator.topology, model)
-    for family in families(TARGETS["megatron"], limits, model, kinds):
+    bounds, device_types = FamilyBounds(estimator), usable_device_types(estimator.topology, model)
+    for family in families(TARGETS["megatron"], limits, model, device_types):
         best = solved(Choice(family=family, depth=1, interleave=1), estimator, limits)
         assert bounds.bound(family, 1, 1) <= best * (1 + 1e-9)
 
@@ -61,8 +61,8 @@ def test_a_model_too_large_for_every_memory_is_out() -> None:
     model = gpt(96, 12288, 96, global_batch=64)
     estimator = Estimator(cluster(pool("p")), model)
     bounds = FamilyBounds(estimator)
-    kinds = usable_kinds(estimator.topology, model)
-    for family in families(TARGETS["megatron"], Limits(), model, kinds):
+    device_types = usable_device_types(estimator.topology, model)
+    for family in families(TARGETS["megatron"], Limits(), model, device_types):
         assert bounds.family_bound(family, 8) == float("inf")
 
 
@@ -71,10 +71,10 @@ def test_slow_networks_raise_the_bound_of_pipelines() -> None:
     found = []
     for gbps in (200.0, 1.0):
         estimator = Estimator(cluster(pool("p", nodes=4, cards=1, gbps=gbps)), gpt(global_batch=64))
-        kinds = usable_kinds(estimator.topology, estimator.model)
+        device_types = usable_device_types(estimator.topology, estimator.model)
         family = next(
             item
-            for item in families(TARGETS["megatron"], Limits(), estimator.model, kinds)
+            for item in families(TARGETS["megatron"], Limits(), estimator.model, device_types)
             if (item.tp, item.dp, item.recompute, item.batch, item.zero) == (1, 8, "none", 8, 1)
         )
         found.append(FamilyBounds(estimator).bound(family, 4, 1))

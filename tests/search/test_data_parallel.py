@@ -79,11 +79,11 @@ def test_each_choice_is_solved_exactly(seed: int) -> None:
 def test_sizes_of_groups() -> None:
     """Devices of a node and of a pool, where there are two such groups; only with a ZeRO that the target splits."""
     two = cluster(pool("a", nodes=2), pool("b", "V100", nodes=4, per_node=4))
-    assert shard_sizes(ROW, 3, Topology(two).kinds) == (4, 8, 16)
-    assert shard_sizes(ROW, 3, Topology(cluster(pool("a", nodes=2))).kinds) == (8,)
-    assert shard_sizes(ROW, 3, Topology(cluster(pool("a"), pool("b", "V100", per_node=1))).kinds) == ()
-    assert shard_sizes(ROW, 0, Topology(two).kinds) == ()
-    assert shard_sizes(TARGETS["deepspeed"], 3, Topology(two).kinds) == ()
+    assert shard_sizes(ROW, 3, Topology(two).device_types) == (4, 8, 16)
+    assert shard_sizes(ROW, 3, Topology(cluster(pool("a", nodes=2))).device_types) == (8,)
+    assert shard_sizes(ROW, 3, Topology(cluster(pool("a"), pool("b", "V100", per_node=1))).device_types) == ()
+    assert shard_sizes(ROW, 0, Topology(two).device_types) == ()
+    assert shard_sizes(TARGETS["deepspeed"], 3, Topology(two).device_types) == ()
 
 
 def shares_of_groups(spec: ClusterSpec, batch: int, size: int | None) -> Shares:
@@ -93,7 +93,7 @@ def shares_of_groups(spec: ClusterSpec, batch: int, size: int | None) -> Shares:
 
 
 def test_devices_come_in_groups() -> None:
-    """Whole groups of one kind, at least two of them in all, and a sequence for each device."""
+    """Whole groups of one type, at least two of them in all, and a sequence for each device."""
     spec = cluster(pool("a", nodes=2), pool("b", "V100", nodes=2, per_node=4))
     assert sorted(all_counts(shares_of_groups(spec, 64, 8))) == [(8, 8), (16, 0), (16, 8)]
     wanted = [(a, b) for a in (0, 4, 8, 12, 16) for b in (0, 4, 8) if 4 < a + b <= 20]
@@ -101,7 +101,7 @@ def test_devices_come_in_groups() -> None:
 
 
 def test_all_sets_of_devices_are_in_the_space() -> None:
-    """No number is left out, however many devices of a kind there are."""
+    """No number is left out, however many devices of a type there are."""
     spec = cluster(pool("a", nodes=2), pool("b", "V100", nodes=3, per_node=5))
     wanted = [(a, b) for a in range(17) for b in range(16) if a + b]
     assert sorted(all_counts(shares_of_groups(spec, 64, None))) == wanted
@@ -173,7 +173,7 @@ def test_large_batches_are_dealt_whole(batch: int) -> None:
 
 @pytest.mark.parametrize("batch", range(16, 40))
 def test_groups_stay_inside_nodes_whatever_the_batch(batch: int) -> None:
-    """Some devices of a kind get one sequence less; their group is still on one node."""
+    """Some devices of a type get one sequence less; their group is still on one node."""
     spec = cluster(pool("a", nodes=2, fabric="eth"), pool("b", "V100", nodes=2, per_node=4, fabric="eth"))
     estimator = Estimator(spec, gpt(4, 512, 8, global_batch=batch))
     for zero in (1, 2, 3):

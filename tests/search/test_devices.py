@@ -30,7 +30,7 @@ def test_a_pool_alone_is_almost_as_good_as_a_search_of_it(name: str) -> None:
     assert found is not None
     assert best.best is not None
     check_plan(found.plan, spec(), MODEL)
-    assert {kind for kind, _ in devices_of(found.plan)} == {name}
+    assert {device_type for device_type, _ in devices_of(found.plan)} == {name}
     assert best.bound_seconds <= found.estimate.step_seconds <= 1.1 * best.best.estimate.step_seconds
 
 

@@ -41,7 +41,7 @@ def test_families_of_per_stage_degrees_have_parts_with_the_same() -> None:
     estimator = Estimator(cluster(pool("a"), pool("b", "V100")), gpt(global_batch=16))
     limits = Limits(target="flagscale")
     (partition,) = network_partitions(estimator, TARGETS["flagscale"]).values()
-    for family in families(TARGETS["flagscale"], limits, estimator.model, partition.kinds):
+    for family in families(TARGETS["flagscale"], limits, estimator.model, partition.device_types):
         parts = of_one_degree(family, partition, limits, NO_LIMIT)
         assert all(part.dp is not None for _, part in parts)
         assert all(0 < own < float("inf") for own, _ in parts)

@@ -41,7 +41,7 @@ def seconds(scored: Scored | None) -> float:
 
 
 def gpus(spec: ClusterSpec, change: Callable[[GpuSpec], dict[str, object]]) -> ClusterSpec:
-    """Every kind of device changed."""
+    """Every device type changed."""
     found = {name: gpu.model_copy(update=change(gpu)) for name, gpu in spec.gpus.items()}
     return spec.model_copy(update={"gpus": found})
 
@@ -212,9 +212,9 @@ def twice_as_fast(spec: ClusterSpec) -> ClusterSpec:
 @given(SEEDS, st.sampled_from(["megatron", "deepspeed"]))
 @FEW
 def test_a_target_that_expresses_more_is_never_slower(seed: int, narrow: str) -> None:
-    """FlagScale runs every pipeline of one kind of device a stage, without interleaving, at least as fast.
+    """FlagScale runs every pipeline of one device type a stage, without interleaving, at least as fast.
 
-    That is the whole of it: FlagScale has no interleaving, no stage of two kinds in its space, and no batch per device,
+    That is the whole of it: FlagScale has no interleaving, no stage of two types in its space, and no batch per device,
     so the best plan of the other target is compared only where it has none of them, nor comes back to a node, nor
     stands on pools of which only some share RDMA, where Megatron alone gives each group its own network. In fp16
     gradients have the same size everywhere; what differs otherwise (overlap) is in FlagScale's favour, or equal to

@@ -16,7 +16,7 @@ from planner.search.space.sends import Hops
 def speed(seconds: float, slots: int, most: int, tail: float) -> Speed:
     """A kind whose memory holds ``most`` layers at any position."""
     return Speed(
-        kind=("pool", f"{seconds}"),
+        device_type=("pool", f"{seconds}"),
         slots=slots,
         layer_seconds=seconds,
         tail_seconds=tail,
@@ -36,7 +36,7 @@ def fastest(
     send: float,
     crossing: float | None,
 ) -> float:
-    """The least end over all orders of the kinds and all cuts; with ``crossing``, of those that use two kinds."""
+    """The least end over all orders of the types and all cuts; with ``crossing``, of those that use two types."""
     slots = [index for index, item in enumerate(speeds) for _ in range(int(item.slots))]
     best = float("inf")
     for order in set(permutations(slots, depth)):
@@ -61,8 +61,8 @@ def _end(
     crossing: float | None,
 ) -> float:
     forward, backward = [], []
-    for stage, (kind, count) in enumerate(zip(order, counts, strict=True)):
-        item = speeds[kind]
+    for stage, (device_type, count) in enumerate(zip(order, counts, strict=True)):
+        item = speeds[device_type]
         extra = item.first_seconds if stage == 0 else 0.0
         extra += item.last_seconds if stage == len(order) - 1 else 0.0
         busy = count * item.layer_seconds + extra
@@ -70,20 +70,22 @@ def _end(
             0.0
             if not 0 <= other < len(order)
             else send
-            if order[other] == kind or crossing is None
+            if order[other] == device_type or crossing is None
             else crossing
             for other in (stage + 1, stage - 1)
         ]
         forward.append([share * busy + sends[0]])
         backward.append([(1 - share) * busy + sends[1]])
     ends = stage_ends(forward, backward, steps)
-    tails = [count * speeds[kind].tail_seconds for kind, count in zip(order, counts, strict=True)]
+    tails = [
+        count * speeds[device_type].tail_seconds for device_type, count in zip(order, counts, strict=True)
+    ]
     return max(end + tail for end, tail in zip(ends, tails, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_no_cut_ends_sooner(seed: int) -> None:
-    """Two kinds, any order, any layers, with and without a slow link between the kinds."""
+    """Two device types, any order, any layers, with and without a slow link between the device types."""
     draw = random.Random(seed)
     share, layers = draw.uniform(0.2, 0.5), draw.randint(3, 6)
     speeds = sorted(
@@ -109,7 +111,7 @@ def test_equal_stages_are_bounded_exactly() -> None:
     """(m + p - 1) layers of time, when layers divide evenly: the bound is the answer."""
     even = [
         Speed(
-            kind=("pool", "gpu"),
+            device_type=("pool", "gpu"),
             slots=4.0,
             layer_seconds=1.0,
             tail_seconds=0.0,

@@ -26,7 +26,7 @@ def test_depth_and_chunks() -> None:
 
 
 def test_kinds_nodes_batches_and_groups() -> None:
-    """Stages of several kinds, on parts of nodes, large micro-batches, hybrid sharding and offloading."""
+    """Stages of several device types, on parts of nodes, large micro-batches, hybrid sharding and offloading."""
     one, two = cluster(pool("a")), cluster(pool("a", nodes=2), pool("b", "V100"))
     mixed = "stages that mix device types other than for remainders"
     parts = "stages on parts of several nodes"

@@ -32,7 +32,7 @@ def test_a_slow_link_makes_islands() -> None:
     assert list(found) == ["", ":c", ":a+b"]
     assert found[""].islands == (("a", "b"), ("c",))
     assert [partition.whole for partition in found.values()] == [True, False, False]
-    assert {kind.pool for kind in found[":a+b"].kinds} == {"a", "b"}
+    assert {device_type.pool for device_type in found[":a+b"].device_types} == {"a", "b"}
     # Stages with degrees of their own have no bound that knows of sends, so islands would tell nothing; the pools
     # on one fabric stand apart because one network serves all groups.
     assert names(spec, "flagscale") == ["sockets", "a+b"]

@@ -116,7 +116,7 @@ def test_no_plan_exceeds_a_memory(target: str) -> None:
 
 
 def test_idle_devices_are_named() -> None:
-    """Of three kinds all work, or the report says which do not and how many."""
+    """Of three device types all work, or the report says which do not and how many."""
     spec = cluster(
         pool("fast", per_node=4, fabric="eth", cards=1, gbps=10),
         pool("middle", "V100", per_node=4, fabric="eth", cards=1, gbps=10),
@@ -140,7 +140,7 @@ def test_idle_devices_are_named() -> None:
 
 
 def test_three_kinds_work_together_when_it_pays() -> None:
-    """A fast network and a large batch: nothing stays idle only because kinds differ."""
+    """A fast network and a large batch: nothing stays idle only because device types differ."""
     spec = cluster(
         pool("fast", per_node=2),
         pool("middle", "V100", per_node=2),

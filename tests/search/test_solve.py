@@ -312,8 +312,8 @@ def test_any_number_of_gpus(gpus: tuple[int, int]) -> None:
     """Totals that are no powers of two: 8, 12, 17."""
     spec = cluster(
         *(
-            pool(name, kind, per_node=count)
-            for name, kind, count in zip("ab", ("A100", "V100"), gpus, strict=True)
+            pool(name, device_type, per_node=count)
+            for name, device_type, count in zip("ab", ("A100", "V100"), gpus, strict=True)
         )
     )
     found = search(spec, gpt(global_batch=60), explain=False)

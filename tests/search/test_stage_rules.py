@@ -32,7 +32,7 @@ SHAPES = (
 
 
 def bound_problem(seed: int) -> Problem:
-    """Pools of one node, nodes that mix kinds, ends of the pipeline that weigh more than a layer; mostly tied."""
+    """Pools of one node, nodes that mix types, ends of the pipeline that weigh more than a layer; mostly tied."""
     draw = random.Random(seed)
     gpus = {
         name: GpuSpec(

@@ -29,7 +29,7 @@ def test_all_counts_of_small_pools() -> None:
 
 
 def test_sub_clusters_are_clusters() -> None:
-    """The first hosts with the first devices of each kind, on the same fabrics."""
+    """The first hosts with the first devices of each device type, on the same fabrics."""
     mixed = pool("m", nodes=2, per_node=2).model_copy(update={"devices": ("A100", "V100", "V100")})
     spec = cluster(mixed)
     found = {

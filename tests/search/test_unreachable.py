@@ -49,8 +49,8 @@ def test_quick_plans_of_every_choice(spec: ClusterSpec, target: str) -> None:
     """Each takes a finite time, or there is none."""
     whole, limits = Estimator(spec, SMALL), Limits(target=target)
     for partition in network_partitions(whole, TARGETS[target]).values():
-        for family in families(TARGETS[target], limits, SMALL, partition.kinds):
-            for depth in depths(family, limits, SMALL, partition.kinds):
+        for family in families(TARGETS[target], limits, SMALL, partition.device_types):
+            for depth in depths(family, limits, SMALL, partition.device_types):
                 scored = greedy(
                     Choice(family=family, depth=depth, interleave=1),
                     partition.estimator,
@@ -67,7 +67,7 @@ def test_stages_that_cannot_talk_have_no_layers() -> None:
     partition = network_partitions(Estimator(GATEWAY, SMALL), TARGETS["deepspeed"])["sockets"]
     family = next(
         item
-        for item in families(TARGETS["deepspeed"], Limits(), SMALL, partition.kinds)
+        for item in families(TARGETS["deepspeed"], Limits(), SMALL, partition.device_types)
         if (item.tp, item.dp) == (1, 1)
     )
     stages = StageOptions(Choice(family=family, depth=2, interleave=1), partition.estimator, Limits())

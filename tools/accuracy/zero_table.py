@@ -14,7 +14,7 @@ from planner.model.file import load_model
 from tools.accuracy.material import ROOT
 
 MODEL = load_model(ROOT / "model_specs" / "gpt2_345m.yaml")
-KIND = Topology(load_cluster(ROOT / "cluster_specs" / "lab.yaml")).kinds[0]
+KIND = Topology(load_cluster(ROOT / "cluster_specs" / "lab.yaml")).device_types[0]
 LOAD = Load(
     layers=24,
     first=True,

@@ -16,7 +16,7 @@ from planner.cluster.file import load_cluster
 from planner.cluster.topology import Topology
 from planner.model.file import load_model
 from planner.search.solve import search
-from planner.search.space.choices import usable_kinds
+from planner.search.space.choices import usable_device_types
 from planner.search.values import Limits, SearchResult
 from tools.benchmarks.search import ROOT
 
@@ -31,7 +31,7 @@ def answers(seconds: float) -> Iterator[tuple[str, str, SearchResult]]:
         cluster = load_cluster(path)
         for model_path in sorted((ROOT / "model_specs").glob("*.yaml")):
             model = load_model(model_path)
-            if not usable_kinds(Topology(cluster), model):
+            if not usable_device_types(Topology(cluster), model):
                 model = overridden(
                     model, Overrides(precision="fp16", global_batch=None, sequence_length=None)
                 )

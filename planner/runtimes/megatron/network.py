@@ -34,14 +34,14 @@ def group_networks(ranks: Sequence[Rank], network: JobNetwork) -> dict[str, str]
     """
     if not network.crosses:
         return {}
-    kinds = (
+    device_types = (
         (REPLICAS, _instances(ranks, lambda rank: (rank.stage, rank.tp_rank))),
         (STAGES, _instances(ranks, lambda rank: (rank.replica, rank.tp_rank))),
         (STAGE_DEVICES, _instances(ranks, lambda rank: rank.stage)),
         (PIPELINE_DEVICES, _instances(ranks, lambda rank: rank.replica)),
         (ALL_DEVICES, _instances(ranks, lambda rank: None)),
     )
-    choices = [(names, _choose(instances, network)) for names, instances in kinds]
+    choices = [(names, _choose(instances, network)) for names, instances in device_types]
     if not any("IB" in choice.values() for _, choice in choices):
         return {}
     return {
@@ -51,7 +51,7 @@ def group_networks(ranks: Sequence[Rank], network: JobNetwork) -> dict[str, str]
 
 
 def _instances(ranks: Iterable[Rank], key: Callable[[Rank], Hashable]) -> set[Members]:
-    """The groups of one kind that span several nodes, by the pools in them."""
+    """The groups of one type that span several nodes, by the pools in them."""
     hosts: dict[Hashable, set[str]] = defaultdict(set)
     pools: dict[Hashable, set[str]] = defaultdict(set)
     for rank in ranks:

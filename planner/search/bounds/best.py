@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Protocol
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import MAX_INTERLEAVE
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
@@ -73,7 +73,7 @@ class FamilyBounds:
         if depth > 1:
             known = self.rates.hops(family)
             speeds = self.rates.speeds(family)
-            sends = [known.get(speed.kind, free) for speed, free in zip(speeds, sends, strict=True)]
+            sends = [known.get(speed.device_type, free) for speed, free in zip(speeds, sends, strict=True)]
             crossing = self.rates.crossing(family)
         yield LayerCountBound(
             self.rates.speeds(family),
@@ -112,26 +112,26 @@ class FamilyBounds:
 
     def _lagrangian(self, family: Family) -> LagrangianBound:
         if family not in self._lagrangians:
-            kinds = self.rates.kinds
+            device_types = self.rates.device_types
             self._lagrangians[family] = LagrangianBound(
-                [part for kind in kinds for part in self._parts_of(family, kind)],
-                [kind.devices for kind in kinds],
+                [part for device_type in device_types for part in self._parts_of(family, device_type)],
+                [device_type.devices for device_type in device_types],
                 self.estimator.model.layers,
                 family.micro_batches,
             )
         return self._lagrangians[family]
 
-    def _parts_of(self, family: Family, kind: Kind) -> Iterator[StagePart]:
-        """Stages with devices of one kind; those whose sends are not known cannot be built, or not talk."""
+    def _parts_of(self, family: Family, device_type: DeviceType) -> Iterator[StagePart]:
+        """Stages with devices of one type; those whose sends are not known cannot be built, or not talk."""
         rates = self.rates
-        least, host = rates.sends(family)[2], self.estimator.pricer(family.target).host_seconds(kind)
-        for group, speed in rates.free_speeds(family, kind):
+        least, host = rates.sends(family)[2], self.estimator.pricer(family.target).host_seconds(device_type)
+        for group, speed in rates.free_speeds(family, device_type):
             hops = least.get((group.pool, group.gpu, group.tp, group.count))
             if hops is None or hops.outer_seconds == inf:
                 continue
             outer = host + hops.outer_seconds
             yield StagePart(
-                kind=rates.kinds.index(kind),
+                device_type=rates.device_types.index(device_type),
                 devices=group.devices,
                 layer_seconds=speed.layer_seconds,
                 backward_seconds=speed.backward_seconds,

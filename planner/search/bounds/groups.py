@@ -51,9 +51,9 @@ def _families(
     row: Target, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool
 ) -> list[Family]:
     model = partition.estimator.model
-    found = families(row, limits, model, partition.kinds)
+    found = families(row, limits, model, partition.device_types)
     if one_degree:
-        found = (part for family in found for part in uniform(family, limits, model, partition.kinds))
+        found = (part for family in found for part in uniform(family, limits, model, partition.device_types))
     return [replace(family, network=network) for family in found]
 
 
@@ -90,7 +90,7 @@ def members(group: Group, partition: NetworkPartition, limits: Limits, deadline:
     found = []
     for family in group.families:
         deadline.check()
-        possible = depths(family, limits, partition.estimator.model, partition.kinds)
+        possible = depths(family, limits, partition.estimator.model, partition.device_types)
         if possible:
             found.append((partition.bounds.family_bound(family, max(possible)), family))
     return [item for item in found if item[0] < float("inf")]
@@ -98,5 +98,5 @@ def members(group: Group, partition: NetworkPartition, limits: Limits, deadline:
 
 def of_one_degree(item: Family, partition: NetworkPartition, limits: Limits, deadline: Deadline) -> Families:
     """Of a family with per-stage degrees, the parts with one degree; raises ``Struck`` at the deadline."""
-    parts = Group(tuple(uniform(item, limits, partition.estimator.model, partition.kinds)))
+    parts = Group(tuple(uniform(item, limits, partition.estimator.model, partition.device_types)))
     return members(parts, partition, limits, deadline)

@@ -50,7 +50,7 @@ _INNER, _FIRST, _LAST = range(3)
 class StagePart:
     """What a stage on certain devices does, at best."""
 
-    kind: int
+    device_type: int
     devices: int
     layer_seconds: float
     """Forward and backward of one layer for one micro-batch."""
@@ -70,7 +70,7 @@ class LagrangianBound:
         self, parts: Sequence[StagePart], devices: Sequence[int], layers: int, micro_batches: int
     ) -> None:
         self.layers, self.micro_batches = layers, micro_batches
-        self._kind = np.array([part.kind for part in parts], dtype=np.intp)
+        self._device_type = np.array([part.device_type for part in parts], dtype=np.intp)
         self._devices = np.array([float(part.devices) for part in parts])
         self._seconds = np.array([part.layer_seconds for part in parts])
         self._backward = np.array([part.backward_seconds for part in parts])
@@ -84,7 +84,7 @@ class LagrangianBound:
 
         From ``cutoff`` on it need not be the best such number.
         """
-        if not len(self._kind):
+        if not len(self._device_type):
             return inf
         low, high = known, cutoff
         if high == inf:
@@ -137,15 +137,15 @@ class LagrangianBound:
         return np.where(caps >= 1, caps, -inf)
 
     def _rates(self, caps: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Layers that a device of each kind holds at best, [kind]."""
+        """Layers that a device of each device type holds at best, [device type]."""
         rates = np.zeros(len(self._room))
-        np.maximum.at(rates, self._kind, np.maximum(caps.max(axis=0), 0.0) / self._devices)
+        np.maximum.at(rates, self._device_type, np.maximum(caps.max(axis=0), 0.0) / self._devices)
         return rates
 
     def _held(self, caps: NDArray[np.float64], depth: int) -> float:
         """Layers that ``depth`` stages hold together, at most."""
         rates = self._rates(caps)
-        paid = _DEVICE_PRICES * (rates[self._kind] * self._devices)
+        paid = _DEVICE_PRICES * (rates[self._device_type] * self._devices)
         best = [(cap - paid).max(axis=1) for cap in caps]
         inner = (depth - 2) * best[_INNER] if depth > 2 else 0.0
         # Held layers <= the p dearest stages less their devices' price + the price of all devices, for any price.
@@ -157,7 +157,7 @@ class LagrangianBound:
         rates = self._rates(caps)
         layer = _LAYER_PRICES * float(self._seconds.min())
         device = layer * _SHARES
-        paid = device * (rates[self._kind] * self._devices)
+        paid = device * (rates[self._device_type] * self._devices)
         found = []
         for cap, more in zip(caps, self._more, strict=True):
             # Linear in layers, so cheapest with one or with all.

@@ -73,7 +73,7 @@ class LayerCountBound:
         return best
 
     def _rooms(self, depth: int) -> list[list[int]]:
-        """Layers that memory holds at each position, [kind][stage]."""
+        """Layers that memory holds at each position, [device type][stage]."""
         flights = [
             layers_in_flight(
                 layers=1,
@@ -108,7 +108,7 @@ class LayerCountBound:
         return self.layers / rate * (1 - _ROUNDING) if rate and left < _ROUNDING else inf
 
     def _capacities(self, busy: float) -> list[tuple[int, int, int]]:
-        """Layers that a slot of each kind holds within ``busy``: in the middle, first, last."""
+        """Layers that a slot of each device type holds within ``busy``: in the middle, first, last."""
         found = []
         for speed, hops in zip(self.speeds, self.hops, strict=True):
             inner = busy - self.chunks * hops.inner_seconds
@@ -148,7 +148,7 @@ class LayerCountBound:
         depth: int,
         crossing: Crossing | None,
     ) -> bool:
-        """True when the best slots hold all layers, and the best kinds at each position have the memory for them."""
+        """True when the best slots hold all layers, and the best types at each position have the memory for them."""
         inner = [(middle, speed.slots) for (middle, _, _), speed in zip(caps, self.speeds, strict=True)]
         held = _best_slots(inner, depth - 2)
         held += max(first for _, first, _ in caps) + max(last for _, _, last in caps)
@@ -161,9 +161,9 @@ class LayerCountBound:
         return self._most_by_position(fitting) >= self.layers - _ROUNDING
 
     def _most_by_position(self, fitting: Sequence[Sequence[int]]) -> float:
-        """Layers of any order of the kinds, at most: the commonest kind everywhere, and what others gain on it.
+        """Layers of any order of the device types, at most: the commonest kind everywhere, and what others gain on it.
 
-        ``fitting`` is [kind][stage].
+        ``fitting`` is [device type][stage].
         """
         common = max(range(len(fitting)), key=lambda index: self.speeds[index].slots)
         total = float(sum(fitting[common]))

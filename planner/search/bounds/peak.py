@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from planner.cost.compute import model_flops
 from planner.cost.estimate import Estimator
-from planner.search.space.choices import usable_kinds
+from planner.search.space.choices import usable_device_types
 from planner.units import flops_from_tflops
 
 
 def floor_seconds(estimator: Estimator) -> float:
     """No step on devices of this cluster is shorter."""
-    kinds = usable_kinds(estimator.topology, estimator.model)
-    return least_seconds(estimator, {kind.key: kind.devices for kind in kinds})
+    device_types = usable_device_types(estimator.topology, estimator.model)
+    return least_seconds(estimator, {device_type.key: device_type.devices for device_type in device_types})
 
 
 def least_seconds(estimator: Estimator, devices: Mapping[tuple[str, str], int]) -> float:

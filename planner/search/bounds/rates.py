@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import floor
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
@@ -14,7 +14,7 @@ from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import TARGETS
-from planner.search.space.choices import Choice, Family, Islands, usable_kinds
+from planner.search.space.choices import Choice, Family, Islands, usable_device_types
 from planner.search.space.sends import Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
@@ -40,9 +40,9 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """What one kind of device does for a family, at best."""
+    """What one device type does for a family, at best."""
 
-    kind: tuple[str, str]
+    device_type: tuple[str, str]
     slots: float
     """Stages that its devices could fill, in parts too."""
     layer_seconds: float
@@ -68,7 +68,7 @@ class Crossing:
 
     seconds: float
     parts: tuple[int, ...]
-    """The part of each kind, in the order of the speeds."""
+    """The part of each device type, in the order of the speeds."""
 
 
 _Sends = tuple[dict[tuple[str, str], Hops], float | None, dict[tuple[str, str, int, int], Hops]]
@@ -84,15 +84,15 @@ class Rates:
     def __init__(self, estimator: Estimator, islands: Islands) -> None:
         self.estimator = estimator
         self.islands = islands
-        self.kinds = usable_kinds(estimator.topology, estimator.model)
+        self.device_types = usable_device_types(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
-        """Speeds of all kinds, fastest first."""
+        """Speeds of all device types, fastest first."""
         if family not in self._speeds:
-            found = [self._speed(family, kind) for kind in self.kinds]
+            found = [self._speed(family, device_type) for device_type in self.device_types]
             kept = (
                 speed for speed in found if speed is not None and speed.slots > 0 and speed.most_layers > 0
             )
@@ -103,11 +103,11 @@ class Rates:
         """Layers of a micro-batch a second on all devices, each with replicas of its own, whatever they hold."""
         assert family.tp is not None
         rate = 0.0
-        for kind in self.kinds:
-            slots = kind.replicas(family.tp) if kind.per_node >= family.tp else 0
+        for device_type in self.device_types:
+            slots = device_type.replicas(family.tp) if device_type.per_node >= family.tp else 0
             if slots:
                 speed = self._of_group(
-                    family, kind, self._group(family, kind, family.tp, 1), slots, _UNLIMITED
+                    family, device_type, self._group(family, device_type, family.tp, 1), slots, _UNLIMITED
                 )
                 rate += slots / speed.layer_seconds if speed else 0.0
         return rate
@@ -118,10 +118,12 @@ class Rates:
         if seconds is None:
             return None
         numbers = {pool: number for number, island in enumerate(self.islands) for pool in island}
-        return Crossing(seconds=seconds, parts=tuple(numbers[speed.kind[0]] for speed in self.speeds(family)))
+        return Crossing(
+            seconds=seconds, parts=tuple(numbers[speed.device_type[0]] for speed in self.speeds(family))
+        )
 
     def hops(self, family: Family) -> dict[tuple[str, str], Hops]:
-        """Least sends of a stage with devices of each kind, by kind."""
+        """Least sends of a stage with devices of each device type, by kind."""
         return self.sends(family)[0]
 
     def sends(self, family: Family) -> _Sends:
@@ -130,7 +132,7 @@ class Rates:
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=1)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
-            hops = {kind.key: self._hops_of(stages, kind) for kind in self.kinds}
+            hops = {device_type.key: self._hops_of(stages, device_type) for device_type in self.device_types}
             alone = {
                 (groups[0].pool, groups[0].gpu, groups[0].tp, groups[0].count): least
                 for groups, least in zip(stages.compositions, stages.hops, strict=True)
@@ -147,37 +149,37 @@ class Rates:
         sends = (stages.sends(a, b) for a in everyone for b in everyone if islands[a] != islands[b])
         return min((min(item.near_seconds, item.far_seconds) for item in sends), default=float("inf"))
 
-    def _hops_of(self, stages: StageOptions, kind: Kind) -> Hops:
-        """The least of all compositions with devices of a kind; its host works too."""
+    def _hops_of(self, stages: StageOptions, device_type: DeviceType) -> Hops:
+        """The least of all compositions with devices of a type; its host works too."""
         found = [
             hops
             for hops, groups in zip(stages.hops, stages.compositions, strict=True)
-            if kind.key in {(group.pool, group.gpu) for group in groups}
+            if device_type.key in {(group.pool, group.gpu) for group in groups}
         ]
         inner = min((hops.inner_seconds for hops in found), default=float("inf"))
         outer = min((hops.outer_seconds for hops in found), default=float("inf"))
-        host = stages.pricer.host_seconds(kind)
+        host = stages.pricer.host_seconds(device_type)
         return Hops(*(host + (value if value < float("inf") else 0.0) for value in (inner, outer)))
 
-    def _speed(self, family: Family, kind: Kind) -> Speed | None:
+    def _speed(self, family: Family, device_type: DeviceType) -> Speed | None:
         if family.tp is None or family.dp is None:
-            return self._free_speed(family, kind)
-        if kind.per_node < family.tp:
+            return self._free_speed(family, device_type)
+        if device_type.per_node < family.tp:
             return None
-        group = self._group(family, kind, family.tp, family.dp)
-        slots = kind.replicas(family.tp) / family.dp
-        return self._of_group(family, kind, group, slots, self.room(family, group))
+        group = self._group(family, device_type, family.tp, family.dp)
+        slots = device_type.replicas(family.tp) / family.dp
+        return self._of_group(family, device_type, group, slots, self.room(family, group))
 
-    def _free_speed(self, family: Family, kind: Kind) -> Speed | None:
+    def _free_speed(self, family: Family, device_type: DeviceType) -> Speed | None:
         """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
-        found = [(group.devices, speed) for group, speed in self.free_speeds(family, kind)]
+        found = [(group.devices, speed) for group, speed in self.free_speeds(family, device_type)]
         best = min((devices * speed.layer_seconds for devices, speed in found), default=None)
         if best is None:
             return None
         ends = min((speed.first_seconds + speed.last_seconds) / speed.layer_seconds for _, speed in found)
         return Speed(
-            kind=kind.key,
-            slots=float(kind.devices),
+            device_type=device_type.key,
+            slots=float(device_type.devices),
             layer_seconds=best,
             forward_seconds=min(devices * speed.forward_seconds for devices, speed in found),
             backward_seconds=min(devices * speed.backward_seconds for devices, speed in found),
@@ -188,38 +190,43 @@ class Rates:
             last_seconds=0.0,
         )
 
-    def free_speeds(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
-        """Stages of one kind with all degrees that hold a layer, each with its speed."""
-        key = family, kind.key
+    def free_speeds(self, family: Family, device_type: DeviceType) -> list[tuple[ReplicaGroup, Speed]]:
+        """Stages of one type with all degrees that hold a layer, each with its speed."""
+        key = family, device_type.key
         if key not in self._free:
-            self._free[key] = self._price_freely(family, kind)
+            self._free[key] = self._price_freely(family, device_type)
         return self._free[key]
 
-    def _price_freely(self, family: Family, kind: Kind) -> list[tuple[ReplicaGroup, Speed]]:
+    def _price_freely(self, family: Family, device_type: DeviceType) -> list[tuple[ReplicaGroup, Speed]]:
         groups = [
-            self._group(family, kind, tp, dp)
-            for tp in tp_degrees(TARGETS[family.target], None, self.estimator.model, (kind,))
+            self._group(family, device_type, tp, dp)
+            for tp in tp_degrees(TARGETS[family.target], None, self.estimator.model, (device_type,))
             for dp in divisors(family.batch)
-            if tp * dp <= kind.devices
+            if tp * dp <= device_type.devices
         ]
         held = [group for group in groups if self.room(family, group).layers(1)]
-        slots = float(kind.devices)
-        priced = [(group, self._of_group(family, kind, group, slots, _UNLIMITED)) for group in held]
+        slots = float(device_type.devices)
+        priced = [(group, self._of_group(family, device_type, group, slots, _UNLIMITED)) for group in held]
         return [(group, speed) for group, speed in priced if speed is not None]
 
-    def _group(self, family: Family, kind: Kind, tp: int, dp: int) -> ReplicaGroup:
+    def _group(self, family: Family, device_type: DeviceType, tp: int, dp: int) -> ReplicaGroup:
         share = family.micro_batches * (family.batch // dp)
         return ReplicaGroup(
-            pool=kind.pool, gpu=kind.gpu, tp=tp, count=dp, share=share, steps=family.micro_batches
+            pool=device_type.pool,
+            gpu=device_type.gpu,
+            tp=tp,
+            count=dp,
+            share=share,
+            steps=family.micro_batches,
         )
 
     def _of_group(
-        self, family: Family, kind: Kind, group: ReplicaGroup, slots: float, room: Room
+        self, family: Family, device_type: DeviceType, group: ReplicaGroup, slots: float, room: Room
     ) -> Speed | None:
         pricer = self.estimator.pricer(family.target)
         shape, fastest = (
             self._shape(family, group.tp, 1),
-            fastest_ring(self.estimator, family.target, self.kinds, group),
+            fastest_ring(self.estimator, family.target, self.device_types, group),
         )
         if fastest is None:
             return None
@@ -233,7 +240,7 @@ class Rates:
             whole = pricer.micro_batch(replace(shape, stage=stage), group, group.micro_batch, fastest)
             ends.append(max(0.0, shown * (whole.compute_seconds - micro.compute_seconds)))
         return Speed(
-            kind=kind.key,
+            device_type=device_type.key,
             slots=slots,
             layer_seconds=layer_seconds,
             forward_seconds=micro.forward_seconds - micro.host_seconds / 2,
@@ -284,23 +291,28 @@ class Rates:
         return least.shape((layers,), 1, 3, self.estimator.model, policy, tp)
 
 
-def fastest_ring(estimator: Estimator, stack: str, kinds: Sequence[Kind], group: ReplicaGroup) -> Ring | None:
+def fastest_ring(
+    estimator: Estimator, stack: str, device_types: Sequence[DeviceType], group: ReplicaGroup
+) -> Ring | None:
     """A ring that no ring of the group's replicas beats; None where they cannot talk.
 
     Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring where
     collectives were measured.
     """
     topology, calibration = estimator.topology, estimator.calibration
-    kind = topology.kind(group.pool, group.gpu)
+    device_type = topology.device_type(group.pool, group.gpu)
     wire = calibration.stack(stack).wire
-    paths = [topology.path(kind.pool, pool) for pool in {other.pool for other in kinds}]
+    paths = [topology.path(device_type.pool, pool) for pool in {other.pool for other in device_types}]
     between = max(
         (carried_rates(path, calibration)[0] * wire for path in paths if path.fabric not in ("node", "")),
         default=0.0,
     )
     rate = between / group.tp
-    if group.count <= sum(other.per_node for other in kinds if other.pool == kind.pool) // group.tp:
-        rate = max(rate, inside_rate(kind, calibration))
+    if (
+        group.count
+        <= sum(other.per_node for other in device_types if other.pool == device_type.pool) // group.tp
+    ):
+        rate = max(rate, inside_rate(device_type, calibration))
     if not rate and group.count > 1:
         return None
     if estimator.curves is not None:
@@ -309,7 +321,7 @@ def fastest_ring(estimator: Estimator, stack: str, kinds: Sequence[Kind], group:
 
 
 def fastest_slots(speeds: Sequence[Speed], depth: int) -> list[tuple[float, Speed]]:
-    """The first ``depth`` slots of sorted speeds as (number, speed); parts of several kinds may share a stage."""
+    """The first ``depth`` slots of sorted speeds as (number, speed); parts of several types may share a stage."""
     found, left = [], float(depth)
     for speed in speeds:
         count = min(speed.slots, left)

@@ -17,7 +17,7 @@ from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
 from planner.search.explorer import Explorer
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines, missing_bytes
-from planner.search.space.choices import offers, targets_of, usable_kinds
+from planner.search.space.choices import offers, targets_of, usable_device_types
 from planner.search.values import Diagnosis, Limits, Scored, Silent
 from planner.units import format_count, gib_from_bytes
 
@@ -54,15 +54,16 @@ def _untrained(model: ModelSpec, limits: Limits) -> Iterator[str]:
 
 def _other_ways(estimator: Estimator, limits: Limits) -> Iterator[str]:
     """Other targets for the model, and number formats in which these targets train it on these devices."""
-    model, kinds = estimator.model, estimator.topology.kinds
+    model, device_types = estimator.model, estimator.topology.device_types
     others = [name for name, row in TARGETS.items() if offers(row, model)]
-    if others and usable_kinds(estimator.topology, model):
+    if others and usable_device_types(estimator.topology, model):
         yield f"it can be trained with --target {' or '.join(others)}"
     formats = {
         name: None
         for row in targets_of(limits)
         for name in row.offered_precisions
-        if offers(row, _in(model, name)) and any(name in kind.peak_flops for kind in kinds)
+        if offers(row, _in(model, name))
+        and any(name in device_type.peak_flops for device_type in device_types)
     }
     if formats:
         yield f"with training.precision {', '.join(formats)} there is something to search"
@@ -75,29 +76,31 @@ def _in(model: ModelSpec, precision: str) -> ModelSpec:
 
 def _lacking(estimator: Estimator) -> Iterator[str]:
     """Devices without the model's number format."""
-    usable = {kind.gpu for kind in usable_kinds(estimator.topology, estimator.model)}
-    lacking = sorted({kind.gpu for kind in estimator.topology.kinds} - usable)
+    usable = {device_type.gpu for device_type in usable_device_types(estimator.topology, estimator.model)}
+    lacking = sorted({device_type.gpu for device_type in estimator.topology.device_types} - usable)
     if lacking:
         yield f"{', '.join(lacking)} cannot be used: no {estimator.model.training.precision}"
 
 
 def _causes(estimator: Estimator) -> Iterator[str]:
     model, precision = estimator.model, estimator.model.training.precision
-    kinds = usable_kinds(estimator.topology, model)
+    device_types = usable_device_types(estimator.topology, model)
     yield from _lacking(estimator)
     mixed = precision in MIXED
     each = 2 * ELEMENT_BYTES[precision] + OPTIMIZER_BYTES[model.training.optimizer, mixed]
     states = model.parameters * each
     room = sum(
-        kind.devices * (kind.memory_bytes - kind.reserve_bytes - ASSUMED_STACK.runtime_bytes)
-        for kind in kinds
+        device_type.devices
+        * (device_type.memory_bytes - device_type.reserve_bytes - ASSUMED_STACK.runtime_bytes)
+        for device_type in device_types
     )
     yield (
         f"{format_count(model.parameters)} parameters need {each} bytes each with {precision} "
         f"{model.training.optimizer}: model states take {gib_from_bytes(states):.1f} GiB"
     )
     names = ", ".join(
-        f"{kind.devices} x {kind.gpu} {gib_from_bytes(kind.memory_bytes):.0f} GiB" for kind in kinds
+        f"{device_type.devices} x {device_type.gpu} {gib_from_bytes(device_type.memory_bytes):.0f} GiB"
+        for device_type in device_types
     )
     yield (
         f"the devices ({names or 'none'}) have {gib_from_bytes(max(0.0, room)):.1f} GiB together after reserve "
@@ -109,7 +112,7 @@ def _causes(estimator: Estimator) -> Iterator[str]:
 
 def _nearest_miss(estimator: Estimator) -> Scored | None:
     """The plan that lacks least memory, among even ones with smallest micro-batches."""
-    if not usable_kinds(estimator.topology, estimator.model):
+    if not usable_device_types(estimator.topology, estimator.model):
         return None
     practices = (equal_batches, even_pipelines)
     found = (best_of("", plans(estimator), estimator).scored for plans in practices)

@@ -13,7 +13,7 @@ from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import Wanted, everywhere, quick_plan
-from planner.search.space.choices import targets_of, usable_kinds
+from planner.search.space.choices import targets_of, usable_device_types
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.units import gib_from_bytes
 
@@ -149,7 +149,9 @@ class FamilyPlans:
 
     def _unable(self, pool: str) -> str:
         model = self.estimator.model
-        able = any(kind.pool == pool for kind in usable_kinds(self.estimator.topology, model))
+        able = any(
+            device_type.pool == pool for device_type in usable_device_types(self.estimator.topology, model)
+        )
         return NOT_FOUND if able else f"no {model.training.precision}"
 
 
@@ -171,20 +173,20 @@ def _lack(estimator: Estimator, limits: Limits) -> str | None:
     """By how much the roomiest device is too small for data parallelism; None when it is not, or not known."""
     missing = min(
         (
-            (shares.missing_bytes(kind), kind)
+            (shares.missing_bytes(device_type), device_type)
             for row in targets_of(limits)
             for choice in data_parallel_choices(row, limits, estimator)
             if choice.one_copy
             for shares in (Shares(choice, estimator, limits),)
-            for kind in shares.kinds
+            for device_type in shares.device_types
         ),
         key=lambda item: item[0],
         default=None,
     )
     if missing is None or missing[0] <= 0:
         return None
-    size, kind = missing
-    return f"does not fit: {kind.gpu} ({kind.pool}) lacks {gib_from_bytes(size):.1f} GiB"
+    size, device_type = missing
+    return f"does not fit: {device_type.gpu} ({device_type.pool}) lacks {gib_from_bytes(size):.1f} GiB"
 
 
 def families(limits: Limits) -> list[tuple[str, Limits]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.search.deadline import NO_LIMIT, Deadline
@@ -110,15 +110,19 @@ MOST = 4
 def idle_costs(
     best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
 ) -> tuple[IdleCost, ...]:
-    """For each kind with idle devices, until the deadline, a good plan that uses at least one of them more."""
+    """For each device type with idle devices, until the deadline, a good plan that uses at least one of them more."""
     if any(row.dp_per_stage for row in targets_of(limits)):
         return ()
     used = devices_of(best.plan)
-    idle = [kind for kind in estimator.topology.kinds if used[kind.key] < kind.devices]
-    idle.sort(key=lambda kind: (used[kind.key] - kind.devices, kind.key))
+    idle = [
+        device_type
+        for device_type in estimator.topology.device_types
+        if used[device_type.key] < device_type.devices
+    ]
+    idle.sort(key=lambda device_type: (used[device_type.key] - device_type.devices, device_type.key))
     found = []
-    for kind in idle[:MOST]:
-        cost = None if deadline.struck else _idle_cost(kind, best, estimator, limits, deadline)
+    for device_type in idle[:MOST]:
+        cost = None if deadline.struck else _idle_cost(device_type, best, estimator, limits, deadline)
         if cost is None or deadline.struck:
             break
         found.append(cost)
@@ -126,24 +130,24 @@ def idle_costs(
 
 
 def _idle_cost(
-    kind: Kind, best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline
+    device_type: DeviceType, best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline
 ) -> IdleCost:
     used = devices_of(best.plan)
     pools = frozenset(pool for pool, _ in used)
     scored: Scored | None = None
-    if estimator.model.training.precision not in kind.peak_flops:
+    if estimator.model.training.precision not in device_type.peak_flops:
         reason = f"no {estimator.model.training.precision}"
-    elif not all(estimator.topology.path(pool, kind.pool).connected for pool in pools):
-        reason = f"no network joins {kind.pool} and {' and '.join(sorted(pools))}"
+    elif not all(estimator.topology.path(pool, device_type.pool).connected for pool in pools):
+        reason = f"no network joins {device_type.pool} and {' and '.join(sorted(pools))}"
     else:
-        wanted = Wanted(pools=pools | {kind.pool}, least={kind.key: used[kind.key] + 1})
+        wanted = Wanted(pools=pools | {device_type.pool}, least={device_type.key: used[device_type.key] + 1})
         scored = quick_plan(estimator, limits, wanted, deadline)
         reason = "no plan found that fits and uses them" if scored is None else _reason(scored, best)
     return IdleCost(
-        pool=kind.pool,
-        gpu=kind.gpu,
-        idle=kind.devices - used[kind.key],
-        taken=devices_of(scored.plan)[kind.key] - used[kind.key] if scored else 0,
+        pool=device_type.pool,
+        gpu=device_type.gpu,
+        idle=device_type.devices - used[device_type.key],
+        taken=devices_of(scored.plan)[device_type.key] - used[device_type.key] if scored else 0,
         slower=slower_by(scored, best) if scored else None,
         reason=reason,
         scored=scored,

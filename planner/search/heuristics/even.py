@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.dims.tensor import splits
@@ -17,7 +17,7 @@ from planner.plan.checks import check_plan
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import PER_DEVICE, PER_STAGE, UNIFORM, target
-from planner.search.space.choices import usable_kinds
+from planner.search.space.choices import usable_device_types
 from planner.search.values import Alternative, Scored
 from planner.units import divisors
 
@@ -29,7 +29,7 @@ MICRO_BATCHES = 8
 
 
 LocalBatches = list[list[tuple[int, int]]]
-"""(devices, share of each) of every kind, [kind][part]; shares add up to the batch, a share may be 0."""
+"""(devices, share of each) of every kind, [device type][part]; shares add up to the batch, a share may be 0."""
 
 
 def equal_batches(estimator: Estimator) -> Iterator[Plan]:
@@ -37,23 +37,26 @@ def equal_batches(estimator: Estimator) -> Iterator[Plan]:
 
     Where the batch is no multiple of the devices, the fastest get one sequence more.
     """
-    kinds = fastest_first(estimator)
+    device_types = fastest_first(estimator)
     batch = estimator.model.training.global_batch
-    devices = min(batch, sum(kind.devices for kind in kinds))
+    devices = min(batch, sum(device_type.devices for device_type in device_types))
     share, extra = divmod(batch, devices)
     for zero in (0, 1, 2, 3):
         for recompute in ("none", "full"):
-            most = min(most_sequences(estimator, kind, zero, recompute, devices) for kind in kinds)
+            most = min(
+                most_sequences(estimator, device_type, zero, recompute, devices)
+                for device_type in device_types
+            )
             steps = min(share, -(-(share + bool(extra)) // most))
-            groups = batch_groups(kinds, _spread(kinds, devices, share, extra), steps)
+            groups = batch_groups(device_types, _spread(device_types, devices, share, extra), steps)
             yield data_parallel(estimator, groups, zero, recompute)
 
 
-def _spread(kinds: Sequence[Kind], devices: int, share: int, extra: int) -> LocalBatches:
+def _spread(device_types: Sequence[DeviceType], devices: int, share: int, extra: int) -> LocalBatches:
     """``share`` for each of the first ``devices``, one more for the first ``extra``."""
     found = []
-    for kind in kinds:
-        used = min(kind.devices, devices)
+    for device_type in device_types:
+        used = min(device_type.devices, devices)
         more = min(used, extra)
         devices, extra = devices - used, extra - more
         found.append([(count, size) for count, size in ((more, share + 1), (used - more, share)) if count])
@@ -66,11 +69,16 @@ def even_pipelines(estimator: Estimator) -> Iterator[Plan]:
     A grid over tp, depth, micro-batch, recomputation and whether the fastest or the slowest pool comes first, with as
     many replicas as divide the batch; devices left over stay idle.
     """
-    model, kinds = estimator.model, fastest_first(estimator)
-    smallest = min(kind.per_node for kind in kinds)
-    for tp in sorted({tp for kind in kinds for tp in divisors(kind.per_node) if tp <= smallest}):
-        rooms = [[(kind, kind.replicas(tp) * tp) for kind in order] for order in (kinds, kinds[::-1])]
-        total = sum(kind.replicas(tp) for kind in kinds)
+    model, device_types = estimator.model, fastest_first(estimator)
+    smallest = min(device_type.per_node for device_type in device_types)
+    for tp in sorted(
+        {tp for device_type in device_types for tp in divisors(device_type.per_node) if tp <= smallest}
+    ):
+        rooms = [
+            [(device_type, device_type.replicas(tp) * tp) for device_type in order]
+            for order in (device_types, device_types[::-1])
+        ]
+        total = sum(device_type.replicas(tp) for device_type in device_types)
         for depth in (depth for depth in divisors(model.layers) if depth <= total):
             if splits(model, tp):
                 for room in rooms:
@@ -78,7 +86,7 @@ def even_pipelines(estimator: Estimator) -> Iterator[Plan]:
 
 
 def _even(
-    estimator: Estimator, room: Sequence[tuple[Kind, int]], tp: int, depth: int, dp: int
+    estimator: Estimator, room: Sequence[tuple[DeviceType, int]], tp: int, depth: int, dp: int
 ) -> Iterator[Plan]:
     model = estimator.model
     split = tp > 1 and model.training.sequence_length % tp == 0
@@ -142,21 +150,36 @@ def _remarks(scored: Scored) -> list[str]:
     return found
 
 
-def fastest_first(estimator: Estimator) -> tuple[Kind, ...]:
+def fastest_first(estimator: Estimator) -> tuple[DeviceType, ...]:
     """Kinds that have the number format, pool by pool, the one with the fastest device first; PlanError for none.
 
     The order of the cluster file does not count: plan files do not keep it.
     """
     precision = estimator.model.training.precision
-    kinds = usable_kinds(estimator.topology, estimator.model)
-    if not kinds:
+    device_types = usable_device_types(estimator.topology, estimator.model)
+    if not device_types:
         raise PlanError(f"no device has {precision}")
-    peak = {kind.key: kind.peak_flops[precision] for kind in kinds}
-    best = {kind.pool: max(peak[key] for key in peak if key[0] == kind.pool) for kind in kinds}
-    return tuple(sorted(kinds, key=lambda kind: (-best[kind.pool], kind.pool, -peak[kind.key], kind.gpu)))
+    peak = {device_type.key: device_type.peak_flops[precision] for device_type in device_types}
+    best = {
+        device_type.pool: max(peak[key] for key in peak if key[0] == device_type.pool)
+        for device_type in device_types
+    }
+    return tuple(
+        sorted(
+            device_types,
+            key=lambda device_type: (
+                -best[device_type.pool],
+                device_type.pool,
+                -peak[device_type.key],
+                device_type.gpu,
+            ),
+        )
+    )
 
 
-def most_sequences(estimator: Estimator, kind: Kind, zero: int, recompute: Recompute, devices: int) -> int:
+def most_sequences(
+    estimator: Estimator, device_type: DeviceType, zero: int, recompute: Recompute, devices: int
+) -> int:
     """Largest micro-batch that fits with a batch per device when ``devices`` share the states; 1 even where none fits.
 
     The plan made of it is then marked with what it lacks.
@@ -165,21 +188,23 @@ def most_sequences(estimator: Estimator, kind: Kind, zero: int, recompute: Recom
     low, high = 1, min(MAX_MICRO_BATCH, estimator.model.training.global_batch)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = pricer.memory(shape, replicas(kind, 1, 1, middle, 1), devices).fits
+        fits = pricer.memory(shape, replicas(device_type, 1, 1, middle, 1), devices).fits
         low, high = (middle, high) if fits else (low, middle - 1)
     return low
 
 
-def replicas(kind: Kind, tp: int, count: int, share: int, steps: int) -> ReplicaGroup:
-    """Replicas on devices of one kind."""
-    return ReplicaGroup(pool=kind.pool, gpu=kind.gpu, tp=tp, count=count, share=share, steps=steps)
+def replicas(device_type: DeviceType, tp: int, count: int, share: int, steps: int) -> ReplicaGroup:
+    """Replicas on devices of one type."""
+    return ReplicaGroup(
+        pool=device_type.pool, gpu=device_type.gpu, tp=tp, count=count, share=share, steps=steps
+    )
 
 
-def batch_groups(kinds: Sequence[Kind], batches: LocalBatches, steps: int) -> list[ReplicaGroup]:
+def batch_groups(device_types: Sequence[DeviceType], batches: LocalBatches, steps: int) -> list[ReplicaGroup]:
     """Single devices with their shares, in at most ``steps`` micro-batches; devices without a share stay idle."""
     return [
-        replicas(kind, 1, count, share, min(steps, share))
-        for kind, parts in zip(kinds, batches, strict=True)
+        replicas(device_type, 1, count, share, min(steps, share))
+        for device_type, parts in zip(device_types, batches, strict=True)
         for count, share in parts
         if share
     ]
@@ -195,7 +220,7 @@ def data_parallel(
 
 
 def filled(
-    room: Iterable[tuple[Kind, int]], stages: Iterable[tuple[int, int, int]], steps: int
+    room: Iterable[tuple[DeviceType, int]], stages: Iterable[tuple[int, int, int]], steps: int
 ) -> list[tuple[ReplicaGroup, ...]]:
     """Replicas of each stage, taken from (kind, devices) in order.
 
@@ -208,11 +233,11 @@ def filled(
         while (need := dp - sum(group.count for group in groups)) > 0:
             if not queue:
                 raise PlanError(f"fewer devices than {dp} replicas of {tp} on every stage take")
-            kind, left = queue[0]
+            device_type, left = queue[0]
             taken = min(left // tp, need)
             if taken:
-                groups.append(replicas(kind, tp, taken, share, steps))
-            queue[:1] = [(kind, left - taken * tp)] if left - taken * tp >= tp else []
+                groups.append(replicas(device_type, tp, taken, share, steps))
+            queue[:1] = [(device_type, left - taken * tp)] if left - taken * tp >= tp else []
         found.append(tuple(groups))
     return found
 

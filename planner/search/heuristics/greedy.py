@@ -19,7 +19,7 @@ from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits, Scored
 
 ALL_ORDERS = 24
-"""Orders of the kinds along the pipeline that are tried where it matters."""
+"""Orders of the device types along the pipeline that are tried where it matters."""
 
 MOST_ORDERS = 1000
 """Orders that are looked at, where the target does not start all of them."""
@@ -59,7 +59,7 @@ def fastest(plans: Iterable[Scored | None]) -> Scored | None:
 
 
 def _orders(stages: StageOptions) -> Iterator[list[int]]:
-    """Compositions of the stages: each kind's stages together, in every order of the kinds and its reverse."""
+    """Compositions of the stages: each type's stages together, in every order of the device types and its reverse."""
     depth = stages.choice.depth
     ranked = sorted(
         range(len(stages.compositions)),
@@ -80,7 +80,7 @@ def _orders(stages: StageOptions) -> Iterator[list[int]]:
 
 def _filled(stages: StageOptions, preferred: list[int]) -> dict[int, int]:
     """Stages of each composition in turn, as long as its devices last."""
-    room = {kind.key: kind.devices for kind in stages.topology.kinds}
+    room = {device_type.key: device_type.devices for device_type in stages.topology.device_types}
     counts: dict[int, int] = {}
     left = stages.choice.depth
     for composition in preferred:

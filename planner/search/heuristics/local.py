@@ -44,7 +44,7 @@ def best_near(
     for partition in partitions:
         plan = on_joined_pools(scored.plan, partition.estimator.cluster, scorer.cluster)
         pools = {group.pool for stage in plan.stages for group in stage.replicas}
-        if pools <= {kind.pool for kind in partition.kinds}:
+        if pools <= {device_type.pool for device_type in partition.device_types}:
             found.append(_LocalSearch(scored, partition, scorer, limits, deadline).run())
     return min(found, key=lambda item: item.estimate.step_seconds, default=scored)
 
@@ -55,7 +55,7 @@ class _LocalSearch:
     def __init__(
         self, best: Scored, partition: NetworkPartition, scorer: Estimator, limits: Limits, deadline: Deadline
     ) -> None:
-        self.best, self.kinds, self.limits = best, partition.kinds, limits
+        self.best, self.device_types, self.limits = best, partition.device_types, limits
         self.estimator, self.scorer = partition.estimator, scorer
         self.deadline = deadline
         self.tries = 0
@@ -108,10 +108,10 @@ class _LocalSearch:
         return sorted(able, key=lambda item: (-sum(rates[stand] for stand in item), item))
 
     def _room(self, stands: tuple[Stand, ...]) -> bool:
-        used = {kind.key: 0 for kind in self.kinds}
+        used = {device_type.key: 0 for device_type in self.device_types}
         for pool, gpu, tp, dp in stands:
             used[pool, gpu] += tp * dp
-        return all(used[kind.key] <= kind.devices for kind in self.kinds)
+        return all(used[device_type.key] <= device_type.devices for device_type in self.device_types)
 
     def _rates(self, family: Family) -> dict[Stand, float]:
         """Layers of a micro-batch a second on all devices that a stage may have."""
@@ -123,7 +123,7 @@ class _LocalSearch:
 
     def _scored(self, family: Family, stands: tuple[Stand, ...]) -> Scored | None:
         depth = len(stands)
-        if depth not in depths(family, self.limits, self.estimator.model, self.kinds):
+        if depth not in depths(family, self.limits, self.estimator.model, self.device_types):
             return None
         stages = self._options(family, depth)
         place = {_stand(groups): index for index, groups in enumerate(stages.compositions)}
@@ -141,7 +141,7 @@ class _LocalSearch:
 
 
 def _read(plan: Plan) -> tuple[Family, tuple[Stand, ...]]:
-    """The family of a plan whose stages are of one kind each, and where its stages stand."""
+    """The family of a plan whose stages are of one type each, and where its stages stand."""
     first = plan.stages[0].replicas[0]
     family = Family(
         target=plan.target,

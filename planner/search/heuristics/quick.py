@@ -53,12 +53,12 @@ class Wanted:
 
     pools: frozenset[str]
     least: Mapping[DeviceKind, int] = field(default_factory=dict)
-    """Devices of a kind that must work."""
+    """Devices of a type that must work."""
 
     def met_by(self, used: Mapping[DeviceKind, int]) -> bool:
         """True when these devices are allowed and enough."""
         allowed = all(pool in self.pools for (pool, _), count in used.items() if count)
-        return allowed and all(used.get(kind, 0) >= count for kind, count in self.least.items())
+        return allowed and all(used.get(device_type, 0) >= count for device_type, count in self.least.items())
 
 
 def everywhere(estimator: Estimator) -> Wanted:
@@ -103,13 +103,13 @@ class _QuickSearch:
         ranked: list[_Ranked] = []
         for row in targets_of(self.limits):
             for network, partition in network_partitions(self.estimator, row, apart=True).items():
-                kinds = {kind.key for kind in partition.kinds}
-                if not partition.whole or not kinds >= self.wanted.least.keys():
+                device_types = {device_type.key for device_type in partition.device_types}
+                if not partition.whole or not device_types >= self.wanted.least.keys():
                     continue
                 for choice in data_parallel_choices(row, self.limits, partition.estimator):
                     self.deadline.check()
                     self._share(Shares(choice, partition.estimator, self.limits, self.deadline))
-                for family in families(row, self.limits, partition.estimator.model, partition.kinds):
+                for family in families(row, self.limits, partition.estimator.model, partition.device_types):
                     self.deadline.check()
                     ranked += _rank(replace(family, network=network), partition, self.limits, self.wanted)
         self._stage(sorted(ranked, key=lambda item: item.seconds))
@@ -121,8 +121,11 @@ class _QuickSearch:
     def _share(self, shares: Shares) -> None:
         """A batch per device: the most promising sets of the wanted devices."""
         box = shares.sets.within(
-            tuple(self.wanted.least.get(kind.key, 0) for kind in shares.kinds),
-            tuple(kind.devices if kind.pool in self.wanted.pools else 0 for kind in shares.kinds),
+            tuple(self.wanted.least.get(device_type.key, 0) for device_type in shares.device_types),
+            tuple(
+                device_type.devices if device_type.pool in self.wanted.pools else 0
+                for device_type in shares.device_types
+            ),
             shares.unit,
         )
         for plan in best_of(shares, box, SETS, self.seconds) if box else ():
@@ -159,25 +162,30 @@ def _rank(family: Family, partition: NetworkPartition, limits: Limits, wanted: W
     if family.tp is None or family.dp is None:
         return
     layers, width = partition.estimator.model.layers, family.tp * family.dp
-    speeds = [speed for speed in partition.bounds.rates.speeds(family) if speed.kind[0] in wanted.pools]
+    speeds = [
+        speed for speed in partition.bounds.rates.speeds(family) if speed.device_type[0] in wanted.pools
+    ]
     slots = sum(speed.slots for speed in speeds)
     offered = [
         depth
-        for depth in depths(family, limits, partition.estimator.model, partition.kinds)
+        for depth in depths(family, limits, partition.estimator.model, partition.device_types)
         if depth <= slots + 1e-9
     ]
     if not offered:
         return
     filled = accumulate(int(speed.slots) for speed in speeds)
     for depth in {*filled, *(offered[-1] >> shift for shift in range(offered[-1].bit_length()))} & {*offered}:
-        counts = {speed.kind: min(speed.slots, wanted.least.get(speed.kind, 0) / width) for speed in speeds}
+        counts = {
+            speed.device_type: min(speed.slots, wanted.least.get(speed.device_type, 0) / width)
+            for speed in speeds
+        }
         for speed in speeds:
             free = max(0.0, depth - sum(counts.values()))
-            counts[speed.kind] += min(free, speed.slots - counts[speed.kind])
-        rate = sum(counts[speed.kind] / speed.layer_seconds for speed in speeds)
-        room = sum(counts[speed.kind] * speed.most_layers for speed in speeds)
+            counts[speed.device_type] += min(free, speed.slots - counts[speed.device_type])
+        rate = sum(counts[speed.device_type] / speed.layer_seconds for speed in speeds)
+        room = sum(counts[speed.device_type] * speed.most_layers for speed in speeds)
         if room >= layers * (1 - 1e-9):
-            tail = layers / depth * max(speed.tail_seconds for speed in speeds if counts[speed.kind])
+            tail = layers / depth * max(speed.tail_seconds for speed in speeds if counts[speed.device_type])
             seconds = uniform_seconds(layers / rate, depth, family.micro_batches) + tail
             yield _Ranked(
                 seconds=seconds, choice=Choice(family=family, depth=depth, interleave=1), partition=partition
@@ -187,18 +195,18 @@ def _rank(family: Family, partition: NetworkPartition, limits: Limits, wanted: W
 def _slots(stages: StageOptions, wanted: Wanted) -> list[int]:
     """Compositions of the stages: first those that must be, then the fastest; none where there are too few."""
     depth = stages.choice.depth
-    room = {kind.key: kind.devices for kind in stages.topology.kinds}
+    room = {device_type.key: device_type.devices for device_type in stages.topology.device_types}
     counts: Counter[int] = Counter()
 
     def uses(index: int) -> Counter[DeviceKind]:
         return Counter({(item.pool, item.gpu): item.devices for item in stages.compositions[index]})
 
     def take(index: int, most: int) -> None:
-        free = (room[kind] // devices for kind, devices in uses(index).items())
+        free = (room[device_type] // devices for device_type, devices in uses(index).items())
         number = min(most, stages.most_stages(index) - counts[index], *free)
         counts[index] += number
-        for kind, devices in uses(index).items():
-            room[kind] -= number * devices
+        for device_type, devices in uses(index).items():
+            room[device_type] -= number * devices
 
     allowed = [
         index
@@ -206,11 +214,11 @@ def _slots(stages: StageOptions, wanted: Wanted) -> list[int]:
         if {pool for pool, _ in uses(index)} <= wanted.pools
     ]
     allowed.sort(key=lambda index: stages.option(min(1, depth - 1), index, 1).busy_seconds)
-    for kind, least in wanted.least.items():
+    for device_type, least in wanted.least.items():
         for index in allowed:
-            have = sum(count * uses(taken)[kind] for taken, count in counts.items())
-            if uses(index)[kind] and have < least:
-                take(index, min(-((have - least) // uses(index)[kind]), depth - counts.total()))
+            have = sum(count * uses(taken)[device_type] for taken, count in counts.items())
+            if uses(index)[device_type] and have < least:
+                take(index, min(-((have - least) // uses(index)[device_type]), depth - counts.total()))
     for index in allowed:
         take(index, depth - counts.total())
     return [index for index in allowed for _ in range(counts[index])] if counts.total() == depth else []
@@ -260,7 +268,7 @@ class FirstPlans:
     def evenly(self, choices: Sequence[DataParallel], partition: NetworkPartition) -> None:
         """Data parallelism over all devices, the choice that takes least memory."""
         explorer = self.explorer
-        if not partition.kinds:
+        if not partition.device_types:
             return
         for choice in [item for item in choices if item.one_copy][-1:]:
             explorer.deadline.check_wish()
@@ -272,7 +280,7 @@ class FirstPlans:
 
     def _shallowest(self, partition: NetworkPartition, family: Family) -> int:
         """The least depth, of the powers of two and the largest one, at which the layers have room; 0 for none."""
-        possible = depths(family, self.explorer.limits, partition.estimator.model, partition.kinds)
+        possible = depths(family, self.explorer.limits, partition.estimator.model, partition.device_types)
         if not possible or family.dp is None:
             return 0
         some = sorted({*(depth for depth in possible if not depth & (depth - 1)), possible[-1]})
@@ -281,7 +289,7 @@ class FirstPlans:
     def of_family(self, family: Family) -> bool:
         """Quick plans at a few depths; False when none fits."""
         partition, found = self.explorer.partition(family), False
-        possible = depths(family, self.explorer.limits, partition.estimator.model, partition.kinds)
+        possible = depths(family, self.explorer.limits, partition.estimator.model, partition.device_types)
         for depth in self._sample(family, possible) if possible else ():
             self.explorer.deadline.check()
             if partition.bounds.bound(family, depth, 1) < self.explorer.incumbent:
@@ -301,7 +309,7 @@ class FirstPlans:
         return scored is not None
 
     def refine(self) -> None:
-        """More orders of the kinds for the choices whose quick plans were fastest."""
+        """More orders of the device types for the choices whose quick plans were fastest."""
         for _, _, choice in sorted(self._quick)[:REFINED]:
             self.explorer.deadline.check()
             self._plan(choice, self.explorer.partition(choice.family), orders=ALL_ORDERS)

@@ -58,7 +58,7 @@ class Places:
         sends = self.sends(before, place)
         either = min(sends.near_seconds, sends.far_seconds)
         small = self._small(before) and self._small(place)
-        if not small or self.kind(before) != self.kind(place):
+        if not small or self.device_type(before) != self.device_type(place):
             return [(self._after(place, used), either) for used in self._used(stage, place)]
         taken += self._devices(place)
         if taken <= self._room(place):
@@ -74,22 +74,22 @@ class Places:
             return [0]
         left = self._room(place) - self._devices(place)
         if self.returns:
-            if stage + 1 < self.stages.topology.kind(*self.kind(place)).nodes:
+            if stage + 1 < self.stages.topology.device_type(*self.device_type(place)).nodes:
                 return [0]
             same = self.stages.choice.family.dp is not None
             return list(range(0, left + 1, self._devices(place) if same else 1))
-        return [0, *(used for used in self._leftovers(self.kind(place)) if used <= left)]
+        return [0, *(used for used in self._leftovers(self.device_type(place)) if used <= left)]
 
-    def _leftovers(self, kind: tuple[str, str]) -> list[int]:
+    def _leftovers(self, device_type: tuple[str, str]) -> list[int]:
         """Devices that groups take of the nodes they fill, where they leave some."""
-        room = self.stages.topology.kind(*kind).per_node
+        room = self.stages.topology.device_type(*device_type).per_node
         groups = (
             group for places in self.members for index in places for group in self.stages.compositions[index]
         )
         found = {
             room // group.tp * group.tp
             for group in groups
-            if (group.pool, group.gpu) == kind and group.count >= room // group.tp
+            if (group.pool, group.gpu) == device_type and group.count >= room // group.tp
         }
         return sorted(found - {room})
 
@@ -98,14 +98,14 @@ class Places:
         """True when a pipeline may come back to a node that it has left: stages then fill gaps of any node."""
         return not self.stages.pricer.target.hosts_once
 
-    def begins_fresh(self, kind: tuple[str, str]) -> bool:
+    def begins_fresh(self, device_type: tuple[str, str]) -> bool:
         """True when every run of stages smaller than a node of this kind begins on an untouched node."""
-        return not self.returns and not self._leftovers(kind)
+        return not self.returns and not self._leftovers(device_type)
 
     def around(self, last: int, first: int) -> Sends:
         """What places add to the send from last to first, when both stand on one node and when they do not."""
         sends = self.sends(last, first)
-        if self._small(last) and self._small(first) and self.kind(last) == self.kind(first):
+        if self._small(last) and self._small(first) and self.device_type(last) == self.device_type(first):
             return sends
         either = min(sends.near_seconds, sends.far_seconds)
         return Sends(near_seconds=float("inf"), far_seconds=either)
@@ -116,8 +116,10 @@ class Places:
 
     def leaves(self, before: int, place: int) -> tuple[str, str] | None:
         """The kind whose nodes the pipeline leaves in the middle of one, perhaps, between these places."""
-        if self._small(before) and not (self._small(place) and self.kind(before) == self.kind(place)):
-            return self.kind(before)
+        if self._small(before) and not (
+            self._small(place) and self.device_type(before) == self.device_type(place)
+        ):
+            return self.device_type(before)
         return None
 
     def islands(self, *places: int) -> frozenset[int]:
@@ -130,7 +132,7 @@ class Places:
         """The kind of which a stage that enters this state takes an untouched node, where that is known."""
         place, taken = state
         small = self._small(place) and taken == self._devices(place)
-        return self.kind(place) if small and self.begins_fresh(self.kind(place)) else None
+        return self.device_type(place) if small and self.begins_fresh(self.device_type(place)) else None
 
     def lone_pools(self, place: int) -> frozenset[str]:
         """Pools of one node that a place stands on; compositions of one place stand on the same pools."""
@@ -165,13 +167,17 @@ class Places:
 
     def _is_small(self, composition: int) -> bool:
         groups = self.stages.compositions[composition]
-        kind = self.stages.topology.kind(groups[0].pool, groups[0].gpu)
-        return len(groups) == 1 and kind.nodes > 1 and groups[0].count < kind.per_node // groups[0].tp
+        device_type = self.stages.topology.device_type(groups[0].pool, groups[0].gpu)
+        return (
+            len(groups) == 1
+            and device_type.nodes > 1
+            and groups[0].count < device_type.per_node // groups[0].tp
+        )
 
     def _small(self, place: int) -> bool:
         return self._is_small(self.members[place][0])
 
-    def kind(self, place: int) -> tuple[str, str]:
+    def device_type(self, place: int) -> tuple[str, str]:
         """The first kind of a place; the only one of stages smaller than a node."""
         group = self.stages.compositions[self.members[place][0]][0]
         return group.pool, group.gpu
@@ -180,7 +186,7 @@ class Places:
         return self.stages.compositions[self.members[place][0]][0].devices
 
     def _room(self, place: int) -> int:
-        return self.stages.topology.kind(*self.kind(place)).per_node
+        return self.stages.topology.device_type(*self.device_type(place)).per_node
 
 
 def _finite(seconds: float) -> float:
@@ -190,8 +196,8 @@ def _finite(seconds: float) -> float:
 class Entries:
     """Where a runtime starts a node once, the pipeline comes into a pool of one node at most once.
 
-    Pools of several nodes need no row: stages that share a node of one kind of device are neighbours. Nodes that mix
-    kinds may still be left and entered again; such solutions are cut when they are found (``placed_alike``).
+    Pools of several nodes need no row: stages that share a node of one device type are neighbours. Nodes that mix
+    device types may still be left and entered again; such solutions are cut when they are found (``placed_alike``).
     """
 
     def __init__(self, places: Places) -> None:
@@ -309,21 +315,21 @@ class Flow:
                     edge = self.problem.add_variable(f"r_{start}_{end}_{name}", lowBound=0.0, upBound=1.0)
                     edges.append(((start, end), seconds, edge))
                     if name == "near" and not self.places.stays(end):
-                        near.setdefault(self.places.kind(end), []).append(edge)
+                        near.setdefault(self.places.device_type(end), []).append(edge)
         for side, by_place in enumerate((last, first)):
             for place, variables in by_place.items():
                 found = [edge for ends, _, edge in edges if ends[side] == place]
                 self.problem += pulp.lpSum(found) == pulp.lpSum(variables)
-        for kind, found in near.items():
-            self.problem += pulp.lpSum(found) <= pulp.lpSum(self._left.get(kind, []))
+        for device_type, found in near.items():
+            self.problem += pulp.lpSum(found) <= pulp.lpSum(self._left.get(device_type, []))
         cost = weighted((seconds / self.scale, edge) for _, seconds, edge in edges)
         self.send[-1] = cost + self._always_sent(self.depth - 1, 0)
 
     def _count_fresh(self, state: State, variables: list[pulp.LpVariable]) -> None:
         """Remember who takes an untouched node."""
-        kind = self.places.fresh_node(state)
-        if kind is not None:
-            self.fresh.setdefault(kind, []).extend(variables)
+        device_type = self.places.fresh_node(state)
+        if device_type is not None:
+            self.fresh.setdefault(device_type, []).extend(variables)
 
     def _by_place(self, stage: int) -> dict[int, list[pulp.LpVariable]]:
         found: dict[int, list[pulp.LpVariable]] = {}

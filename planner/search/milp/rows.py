@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pulp
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.search.space.stages import Option, StageOptions
 
 Taken = Sequence[tuple[int, Option, pulp.LpVariable]]
@@ -21,16 +21,16 @@ def total(terms: Iterable[tuple[float, pulp.LpVariable]]) -> pulp.LpAffineExpres
 def device_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]:
     """No device twice: replicas against room where all have one degree, devices otherwise."""
     tp = stages.choice.family.tp
-    for kind in stages.topology.kinds:
+    for device_type in stages.topology.device_types:
         used = [
             (group.count * (1 if tp else group.tp), variable)
             for _, option, variable in taken
             for group in stages.compositions[option.composition]
-            if (group.pool, group.gpu) == kind.key
+            if (group.pool, group.gpu) == device_type.key
         ]
         if used:
             # sum of replicas, or of devices, of a type <= what the cluster has of it
-            yield total(used) <= (kind.replicas(tp) if tp else kind.devices)
+            yield total(used) <= (device_type.replicas(tp) if tp else device_type.devices)
 
 
 def node_rows(
@@ -38,42 +38,44 @@ def node_rows(
 ) -> Iterator[pulp.LpConstraint]:
     """No node twice: what fills nodes, and each part of a node with its like.
 
-    ``fresh`` holds, for kinds whose runs of stages smaller than a node all begin on untouched ones, who begins one.
+    ``fresh`` holds, for types whose runs of stages smaller than a node all begin on untouched ones, who begins one.
     """
-    for kind in stages.topology.kinds:
-        parts = [(part, variable) for _, option, variable in taken for part in _parts(stages, option, kind)]
-        begun = [(1, variable) for variable in fresh.get(kind.key, [])]
+    for device_type in stages.topology.device_types:
+        parts = [
+            (part, variable) for _, option, variable in taken for part in _parts(stages, option, device_type)
+        ]
+        begun = [(1, variable) for variable in fresh.get(device_type.key, [])]
         if begun:
-            yield total([*((whole, x) for (whole, _, _), x in parts), *begun]) <= kind.nodes
+            yield total([*((whole, x) for (whole, _, _), x in parts), *begun]) <= device_type.nodes
         for least in sorted({rest for (_, _, rest), _ in parts}):
-            shares = [(_share(part, least, kind), variable) for part, variable in parts]
+            shares = [(_share(part, least, device_type), variable) for part, variable in parts]
             # sum of the shares of a node that parts of ``least`` devices or more take <= nodes
-            yield total((share, x) for share, x in shares if share) <= kind.nodes
+            yield total((share, x) for share, x in shares if share) <= device_type.nodes
 
 
 Part = tuple[int, int, int]
 """Nodes that a group fills, the devices it takes on each, and those it takes beside, all on one node."""
 
 
-def _parts(stages: StageOptions, option: Option, kind: Kind) -> Iterator[Part]:
+def _parts(stages: StageOptions, option: Option, device_type: DeviceType) -> Iterator[Part]:
     for group in stages.compositions[option.composition]:
-        if (group.pool, group.gpu) == kind.key:
-            per_node = kind.per_node // group.tp
+        if (group.pool, group.gpu) == device_type.key:
+            per_node = device_type.per_node // group.tp
             whole, rest = divmod(group.count, per_node)
             yield whole, per_node * group.tp, rest * group.tp
 
 
-def _share(part: Part, least: int, kind: Kind) -> float:
+def _share(part: Part, least: int, device_type: DeviceType) -> float:
     """Nodes that a group takes at least from those that hold parts of ``least`` devices or more, each an even share."""
     whole, filled, rest = part
     if not least:
         return float(whole)
-    room = kind.per_node // least
-    return whole * (1 - (kind.per_node - filled) // least / room) + (rest >= least) / room
+    room = device_type.per_node // least
+    return whole * (1 - (device_type.per_node - filled) // least / room) + (rest >= least) / room
 
 
 def mixed_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]:
-    """Few stages of several kinds."""
+    """Few stages of several device types."""
     mixed = [x for _, option, x in taken if stages.is_mixed(option.composition)]
     if mixed and stages.most_mixed < stages.choice.depth:
         yield pulp.lpSum(mixed) <= stages.most_mixed

@@ -47,7 +47,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
             **options,
         )
 
-    def _ask(self, _kind: Any, _message: Any, _found: Any, answer: Any, _data: Any) -> None:
+    def _ask(self, _device_type: Any, _message: Any, _found: Any, answer: Any, _data: Any) -> None:
         try:
             answer.user_interrupt = self.deadline.struck
         except KeyboardInterrupt:  # must not leave through HiGHS

@@ -116,16 +116,16 @@ LEVELS = ((_all, _all), (_round, _all), (_round, _round), (_whole, _round), (_wh
 
 def _parts(pool: PoolSpec, cluster: ClusterSpec, model: ModelSpec, room: int, level: int) -> tuple[Part, ...]:
     """Parts of a pool of at most ``room`` devices, the largest always among them."""
-    kinds = _kinds(pool, cluster, model)
-    every = _offered(kinds, len(pool.hosts), room, 0)
+    device_types = _device_types(pool, cluster, model)
+    every = _offered(device_types, len(pool.hosts), room, 0)
     if not every:
         return ()
     largest = max(every, key=lambda part: part.devices)
-    return tuple(dict.fromkeys((*_offered(kinds, len(pool.hosts), room, level), largest)))
+    return tuple(dict.fromkeys((*_offered(device_types, len(pool.hosts), room, level), largest)))
 
 
-def _kinds(pool: PoolSpec, cluster: ClusterSpec, model: ModelSpec) -> tuple[int, ...]:
-    """Devices of each kind on a node; none of a kind without the number format."""
+def _device_types(pool: PoolSpec, cluster: ClusterSpec, model: ModelSpec) -> tuple[int, ...]:
+    """Devices of each device type on a node; none of a type without the number format."""
     precision = model.training.precision
     return tuple(
         pool.devices.count(gpu) if precision in cluster.gpus[gpu].tflops else 0
@@ -133,12 +133,12 @@ def _kinds(pool: PoolSpec, cluster: ClusterSpec, model: ModelSpec) -> tuple[int,
     )
 
 
-def _offered(kinds: tuple[int, ...], hosts: int, room: int, level: int) -> tuple[Part, ...]:
+def _offered(device_types: tuple[int, ...], hosts: int, room: int, level: int) -> tuple[Part, ...]:
     inside, across = LEVELS[level]
-    if prod(count + 1 for count in kinds) > MOST:
+    if prod(count + 1 for count in device_types) > MOST:
         inside = _round if inside is _all else inside
-    alone = product(*((0, *inside(count)) if count else (0,) for count in kinds))
-    whole = product(*((0, count) if count else (0,) for count in kinds))
+    alone = product(*((0, *inside(count)) if count else (0,) for count in device_types))
+    whole = product(*((0, count) if count else (0,) for count in device_types))
     found = [Part(nodes, counts) for counts in whole for nodes in across(hosts)]
     if inside is not _whole:
         found += [Part(1, counts) for counts in alone]

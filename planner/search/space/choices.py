@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from planner.cluster.topology import Kind, Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
 from planner.dims.dimension import allowed
 from planner.dims.recompute import recomputes_of as dims_recompute
@@ -94,7 +94,7 @@ class Choice:
 
 
 Composition = tuple[ReplicaGroup, ...]
-"""Devices of one stage, in the order of the kinds."""
+"""Devices of one stage, in the order of the device types."""
 
 Islands = tuple[tuple[str, ...], ...]
 """Names of pools that reach each other without a slow link, one tuple an island; empty where nothing is slow."""
@@ -107,9 +107,13 @@ def targets_of(limits: Limits) -> tuple[Target, ...]:
     return tuple(row for row in TARGETS.values() if row.by_default)
 
 
-def usable_kinds(topology: Topology, model: ModelSpec) -> tuple[Kind, ...]:
+def usable_device_types(topology: Topology, model: ModelSpec) -> tuple[DeviceType, ...]:
     """Kinds that have the number format of the training."""
-    return tuple(kind for kind in topology.kinds if model.training.precision in kind.peak_flops)
+    return tuple(
+        device_type
+        for device_type in topology.device_types
+        if model.training.precision in device_type.peak_flops
+    )
 
 
 def offers(row: Target, model: ModelSpec) -> bool:
@@ -130,16 +134,18 @@ def family_recomputes(row: Target, limits: Limits, model: ModelSpec) -> tuple[Re
     return (None,) if row.recompute_per_stage and len(found) > 1 else found
 
 
-def families(row: Target, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> Iterator[Family]:
+def families(
+    row: Target, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
+) -> Iterator[Family]:
     """Outer choices of a target whose replicas all process equal micro-batches."""
-    degrees = tp_degrees(row, limits.tp, model, kinds)
+    degrees = tp_degrees(row, limits.tp, model, device_types)
     for recompute in family_recomputes(row, limits, model):
         if row.dp_per_stage:
             for batch in divisors(model.training.global_batch):
                 yield from _zeros(row, limits, model, recompute, None, None, batch)
             continue
         for tp in degrees:
-            replicas = sum(kind.replicas(tp) for kind in kinds)
+            replicas = sum(device_type.replicas(tp) for device_type in device_types)
             for batch in divisors(model.training.global_batch):
                 for dp in divisors(batch):
                     if dp > replicas or (limits.micro_batch and batch // dp not in limits.micro_batch):
@@ -168,25 +174,29 @@ def _zeros(
         )
 
 
-def uniform(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> Iterator[Family]:
+def uniform(
+    family: Family, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
+) -> Iterator[Family]:
     """The family itself; of one whose stages have degrees of their own, the part in which all have the same."""
     if family.dp is not None:
         yield family
         return
-    for tp in tp_degrees(TARGETS[family.target], limits.tp, model, kinds):
-        replicas = sum(kind.replicas(tp) for kind in kinds)
+    for tp in tp_degrees(TARGETS[family.target], limits.tp, model, device_types):
+        replicas = sum(device_type.replicas(tp) for device_type in device_types)
         for dp in divisors(family.batch):
             if dp <= replicas and (limits.micro_batch is None or family.batch // dp in limits.micro_batch):
                 yield replace(family, tp=tp, dp=dp)
 
 
-def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, ...]) -> tuple[int, ...]:
+def depths(
+    family: Family, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
+) -> tuple[int, ...]:
     """Pipeline depths for which there are layers and devices enough."""
     row = TARGETS[family.target]
     if family.dp is None or family.tp is None:
-        slots = sum(kind.devices for kind in kinds)
+        slots = sum(device_type.devices for device_type in device_types)
     else:
-        slots = sum(kind.replicas(family.tp) for kind in kinds) // family.dp
+        slots = sum(device_type.replicas(family.tp) for device_type in device_types) // family.dp
     found = range(1, min(model.layers, slots, MAX_DEPTH) + 1)
     kept = (depth for depth in found if family.zero in zeros_at(row, depth))
     # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
@@ -196,28 +206,32 @@ def depths(family: Family, limits: Limits, model: ModelSpec, kinds: tuple[Kind, 
 
 
 def compositions(
-    family: Family, kinds: tuple[Kind, ...], model: ModelSpec, limits: Limits
+    family: Family, device_types: tuple[DeviceType, ...], model: ModelSpec, limits: Limits
 ) -> tuple[Composition, ...]:
     """Every way to build one stage of a family, without its layers."""
     row = TARGETS[family.target]
     if family.tp is not None and family.dp is not None:
-        mixes = _mixes(kinds, family.tp, family.dp, family)
+        mixes = _mixes(device_types, family.tp, family.dp, family)
         return tuple(mix for mix in mixes if len(mix) == 1 or not row.dp_per_stage)
     found = []
-    for tp in tp_degrees(row, limits.tp, model, kinds):
+    for tp in tp_degrees(row, limits.tp, model, device_types):
         for dp in divisors(family.batch):
             if limits.micro_batch is None or family.batch // dp in limits.micro_batch:
-                found += [mix for mix in _mixes(kinds, tp, dp, family) if len(mix) == 1]
+                found += [mix for mix in _mixes(device_types, tp, dp, family) if len(mix) == 1]
     return tuple(found)
 
 
-def _mixes(kinds: tuple[Kind, ...], tp: int, dp: int, family: Family) -> Iterator[Composition]:
-    """Stages of ``dp`` replicas: of one kind, or of several to use up what whole stages leave over.
+def _mixes(device_types: tuple[DeviceType, ...], tp: int, dp: int, family: Family) -> Iterator[Composition]:
+    """Stages of ``dp`` replicas: of one type, or of several to use up what whole stages leave over.
 
     A mixed stage is as slow as its slowest kind, so two of them lose to two pure ones wherever those exist.
-    Two kinds are mixed when one gives its remainder modulo ``dp``; more only when fewer have not enough.
+    Two device types are mixed when one gives its remainder modulo ``dp``; more only when fewer have not enough.
     """
-    room = {kind.key: kind.replicas(tp) for kind in kinds if kind.per_node >= tp}
+    room = {
+        device_type.key: device_type.replicas(tp)
+        for device_type in device_types
+        if device_type.per_node >= tp
+    }
 
     def group(key: tuple[str, str], count: int) -> ReplicaGroup:
         steps = family.micro_batches
@@ -238,13 +252,13 @@ def _mixes(kinds: tuple[Kind, ...], tp: int, dp: int, family: Family) -> Iterato
                 yield tuple(group(key, count) for key, count in zip(keys, counts, strict=True))
 
 
-def most_mixed(kinds: Sequence[Kind]) -> int:
-    """Stages of several kinds in one pipeline, at most: each kind leaves one remainder over."""
-    return len(kinds) - 1
+def most_mixed(device_types: Sequence[DeviceType]) -> int:
+    """Stages of several device types in one pipeline, at most: each device type leaves one remainder over."""
+    return len(device_types) - 1
 
 
 def _fill(room: list[int], dp: int) -> list[int]:
-    """``dp`` replicas over all of several kinds, in proportion to what there is; at least one of each."""
+    """``dp`` replicas over all of several device types, in proportion to what there is; at least one of each."""
     total = sum(room)
     counts = [max(1, dp * capacity // total) for capacity in room]
     while sum(counts) > dp:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.cluster.topology import Kind
+from planner.cluster.topology import DeviceType
 from planner.dims.sharding import holds_groups
 
 Counts = tuple[int, ...]
-"""Devices of each kind, [kind]."""
+"""Devices of each device type, [device type]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """All sets with at least ``low`` and at most ``high`` devices of each kind."""
+    """All sets with at least ``low`` and at most ``high`` devices of each device type."""
 
     low: Counts
     high: Counts
@@ -29,17 +29,17 @@ class Box:
         return self.low == self.high
 
     def halves(self, weights: Sequence[float], unit: int = 1) -> tuple[Box, Box]:
-        """Two boxes with the same sets, divided where most is undecided: devices times the ``weights`` of a kind.
+        """Two boxes with the same sets, divided where most is undecided: devices times the ``weights`` of a type.
 
         Numbers of devices are multiples of ``unit``.
         """
         free = [(high - low) * weight for low, high, weight in zip(self.low, self.high, weights, strict=True)]
         spread = [high - low for low, high in zip(self.low, self.high, strict=True)]
-        kind = max(range(len(free)), key=lambda index: (bool(spread[index]), free[index], -index))
-        middle = self.low[kind] + spread[kind] // (2 * unit) * unit
+        device_type = max(range(len(free)), key=lambda index: (bool(spread[index]), free[index], -index))
+        middle = self.low[device_type] + spread[device_type] // (2 * unit) * unit
         return (
-            Box(self.low, _with(self.high, kind, middle)),
-            Box(_with(self.low, kind, middle + unit), self.high),
+            Box(self.low, _with(self.high, device_type, middle)),
+            Box(_with(self.low, device_type, middle + unit), self.high),
         )
 
     def within(self, least: Counts, most: Counts, unit: int = 1) -> Box | None:
@@ -49,22 +49,23 @@ class Box:
         return Box(low, high) if all(a <= b for a, b in zip(low, high, strict=True)) else None
 
     def fullest(self, most: int, unit: int = 1) -> Counts:
-        """The set of the box with most devices, first kinds first, but no more than ``most`` where the box has such."""
+        """The set of the box with most devices, first types first, but no more than ``most`` where the box has such."""
         found, room = list(self.low), most - sum(self.low)
-        for kind, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+        for device_type, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             taken = min(high - low, max(0, room) // unit * unit)
-            found[kind] += taken
+            found[device_type] += taken
             room -= taken
         return tuple(found)
 
 
-def all_sets(kinds: Sequence[Kind], most: int, unit: int = 1) -> Box:
-    """Every set of at most ``most`` devices of a kind, in multiples of ``unit`` where nodes hold such groups."""
-    usable = (kind.devices if holds_groups(kind, unit) else 0 for kind in kinds)
+def all_sets(device_types: Sequence[DeviceType], most: int, unit: int = 1) -> Box:
+    """Every set of at most ``most`` devices of a type, in multiples of ``unit`` where nodes hold such groups."""
+    usable = (device_type.devices if holds_groups(device_type, unit) else 0 for device_type in device_types)
     return Box(
-        tuple(0 for _ in kinds), tuple(min(devices, max(most, unit)) // unit * unit for devices in usable)
+        tuple(0 for _ in device_types),
+        tuple(min(devices, max(most, unit)) // unit * unit for devices in usable),
     )
 
 
-def _with(counts: Counts, kind: int, number: int) -> Counts:
-    return (*counts[:kind], number, *counts[kind + 1 :])
+def _with(counts: Counts, device_type: int, number: int) -> Counts:
+    return (*counts[:device_type], number, *counts[device_type + 1 :])

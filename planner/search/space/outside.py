@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.cluster.spec import ClusterSpec
-from planner.cluster.topology import Kind, Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.dims.interleave import MAX_INTERLEAVE
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
@@ -13,7 +13,7 @@ from planner.dims.tensor import splits
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Target
 from planner.search.data_parallel import most_offered
-from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_kinds
+from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.values import Limits
 
 
@@ -25,17 +25,19 @@ def outside(
     ``subclusters``: numbers of devices come from a candidates.
     """
     rows = [row for row in targets_of(limits) if offers(row, model)]
-    kinds = usable_kinds(Topology(cluster), model)
-    if not rows or not kinds:
+    device_types = usable_device_types(Topology(cluster), model)
+    if not rows or not device_types:
         return ()
-    found = [what for row in rows for what in _of_target(row, kinds, model, limits)]
+    found = [what for row in rows for what in _of_target(row, device_types, model, limits)]
     if subclusters:
         found.append("numbers of devices between those of the sub-clusters")
     return tuple(dict.fromkeys(found))
 
 
-def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: Limits) -> Iterator[str]:
-    devices = sum(kind.devices for kind in kinds)
+def _of_target(
+    row: Target, device_types: tuple[DeviceType, ...], model: ModelSpec, limits: Limits
+) -> Iterator[str]:
+    devices = sum(device_type.devices for device_type in device_types)
     deepest = min(model.layers, devices)
     batch = model.training.global_batch
     pipelines = deepest > 1 and (limits.pp is None or max(limits.pp) > 1)
@@ -43,18 +45,21 @@ def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: L
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
         yield f"more than {MAX_INTERLEAVE} layer chunks per device"
-    if pipelines and len(kinds) > 1:
+    if pipelines and len(device_types) > 1:
         yield (
             "stages of several device types"
             if row.dp_per_stage
             else "stages that mix device types other than for remainders"
         )
     grouped = pipelines or row.batch_without_pipeline == "equal" or row.tensor_parallel != "none"
-    if grouped and any(kind.nodes > 1 and kind.per_node > 1 for kind in kinds):
+    if grouped and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
         yield "stages on parts of several nodes"
-    most = max(kind.per_node for kind in kinds)
+    most = max(device_type.per_node for device_type in device_types)
     left_over = (
-        tp for kind in kinds for tp in range(2, kind.per_node) if kind.nodes > 1 and kind.per_node % tp
+        tp
+        for device_type in device_types
+        for tp in range(2, device_type.per_node)
+        if device_type.nodes > 1 and device_type.per_node % tp
     )
     if pipelines and row.tensor_parallel != "none" and any(splits(model, tp) for tp in left_over):
         yield "stages on devices of a node that a tensor-parallel stage leaves over"
@@ -67,10 +72,10 @@ def _of_target(row: Target, kinds: tuple[Kind, ...], model: ModelSpec, limits: L
         yield f"micro-batches of more than {most_offered(model)} sequences"
     if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
         yield "hybrid sharding in pipelines and with tensor parallelism"
-        sizes = {kind.per_node for kind in kinds} - {1}
-        if not all(holds_groups(kind, size) for kind in kinds for size in sizes):
+        sizes = {device_type.per_node for device_type in device_types} - {1}
+        if not all(holds_groups(device_type, size) for device_type in device_types for size in sizes):
             yield "hybrid sharding in groups that nodes do not hold whole"
-        if any(kind.nodes > 2 * MAX_SHARD_NODES for kind in kinds):
+        if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
             yield f"hybrid sharding over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
     if row.offloading != type(row.offloading)():
         yield "offloading"

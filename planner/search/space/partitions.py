@@ -17,7 +17,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.runtimes.capabilities import Target
 from planner.search.bounds.best import FamilyBounds
-from planner.search.space.choices import Islands, usable_kinds
+from planner.search.space.choices import Islands, usable_device_types
 
 
 class NetworkPartition:
@@ -29,7 +29,7 @@ class NetworkPartition:
         self.whole = whole
         """False for a part of another partition."""
         self.bounds = FamilyBounds(estimator, islands)
-        self.kinds = usable_kinds(estimator.topology, estimator.model)
+        self.device_types = usable_device_types(estimator.topology, estimator.model)
 
 
 def network_partitions(
@@ -83,7 +83,7 @@ def networks(row: Target, topology: Topology) -> dict[str, ClusterSpec]:
 def parts(row: Target, cluster: ClusterSpec, model: ModelSpec) -> Iterator[tuple[tuple[str, ...], Islands]]:
     """All pools that can train the model first, then their islands, theirs and so on, as (pools, islands)."""
     topology = Topology(cluster)
-    usable = {kind.pool for kind in usable_kinds(topology, model)}
+    usable = {device_type.pool for device_type in usable_device_types(topology, model)}
     whole = tuple(pool.name for pool in cluster.pools if pool.name in usable)
     if row.dp_per_stage or not whole:
         yield whole, ()

@@ -58,8 +58,8 @@ class _Side:
     """Least seconds of a send to, or from, the stages on one side."""
 
     def __init__(self, compositions: Sequence[Composition], own: int, sends: Sequence[Sends]) -> None:
-        kinds = [_kinds(groups) for groups in compositions]
-        alike = [kind == kinds[own] and len(kind) == 1 for kind in kinds]
+        device_types = [_device_types(groups) for groups in compositions]
+        alike = [device_type == device_types[own] and len(device_type) == 1 for device_type in device_types]
         self.apart = min(
             (
                 item.far_seconds if same else min(item.near_seconds, item.far_seconds)
@@ -83,20 +83,22 @@ def _least(after: _Side, before: _Side, near: int, times: int) -> Hops:
     return Hops(inner_seconds=min(both), outer_seconds=one)
 
 
-def _kinds(groups: Composition) -> frozenset[tuple[str, str]]:
+def _device_types(groups: Composition) -> frozenset[tuple[str, str]]:
     return frozenset((group.pool, group.gpu) for group in groups)
 
 
 def _neighbours(compositions: Sequence[Composition], own: int, topology: Topology) -> int:
     """How many neighbours of the same kind find room on the node of a stage, at most two."""
     groups = compositions[own]
-    kind = topology.kind(groups[0].pool, groups[0].gpu)
-    if len(groups) > 1 or kind.nodes == 1:
+    device_type = topology.device_type(groups[0].pool, groups[0].gpu)
+    if len(groups) > 1 or device_type.nodes == 1:
         return 2
     sizes = (
-        sum(group.devices for group in other) for other in compositions if _kinds(other) == _kinds(groups)
+        sum(group.devices for group in other)
+        for other in compositions
+        if _device_types(other) == _device_types(groups)
     )
-    return min(2, max(0, kind.per_node - groups[0].devices) // min(sizes))
+    return min(2, max(0, device_type.per_node - groups[0].devices) // min(sizes))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -124,10 +126,10 @@ def send_alone(first: Composition, last: Composition, replica_bytes: float, esti
         found = send([one], [last_slot], replica_bytes, topology, estimator.calibration, estimator.curves)
         return found.seconds if found.link else never
 
-    kind = topology.kind(one.pool, one.gpu)
+    device_type = topology.device_type(one.pool, one.gpu)
     devices = one.replicas * one.tp + other.replicas * other.tp
-    near = one.gpu != other.gpu or devices <= kind.per_node
+    near = one.gpu != other.gpu or devices <= device_type.per_node
     return Sends(
         near_seconds=seconds(one.first_node) if near else never,
-        far_seconds=seconds(one.first_node + 1) if kind.nodes > 1 else never,
+        far_seconds=seconds(one.first_node + 1) if device_type.nodes > 1 else never,
     )

@@ -30,7 +30,7 @@ from planner.search.space.choices import (
     compositions,
     most_mixed,
     recomputes_of,
-    usable_kinds,
+    usable_device_types,
 )
 from planner.search.space.sends import Hops, Sends, least_sends, send_alone
 from planner.search.values import Limits
@@ -76,10 +76,10 @@ class StageOptions:
         self.estimator = estimator
         self.pricer: Pricer = estimator.pricer(choice.family.target)
         self.topology: Topology = estimator.topology
-        kinds = usable_kinds(self.topology, estimator.model)
-        found = compositions(choice.family, kinds, estimator.model, limits)
-        self.most_mixed = most_mixed(kinds)
-        """Stages of several kinds that a plan may have."""
+        device_types = usable_device_types(self.topology, estimator.model)
+        found = compositions(choice.family, device_types, estimator.model, limits)
+        self.most_mixed = most_mixed(device_types)
+        """Stages of several device types that a plan may have."""
         rings = [ring_alone(item, estimator, choice.family.target) for item in found]
         kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
@@ -248,7 +248,7 @@ class StageOptions:
         return joined and mixed <= self.most_mixed and self.nodes_once(slots)
 
     def is_mixed(self, composition: int) -> bool:
-        """True for stages of several kinds."""
+        """True for stages of several device types."""
         return len(self.compositions[composition]) > 1
 
     def nodes_once(self, slots: Sequence[int]) -> bool:
@@ -269,17 +269,19 @@ class StageOptions:
         """How many stages of a composition the cluster holds, at most."""
         found = []
         for group in self.compositions[composition]:
-            kind = self.topology.kind(group.pool, group.gpu)
-            whole, rest = divmod(group.count, kind.per_node // group.tp)
-            on_node = kind.per_node // (rest * group.tp) if rest else 0
-            found.append(kind.nodes * on_node // (whole * on_node + 1) if rest else kind.nodes // whole)
+            device_type = self.topology.device_type(group.pool, group.gpu)
+            whole, rest = divmod(group.count, device_type.per_node // group.tp)
+            on_node = device_type.per_node // (rest * group.tp) if rest else 0
+            found.append(
+                device_type.nodes * on_node // (whole * on_node + 1) if rest else device_type.nodes // whole
+            )
         return min(found)
 
     def footprint(self, composition: int) -> tuple[tuple[str, str, int, int, int], ...]:
         """All that decides where a stage stands: whole nodes, devices of a part of one, and devices, by kind."""
         found = []
         for group in self.compositions[composition]:
-            per_node = self.topology.kind(group.pool, group.gpu).per_node // group.tp
+            per_node = self.topology.device_type(group.pool, group.gpu).per_node // group.tp
             whole, rest = divmod(group.count, per_node)
             found.append((group.pool, group.gpu, whole, rest * group.tp, group.devices))
         return tuple(found)

@@ -140,8 +140,10 @@ def _groups(args: argparse.Namespace, device_types: list[str]) -> dict[str, Any]
     with _gathered(device_types):
         made = context.ParallelContext(args)
     found = {
-        kind: [list(ranks) for mesh in made._process_meshes for ranks in mesh._all_group_ranks[kind]]
-        for kind in ("tp", "dp")
+        device_type: [
+            list(ranks) for mesh in made._process_meshes for ranks in mesh._all_group_ranks[device_type]
+        ]
+        for device_type in ("tp", "dp")
     }
     return {**found, "pp": made._global_all_group_ranks["pp"]}
 
