@@ -41,9 +41,10 @@ def amp(estimator: Estimator) -> Iterator[Plan]:
         if best is None or seconds < best[0]:
             best = seconds, plan
     if best is None:
+        devices = sum(device_type.devices for device_type in device_types)
+        batch = estimator.model.training.global_batch
         raise PlanError(
-            f"no tp x dp x pp uses all {sum(device_type.devices for device_type in device_types)} devices with a dp that divides the "
-            f"batch of {estimator.model.training.global_batch}"
+            f"no tp x dp x pp uses all {devices} devices with a dp that divides the batch of {batch}"
         )
     yield best[1]
 
