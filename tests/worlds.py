@@ -137,7 +137,7 @@ def group(
     pool: str, gpu: str, *, count: int = 1, share: int = 1, steps: int = 1, tp: int = 1
 ) -> ReplicaGroup:
     """Replicas of a stage."""
-    return ReplicaGroup(pool=pool, gpu=gpu, tp=tp, count=count, share=share, steps=steps)
+    return ReplicaGroup(pool=pool, gpu=gpu, tp=tp, count=count, local_batch=share, accumulation_steps=steps)
 
 
 def stages(

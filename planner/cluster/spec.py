@@ -51,7 +51,7 @@ class GpuSpec(Frozen):
     tdp_watts: Watts | None = None
     """Board power, watt."""
     reserve_gib: ReserveGib | None = None
-    """Memory kept free on each device of this kind, GiB; a pool's own value wins over it."""
+    """Memory kept free on each device of this type, GiB; a pool's own value wins over it."""
     host_link_gBps: Rate | None = None
     """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
     source: Annotated[str | None, Field(exclude=True)] = None

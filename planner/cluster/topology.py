@@ -56,7 +56,7 @@ class DeviceType:
     nodes: int
     """Its nodes."""
     per_node: int
-    """Devices of this kind on one node."""
+    """Devices of this type on one node."""
     memory_bytes: float
     """Memory of one device."""
     reserve_bytes: float
@@ -78,7 +78,7 @@ class DeviceType:
 
     @property
     def devices(self) -> int:
-        """Devices of this kind in the cluster."""
+        """Devices of this type in the cluster."""
         return self.nodes * self.per_node
 
     def replicas(self, tp: int) -> int:

@@ -101,9 +101,11 @@ def _larger(plan: Plan, group: ReplicaGroup) -> ReplicaGroup | None:
     """The group with the same share in fewer, larger micro-batches; None when it has one."""
     row = target(plan.target)
     rule = row.batch_without_pipeline if plan.pp == 1 else row.batch_with_pipeline
-    for steps in range(group.steps - 1, 0, -1):
-        changed = replace(group, steps=steps)
-        if changed.micro_batch > group.micro_batch and (rule == "per-device" or not group.share % steps):
+    for steps in range(group.accumulation_steps - 1, 0, -1):
+        changed = replace(group, accumulation_steps=steps)
+        if changed.micro_batch > group.micro_batch and (
+            rule == "per-device" or not group.local_batch % steps
+        ):
             return changed
     return None
 

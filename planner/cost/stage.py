@@ -126,9 +126,9 @@ class Pricer:
         slowest = max(range(len(groups)), key=lambda index: replicas[index].seconds)
         chosen = replicas[slowest]
         work = chosen.work_seconds
-        if shape.zero >= 2 and len({group.steps for group in groups}) > 1:
+        if shape.zero >= 2 and len({group.accumulation_steps for group in groups}) > 1:
             one = [self.micro_batch(shape, group, 1, ring) for group in groups]
-            work = padded_seconds([group.steps for group in groups], micro, one)
+            work = padded_seconds([group.accumulation_steps for group in groups], micro, one)
         per_chunk = [
             self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
@@ -195,7 +195,7 @@ class Pricer:
         if not self.traffic.keeps_step(shape, ring):
             end = self._at_end(shape, group, ring, first, first)
             return Replica(work_seconds=work, end=end, tied_seconds=tied, in_step_seconds=0.0)
-        last = self.micro_batch(shape, group, group.share // group.steps, ring)
+        last = self.micro_batch(shape, group, group.local_batch // group.accumulation_steps, ring)
         return Replica(
             work_seconds=work,
             end=self._at_end(shape, group, ring, first, last),
@@ -357,11 +357,11 @@ class Pricer:
 
     def _work(self, shape: Shape, group: ReplicaGroup, ring: Ring, largest: MicroBatch) -> float:
         """Seconds of all micro-batches of one replica; in lock step every micro-batch waits for the largest."""
-        smaller = group.steps * group.micro_batch - group.share
+        smaller = group.accumulation_steps * group.micro_batch - group.local_batch
         if shape.zero >= 2 or shape.depth > 1 or smaller == 0:
-            return group.steps * largest.seconds
+            return group.accumulation_steps * largest.seconds
         small = self.micro_batch(shape, group, group.micro_batch - 1, ring)
-        return (group.steps - smaller) * largest.seconds + smaller * small.seconds
+        return (group.accumulation_steps - smaller) * largest.seconds + smaller * small.seconds
 
     def tied_seconds(self, shape: Shape, group: ReplicaGroup) -> float:
         """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""

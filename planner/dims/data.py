@@ -17,12 +17,19 @@ from planner.runtimes.capabilities import BatchRule, Target
 class Data(Dimension):
     """``ReplicaGroup.count``, ``share`` and ``steps``."""
 
-    fields = ("Stage.replicas", "ReplicaGroup.count", "ReplicaGroup.share", "ReplicaGroup.steps")
+    fields = (
+        "Stage.replicas",
+        "ReplicaGroup.count",
+        "ReplicaGroup.local_batch",
+        "ReplicaGroup.accumulation_steps",
+    )
 
     def traits(self, plan: Plan) -> dict[str, str]:
         """Replicas, and the size and number of their micro-batches."""
         sizes = (by_group(str(group.micro_batch) for group in stage.replicas) for stage in plan.stages)
-        numbers = (by_group(str(group.steps) for group in stage.replicas) for stage in plan.stages)
+        numbers = (
+            by_group(str(group.accumulation_steps) for group in stage.replicas) for stage in plan.stages
+        )
         return {
             "replicas": by_stage(str(stage.dp) for stage in plan.stages),
             "micro-batch": by_stage(sizes),
@@ -39,23 +46,26 @@ class Data(Dimension):
                     f"{target.name} needs as many replicas in every stage, expected {width}, got {stage.dp}"
                 )
                 yield Fault(path, what)
-            if rule == "follows-dp" and len({group.share for group in stage.replicas}) > 1:
+            if rule == "follows-dp" and len({group.local_batch for group in stage.replicas}) > 1:
                 yield Fault(path, f"{target.name} needs the same share on every replica of a stage")
         yield from self._batches(plan, target, rule)
 
     def _batches(self, plan: Plan, target: Target, rule: BatchRule) -> Iterator[Fault]:
         first = plan.stages[0].replicas[0]
         for path, group in groups_of(plan):
-            if rule != "per-device" and group.share % group.steps:
+            if rule != "per-device" and group.local_batch % group.accumulation_steps:
                 what = f"{target.name} needs equal micro-batches"
-                yield Fault((*path, "steps"), f"{what}, {group.steps} steps do not divide {group.share}")
-            if rule == "equal" and (group.share, group.steps) != (first.share, first.steps):
+                yield Fault(
+                    (*path, "steps"),
+                    f"{what}, {group.accumulation_steps} steps do not divide {group.local_batch}",
+                )
+            own, wanted = ((one.local_batch, one.accumulation_steps) for one in (group, first))
+            if rule == "equal" and own != wanted:
                 what = f"{target.name} needs the same share and steps on every replica"
-                wanted = f"expected {first.share} and {first.steps}, got {group.share} and {group.steps}"
-                yield Fault(path, f"{what}, {wanted}")
-            elif group.steps != first.steps and plan.pp > 1:
-                what = f"a pipeline runs in lock-step, expected {first.steps} steps on every replica"
-                yield Fault((*path, "steps"), f"{what}, got {group.steps}")
+                yield Fault(path, f"{what}, expected {wanted[0]} and {wanted[1]}, got {own[0]} and {own[1]}")
+            elif group.accumulation_steps != first.accumulation_steps and plan.pp > 1:
+                what = f"a pipeline runs in lock-step, expected {first.accumulation_steps} steps on every replica"
+                yield Fault((*path, "steps"), f"{what}, got {group.accumulation_steps}")
 
     def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
         """Micro-batches twice as large, and half as large."""
@@ -80,7 +90,7 @@ def _resized(stage: Stage, top: int, bottom: int, equal: bool) -> Stage:
 
 def _stepped(group: ReplicaGroup, top: int, bottom: int, equal: bool) -> ReplicaGroup:
     """The same share in ``top / bottom`` times as many steps; PlanError when it does not divide."""
-    steps, rest = divmod(group.steps * top, bottom)
-    if rest or (equal and group.share % steps):
+    steps, rest = divmod(group.accumulation_steps * top, bottom)
+    if rest or (equal and group.local_batch % steps):
         raise PlanError("the micro-batches do not divide")
-    return replace(group, steps=steps)
+    return replace(group, accumulation_steps=steps)

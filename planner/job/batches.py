@@ -41,8 +41,8 @@ def batch(plan: Plan, group: ReplicaGroup) -> Batch:
     ZeRO 2 reduces gradients and ZeRO 3 gathers parameters in every micro-batch, so there all ranks
     need the same number of them; ZeRO 0 and 1 communicate once a step and take any number.
     """
-    steps = plan.micro_batches if plan.zero >= 2 else group.steps
-    sizes = group.micro_batch_sizes + (0,) * (steps - group.steps)
+    steps = plan.micro_batches if plan.zero >= 2 else group.accumulation_steps
+    sizes = group.micro_batch_sizes + (0,) * (steps - group.accumulation_steps)
     scale = plan.stages[0].dp * steps
     return Batch(sizes, tuple(size * scale / plan.global_batch for size in sizes))
 

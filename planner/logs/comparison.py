@@ -121,7 +121,11 @@ class Predicted:
         price, group = self.priced.stages[rank.stage], self.plan.stages[rank.stage].replicas[rank.group]
         micro = price.micro_batches[rank.group]
         once = micro.forward_seconds + micro.backward_seconds
-        times = price.work_seconds / once if rank.group == price.slowest else group.share / group.micro_batch
+        times = (
+            price.work_seconds / once
+            if rank.group == price.slowest
+            else group.local_batch / group.micro_batch
+        )
         step = self.estimate.step_seconds
         waiting = step - price.work_seconds - price.tail_seconds
         return {

@@ -494,8 +494,8 @@ def plan_of(item: NumberedRow, cluster: ClusterSpec, model: ModelSpec) -> Plan:
         gpu=pool.devices[0],
         tp=row.tp,
         count=row.dp,
-        share=batch // row.dp,
-        steps=batch // together,
+        local_batch=batch // row.dp,
+        accumulation_steps=batch // together,
     )
     return Plan(
         target=row.target,

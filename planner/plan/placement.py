@@ -26,7 +26,7 @@ class Slot:
     nodes: int
     """Consecutive nodes, each with ``replicas_per_node`` replicas."""
     first_device: int
-    """Offset, on each node, among the node's devices of this kind."""
+    """Offset, on each node, among the node's devices of this type."""
     replicas_per_node: int
 
     @property

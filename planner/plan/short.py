@@ -253,7 +253,12 @@ def _groups(
             device_type.take(count, tp)
             groups.append(
                 ReplicaGroup(
-                    pool=device_type.pool, gpu=device_type.gpu, tp=tp, count=count, share=share, steps=steps
+                    pool=device_type.pool,
+                    gpu=device_type.gpu,
+                    tp=tp,
+                    count=count,
+                    local_batch=share,
+                    accumulation_steps=steps,
                 )
             )
             left -= count
@@ -311,7 +316,12 @@ def _own_batch(entry: ShortReplicas, index: int, tp: int, steps: int, gpu: str) 
         )
         raise PlanError(what, path=("replicas", index, "share"))
     return ReplicaGroup(
-        pool=entry.pool, gpu=entry.gpu or gpu, tp=entry.tp or tp, count=entry.count, share=share, steps=steps
+        pool=entry.pool,
+        gpu=entry.gpu or gpu,
+        tp=entry.tp or tp,
+        count=entry.count,
+        local_batch=share,
+        accumulation_steps=steps,
     )
 
 

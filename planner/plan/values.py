@@ -34,16 +34,19 @@ class ReplicaGroup:
     """Devices of one replica."""
     count: Devices
     """Replicas of the group."""
-    share: Batch
+    local_batch: Annotated[Batch, Field(alias="share")]
     """Sequences of one replica in one optimizer step."""
-    steps: Batch
+    accumulation_steps: Annotated[Batch, Field(alias="steps")]
     """Micro-batches of one replica in one optimizer step."""
 
     def __post_init__(self) -> None:
-        if min(self.tp, self.count, self.steps) < 1 or self.share < self.steps:
+        if (
+            min(self.tp, self.count, self.accumulation_steps) < 1
+            or self.local_batch < self.accumulation_steps
+        ):
             raise PlanError(
                 f"replicas on {self.pool}: tp, count and steps must be at least 1 and share at least steps, got "
-                f"tp {self.tp}, count {self.count}, share {self.share}, steps {self.steps}"
+                f"tp {self.tp}, count {self.count}, share {self.local_batch}, steps {self.accumulation_steps}"
             )
 
     @model_validator(mode="wrap")
@@ -56,15 +59,16 @@ class ReplicaGroup:
         if "micro_batch" not in data:
             raise PlanError(f"missing, expected {group.micro_batch}", path=("micro_batch",))
         if data["micro_batch"] != group.micro_batch:
-            follows = f"{group.micro_batch} (share {group.share} in {group.steps} steps)"
+            follows = f"{group.micro_batch} (share {group.local_batch} in {group.accumulation_steps} steps)"
             raise PlanError(f"expected {follows}, got {data['micro_batch']}", path=("micro_batch",))
         return group
 
     @model_serializer(mode="wrap")
     def _to_file(self, written: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
         data = written(self)
-        numbers = {key: data.pop(key) for key in ("share", "steps")}
-        return {**data, "micro_batch": self.micro_batch, **numbers}
+        kept = {key: data[key] for key in ("pool", "gpu", "tp", "count")}
+        numbers = {"share": self.local_batch, "steps": self.accumulation_steps}
+        return {**kept, "micro_batch": self.micro_batch, **numbers}
 
     @property
     def devices(self) -> int:
@@ -74,13 +78,13 @@ class ReplicaGroup:
     @property
     def micro_batch(self) -> int:
         """Sequences of the largest micro-batch of a replica."""
-        return -(-self.share // self.steps)
+        return -(-self.local_batch // self.accumulation_steps)
 
     @property
     def micro_batch_sizes(self) -> tuple[int, ...]:
         """Sequences of each micro-batch in order, [steps]: as even as possible, larger ones first."""
-        small, larger = divmod(self.share, self.steps)
-        return (small + 1,) * larger + (small,) * (self.steps - larger)
+        small, larger = divmod(self.local_batch, self.accumulation_steps)
+        return (small + 1,) * larger + (small,) * (self.accumulation_steps - larger)
 
 
 def _with_layers(schema: dict[str, Any]) -> None:
@@ -141,7 +145,7 @@ class Stage:
     @property
     def sequences(self) -> int:
         """Sequences the stage processes in one optimizer step."""
-        return sum(group.count * group.share for group in self.replicas)
+        return sum(group.count * group.local_batch for group in self.replicas)
 
 
 @strict()
@@ -266,4 +270,4 @@ class Plan:
     @property
     def micro_batches(self) -> int:
         """Micro-batches of the replica that has most."""
-        return max(group.steps for stage in self.stages for group in stage.replicas)
+        return max(group.accumulation_steps for stage in self.stages for group in stage.replicas)

@@ -222,6 +222,7 @@ class Reached:
     """Latency of one message; null without a path."""
 
 
+@told(names={"device_types": "kinds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckDocument(Head):
     """The answer of ``check``."""

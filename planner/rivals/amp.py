@@ -88,7 +88,7 @@ def cost(estimator: Estimator, plan: Plan, one: LayerSeconds) -> float:
         for index, (stage, ring) in enumerate(zip(plan.stages, priced.rings, strict=True))
     ]
     sends = sum(send.seconds for send in priced.sends)
-    return (first.steps - 1) * max(stages) + sum(stages) + sends + max(reductions)
+    return (first.accumulation_steps - 1) * max(stages) + sum(stages) + sends + max(reductions)
 
 
 def _average(estimator: Estimator, device_types: Sequence[DeviceType], tp: int) -> LayerSeconds:

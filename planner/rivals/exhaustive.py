@@ -172,7 +172,12 @@ def _data_parallel(
                 continue
             groups = tuple(
                 ReplicaGroup(
-                    pool=device_type.pool, gpu=device_type.gpu, tp=1, count=1, share=share, steps=steps
+                    pool=device_type.pool,
+                    gpu=device_type.gpu,
+                    tp=1,
+                    count=1,
+                    local_batch=share,
+                    accumulation_steps=steps,
                 )
                 for device_type, kind_loads in zip(device_types, per_kind, strict=True)
                 for share, steps in kind_loads

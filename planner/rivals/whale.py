@@ -32,7 +32,7 @@ def flops_proportional(estimator: Estimator) -> Iterator[Plan]:
             for steps in range(fewest, 2 * fewest + 2):
                 batches = shift_overflow(speeds, counts, [limit * steps for limit in most], batch)
                 groups = batch_groups(device_types, batches, steps)
-                if groups and (zero < 2 or all(group.steps == steps for group in groups)):
+                if groups and (zero < 2 or all(group.accumulation_steps == steps for group in groups)):
                     yield data_parallel(estimator, groups, zero, recompute)
 
 

@@ -175,7 +175,7 @@ class Shares:
         return self.choice.shard_size or sum(counts)
 
     def most_sequences(self, device_type: DeviceType, devices: int) -> int:
-        """Largest micro-batch that fits on a device of this kind when ``devices`` share the states; 0 for none."""
+        """Largest micro-batch that fits on a device of this type when ``devices`` share the states; 0 for none."""
         key = (device_type.key, devices if self.choice.zero else min(devices, 2))
         if key not in self._most:
             low, high = 0, min(self.batch, most_offered(self.estimator.model))
@@ -357,7 +357,12 @@ class Shares:
 
     def _group(self, device_type: DeviceType, count: int, share: int, steps: int) -> ReplicaGroup:
         return ReplicaGroup(
-            pool=device_type.pool, gpu=device_type.gpu, tp=1, count=count, share=share, steps=steps
+            pool=device_type.pool,
+            gpu=device_type.gpu,
+            tp=1,
+            count=count,
+            local_batch=share,
+            accumulation_steps=steps,
         )
 
 
@@ -391,7 +396,9 @@ class _Growing:
 
     def __init__(self, pricer: Pricer, device_type: DeviceType, recompute: Recompute) -> None:
         self.pricer = pricer
-        self.group = ReplicaGroup(pool=device_type.pool, gpu=device_type.gpu, tp=1, count=1, share=1, steps=1)
+        self.group = ReplicaGroup(
+            pool=device_type.pool, gpu=device_type.gpu, tp=1, count=1, local_batch=1, accumulation_steps=1
+        )
         self.ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
         self.shape = whole_model(pricer.model, 0, recompute)
         self._forward: list[float] = []

@@ -24,7 +24,8 @@ def estimator() -> Estimator:
 def pipeline(share: int = 16, steps: int = 8, first: int = 10) -> Plan:
     """A stage on each pool."""
     groups = [
-        ReplicaGroup(pool=name, gpu=gpu, tp=1, count=4, share=share, steps=steps) for name, gpu in KINDS
+        ReplicaGroup(pool=name, gpu=gpu, tp=1, count=4, local_batch=share, accumulation_steps=steps)
+        for name, gpu in KINDS
     ]
     return Plan(
         target="megatron",
@@ -52,7 +53,7 @@ def test_more_work_on_the_fullest_device_is_priced_as_in_a_plan() -> None:
 
 def test_without_a_pipeline_there_is_no_layer_to_add_nor_beyond_the_whole_share() -> None:
     """Nothing is said where nothing can grow."""
-    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=4, share=16, steps=1)
+    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=4, local_batch=16, accumulation_steps=1)
     plan = Plan(target="megatron", zero=1, stages=(Stage(first_layer=0, end_layer=16, replicas=(group,)),))
     device = binding(plan, estimator()).device
     assert device.next_micro_batch is None
@@ -88,7 +89,7 @@ def test_a_link_costs_what_the_step_saves_without_it() -> None:
 def test_links_come_with_the_most_expensive_first() -> None:
     """One stage on two nodes: its gradients cost what the breakdown says."""
     spec = cluster(pool("a", per_node=2, nodes=2))
-    group = ReplicaGroup(pool="a", gpu="A100", tp=2, count=2, share=32, steps=8)
+    group = ReplicaGroup(pool="a", gpu="A100", tp=2, count=2, local_batch=32, accumulation_steps=8)
     plan = Plan(target="megatron", zero=1, stages=(Stage(first_layer=0, end_layer=16, replicas=(group,)),))
     plan = replace(plan, sequence_parallel=True)
     found = binding(plan, Estimator(spec, MODEL))
@@ -101,6 +102,6 @@ def test_links_come_with_the_most_expensive_first() -> None:
 
 def test_a_plan_without_traffic_waits_for_no_link() -> None:
     """One device."""
-    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=1, share=64, steps=64)
+    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=1, local_batch=64, accumulation_steps=64)
     plan = Plan(target="megatron", zero=0, stages=(Stage(first_layer=0, end_layer=16, replicas=(group,)),))
     assert binding(plan, estimator()).links == ()

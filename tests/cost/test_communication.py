@@ -38,7 +38,7 @@ INSIDE = ASSUMED_FAMILY.link_efficiency
 
 def group(name: str, count: int, tp: int = 1, gpu: str = "A100") -> ReplicaGroup:
     """Replicas with one micro-batch each."""
-    return ReplicaGroup(pool=name, gpu=gpu, tp=tp, count=count, share=1, steps=1)
+    return ReplicaGroup(pool=name, gpu=gpu, tp=tp, count=count, local_batch=1, accumulation_steps=1)
 
 
 def ring_of(

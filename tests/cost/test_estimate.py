@@ -63,7 +63,9 @@ def even_plan(
     """A Megatron plan with layers cut evenly."""
     ends = [layers * (stage + 1) // pp for stage in range(pp)]
     steps = batch // dp // micro_batch
-    group = ReplicaGroup(pool=name, gpu="A100", tp=tp, count=dp, share=steps * micro_batch, steps=steps)
+    group = ReplicaGroup(
+        pool=name, gpu="A100", tp=tp, count=dp, local_batch=steps * micro_batch, accumulation_steps=steps
+    )
     stages = tuple(
         Stage(first_layer=first, end_layer=end, replicas=(group,), recompute=recompute)
         for first, end in zip([0, *ends], ends, strict=False)
@@ -104,7 +106,7 @@ def two_pools() -> tuple[ClusterSpec, ModelSpec, Plan]:
     """A pipeline over two pools."""
     spec = cluster(pool("a"), pool("b", "V100"))
     groups = [
-        ReplicaGroup(pool=p, gpu=g, tp=2, count=4, share=16, steps=16)
+        ReplicaGroup(pool=p, gpu=g, tp=2, count=4, local_batch=16, accumulation_steps=16)
         for p, g in (("a", "A100"), ("b", "V100"))
     ]
     stages = tuple(
@@ -143,7 +145,9 @@ def test_twice_the_batch_takes_less_than_twice_the_time() -> None:
                 first_layer=stage.first_layer,
                 end_layer=stage.end_layer,
                 replicas=tuple(
-                    ReplicaGroup(pool=g.pool, gpu=g.gpu, tp=g.tp, count=g.count, share=32, steps=32)
+                    ReplicaGroup(
+                        pool=g.pool, gpu=g.gpu, tp=g.tp, count=g.count, local_batch=32, accumulation_steps=32
+                    )
                     for g in stage.replicas
                 ),
             )
@@ -172,7 +176,9 @@ def replicas(target: str = "megatron", zero: int = 1, *, tp: int = 1, micro_batc
     """Two replicas or more on one stage of all 16 devices of two nodes."""
     count = 16 // tp
     steps = 64 // count // micro_batch
-    group = ReplicaGroup(pool="p", gpu="A100", tp=tp, count=count, share=steps * micro_batch, steps=steps)
+    group = ReplicaGroup(
+        pool="p", gpu="A100", tp=tp, count=count, local_batch=steps * micro_batch, accumulation_steps=steps
+    )
     stage = Stage(first_layer=0, end_layer=24, replicas=(group,))
     return Plan(target=target, zero=zero, stages=(stage,), sequence_parallel=tp > 1)
 
@@ -397,8 +403,8 @@ def test_padding_takes_a_sequence_and_all_wait_for_the_slowest() -> None:
 
     def padded(steps: int, zero: int) -> Plan:
         groups = (
-            ReplicaGroup(pool="fast", gpu="A100", tp=1, count=1, share=6, steps=3),
-            ReplicaGroup(pool="slow", gpu="V100", tp=1, count=1, share=3, steps=steps),
+            ReplicaGroup(pool="fast", gpu="A100", tp=1, count=1, local_batch=6, accumulation_steps=3),
+            ReplicaGroup(pool="slow", gpu="V100", tp=1, count=1, local_batch=3, accumulation_steps=steps),
         )
         stage = Stage(first_layer=0, end_layer=4, replicas=groups)
         return Plan(target="deepspeed", zero=zero, stages=(stage,))
@@ -423,7 +429,8 @@ def test_deepspeed_adds_tied_gradients_up_first() -> None:
     )
     model = gpt(8, 1024, 16, global_batch=16)
     groups = [
-        ReplicaGroup(pool=name, gpu="A100", tp=1, count=2, share=8, steps=4) for name in ("fast", "slow")
+        ReplicaGroup(pool=name, gpu="A100", tp=1, count=2, local_batch=8, accumulation_steps=4)
+        for name in ("fast", "slow")
     ]
     stages = (
         Stage(first_layer=0, end_layer=2, replicas=(groups[0],)),
@@ -444,7 +451,10 @@ def test_deepspeed_adds_tied_gradients_up_first() -> None:
 def test_replicas_of_a_stage_that_cannot_talk() -> None:
     """The estimate refuses them by the number of the stage."""
     spec = cluster(pool("a", fabric="ib"), pool("b", fabric="roce"))
-    groups = tuple(ReplicaGroup(pool=name, gpu="A100", tp=1, count=8, share=4, steps=4) for name in "ab")
+    groups = tuple(
+        ReplicaGroup(pool=name, gpu="A100", tp=1, count=8, local_batch=4, accumulation_steps=4)
+        for name in "ab"
+    )
     plan = Plan(target="megatron", zero=0, stages=(Stage(first_layer=0, end_layer=24, replicas=groups),))
     with pytest.raises(PlanError, match=r"stages\[0\]: its replicas stand on pools without a common fabric"):
         estimate(plan, spec, gpt(global_batch=64))

@@ -25,7 +25,7 @@ WAITING = Calibration(stacks={"torch": Stack(overlap=0.0)})
 def group(name: str, share: int, steps: int) -> ReplicaGroup:
     """Both devices of a pool."""
     gpu = {"a": "A100", "b": "V100"}[name]
-    return ReplicaGroup(pool=name, gpu=gpu, tp=1, count=2, share=share, steps=steps)
+    return ReplicaGroup(pool=name, gpu=gpu, tp=1, count=2, local_batch=share, accumulation_steps=steps)
 
 
 def uneven(zero: int, target: str = "torch", shard_size: int | None = None) -> Plan:

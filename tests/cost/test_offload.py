@@ -60,7 +60,9 @@ def moved(offload: Offload, shard: Held, host: HostSpec | None = HOST) -> tuple[
 def data_parallel(offload: Offload, zero: int = 3, devices: int = 4, batch: int = 16) -> Plan:
     """One stage on all devices, four sequences in a micro-batch, full recomputation."""
     share = batch // devices
-    group = ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=devices, share=share, steps=-(-share // 4))
+    group = ReplicaGroup(
+        pool="a", gpu=V100.name, tp=1, count=devices, local_batch=share, accumulation_steps=-(-share // 4)
+    )
     stage = Stage(first_layer=0, end_layer=24, replicas=(group,), recompute="full")
     return Plan(target="deepspeed", zero=zero, stages=(stage,), offload=offload)
 
@@ -203,7 +205,7 @@ def test_host_memory_is_checked_when_it_is_given() -> None:
 
 def fits_alone(model: ModelSpec, offload: Offload, zero: int) -> bool:
     """Whether one V100 with 32 GB trains the model, a sequence at a time."""
-    group = ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=1, share=1, steps=1)
+    group = ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=1, local_batch=1, accumulation_steps=1)
     stage = Stage(first_layer=0, end_layer=model.layers, replicas=(group,), recompute="full")
     name = "deepspeed" if zero else "torch"
     plan = Plan(target=name, zero=zero, stages=(stage,), offload=offload)
@@ -229,7 +231,9 @@ def test_states_of_a_pipeline_in_host_memory() -> None:
         Stage(
             first_layer=first,
             end_layer=first + 12,
-            replicas=(ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=2, share=8, steps=8),),
+            replicas=(
+                ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=2, local_batch=8, accumulation_steps=8),
+            ),
         )
         for first in (0, 12)
     )

@@ -32,7 +32,7 @@ def test_an_estimate_knows_what_it_costs() -> None:
     """Price and energy of a step and of its tokens agree."""
     item = pool("a").model_copy(update={"price_per_gpu_hour": 3.6, "watts_per_gpu": 250.0})
     model = gpt(global_batch=8)
-    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=4, share=2, steps=2)
+    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=4, local_batch=2, accumulation_steps=2)
     plan = Plan(target="megatron", zero=0, stages=(Stage(first_layer=0, end_layer=24, replicas=(group,)),))
     found = estimate(plan, cluster(item), model)
     assert devices_of(plan) == {("a", "A100"): 4}

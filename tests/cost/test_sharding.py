@@ -26,7 +26,9 @@ SIZE = 1e9
 
 def group(name: str, count: int, tp: int = 1, *, share: int = 8, steps: int = 2) -> ReplicaGroup:
     """Replicas of A100."""
-    return ReplicaGroup(pool=name, gpu="A100", tp=tp, count=count, share=share, steps=steps)
+    return ReplicaGroup(
+        pool=name, gpu="A100", tp=tp, count=count, local_batch=share, accumulation_steps=steps
+    )
 
 
 def rings_of(

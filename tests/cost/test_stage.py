@@ -21,7 +21,7 @@ from tests.worlds import cluster, gpt, pool
 
 MODEL = gpt(8, 512, 8)
 RING = Ring(size=4, bytes_per_second=1e9, latency_seconds=0.0, crosses="ib")
-GROUP = ReplicaGroup(pool="p", gpu="A100", tp=1, count=4, share=10, steps=4)
+GROUP = ReplicaGroup(pool="p", gpu="A100", tp=1, count=4, local_batch=10, accumulation_steps=4)
 """Micro-batches of 3, 3, 2 and 2."""
 SHAPE = Shape(
     chunks=(8,),
@@ -46,7 +46,7 @@ def test_smaller_micro_batches_take_their_own_time() -> None:
     three, two = (one.micro_batch(SHAPE, GROUP, size, RING).seconds for size in (3, 2))
     assert three > two
     assert one.price(SHAPE, (GROUP,), RING).work_seconds == pytest.approx(2 * three + 2 * two)
-    even = replace(GROUP, share=12)
+    even = replace(GROUP, local_batch=12)
     assert one.price(SHAPE, (even,), RING).work_seconds == pytest.approx(4 * three)
     step = replace(SHAPE, zero=2)
     lock = one.micro_batch(step, GROUP, 3, RING).seconds
@@ -127,8 +127,8 @@ def test_work_and_synchronisation_of_replicas() -> None:
 def test_the_replica_that_synchronises_longest_can_be_the_slowest() -> None:
     """Equal work; the wider batch of one is not what decides, but work and synchronisation together."""
     one, step = pricer("deepspeed"), replace(SHAPE, zero=1)
-    fast = ReplicaGroup(pool="p", gpu="A100", tp=1, count=2, share=12, steps=3)
-    small = ReplicaGroup(pool="p", gpu="A100", tp=1, count=2, share=12, steps=12)
+    fast = ReplicaGroup(pool="p", gpu="A100", tp=1, count=2, local_batch=12, accumulation_steps=3)
+    small = ReplicaGroup(pool="p", gpu="A100", tp=1, count=2, local_batch=12, accumulation_steps=12)
     slow = replace(RING, bytes_per_second=1e7)
     found = one.price(step, (fast, small), slow)
     alone = [one.price(step, (group,), slow) for group in (fast, small)]

@@ -79,7 +79,7 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
     Equal pools are one in the plan, as in the search.
     """
     groups = list(_groups(plan))
-    steps = {group.steps for group in groups}
+    steps = {group.accumulation_steps for group in groups}
     allowed = (
         (limits.zero, {plan.zero}),
         (limits.pp, {plan.pp}),
@@ -171,7 +171,11 @@ def _replicas(
     for key in order:
         count = min(left, room[key])
         if count:
-            groups.append(ReplicaGroup(pool=key[0], gpu=key[1], tp=tp, count=count, share=share, steps=steps))
+            groups.append(
+                ReplicaGroup(
+                    pool=key[0], gpu=key[1], tp=tp, count=count, local_batch=share, accumulation_steps=steps
+                )
+            )
             room[key] -= count
             left -= count
     return None if left else tuple(groups)
@@ -237,8 +241,8 @@ def _data_parallel(field: Field, row: Target) -> Plan | None:
                 gpu=device_type.gpu,
                 tp=1,
                 count=count,
-                share=share,
-                steps=min(steps, share),
+                local_batch=share,
+                accumulation_steps=min(steps, share),
             )
         )
     recompute = rng.choice(row.recomputes)
@@ -292,7 +296,7 @@ def _with_layers(plan: Plan, stages: Sequence[Stage], counts: Sequence[int]) -> 
 def other_degree(field: Field, plan: Plan) -> Plan | None:
     """One replica more or less in every stage, or twice or half as many."""
     row = TARGETS[plan.target]
-    if row.dp_per_stage or len({group.share for group in _groups(plan)}) > 1:
+    if row.dp_per_stage or len({group.local_batch for group in _groups(plan)}) > 1:
         return None
     dp = field.rng.choice(
         (plan.stages[0].dp - 1, plan.stages[0].dp + 1, plan.stages[0].dp * 2, plan.stages[0].dp // 2)
@@ -304,7 +308,7 @@ def other_degree(field: Field, plan: Plan) -> Plan | None:
     stages = []
     for stage in plan.stages:
         groups = _resized(stage.replicas, dp)
-        groups = tuple(replace(group, share=share, steps=steps) for group in groups)
+        groups = tuple(replace(group, local_batch=share, accumulation_steps=steps) for group in groups)
         stages.append(replace(stage, replicas=groups))
     return replace(plan, stages=tuple(stages), zero=plan.zero, shard_size=None)
 
@@ -331,8 +335,12 @@ def other_micro_batch(field: Field, plan: Plan) -> Plan | None:
     for stage in plan.stages:
         groups = []
         for group in stage.replicas:
-            steps = group.steps if chosen not in (None, number) else _scaled(group.steps, factor, larger, own)
-            groups.append(replace(group, steps=steps))
+            steps = (
+                group.accumulation_steps
+                if chosen not in (None, number)
+                else _scaled(group.accumulation_steps, factor, larger, own)
+            )
+            groups.append(replace(group, accumulation_steps=steps))
             number += 1
         stages.append(replace(stage, replicas=tuple(groups)))
     return replace(plan, stages=tuple(stages))
@@ -350,7 +358,7 @@ def device_dropped(field: Field, plan: Plan) -> Plan | None:
     if plan.pp > 1 or TARGETS[plan.target].batch_without_pipeline != "per-device" or plan.stages[0].dp == 1:
         return None
     index = field.rng.randrange(len(groups))
-    each = [[group.share] * group.count for group in groups]
+    each = [[group.local_batch] * group.count for group in groups]
     homeless = each[index].pop()
     while homeless:
         number = field.rng.randrange(len(each))
@@ -367,9 +375,9 @@ def sequence_moved(field: Field, plan: Plan) -> Plan | None:
     groups = list(_groups(plan))
     if plan.pp > 1 or TARGETS[plan.target].batch_without_pipeline != "per-device" or plan.stages[0].dp == 1:
         return None
-    each = [[group.share] * group.count for group in groups]
+    each = [[group.local_batch] * group.count for group in groups]
     giver, taker = field.rng.randrange(len(each)), field.rng.randrange(len(each))
-    many = field.rng.choice((1, 1, 2, max(1, groups[giver].share // 10)))
+    many = field.rng.choice((1, 1, 2, max(1, groups[giver].local_batch // 10)))
     if each[giver][0] <= many:
         return None
     each[giver][0] -= many
@@ -382,9 +390,14 @@ def _dealt_out(plan: Plan, groups: Sequence[ReplicaGroup], each: Sequence[Sequen
     found = []
     for group, shares in zip(groups, each, strict=True):
         for share in sorted(set(shares), reverse=True):
-            steps = group.steps if plan.zero >= 2 else -(-share // group.micro_batch)
+            steps = group.accumulation_steps if plan.zero >= 2 else -(-share // group.micro_batch)
             found.append(
-                replace(group, count=list(shares).count(share), share=share, steps=min(steps, share))
+                replace(
+                    group,
+                    count=list(shares).count(share),
+                    local_batch=share,
+                    accumulation_steps=min(steps, share),
+                )
             )
     return replace(plan, stages=(replace(plan.stages[0], replicas=tuple(found)),), shard_size=None)
 
@@ -419,7 +432,10 @@ def stage_divided(field: Field, plan: Plan) -> Plan | None:
     """A stage becomes two, the new one on devices of any kind."""
     index = field.rng.randrange(plan.pp)
     stage = plan.stages[index]
-    if stage.layers < 2 or len({(group.share, group.steps) for group in stage.replicas}) > 1:
+    if (
+        stage.layers < 2
+        or len({(group.local_batch, group.accumulation_steps) for group in stage.replicas}) > 1
+    ):
         return None
     device_type, first = field.rng.choice(field.device_types), stage.replicas[0]
     groups = (replace(first, pool=device_type.pool, gpu=device_type.gpu, count=stage.dp),)

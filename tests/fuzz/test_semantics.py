@@ -130,7 +130,7 @@ def test_the_rivals_find_data_parallelism_that_does_not_divide_over_nodes(tmp_pa
     world = World({**PLAIN.cluster, "pools": [pool]}, {**PLAIN.model, "layers": 31, "training": training})
     cluster, model = read(world.write(tmp_path))
     field = Field(cluster, model, Limits(target="megatron"), random.Random(1))
-    group = ReplicaGroup(pool="six", gpu="A100-SXM-40GB", tp=1, count=8, share=1, steps=1)
+    group = ReplicaGroup(pool="six", gpu="A100-SXM-40GB", tp=1, count=8, local_batch=1, accumulation_steps=1)
     by_hand = Plan(target="megatron", zero=0, stages=(Stage(first_layer=0, end_layer=31, replicas=(group,)),))
     rival = fastest(field, None, checks.DRAWS, checks.STEPS)
     seconds = field.seconds(by_hand)

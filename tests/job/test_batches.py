@@ -69,8 +69,8 @@ def test_padding_only_where_needed(chosen: Plan) -> None:
     else:
         assert all(0 not in mine.micro_batches for mine in made)
     for mine, replicas in zip(made, chosen.stages[0].replicas, strict=True):
-        assert mine.share == replicas.share
-        assert mine.micro_batches[: replicas.steps] == replicas.micro_batch_sizes
+        assert mine.share == replicas.local_batch
+        assert mine.micro_batches[: replicas.accumulation_steps] == replicas.micro_batch_sizes
 
 
 @given(plans())

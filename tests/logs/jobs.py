@@ -17,7 +17,7 @@ MODEL = examples.model(precision="fp16")
 
 def data_parallel(zero: int = 1) -> Plan:
     """Four A100 of one node, 64 sequences each in 32 micro-batches; DeepSpeed."""
-    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=4, share=64, steps=32)
+    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=4, local_batch=64, accumulation_steps=32)
     return Plan(
         target="deepspeed", zero=zero, stages=(Stage(first_layer=0, end_layer=32, replicas=(group,)),)
     )
@@ -25,7 +25,7 @@ def data_parallel(zero: int = 1) -> Plan:
 
 def across_nodes() -> Plan:
     """Eight A100 of two nodes, which reduce gradients over the fabric ``ib``; DeepSpeed."""
-    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, share=32, steps=16)
+    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, local_batch=32, accumulation_steps=16)
     return Plan(target="deepspeed", zero=1, stages=(Stage(first_layer=0, end_layer=32, replicas=(group,)),))
 
 

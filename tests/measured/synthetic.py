@@ -47,7 +47,14 @@ def plan(model: ModelSpec, devices: int, tp: int, pp: int, micro_batch: int, **f
     count = devices // tp // pp
     share = model.training.global_batch // count
     replicas = (
-        ReplicaGroup(pool="a", gpu="A100", tp=tp, count=count, share=share, steps=share // micro_batch),
+        ReplicaGroup(
+            pool="a",
+            gpu="A100",
+            tp=tp,
+            count=count,
+            local_batch=share,
+            accumulation_steps=share // micro_batch,
+        ),
     )
     each = model.layers // pp
     stages = tuple(

@@ -77,7 +77,12 @@ def test_a_short_row_takes_the_defaults(tmp_path: Path) -> None:
     (item,) = load_table(write(tmp_path, row)).runs
     group = item.plan.stages[0].replicas[0]
     assert (item.source, item.reference, item.fits, item.devices) == ("runs", "", True, 1)
-    assert (group.share, group.steps, item.plan.target, item.plan.zero) == (64, 64, "megatron", 0)
+    assert (group.local_batch, group.accumulation_steps, item.plan.target, item.plan.zero) == (
+        64,
+        64,
+        "megatron",
+        0,
+    )
     assert (item.model.kv_heads, item.model.head_dim, item.model.ffn) == (16, 64, 4096)
     assert item.model.training.precision == "bf16"
 
@@ -263,7 +268,7 @@ def test_columns_complete_files(tmp_path: Path) -> None:
     (item,) = load_table(path).runs
     assert item.model.training.global_batch == 32
     assert item.model.training.precision == "fp16"
-    assert item.plan.stages[0].replicas[0].share == 16
+    assert item.plan.stages[0].replicas[0].local_batch == 16
 
 
 def test_bad_files_of_rows_are_told(tmp_path: Path) -> None:

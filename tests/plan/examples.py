@@ -37,7 +37,14 @@ UNTIED = MODEL.model_copy(update={"tied_embeddings": False})
 
 def group(**fields: Any) -> ReplicaGroup:
     """Two A100 replicas that take 16 sequences each in 4 steps."""
-    defaults = {"pool": "fast", "gpu": "A100", "tp": 1, "count": 2, "share": 16, "steps": 4}
+    defaults = {
+        "pool": "fast",
+        "gpu": "A100",
+        "tp": 1,
+        "count": 2,
+        "local_batch": 16,
+        "accumulation_steps": 4,
+    }
     return ReplicaGroup(**{**defaults, **fields})
 
 

@@ -12,7 +12,7 @@ from planner.plan.values import Offload, Plan, Stage
 from tests.plan.examples import CLUSTER, MODEL, UNTIED, group, plan, stage
 
 T4S = {"pool": "slow", "gpu": "T4"}
-UNEVEN = (group(share=10, steps=2), group(**T4S, share=6, steps=2))
+UNEVEN = (group(local_batch=10, accumulation_steps=2), group(**T4S, local_batch=6, accumulation_steps=2))
 
 
 WIDE = stage(0, 5, group(tp=2))
@@ -32,14 +32,28 @@ def paths(found: Plan, model: ModelSpec = MODEL) -> list[str]:
         plan(interleave=2),
         plan(stage(0, 8, *UNEVEN), target="deepspeed", zero=3),
         plan(
-            stage(0, 8, group(share=10, steps=3), group(**T4S, share=6, steps=2)), target="deepspeed", zero=1
+            stage(
+                0,
+                8,
+                group(local_batch=10, accumulation_steps=3),
+                group(**T4S, local_batch=6, accumulation_steps=2),
+            ),
+            target="deepspeed",
+            zero=1,
         ),
         plan(
-            stage(0, 8, group(share=10, steps=3), group(**T4S, share=6, steps=2)), target="deepspeed", zero=3
+            stage(
+                0,
+                8,
+                group(local_batch=10, accumulation_steps=3),
+                group(**T4S, local_batch=6, accumulation_steps=2),
+            ),
+            target="deepspeed",
+            zero=3,
         ),
-        plan(stage(0, 5), stage(5, 8, group(**T4S, count=4, share=8)), target="flagscale"),
+        plan(stage(0, 5), stage(5, 8, group(**T4S, count=4, local_batch=8)), target="flagscale"),
         plan(stage(0, 3), stage(3, 6), stage(6, 8, group(**T4S)), target="flagscale"),
-        plan(stage(0, 8, group(tp=4, count=1, share=32))),
+        plan(stage(0, 8, group(tp=4, count=1, local_batch=32))),
     ],
 )
 def test_plans_that_their_target_runs(good: Plan) -> None:
@@ -79,7 +93,7 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
             "stages[1].replicas[0].tp: megatron has one tp for all, expected 2, got 1",
         ),
         (
-            plan(stage(0, 5), stage(5, 8, group(count=4, share=8))),
+            plan(stage(0, 5), stage(5, 8, group(count=4, local_batch=8))),
             "stages[1].replicas: megatron needs as many replicas in every stage, expected 2, got 4",
         ),
         (
@@ -87,11 +101,11 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
             "needs the same share and steps on every replica, expected 10 and 2, got 6 and 2",
         ),
         (
-            plan(stage(0, 8, group(steps=3))),
+            plan(stage(0, 8, group(accumulation_steps=3))),
             "stages[0].replicas[0].steps: megatron needs equal micro-batches, 3 steps do not divide 16",
         ),
         (
-            plan(stage(0, 5), stage(5, 8, group(steps=2)), target="flagscale"),
+            plan(stage(0, 5), stage(5, 8, group(accumulation_steps=2)), target="flagscale"),
             "a pipeline runs in lock-step, expected 4 steps",
         ),
         (
@@ -113,7 +127,7 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
         ),
         *(
             (
-                plan(stage(0, 8, group(count=4, share=8)), target=target, zero=1, shard_size=2),
+                plan(stage(0, 8, group(count=4, local_batch=8)), target=target, zero=1, shard_size=2),
                 f"shard_size: {target} shards over all replicas of a stage, expected none, got 2",
             )
             for target in ("deepspeed", "megatron", "flagscale")
@@ -124,25 +138,32 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
             "deepspeed has no sequence parallelism",
         ),
         (
-            plan(stage(0, 8, group(count=16, share=2, steps=1))),
+            plan(stage(0, 8, group(count=16, local_batch=2, accumulation_steps=1))),
             "stages: more devices than the cluster has: pool fast",
         ),
-        (plan(stage(0, 8, group(**T4S, tp=8, count=1, share=32))), "a node has 4 T4, tp 8 needs more"),
+        (plan(stage(0, 8, group(**T4S, tp=8, count=1, local_batch=32))), "a node has 4 T4, tp 8 needs more"),
         (
             plan(
-                stage(0, 8, group(share=10, tp=2, steps=2), group(**T4S, share=6, steps=2)),
+                stage(
+                    0,
+                    8,
+                    group(local_batch=10, tp=2, accumulation_steps=2),
+                    group(**T4S, local_batch=6, accumulation_steps=2),
+                ),
                 target="flagscale",
             ),
             "stages[0].replicas[1].tp: flagscale has one tp in a stage, expected 2, got 1",
         ),
         (
-            plan(WIDE, stage(5, 8, group(**T4S, count=4, share=8)), target="flagscale", zero=0),
+            plan(WIDE, stage(5, 8, group(**T4S, count=4, local_batch=8)), target="flagscale", zero=0),
             "stages[1].replicas: flagscale with tied embeddings needs the same tp on the first and last stage, "
             "got 2 and 1",
         ),
         (
             plan(
-                stage(0, 5, group(count=3, share=8)), stage(5, 8, group(**T4S, share=12)), target="flagscale"
+                stage(0, 5, group(count=3, local_batch=8)),
+                stage(5, 8, group(**T4S, local_batch=12)),
+                target="flagscale",
             ),
             "needs first and last stages whose replicas divide with ZeRO 1, got 3 and 2",
         ),
@@ -276,13 +297,13 @@ def test_key_value_heads_and_tensor_parallelism() -> None:
     """One must divide the other."""
     wide = MODEL.model_copy(update={"heads": 12, "kv_heads": 3})
     assert paths(plan(stage(0, 8, group(tp=2))), wide) == ["stages.0.replicas.0.tp"]
-    assert paths(plan(stage(0, 8, group(tp=4, count=1, share=32)))) == []
+    assert paths(plan(stage(0, 8, group(tp=4, count=1, local_batch=32)))) == []
     four = MODEL.model_copy(update={"kv_heads": 4})
     assert paths(plan(stage(0, 8, group(tp=2))), four) == []
-    assert paths(plan(stage(0, 8, group(tp=4, count=1, share=32))), four) == []
+    assert paths(plan(stage(0, 8, group(tp=4, count=1, local_batch=32))), four) == []
     one = MODEL.model_copy(update={"kv_heads": 1})
-    assert paths(plan(stage(0, 8, group(tp=4, count=1, share=32))), one) == []
-    assert paths(plan(stage(0, 8, group(tp=4, count=1, share=32)), target="torch"), one) == [
+    assert paths(plan(stage(0, 8, group(tp=4, count=1, local_batch=32))), one) == []
+    assert paths(plan(stage(0, 8, group(tp=4, count=1, local_batch=32)), target="torch"), one) == [
         "stages.0.replicas.0.tp"
     ]
 

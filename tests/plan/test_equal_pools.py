@@ -56,7 +56,7 @@ def test_equal_pools_become_one() -> None:
 def test_a_stage_over_the_border_has_a_group_on_each_side() -> None:
     """Full nodes of both pools, and a rest on the second."""
     spec = cluster(pool("a", nodes=2, per_node=4), pool("b", nodes=2, per_node=4))
-    whole = ReplicaGroup(pool="a", gpu="A100", tp=1, count=14, share=1, steps=1)
+    whole = ReplicaGroup(pool="a", gpu="A100", tp=1, count=14, local_batch=1, accumulation_steps=1)
     plan = Plan(target="megatron", zero=1, stages=(Stage(first_layer=0, end_layer=4, replicas=(whole,)),))
     own = on_own_pools(plan, joined(spec), spec)
     assert [(group.pool, group.count) for group in own.stages[0].replicas] == [("a", 8), ("b", 6)]

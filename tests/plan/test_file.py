@@ -81,11 +81,20 @@ def plans(draw: st.DrawFn) -> Plan:
     if draw(st.booleans()):
         cut = draw(st.integers(1, 7))
         steps = draw(st.sampled_from([1, 2, 4, 8, 16]))
-        stages = (stage(0, cut, group(steps=steps)), stage(cut, 8, group(pool="slow", gpu="T4", steps=steps)))
+        stages = (
+            stage(0, cut, group(accumulation_steps=steps)),
+            stage(cut, 8, group(pool="slow", gpu="T4", accumulation_steps=steps)),
+        )
         return plan(*stages, zero=draw(st.integers(0, 1)))
     share = draw(st.integers(1, 31))
-    fast = group(count=1, share=share, steps=draw(st.integers(1, share)))
-    slow = group(pool="slow", gpu="T4", count=1, share=32 - share, steps=draw(st.integers(1, 32 - share)))
+    fast = group(count=1, local_batch=share, accumulation_steps=draw(st.integers(1, share)))
+    slow = group(
+        pool="slow",
+        gpu="T4",
+        count=1,
+        local_batch=32 - share,
+        accumulation_steps=draw(st.integers(1, 32 - share)),
+    )
     return plan(
         stage(0, 8, fast, slow, recompute=draw(st.sampled_from(["none", "full"]))), target="deepspeed"
     )
@@ -188,7 +197,7 @@ def test_offload_comes_back(tmp_path: Path) -> None:
 def test_hybrid_sharding_comes_back(tmp_path: Path) -> None:
     """Beside the ZeRO stage; a plan without it is written as before there was any."""
     path = tmp_path / "plan.yaml"
-    hybrid = plan(stage(0, 8, group(count=4, share=8)), target="torch", zero=3, shard_size=2)
+    hybrid = plan(stage(0, 8, group(count=4, local_batch=8)), target="torch", zero=3, shard_size=2)
     write(PlanFile(plan=hybrid, cluster=CLUSTER, model=MODEL), path)
     text = path.read_text()
     assert "zero: 3\nshard_size: 2\ninterleave: 1\n" in text
@@ -358,7 +367,10 @@ def test_a_short_plan_is_not_a_plan_file(tmp_path: Path) -> None:
 def test_more_devices_than_the_cluster_has(tmp_path: Path) -> None:
     """Both stages doubled."""
     many = plan(
-        *(Stage(first_layer=a, end_layer=b, replicas=(group(count=8, share=4),)) for a, b in ((0, 5), (5, 8)))
+        *(
+            Stage(first_layer=a, end_layer=b, replicas=(group(count=8, local_batch=4),))
+            for a, b in ((0, 5), (5, 8))
+        )
     )
     path = tmp_path / "plan.yaml"
     write(PlanFile(plan=many, cluster=CLUSTER, model=MODEL), path)

@@ -39,7 +39,7 @@ def cluster(*pools: tuple[str, int]) -> ClusterSpec:
 
 def group(pool: str, gpu: str, tp: int, count: int) -> ReplicaGroup:
     """Replicas that take one sequence each."""
-    return ReplicaGroup(pool=pool, gpu=gpu, tp=tp, count=count, share=1, steps=1)
+    return ReplicaGroup(pool=pool, gpu=gpu, tp=tp, count=count, local_batch=1, accumulation_steps=1)
 
 
 def plan(*stages: tuple[ReplicaGroup, ...]) -> Plan:

@@ -33,8 +33,8 @@ def error_of(folder: Path, text: str, model: ModelSpec = MODEL) -> HetplanError:
 def test_one_key_is_enough(tmp_path: Path) -> None:
     """Pools are filled in file order with one replica a device."""
     found = short(tmp_path, "tp: 1\n", model=BIG)
-    slow = group(pool="slow", gpu="T4", count=4, share=4, steps=4)
-    assert found == plan(stage(0, 8, slow, group(count=8, share=4, steps=4)), zero=0)
+    slow = group(pool="slow", gpu="T4", count=4, local_batch=4, accumulation_steps=4)
+    assert found == plan(stage(0, 8, slow, group(count=8, local_batch=4, accumulation_steps=4)), zero=0)
 
 
 def test_layers_are_as_even_as_possible(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ layers: [4, 4]
     found = short(tmp_path, text)
     assert (found.target, found.zero, found.interleave, found.sequence_parallel) == ("megatron", 1, 2, True)
     assert {part.recompute for part in found.stages} == {"selective"}
-    assert found.stages[0].replicas[0] == group(pool="slow", gpu="T4", tp=2, steps=8)
+    assert found.stages[0].replicas[0] == group(pool="slow", gpu="T4", tp=2, accumulation_steps=8)
 
 
 def test_offload(tmp_path: Path) -> None:
@@ -134,7 +134,10 @@ replicas:
   - {pool: slow, count: 2, micro_batch: 1}
 """
     found = short(tmp_path, text)
-    groups = (group(share=12, steps=4), group(pool="slow", gpu="T4", share=4, steps=4))
+    groups = (
+        group(local_batch=12, accumulation_steps=4),
+        group(pool="slow", gpu="T4", local_batch=4, accumulation_steps=4),
+    )
     assert found == plan(stage(0, 8, *groups), target="deepspeed", zero=3)
 
 
@@ -146,8 +149,8 @@ replicas:
   - {pool: slow, count: 2, micro_batch: 1, steps: 5}
 """
     fast, slow = short(tmp_path, text).stages[0].replicas
-    assert (fast.share, fast.steps, fast.micro_batch_sizes) == (11, 3, (4, 4, 3))
-    assert (slow.share, slow.steps) == (5, 5)
+    assert (fast.local_batch, fast.accumulation_steps, fast.micro_batch_sizes) == (11, 3, (4, 4, 3))
+    assert (slow.local_batch, slow.accumulation_steps) == (5, 5)
 
 
 def test_replicas_with_steps_of_their_own(tmp_path: Path) -> None:
@@ -156,7 +159,7 @@ def test_replicas_with_steps_of_their_own(tmp_path: Path) -> None:
         "zero: 2\nreplicas:\n  - {pool: fast, count: 2, micro_batch: 4, share: 8}\n"
         "  - {pool: slow, count: 2, micro_batch: 1, share: 8}\n"
     )
-    assert [part.steps for part in short(tmp_path, text).stages[0].replicas] == [2, 8]
+    assert [part.accumulation_steps for part in short(tmp_path, text).stages[0].replicas] == [2, 8]
 
 
 def test_a_mixed_pool_needs_the_kind(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 
 def group(**fields: Any) -> ReplicaGroup:
     """Two replicas of one device, 8 sequences each in 4 steps."""
-    return ReplicaGroup(**{"pool": "a", "gpu": "A", "tp": 1, "count": 2, "share": 8, "steps": 4, **fields})
+    return ReplicaGroup(
+        **{"pool": "a", "gpu": "A", "tp": 1, "count": 2, "local_batch": 8, "accumulation_steps": 4, **fields}
+    )
 
 
 def stage(first: int = 0, end: int = 4, *groups: ReplicaGroup) -> Stage:
@@ -31,7 +33,8 @@ def plan(*stages: Stage, **fields: Any) -> Plan:
 def test_what_follows_from_the_fields() -> None:
     """Sizes add up over groups and stages."""
     two = plan(
-        stage(0, 5, group(tp=2), group(count=1, share=4)), stage(5, 8, group(count=5, share=4, steps=2))
+        stage(0, 5, group(tp=2), group(count=1, local_batch=4)),
+        stage(5, 8, group(count=5, local_batch=4, accumulation_steps=2)),
     )
     assert (two.pp, two.layers, two.devices, two.global_batch, two.micro_batches) == (2, 8, 10, 20, 4)
     assert [(part.layers, part.dp, part.devices, part.sequences) for part in two.stages] == [
@@ -45,14 +48,16 @@ def test_micro_batches_share_out_the_share(share: int, steps: int) -> None:
     """As even as possible, larger ones first, none empty."""
     if steps > share:
         steps = share
-    sizes = group(share=share, steps=steps).micro_batch_sizes
+    sizes = group(local_batch=share, accumulation_steps=steps).micro_batch_sizes
     assert (len(sizes), sum(sizes)) == (steps, share)
     assert list(sizes) == sorted(sizes, reverse=True)
     assert max(sizes) - min(sizes) <= 1
-    assert max(sizes) == group(share=share, steps=steps).micro_batch
+    assert max(sizes) == group(local_batch=share, accumulation_steps=steps).micro_batch
 
 
-@pytest.mark.parametrize("wrong", [{"tp": 0}, {"count": 0}, {"steps": 0}, {"share": 3}, {"tp": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"tp": 0}, {"count": 0}, {"accumulation_steps": 0}, {"local_batch": 3}, {"tp": -1}]
+)
 def test_replicas_that_cannot_be(wrong: dict[str, int]) -> None:
     """The pool is named."""
     with pytest.raises(PlanError, match="replicas on a: tp, count and steps must be at least 1"):

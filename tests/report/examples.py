@@ -108,7 +108,7 @@ def plan(first_layers: int = 24, zero: int = 1) -> Plan:
 
 
 def _group(pool: str, gpu: str) -> ReplicaGroup:
-    return ReplicaGroup(pool=pool, gpu=gpu, tp=4, count=1, share=256, steps=128)
+    return ReplicaGroup(pool=pool, gpu=gpu, tp=4, count=1, local_batch=256, accumulation_steps=128)
 
 
 def memory(capacity_gib: float, activations_gib: float = 6.8) -> Memory:
@@ -179,8 +179,8 @@ def _priced(group: ReplicaGroup, activations_gib: float) -> GroupEstimate:
         tp=group.tp,
         count=group.count,
         micro_batch=group.micro_batch,
-        share=group.share,
-        steps=group.steps,
+        share=group.local_batch,
+        steps=group.accumulation_steps,
         forward_seconds=0.050 if fast else 0.042,
         backward_seconds=0.100 if fast else 0.086,
         memory=memory(40.0 if fast else 16.0, activations_gib if fast else 1.2),

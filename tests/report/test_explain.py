@@ -65,8 +65,8 @@ def test_neighbours_change_one_decision_each() -> None:
 def test_uneven_shares_have_neighbours_too() -> None:
     """A batch per GPU allows micro-batches that do not divide its share."""
     groups = (
-        ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, share=25, steps=9),
-        ReplicaGroup(pool="v100", gpu="V100", tp=1, count=8, share=7, steps=4),
+        ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, local_batch=25, accumulation_steps=9),
+        ReplicaGroup(pool="v100", gpu="V100", tp=1, count=8, local_batch=7, accumulation_steps=4),
     )
     plan = Plan(target="deepspeed", zero=3, stages=(Stage(first_layer=0, end_layer=32, replicas=groups),))
     changes = [entry.change for entry in neighbours(plan, examples.cluster(), examples.model(), ASSUMED)]
@@ -80,7 +80,7 @@ def test_neighbours_of_a_plan_that_offloads() -> None:
         pool.model_copy(update={"host": HostSpec(link_gBps=10)}) for pool in examples.cluster().pools
     )
     cluster = examples.cluster().model_copy(update={"pools": known})
-    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, share=32, steps=8)
+    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, local_batch=32, accumulation_steps=8)
     stage = Stage(first_layer=0, end_layer=32, replicas=(group,), recompute="full")
     offload = Offload(optimizer="cpu", parameters="cpu", activations="cpu")
     plan = Plan(target="deepspeed", zero=3, stages=(stage,), offload=offload)
@@ -91,7 +91,7 @@ def test_neighbours_of_a_plan_that_offloads() -> None:
 
 def test_neighbours_of_hybrid_sharding() -> None:
     """More and fewer copies; ZeRO 0 has nothing to shard, and other targets have no groups."""
-    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=16, share=16, steps=8)
+    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=16, local_batch=16, accumulation_steps=8)
     stage = Stage(first_layer=0, end_layer=32, replicas=(group,))
     plain = Plan(target="torch", zero=3, stages=(stage,))
     cluster = examples.cluster().model_copy(

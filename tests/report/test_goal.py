@@ -30,7 +30,8 @@ def test_devices_in_words() -> None:
     """By pool, and by kind where a pool mixes device types."""
     assert devices_text(examples.plan()) == "4 a100 + 4 v100"
     groups = tuple(
-        ReplicaGroup(pool="lab", gpu=gpu, tp=1, count=1, share=1, steps=1) for gpu in ("T4", "P100")
+        ReplicaGroup(pool="lab", gpu=gpu, tp=1, count=1, local_batch=1, accumulation_steps=1)
+        for gpu in ("T4", "P100")
     )
     plan = Plan(target="deepspeed", zero=0, stages=(Stage(first_layer=0, end_layer=2, replicas=groups),))
     assert devices_text(plan) == "1 P100 (lab) + 1 T4 (lab)"

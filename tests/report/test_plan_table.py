@@ -99,7 +99,7 @@ def test_the_plan_shows_stages_time_use_price_and_proof() -> None:
 
 def test_headlines_name_what_differs() -> None:
     """Interleaving and recomputation that differs by stage are said."""
-    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=2, share=8, steps=8)
+    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=2, local_batch=8, accumulation_steps=8)
     stages = (
         Stage(first_layer=0, end_layer=2, replicas=(group,), recompute="full"),
         Stage(first_layer=2, end_layer=4, replicas=(group,)),
@@ -213,7 +213,7 @@ def test_offload_is_part_of_the_headline() -> None:
 
 def test_hybrid_sharding_is_part_of_the_headline() -> None:
     """With the size of the groups; plans without it say nothing."""
-    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, share=4, steps=2)
+    group = ReplicaGroup(pool="a100", gpu="A100", tp=1, count=8, local_batch=4, accumulation_steps=2)
     plain = Plan(target="torch", zero=3, stages=(Stage(first_layer=0, end_layer=32, replicas=(group,)),))
     grouped = replace(plain, shard_size=4)
     assert "torch, 1 stage, ZeRO 3 in groups of 4, no recomputation" in headline(grouped)

@@ -38,7 +38,7 @@ def data_parallel(a100: int, v100: int) -> Plan:
     """One stage with so many devices of each pool."""
     counts = (("a100", "A100", a100), ("v100", "V100", v100))
     groups = tuple(
-        ReplicaGroup(pool=pool, gpu=gpu, tp=1, count=count, share=4, steps=2)
+        ReplicaGroup(pool=pool, gpu=gpu, tp=1, count=count, local_batch=4, accumulation_steps=2)
         for pool, gpu, count in counts
         if count
     )

@@ -38,9 +38,9 @@ def test_devices_that_differ_in_memory_alone_get_equal_shares() -> None:
     assert [plan.zero for plan in plans] == [0, 0, 1, 1]
     for plan in plans:
         big, small = plan.stages[0].replicas[0], plan.stages[0].replicas[-1]
-        assert big.share == pytest.approx(small.share, rel=0.05)
+        assert big.local_batch == pytest.approx(small.local_batch, rel=0.05)
         assert big.micro_batch > 1.5 * small.micro_batch
-        assert big.steps < small.steps
+        assert big.accumulation_steps < small.accumulation_steps
 
 
 def test_devices_that_differ_in_speed_get_shares_by_speed() -> None:
@@ -104,7 +104,7 @@ def test_lock_step_plans_have_one_number_of_steps() -> None:
     plans = list(in_lock_step(Estimator(spec, gpt(global_batch=500))))
     assert [plan.zero for plan in plans] == [2, 2, 3, 3]
     for plan in plans:
-        assert len({group.steps for group in plan.stages[0].replicas}) == 1
+        assert len({group.accumulation_steps for group in plan.stages[0].replicas}) == 1
         assert plan.global_batch == 500
 
 

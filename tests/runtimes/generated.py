@@ -80,8 +80,8 @@ def _one(row: Target, chance: Random) -> Case:
                     gpu=each.gpu,
                     tp=each.tp,
                     count=each.count,
-                    share=share + index,
-                    steps=steps,
+                    local_batch=share + index,
+                    accumulation_steps=steps,
                 )
                 for index, each in enumerate(groups)
             )

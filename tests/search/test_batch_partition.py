@@ -18,7 +18,9 @@ INFINITE = float("inf")
 
 def sizes(share: int, steps: int) -> tuple[int, ...]:
     """Sequences of each micro-batch."""
-    return ReplicaGroup(pool="a", gpu="A100", tp=1, count=1, share=share, steps=steps).micro_batch_sizes
+    return ReplicaGroup(
+        pool="a", gpu="A100", tp=1, count=1, local_batch=share, accumulation_steps=steps
+    ).micro_batch_sizes
 
 
 def rising(draw: random.Random, length: int) -> Seconds:

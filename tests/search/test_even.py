@@ -13,7 +13,7 @@ def test_equal_batches_differ_by_at_most_one() -> None:
     """17 devices of two device types, 64 sequences: 13 get 4, 4 get 3."""
     spec = cluster(pool("a", per_node=16), pool("b", "V100", per_node=1))
     for plan in equal_batches(Estimator(spec, gpt(global_batch=64))):
-        shares = [(group.count, group.share) for group in plan.stages[0].replicas]
+        shares = [(group.count, group.local_batch) for group in plan.stages[0].replicas]
         assert shares == [(13, 4), (3, 3), (1, 3)]
 
 

@@ -32,7 +32,7 @@ def test_the_reason_is_the_component_that_grew_most() -> None:
     plan = winner.plan
     fewer = replace(plan, stages=tuple(replace(stage, replicas=stage.replicas) for stage in plan.stages))
     more = tuple(
-        replace(stage, replicas=tuple(replace(group, count=2, share=128) for group in stage.replicas))
+        replace(stage, replicas=tuple(replace(group, count=2, local_batch=128) for group in stage.replicas))
         for stage in plan.stages
     )
     wide = Scored(plan=replace(plan, stages=more), estimate=winner.estimate)

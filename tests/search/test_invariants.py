@@ -131,7 +131,7 @@ def test_plans_are_whole(seed: int) -> None:
     }
     assert set(used) <= owned
     for stage in plan.stages:
-        assert sum(group.count * group.share for group in stage.replicas) == model.training.global_batch
+        assert sum(group.count * group.local_batch for group in stage.replicas) == model.training.global_batch
     for stage_estimate in estimate(plan, spec, model).stages:
         for group in stage_estimate.groups:
             memory = group.memory

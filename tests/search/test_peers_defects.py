@@ -160,7 +160,7 @@ def test_a_prime_batch_is_kept_exactly(target: str, batch: int) -> None:
     found = solved(spec, gpt(8, 1024, 8, global_batch=batch), Limits(target=target)).best
     assert found is not None
     for stage in found.plan.stages:
-        assert sum(group.count * group.share for group in stage.replicas) == batch
+        assert sum(group.count * group.local_batch for group in stage.replicas) == batch
     assert found.estimate.tokens_per_second * found.estimate.step_seconds == pytest.approx(batch * 1024)
     if target == "deepspeed" and batch > 7:
         assert found.plan.devices == 4

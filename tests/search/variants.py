@@ -139,7 +139,7 @@ def nameless(plan: Plan, spec: ClusterSpec, old: Mapping[str, str] | None = None
             name = old[group.pool] if old else group.pool
             before = sum(alike[name] == traits for traits, _ in met.values())
             who = met.setdefault(name, (alike[name], before))
-            found.append((who, group.gpu, group.tp, group.count, group.share, group.steps))
+            found.append((who, group.gpu, group.tp, group.count, group.local_batch, group.accumulation_steps))
     return tuple(found)
 
 

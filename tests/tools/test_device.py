@@ -130,7 +130,10 @@ def test_runs_of_a_catalogue_device_need_no_cluster_file(tmp_path: Path) -> None
     assert (large.step_seconds, large.peak_memory_bytes, large.fits) == (None, None, False)
     assert fitting.model == spec
     assert fitting.plan.target == "torch"
-    assert (fitting.cluster.pools[0].devices, fitting.plan.stages[0].replicas[0].steps) == ((gpu,), 2)
+    assert (fitting.cluster.pools[0].devices, fitting.plan.stages[0].replicas[0].accumulation_steps) == (
+        (gpu,),
+        2,
+    )
 
 
 @pytest.mark.usefixtures("quick")

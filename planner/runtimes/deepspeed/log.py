@@ -34,7 +34,9 @@ class DeepSpeedLines:
 
     def __init__(self, plan: Plan) -> None:
         """DeepSpeed takes the batch of its own rank for that of all."""
-        sizes = {(group.share, group.steps) for stage in plan.stages for group in stage.replicas}
+        sizes = {
+            (group.local_batch, group.accumulation_steps) for stage in plan.stages for group in stage.replicas
+        }
         even = len(sizes) == 1 and all(share % steps == 0 for share, steps in sizes)
         batch, pipeline = plan.global_batch if even else None, plan.pp > 1
         self._batch = batch

@@ -216,8 +216,8 @@ class Rates:
             gpu=device_type.gpu,
             tp=tp,
             count=dp,
-            share=share,
-            steps=family.micro_batches,
+            local_batch=share,
+            accumulation_steps=family.micro_batches,
         )
 
     def _of_group(

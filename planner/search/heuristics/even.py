@@ -196,7 +196,12 @@ def most_sequences(
 def replicas(device_type: DeviceType, tp: int, count: int, share: int, steps: int) -> ReplicaGroup:
     """Replicas on devices of one type."""
     return ReplicaGroup(
-        pool=device_type.pool, gpu=device_type.gpu, tp=tp, count=count, share=share, steps=steps
+        pool=device_type.pool,
+        gpu=device_type.gpu,
+        tp=tp,
+        count=count,
+        local_batch=share,
+        accumulation_steps=steps,
     )
 
 

@@ -150,7 +150,7 @@ def _read(plan: Plan) -> tuple[Family, tuple[Stand, ...]]:
         tp=None,
         dp=None,
         batch=first.count * first.micro_batch,
-        micro_batches=first.steps,
+        micro_batches=first.accumulation_steps,
     )
     return family, tuple(_stand(stage.replicas) for stage in plan.stages)
 

@@ -99,7 +99,7 @@ class Places:
         return not self.stages.pricer.target.hosts_once
 
     def begins_fresh(self, device_type: tuple[str, str]) -> bool:
-        """True when every run of stages smaller than a node of this kind begins on an untouched node."""
+        """True when every run of stages smaller than a node of this type begins on an untouched node."""
         return not self.returns and not self._leftovers(device_type)
 
     def around(self, last: int, first: int) -> Sends:

@@ -236,7 +236,9 @@ def _mixes(device_types: tuple[DeviceType, ...], tp: int, dp: int, family: Famil
     def group(key: tuple[str, str], count: int) -> ReplicaGroup:
         steps = family.micro_batches
         share = steps * family.batch // dp
-        return ReplicaGroup(pool=key[0], gpu=key[1], tp=tp, count=count, share=share, steps=steps)
+        return ReplicaGroup(
+            pool=key[0], gpu=key[1], tp=tp, count=count, local_batch=share, accumulation_steps=steps
+        )
 
     for key, capacity in room.items():
         if capacity >= dp:

@@ -59,7 +59,7 @@ def test_deepspeed_accepts_the_configuration(tmp_path: Path, chosen: Plan, preci
         replicas = chosen.stages[rank.stage].replicas[rank.group]
         assert parsed.train_micro_batch_size_per_gpu == replicas.micro_batch
         assert parsed.gradient_accumulation_steps == (
-            chosen.micro_batches if chosen.zero >= 2 else replicas.steps
+            chosen.micro_batches if chosen.zero >= 2 else replicas.accumulation_steps
         )
         assert parsed.zero_config.stage == chosen.zero
         assert parsed.bfloat16_config.enabled == (precision == "bf16")

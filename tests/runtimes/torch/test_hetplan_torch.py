@@ -99,7 +99,7 @@ def tensor_parallel(zero: int, *, stages: int = 1, **changes: Any) -> Case:
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
     name = name_of(f"tensor-pp{stages}", zero, changes)
     if stages == 2:
-        equal = [(replace(each, share=4),) for each in groups]
+        equal = [(replace(each, local_batch=4),) for each in groups]
         return Case(name, plan("torch", zero, [2, 1], equal), model(4, layers=3, **changes))
     chosen = plan("torch", zero, [2], [tuple(groups)])
     return Case(name, chosen, model(7, layers=2, **changes))

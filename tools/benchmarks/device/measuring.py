@@ -154,7 +154,7 @@ def _predicted_limit(item: Series, recompute: Recompute, results: Results, calib
     (group,) = stage.replicas
 
     def predicted(micro_batch: int) -> bool:
-        replicas = (replace(group, share=micro_batch, steps=1),)
+        replicas = (replace(group, local_batch=micro_batch, accumulation_steps=1),)
         plan = replace(run.plan, stages=(replace(stage, replicas=replicas),))
         return estimate(plan, run.cluster, with_batch(item.model, micro_batch), calibration).fits
 
