@@ -15,7 +15,7 @@ from coverage import CoverageData
 
 TESTS: dict[str, tuple[str, ...]] = {
     "cost": ("tests/cost",),
-    "plan": ("tests",),
+    "plan": ("tests/plan", "tests/dims", "tests/cluster"),
     "emit": ("tests/emit", "tests/job", "tests/launchers", "tests/runtimes"),
     "search": ("tests/search",),
 }

@@ -22,10 +22,7 @@ from cosmic_ray.mutating import mutate_code
 
 PACKAGES: dict[str, tuple[str, ...]] = {
     "cost": ("planner/cost/*.py",),
-    "plan": (
-        *("planner/plan*.py", "planner/runtimes/capabilities.py", "planner/plan/stage_rules.py"),
-        *("planner/plan/placement.py", "planner/cluster/topology.py"),
-    ),
+    "plan": ("planner/plan/*.py", "planner/dims/*.py", "planner/cluster/topology.py"),
     "emit": tuple(f"planner/{room}/*.py" for room in ("emit", "job", "launchers", "runtimes")),
     "search": ("planner/search/*.py",),
 }
