@@ -19,7 +19,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "emit": ("tests/emit", "tests/job", "tests/launchers", "tests/runtimes"),
     "search": ("tests/search",),
 }
-"""Tests that are tried on the mutants of a package; of a folder those in it, of ``tests`` not those below."""
+"""Tests that are tried on the mutants of a package."""
 
 TIMED = ("tests/test_architecture.py",)
 """They measure time, or look at the code itself."""
@@ -80,11 +80,7 @@ def recorded(root: Path, folder: Path, packages: list[str]) -> Covering:
 def _run(root: Path, folder: Path, package: str, data: Path, report: Path) -> None:
     settings = folder / f"{package}.coveragerc"
     settings.write_text(RUN.format(data=data), encoding="utf-8")
-    paths = [
-        str(path)
-        for place in TESTS[package]
-        for path in (sorted((root / place).glob("test_*.py")) if place == "tests" else [root / place])
-    ]
+    paths = [str(root / place) for place in TESTS[package]]
     left_out = [f"--ignore={root / path}" for path in TIMED]
     options = [
         "-q",
