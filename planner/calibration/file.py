@@ -64,9 +64,9 @@ def _entries(part: type) -> Any:
     hints, texts = get_type_hints(part, include_extras=True), meanings(part)
     found: dict[str, Any] = {}
     for field in fields(part):
-        device_type = hints[field.name]
+        kind = hints[field.name]
         either = Annotated[
-            Annotated[device_type, Tag("<number>")] | Annotated[Entry[device_type], Tag("<entry>")],  # type: ignore[valid-type]
+            Annotated[kind, Tag("<number>")] | Annotated[Entry[kind], Tag("<entry>")],  # type: ignore[valid-type]
             Discriminator(_shape),
         ]
         found[field.name] = (either, Field(default=field.default, description=texts[field.name]))

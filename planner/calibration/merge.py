@@ -222,9 +222,9 @@ def name_key(name: str) -> str:
 @lru_cache(maxsize=10_000)
 def link_name_key(name: str) -> str:
     """The part of a link's name that counts: a GPU's name as elsewhere, fabrics as written, from either end."""
-    device_type, colon, gpu = name.partition(":")
+    kind, colon, gpu = name.partition(":")
     if colon:
-        return f"{device_type}:{name_key(gpu)}"
+        return f"{kind}:{name_key(gpu)}"
     fabrics = name.split("+")
     return "+".join(min(fabrics, fabrics[::-1]))
 

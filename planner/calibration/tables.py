@@ -59,11 +59,11 @@ def import_links_csv(path: Path) -> tuple[LinkPoint, ...]:
     return tuple(_points(path, LinkPoint, LINK_KEYS))
 
 
-def _points(path: Path, device_type: type[P], keys: tuple[str, ...]) -> list[P]:
+def _points(path: Path, kind: type[P], keys: tuple[str, ...]) -> list[P]:
     """The point of each row."""
     table: _Table = _read(path)
-    fail_on(_heading_problems(table, device_type))
-    batch: TypeAdapter[list[P]] = TypeAdapter(list[device_type])  # type: ignore[valid-type]
+    fail_on(_heading_problems(table, kind))
+    batch: TypeAdapter[list[P]] = TypeAdapter(list[kind])  # type: ignore[valid-type]
     points: list[P] = []
     doubtful: list[Row] = []
     for start in range(0, len(table.rows), BATCH):
@@ -72,7 +72,7 @@ def _points(path: Path, device_type: type[P], keys: tuple[str, ...]) -> list[P]:
             points += batch.validate_json(json.dumps([values for _, values in rows]))
         except ValidationError:
             doubtful += rows
-    fail_on([*_row_problems(table, doubtful, device_type), *_conflicts(table, keys)])
+    fail_on([*_row_problems(table, doubtful, kind), *_conflicts(table, keys)])
     return points
 
 
@@ -98,9 +98,9 @@ def _read(path: Path) -> _Table:
     return table
 
 
-def _heading_problems(table: _Table, device_type: type) -> Iterator[Problem]:
+def _heading_problems(table: _Table, kind: type) -> Iterator[Problem]:
     """Columns that are unknown, there twice or missing; no rows at all."""
-    columns = {field.name: field for field in fields(device_type) if field.name != "source"}
+    columns = {field.name: field for field in fields(kind) if field.name != "source"}
     known = list(columns)
     if not table.columns:
         yield table.problem(None, "", "the file is empty", f"first line: {','.join(known)}")
@@ -113,12 +113,12 @@ def _heading_problems(table: _Table, device_type: type) -> Iterator[Problem]:
             yield table.problem(table.first, column, "this column is there twice", "remove one of the two")
     for column, field in columns.items():
         if field.default is MISSING and column not in table.columns:
-            yield table.problem(table.first, column, "missing column", meanings(device_type)[column])
+            yield table.problem(table.first, column, "missing column", meanings(kind)[column])
     if not table.rows:
         yield table.problem(table.first, "", "has no rows below its first line")
 
 
-def _row_problems(table: _Table, doubtful: list[Row], device_type: type) -> list[Problem]:
+def _row_problems(table: _Table, doubtful: list[Row], kind: type) -> list[Problem]:
     """Rows of another width, and cells that are not what their column wants."""
     width = len(table.columns)
     found = [
@@ -126,19 +126,19 @@ def _row_problems(table: _Table, doubtful: list[Row], device_type: type) -> list
         for line, cells in table.widths.items()
     ]
     for line, row in doubtful:
-        found += [] if line in table.widths else _cell_problems(table, line, row, device_type)
+        found += [] if line in table.widths else _cell_problems(table, line, row, kind)
         if len(found) > MOST_PROBLEMS:
             break
     return found
 
 
-def _cell_problems(table: _Table, line: int, row: dict[str, Any], device_type: type) -> list[Problem]:
+def _cell_problems(table: _Table, line: int, row: dict[str, Any], kind: type) -> list[Problem]:
     try:
-        form(device_type).validate_json(json.dumps(row))
+        form(kind).validate_json(json.dumps(row))
     except ValidationError as error:
         return [
             table.problem(line, str(item.path[0]), item.what, item.hint)
-            for item in complaints(error, device_type, row)
+            for item in complaints(error, kind, row)
         ]
     return []
 

@@ -257,9 +257,9 @@ class Calibration:
         """Constants of a framework; the defaults for an unknown one."""
         return self.stacks.get(name, ASSUMED_STACK)
 
-    def link(self, device_type: str) -> Link:
+    def link(self, kind: str) -> Link:
         """Constants of a type of fabric; the defaults for an unknown one."""
-        return self.links.get(device_type, ASSUMED_LINK)
+        return self.links.get(kind, ASSUMED_LINK)
 
     def spread(self, families: Iterable[str], stack: str) -> float:
         """Relative standard error of a step time on these families: the widest that applies."""

@@ -26,7 +26,7 @@ from planner.errors import HetplanError
 from planner.visible import visible
 
 WRONG_WORDS: type[Exception] = next(
-    device_type for device_type in typer.BadParameter.__mro__ if device_type.__name__ == "ClickException"
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 """What typer raises for words that it does not know; some versions of it have their own copy of click."""
 

@@ -116,9 +116,9 @@ def needed(command: Any) -> Iterator[str]:
             yield f"{min(entry.opts, key=len)} {entry.metavar}"
 
 
-def _of(command: Any, device_type: str) -> list[Any]:
-    return [entry for entry in command.params if _is(entry, device_type)]
+def _of(command: Any, kind: str) -> list[Any]:
+    return [entry for entry in command.params if _is(entry, kind)]
 
 
-def _is(parameter: Any, device_type: str) -> bool:
-    return bool(parameter.param_type_name == device_type)
+def _is(parameter: Any, kind: str) -> bool:
+    return bool(parameter.param_type_name == kind)

@@ -86,17 +86,13 @@ def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
     yield "search, predict, show, explain, check", inputs
     ranks = _rest(keys(PlanDocument), head, plan, inputs)
     yield "predict, show, explain", ranks
-    for title, device_type in DOCUMENTS.items():
-        if device_type is PlanDocument or title == "calibrate merge":
+    for title, kind in DOCUMENTS.items():
+        if kind is PlanDocument or title == "calibrate merge":
             continue
-        known = (ranks, plan) if device_type in (ExplainDocument, SearchDocument) else ()
-        told = (
-            (inputs,)
-            if device_type in (ExplainDocument, SearchDocument, CheckDocument, FrontDocument)
-            else ()
-        )
-        shown = "calibrate import and calibrate merge" if device_type is CalibrateDocument else title
-        yield shown, _rest(keys(device_type), head, *told, *known)
+        known = (ranks, plan) if kind in (ExplainDocument, SearchDocument) else ()
+        told = (inputs,) if kind in (ExplainDocument, SearchDocument, CheckDocument, FrontDocument) else ()
+        shown = "calibrate import and calibrate merge" if kind is CalibrateDocument else title
+        yield shown, _rest(keys(kind), head, *told, *known)
 
 
 def _rest(found: dict[str, str], *others: dict[str, str]) -> dict[str, str]:

@@ -61,11 +61,11 @@ def own_names(document: Document) -> Iterator[Problem]:
 def whole_gpus(document: Document) -> Iterator[Problem]:
     """Every device of a pool must be one of ``gpus``."""
     own = document.data.get("gpus")
-    device_types = own if isinstance(own, dict) else {}
+    kinds = own if isinstance(own, dict) else {}
     for index, pool in pools_of(document):
         devices = pool.get("devices")
         for position, device in enumerate(devices if isinstance(devices, list) else []):
-            if isinstance(device, str) and split_times(device)[1] not in device_types:
+            if isinstance(device, str) and split_times(device)[1] not in kinds:
                 path = ("pools", index, "devices", position)
                 yield document.problem(path, f"expected a device of gpus, got {shown(device)}")
 
@@ -136,8 +136,8 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
 
     A ``whole`` cluster, as plan files hold it, names no device of the catalogue: its ``gpus`` are all there is.
     """
-    device_types = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
-    checks = (_pool_names, _choices, _hosts, own_names, *device_types, intra_nodes, _nics, _links)
+    kinds = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
+    checks = (_pool_names, _choices, _hosts, own_names, *kinds, intra_nodes, _nics, _links)
     if sum(1 for _ in pools_of(document)) > MOST_POOLS:
         return []
     too_large = _size(document)
@@ -158,9 +158,9 @@ def _size(document: Document) -> list[Problem]:
         if not NODES.holds(here) or not NODE_DEVICES.holds(each):
             continue  # a number out of its own range
         nodes, devices = nodes + here, devices + here * each
-        for number, most, device_type in ((nodes, NODES.most, "nodes"), (devices, DEVICES.most, "devices")):
+        for number, most, kind in ((nodes, NODES.most, "nodes"), (devices, DEVICES.most, "devices")):
             if number > most:
-                what = f"expected at most {most} {device_type} up to this pool, got {number}"
+                what = f"expected at most {most} {kind} up to this pool, got {number}"
                 return [document.problem(("pools", index), what)]
     return []
 
@@ -268,7 +268,7 @@ def _node_count(pool: dict[str, Any]) -> int:
 
 def _fabric(document: Document, path: KeyPath, name: object, fabrics: dict[str, None]) -> Iterator[Problem]:
     if isinstance(name, str) and name not in fabrics:
-        hint = nearest(name, list(fabrics)) or f"add it to fabrics: {name}: {{device_type: infiniband}}"
+        hint = nearest(name, list(fabrics)) or f"add it to fabrics: {name}: {{kind: infiniband}}"
         yield document.problem(path, f'the fabric "{name}" is not defined under fabrics', hint)
 
 

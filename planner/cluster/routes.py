@@ -67,7 +67,7 @@ class Routes:
 
     def __init__(self, cluster: ClusterSpec) -> None:
         self._fabrics = cluster.fabrics
-        self._device_types = {name: SLOWER.index(fabric.kind) for name, fabric in cluster.fabrics.items()}
+        self._kinds = {name: SLOWER.index(fabric.kind) for name, fabric in cluster.fabrics.items()}
         self._hops: dict[str, dict[str, Hop]] = {name: {} for name in cluster.fabrics}
         for link in cluster.links:
             first, last = link.between
@@ -138,13 +138,13 @@ class Routes:
 
     def _trees_from(self, first: str, rate: float) -> Iterator[dict[str, Chain]]:
         """The best chains to the fabrics within reach: first over the fastest device types alone, at last over all."""
-        for device_type in range(self._device_types[first], len(SLOWER)):
-            key = (first, rate, device_type)
+        for kind in range(self._kinds[first], len(SLOWER)):
+            key = (first, rate, kind)
             if key not in self._trees:
                 self._trees[key] = self._shortest(*key)
             yield self._trees[key]
 
-    def _shortest(self, first: str, rate: float, device_type: int) -> dict[str, Chain]:
+    def _shortest(self, first: str, rate: float, kind: int) -> dict[str, Chain]:
         """Chains of the least latency by links of a rate at least and fabrics of a type at most (Dijkstra 1959).
 
         Every link is a hop more, so that all that lead to a fabric at its cost are known before it.
@@ -159,7 +159,7 @@ class Routes:
                 continue
             done.add(near)
             for far, hop in self._hops[near].items():
-                if hop.bytes_per_second < rate or self._device_types[far] > device_type or far in done:
+                if hop.bytes_per_second < rate or self._kinds[far] > kind or far in done:
                     continue
                 new = latency + self._latency[near, far], hops + 1
                 chain = (*chains[near], far)

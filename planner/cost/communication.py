@@ -236,15 +236,15 @@ SOCKET_BYTES = 2.5e5
 """Bytes that a host moves through TCP sockets in the time of one kernel launch (16 T4 on 50 Gbit/s Ethernet)."""
 
 
-def _host_rate(device_type: str, families: Sequence[str], calibration: Calibration) -> float:
+def _host_rate(kind: str, families: Sequence[str], calibration: Calibration) -> float:
     """What the hosts of a node can process: without RDMA every byte passes the processor."""
-    if device_type != "ethernet":
+    if kind != "ethernet":
         return float("inf")
     slowest = max((calibration.family(name).launch_seconds for name in families), default=0.0)
     return SOCKET_BYTES / slowest if slowest else float("inf")
 
 
-def fabric_share(device_type: str, cards: int, calibration: Calibration) -> float:
-    """Share of the wire of ``cards`` cards a node that traffic on a device type of fabric carries."""
-    link = calibration.link(device_type)
+def fabric_share(kind: str, cards: int, calibration: Calibration) -> float:
+    """Share of the wire of ``cards`` cards a node that traffic on a kind of fabric carries."""
+    link = calibration.link(kind)
     return float(link.efficiency * link.rail ** log2(max(1, cards)))

@@ -374,8 +374,8 @@ class Pricer:
         fabric = self.topology.widest_fabric(pool)
         if not fabric:
             return 1.0
-        device_type = self.topology.cluster.fabrics[fabric].kind
-        return fabric_share(device_type, self.topology.cards(pool, fabric), self.calibration)
+        kind = self.topology.cluster.fabrics[fabric].kind
+        return fabric_share(kind, self.topology.cards(pool, fabric), self.calibration)
 
     def update_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
         """The optimizer's step on one device of a group."""

@@ -41,11 +41,11 @@ class Recomputation(Dimension):
 
     def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
         """Another recomputation on all stages."""
-        for device_type in target.recomputes:
-            if any(stage.recompute != device_type for stage in plan.stages):
-                stages = tuple(replace(stage, recompute=device_type) for stage in plan.stages)
-                what = "no recomputation" if device_type == "none" else f"{device_type} recomputation"
-                yield Change(f"recompute {device_type}", what, replace(plan, stages=stages))
+        for way in target.recomputes:
+            if any(stage.recompute != way for stage in plan.stages):
+                stages = tuple(replace(stage, recompute=way) for stage in plan.stages)
+                what = "no recomputation" if way == "none" else f"{way} recomputation"
+                yield Change(f"recompute {way}", what, replace(plan, stages=stages))
 
 
 def recompute_text(plan: Plan) -> str:

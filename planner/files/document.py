@@ -71,31 +71,31 @@ class Document:
         key = dotted((*self.at, *path))
         return Problem(file=self.file, line=self.line(path), key=key, what=what, hint=hint)
 
-    def problems(self, device_type: type) -> list[Problem]:
+    def problems(self, kind: type) -> list[Problem]:
         """Everything that keeps the file from being a ``kind``."""
-        return [problem for problem, _ in self._found(device_type)]
+        return [problem for problem, _ in self._found(kind)]
 
-    def to(self, device_type: type[T]) -> T:
+    def to(self, kind: type[T]) -> T:
         """The file as a ``kind``; raises SpecError with every problem, PlanError when only its parts disagree."""
-        found = self._found(device_type)
+        found = self._found(kind)
         if found and all(disagree for _, disagree in found):
             raise PlanError(*(str(problem) for problem, _ in found))
         fail_on(problem for problem, _ in found)
-        return self._validate(device_type)
+        return self._validate(kind)
 
-    def _found(self, device_type: type) -> list[tuple[Problem, bool]]:
+    def _found(self, kind: type) -> list[tuple[Problem, bool]]:
         """(problem, whether all values are right on their own)."""
         empty = list(islice(empty_values(self.root), MOST_PROBLEMS))
         found = [(self.problem(path, "has no value", "give one, or remove the key"), False) for path in empty]
         try:
-            self._validate(device_type)
+            self._validate(kind)
         except ValidationError as error:
-            others = (item for item in complaints(error, device_type, self.data) if item.path not in empty)
+            others = (item for item in complaints(error, kind, self.data) if item.path not in empty)
             found += [(self.problem(item.path, item.what, item.hint), item.disagree) for item in others]
         return found
 
-    def _validate(self, device_type: type[T]) -> T:
-        return form(device_type).validate_json(json.dumps(self.data))
+    def _validate(self, kind: type[T]) -> T:
+        return form(kind).validate_json(json.dumps(self.data))
 
 
 def fail_on(problems: Iterable[Problem]) -> None:
@@ -121,13 +121,11 @@ def read_document(path: Path) -> Document:
     return Document(str(path), root)
 
 
-def read_text(path: Path, device_type: Literal["YAML", "CSV", "text"] = "YAML") -> str:
+def read_text(path: Path, kind: Literal["YAML", "CSV", "text"] = "YAML") -> str:
     """The text of a file of at most ``MOST_BYTES``; raises SpecError, which names the ``kind`` of file."""
     try:
         if path.is_dir():
-            raise _failure(
-                path, f"is a directory, expected a {device_type} file", _files_in(path, device_type)
-            )
+            raise _failure(path, f"is a directory, expected a {kind} file", _files_in(path, kind))
         if path.stat().st_size > MOST_BYTES:
             raise _failure(
                 path, f"is {path.stat().st_size / 2**20:.1f} MiB, expected at most {MOST_BYTES >> 20} MiB"
@@ -159,8 +157,8 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
-def _files_in(folder: Path, device_type: str) -> str | None:
-    suffixes = _SUFFIXES[device_type]
+def _files_in(folder: Path, kind: str) -> str | None:
+    suffixes = _SUFFIXES[kind]
     try:
         names = sorted(child.name for child in folder.iterdir() if child.suffix in suffixes)
     except OSError:

@@ -59,9 +59,9 @@ class Complaint:
     """True when each value is right on its own."""
 
 
-def complaints(error: ValidationError, device_type: type, data: object) -> list[Complaint]:
+def complaints(error: ValidationError, kind: type, data: object) -> list[Complaint]:
     """Every error of a validation, in the user's words."""
-    schema = form(device_type).json_schema()
+    schema = form(kind).json_schema()
     items = [dict(item) for item in error.errors(include_url=False)[:MOST_COMPLAINTS]]
     return [_complaint(item, schema, data) for item in items if not _follows(item, items, data)]
 
@@ -97,17 +97,17 @@ def shown(value: object) -> str:
 
 
 def _complaint(item: dict[str, Any], schema: Schema, data: object) -> Complaint:
-    path, device_type = _plain_path(item["loc"]), item["type"]
-    if device_type == "missing" and isinstance(path[-1], int):
-        path, device_type = path[:-1], "too_short"
-    if device_type in ("extra_forbidden", "unexpected_keyword_argument"):
+    path, kind = _plain_path(item["loc"]), item["type"]
+    if kind == "missing" and isinstance(path[-1], int):
+        path, kind = path[:-1], "too_short"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = sorted(_resolve(_at(schema, path[:-1], data), schema).get("properties", {}))
         hint = nearest(str(path[-1]), known) or (f"known keys: {', '.join(known)}" if known else None)
         return Complaint(path, "unknown key", hint)
-    if device_type == "missing":
+    if kind == "missing":
         field = _at(schema, path, data)
         return Complaint(path, f"missing, expected {expected(field, schema)}", _meaning(field))
-    if device_type in ("value_error", "assertion_error"):
+    if kind in ("value_error", "assertion_error"):
         cause = item["ctx"]["error"]
         if isinstance(cause, PartError):
             return Complaint((*path, *cause.path), str(cause), None)

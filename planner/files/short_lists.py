@@ -50,8 +50,8 @@ def expand_devices(entries: Iterable[str]) -> tuple[str, ...]:
     """Kind of every device: ``8 x A`` stands for eight devices A; raises ValueError for too many."""
     devices: list[str] = []
     for entry in entries:
-        times, device_type = split_times(entry)
-        devices.extend([device_type] * times)
+        times, kind = split_times(entry)
+        devices.extend([kind] * times)
         if len(devices) > NODE_DEVICES.most:
             raise ValueError(f"more than {NODE_DEVICES.most} devices in a node")
     return tuple(devices)
@@ -65,8 +65,8 @@ def split_times(entry: str) -> tuple[int, str]:
 
 def compress_devices(devices: Iterable[str]) -> tuple[str, ...]:
     """Runs of equal device types as ``8 x A``; ``expand_devices`` gives the device types back."""
-    runs = ((device_type, len(list(group))) for device_type, group in groupby(devices))
-    return tuple(device_type if count == 1 else f"{count} x {device_type}" for device_type, count in runs)
+    runs = ((kind, len(list(group))) for kind, group in groupby(devices))
+    return tuple(kind if count == 1 else f"{count} x {kind}" for kind, count in runs)
 
 
 def _expand(pattern: str) -> Iterator[str]:

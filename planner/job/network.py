@@ -126,13 +126,13 @@ def _socket_lines(pool: PoolSpec, nic: NicSpec) -> list[Line]:
 
 
 def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[Line]:
-    device_type = cluster.fabrics[fabric].kind
-    lines: list[Line] = [f"# RDMA: fabric {fabric} ({device_type})."]
+    kind = cluster.fabrics[fabric].kind
+    lines: list[Line] = [f"# RDMA: fabric {fabric} ({kind})."]
     names = [nic.hca for nic in pool.nics if nic.fabric == fabric and nic.hca]
     if names:
         lines.append(("NCCL_IB_HCA", f"={','.join(names)}"))
     else:
         lines += _fill_in(pool, fabric, "hca", ["export NCCL_IB_HCA==DEVICE,DEVICE"])
-    if device_type == "roce":
+    if kind == "roce":
         lines += ["# RoCE v2 is usually GID 3; `show_gids` lists them.", ("NCCL_IB_GID_INDEX", "3")]
     return lines

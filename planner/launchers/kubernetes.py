@@ -39,8 +39,8 @@ class _Pods:
     @property
     def products(self) -> tuple[str, ...]:
         """Product labels of the nodes, where they have one device type and the catalogue knows it."""
-        device_types = set(self.pool.devices)
-        return product_labels(next(iter(device_types))) if len(device_types) == 1 else ()
+        kinds = set(self.pool.devices)
+        return product_labels(next(iter(kinds))) if len(kinds) == 1 else ()
 
 
 def files(job: Job) -> tuple[EmittedFile, ...]:

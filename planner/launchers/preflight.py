@@ -30,6 +30,6 @@ def devices_table(job: Job) -> str:
     """One line a device of a pool's node: pool, index, the kind, and what the driver may call it."""
     lines = ["# pool index kind|driver's names"]
     for pool in job.pools:
-        for index, device_type in enumerate(pool.devices):
-            lines.append(f"{pool.name} {index} {'|'.join((device_type, *driver_names(device_type)))}")
+        for index, kind in enumerate(pool.devices):
+            lines.append(f"{pool.name} {index} {'|'.join((kind, *driver_names(kind)))}")
     return "\n".join(lines) + "\n"

@@ -76,8 +76,8 @@ def _devices(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fau
                 (*path, "pool"), f'the cluster has no pool "{group.pool}", it has: {", ".join(pools)}'
             )
         elif group.gpu not in pools[group.pool].devices:
-            device_types = ", ".join(dict.fromkeys(pools[group.pool].devices))
-            yield Fault((*path, "gpu"), f'the pool {group.pool} has no "{group.gpu}", it has: {device_types}')
+            kinds = ", ".join(dict.fromkeys(pools[group.pool].devices))
+            yield Fault((*path, "gpu"), f'the pool {group.pool} has no "{group.gpu}", it has: {kinds}')
         else:
             yield from _precision(path, group, cluster, model)
         yield from head_faults(path, group, model)

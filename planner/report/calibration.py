@@ -344,7 +344,7 @@ def _origin(known: Constant, both: Calibration, own: frozenset[str]) -> str:
 
 
 def _inside(topology: Topology, both: Calibration, own: frozenset[str]) -> Iterator[Covered]:
-    """The network inside each device type of node."""
+    """The network inside nodes of each device type."""
     for device_type in {
         device_type.gpu: device_type for device_type in topology.device_types if device_type.per_node > 1
     }.values():

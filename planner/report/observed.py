@@ -107,13 +107,13 @@ def _fullest(memory: Sequence[MemoryDifference]) -> list[MemoryDifference]:
 
 def _memory_rows(entry: MemoryDifference) -> Iterator[list[str]]:
     name = "unknown" if entry.rank is None else str(entry.rank)
-    device_types = (
+    kinds = (
         ("tensors", entry.peak),
         ("states", entry.states),
         ("activations", entry.activations),
         ("fixed", entry.fixed),
     )
-    for what, difference in device_types:
+    for what, difference in kinds:
         if difference is not None:
             shown = (gib(difference.predicted), gib(difference.observed), _error(difference))
             yield [name, str(entry.stage), entry.gpu, what, *shown]

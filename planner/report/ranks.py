@@ -85,7 +85,7 @@ def _run(stage: int, first: int, slot: Slot, pool: PoolSpec) -> RankRun:
 
 
 def _devices(pool: PoolSpec, gpu: str) -> tuple[int, ...]:
-    return tuple(index for index, device_type in enumerate(pool.devices) if device_type == gpu)
+    return tuple(index for index, kind in enumerate(pool.devices) if kind == gpu)
 
 
 def idle_devices(plan: Plan, cluster: ClusterSpec) -> tuple[Idle, ...]:

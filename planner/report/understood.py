@@ -156,10 +156,10 @@ def _meaning(route: str, latencies: Sequence[float], cluster: ClusterSpec) -> st
     """Kind and latency behind a letter."""
     if route == "node":
         return "inside the one node of the pool"
-    device_types = [cluster.fabrics[name].kind for name in route.split("+") if name in cluster.fabrics]
+    kinds = [cluster.fabrics[name].kind for name in route.split("+") if name in cluster.fabrics]
     low, high = duration(min(latencies)), duration(max(latencies))
     latency = low if low == high else f"{low} to {high}"
-    return f"{route} ({' + '.join(dict.fromkeys(device_types))}, {latency})"
+    return f"{route} ({' + '.join(dict.fromkeys(kinds))}, {latency})"
 
 
 def unreachable(topology: Topology) -> list[str]:

@@ -32,13 +32,13 @@ SPREADS = st.none() | st.floats(0, 2)
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
 
 
-def parts(device_type: Any) -> st.SearchStrategy[Any]:
+def parts(kind: Any) -> st.SearchStrategy[Any]:
     """A Family, a Stack or a Link; some constants at their assumed values."""
     made = {}
-    for field in fields(device_type):
+    for field in fields(kind):
         share = field.name.endswith("efficiency") or field.name in ("overlap", "wire", "rail")
         made[field.name] = st.just(field.default) | (SHARES if share else POSITIVE)
-    return st.builds(device_type, **made)
+    return st.builds(kind, **made)
 
 
 LAYERS = st.builds(
@@ -147,6 +147,4 @@ def _constants(draw: st.DrawFn, calibration: Calibration) -> list[Constant]:
 def _in_file_order(section: str, named: dict[str, Any]) -> list[str]:
     """Kinds of links have an order of their own."""
     order = ["infiniband", "roce", "ethernet"]
-    return (
-        [device_type for device_type in order if device_type in named] if section == "links" else list(named)
-    )
+    return [kind for kind in order if kind in named] if section == "links" else list(named)

@@ -183,7 +183,7 @@ def test_pools_that_share_nothing(tmp_path: Path) -> None:
 
 
 def test_too_many_pools_are_refused_quickly(tmp_path: Path) -> None:
-    """Nobody has as many device types of nodes."""
+    """Nobody has as many kinds of nodes."""
     path = tmp_path / "c.yaml"
     path.write_text("name: c\npools: [" + "{a: 1}, " * 20_000 + "]\n")
     start = time.process_time()

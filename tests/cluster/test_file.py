@@ -106,10 +106,8 @@ def test_intra_node_by_its_numbers(tmp_path: Path) -> None:
 
 def test_fabric_latency_follows_its_kind(tmp_path: Path) -> None:
     """Unless given."""
-    device_types = (
-        "a: {kind: infiniband}, b: {kind: roce}, c: {kind: ethernet}, d: {kind: roce, latency_us: 0}"
-    )
-    fabrics = loaded(tmp_path, one_pool("gpu: T4\nnodes: 1", f"fabrics: {{{device_types}}}\n")).fabrics
+    kinds = "a: {kind: infiniband}, b: {kind: roce}, c: {kind: ethernet}, d: {kind: roce, latency_us: 0}"
+    fabrics = loaded(tmp_path, one_pool("gpu: T4\nnodes: 1", f"fabrics: {{{kinds}}}\n")).fabrics
     assert [fabric.latency_us for fabric in fabrics.values()] == [2.0, 4.0, 30.0, 0.0]
 
 

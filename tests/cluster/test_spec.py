@@ -24,11 +24,11 @@ def gpu(name: str, reserve_gib: float | None = None) -> GpuSpec:
 
 
 @st.composite
-def pools(draw: st.DrawFn, device_types: list[str]) -> PoolSpec:
+def pools(draw: st.DrawFn, kinds: list[str]) -> PoolSpec:
     """Any pool of these device types."""
     return PoolSpec(
         name=draw(NAMES),
-        devices=tuple(draw(st.lists(st.sampled_from(device_types), min_size=1, max_size=10))),
+        devices=tuple(draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=10))),
         hosts=tuple(draw(st.lists(NAMES, min_size=1, max_size=12))),
         intra_node=IntraNodeSpec(bandwidth_gBps=draw(POSITIVE), shared=draw(st.booleans())),
         nics=tuple(
@@ -41,11 +41,11 @@ def pools(draw: st.DrawFn, device_types: list[str]) -> PoolSpec:
 @st.composite
 def clusters(draw: st.DrawFn) -> ClusterSpec:
     """Any cluster."""
-    device_types = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
+    kinds = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
     return ClusterSpec(
         name=draw(NAMES),
-        gpus={device_type: gpu(device_type) for device_type in device_types},
-        pools=tuple(draw(st.lists(pools(device_types), min_size=1, max_size=3))),
+        gpus={kind: gpu(kind) for kind in kinds},
+        pools=tuple(draw(st.lists(pools(kinds), min_size=1, max_size=3))),
         fabrics={"f": FabricSpec(kind="roce", latency_us=draw(POSITIVE))},
         reserve_gib=draw(POSITIVE),
     )

@@ -166,19 +166,17 @@ FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
 
 
 @pytest.mark.parametrize(("fabric", "kind"), FABRICS.items())
-def test_every_kind_of_fabric_has_its_share_of_the_wire(fabric: str, device_type: str) -> None:
+def test_every_kind_of_fabric_has_its_share_of_the_wire(fabric: str, kind: str) -> None:
     """Rings and sends across it; those inside a node take the share of the family."""
     spec = cluster(pool("p", nodes=2, cards=1, fabric=fabric, gbps=25))
-    half = Calibration(links={device_type: Link(efficiency=WIRE / 2)})
+    half = Calibration(links={kind: Link(efficiency=WIRE / 2)})
     across, inside = group("p", 16), group("p", 8)
     plain, slow = ring_of(spec, across), ring_of(spec, across, calibration=half)
     assert slow.bytes_per_second == pytest.approx(plain.bytes_per_second / 2)
     assert ring_of(spec, inside, calibration=half) == ring_of(spec, inside)
     twice = sends(spec, inside, inside, half).seconds / sends(spec, inside, inside).seconds
     assert twice == pytest.approx(2, rel=1e-3)
-    others = Calibration(
-        links={name: Link(efficiency=0.01) for name in FABRICS.values() if name != device_type}
-    )
+    others = Calibration(links={name: Link(efficiency=0.01) for name in FABRICS.values() if name != kind})
     assert ring_of(spec, across, calibration=others) == plain
 
 

@@ -64,9 +64,9 @@ def test_launches_of_a_layer(heads: int, tp: int, attention: str, kernels: int) 
 
 @pytest.mark.parametrize(("kind", "share"), [("decoder", 0.5), ("encoder", 1.0)])
 @pytest.mark.parametrize("tp", [1, 4])
-def test_flash_attention_is_one_kernel(device_type: str, share: float, tp: int) -> None:
+def test_flash_attention_is_one_kernel(kind: str, share: float, tp: int) -> None:
     """4 b s^2 a d / t FLOPs, half of them under a causal mask, and 2.5 times as many backward (arXiv:2307.08691)."""
-    model = gpt().model_copy(update={"kind": device_type})
+    model = gpt().model_copy(update={"kind": kind})
     device = Device(KIND, ASSUMED, "fp16")
     flops = 4 * 2 * 1024**2 * 2048 / tp * share
     rate = KIND.peak_flops["fp16"] * device.family.attention_efficiency

@@ -120,7 +120,7 @@ def good_files(work: Path) -> dict[str, tuple[str, ...]]:
 
 def make(folder: Path, chance: random.Random, good: dict[str, tuple[str, ...]]) -> Case:
     """Files of which one at least is damaged, and the command that reads them."""
-    device_types = {name.rpartition(".")[0]: name for name in good}
+    kinds = {name.rpartition(".")[0]: name for name in good}
     words = chance.choice(COMMANDS).split()
     slots = [at for at, word in enumerate(words) if word.startswith("{") and word != "{new}"]
     worst, files, outputs = chance.choice(slots), set(), set()
@@ -129,10 +129,10 @@ def make(folder: Path, chance: random.Random, good: dict[str, tuple[str, ...]]) 
             outputs.add(folder / "new")
             words[at] = str(folder / "new")
         elif at in slots:
-            device_type = device_types[word.strip("{}")]
-            text = chance.choice(good[device_type])
+            kind = kinds[word.strip("{}")]
+            text = chance.choice(good[kind])
             odd = f"-{chance.choice(NAMES)}" if chance.random() < 0.05 else ""
-            path = folder / f"{at}{odd}-{device_type}"
+            path = folder / f"{at}{odd}-{kind}"
             path.write_bytes(damaged(text, chance) if at == worst or chance.random() < 0.1 else text.encode())
             files.add(path)
             words[at] = str(path)

@@ -21,12 +21,12 @@ CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 4, 2))
 def plans(draw: st.DrawFn) -> Plan:
     """Plans without a pipeline and with any batch on any device."""
     groups = []
-    for name, device_type in (("a", "A100"), ("b", "T4"), ("a", "A100")):
+    for name, kind in (("a", "A100"), ("b", "T4"), ("a", "A100")):
         share = draw(st.integers(1, 40))
         groups.append(
             group(
                 name,
-                device_type,
+                kind,
                 count=draw(st.integers(1, 4)),
                 share=share,
                 steps=draw(st.integers(1, min(8, share))),

@@ -24,10 +24,7 @@ def uneven(zero: int = 1) -> Plan:
 
 def on_ethernet(interface: str | None) -> ClusterSpec:
     """Two pools joined by Ethernet."""
-    pools = (
-        pool(name, (device_type,), 1, (nic("eth", interface),))
-        for name, device_type in (("a", "A100"), ("b", "T4"))
-    )
+    pools = (pool(name, (kind,), 1, (nic("eth", interface),)) for name, kind in (("a", "A100"), ("b", "T4")))
     return cluster(*pools)
 
 

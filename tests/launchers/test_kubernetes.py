@@ -155,12 +155,9 @@ def test_pytorchjob_with_one_spec_for_each_pool(tmp_path: Path) -> None:
     assert not (folder / "jobset.yaml").exists()
     specs = resource(folder, "pytorchjob.yaml", PYTORCHJOB)["spec"]["pytorchReplicaSpecs"]
     assert (specs["Master"]["replicas"], specs["Worker"]["replicas"]) == (1, 2)
-    limits = [
-        specs[device_type]["template"]["spec"]["containers"][0]["resources"]["limits"]
-        for device_type in specs
-    ]
+    limits = [specs[kind]["template"]["spec"]["containers"][0]["resources"]["limits"] for kind in specs]
     assert limits == [{"nvidia.com/gpu": 4}, {"nvidia.com/gpu": 2}]
-    products = [selected(specs[device_type]["template"]["spec"]) for device_type in specs]
+    products = [selected(specs[kind]["template"]["spec"]) for kind in specs]
     assert products == [
         ("nvidia.com/gpu.product", ["NVIDIA-A100-SXM4-80GB"]),
         ("nvidia.com/gpu.product", ["Tesla-T4", "NVIDIA-T4"]),
@@ -184,8 +181,8 @@ def test_pods_of_a_pytorchjob_take_the_planned_ranks(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "kubernetes", *two_pools())
     specs = resource(folder, "pytorchjob.yaml", PYTORCHJOB)["spec"]["pytorchReplicaSpecs"]
     operator = {"MASTER_ADDR": "tiny-master-0", "MASTER_PORT": "23456"}
-    for rank, device_type in enumerate(("Master", "Worker", "Worker")):
-        start(tmp_path, folder, specs[device_type]["template"]["spec"], RANK=str(rank), **operator)
+    for rank, kind in enumerate(("Master", "Worker", "Worker")):
+        start(tmp_path, folder, specs[kind]["template"]["spec"], RANK=str(rank), **operator)
     started = journal(tmp_path)
     assert [(entry["node"], entry["pool"]) for entry in started] == [
         ("0", "Big_1"),
@@ -221,12 +218,12 @@ def test_jobset_where_a_pytorchjob_has_too_few_specs(tmp_path: Path) -> None:
 def test_one_pool_is_a_pytorchjob(tmp_path: Path) -> None:
     """Its first node is the Master; a node alone has no Workers."""
     where = cluster(pool("a", ("T4",), 3))
-    for count, device_types in ((3, {"Master", "Worker"}), (1, {"Master"})):
+    for count, kinds in ((3, {"Master", "Worker"}), (1, {"Master"})):
         place = tmp_path / str(count)
         place.mkdir()
         chosen = plan("deepspeed", 0, [4], [(group("a", "T4", count=count),)])
         found = resource(folder_of(place, "kubernetes", chosen, where), "pytorchjob.yaml", PYTORCHJOB)
-        assert set(found["spec"]["pytorchReplicaSpecs"]) == device_types
+        assert set(found["spec"]["pytorchReplicaSpecs"]) == kinds
 
 
 def test_nodes_without_a_known_product_are_named(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_bad_files_of_rows_are_told(tmp_path: Path) -> None:
     path = write(
         tmp_path, {"id": "a", "step_seconds": "2", "cluster_file": "lab.yaml", "model_file": "small.yaml"}
     )
-    assert complaint(path) == "runs.csv:2: plan_file: missing, the cluster has several kinds of devices"
+    assert complaint(path) == "runs.csv:2: plan_file: missing, the cluster has several device types"
 
 
 def test_equal_clusters_are_one(tmp_path: Path) -> None:

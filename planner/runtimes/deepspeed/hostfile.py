@@ -37,8 +37,8 @@ def keeps_kinds(launchers: Sequence[Agent], everyone: Sequence[Rank]) -> bool:
     for agent in launchers:
         slots = len(agent.devices)
         mine = everyone[agent.first_rank : agent.first_rank + slots]
-        device_types = {rank.device: rank.gpu for rank in mine}
-        devices = sorted(device_types)
-        if any(device_types[devices[rank.rank % slots]] != rank.gpu for rank in mine):
+        kinds = {rank.device: rank.gpu for rank in mine}
+        devices = sorted(kinds)
+        if any(kinds[devices[rank.rank % slots]] != rank.gpu for rank in mine):
             return False
     return True

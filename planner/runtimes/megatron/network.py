@@ -34,14 +34,14 @@ def group_networks(ranks: Sequence[Rank], network: JobNetwork) -> dict[str, str]
     """
     if not network.crosses:
         return {}
-    device_types = (
+    kinds = (
         (REPLICAS, _instances(ranks, lambda rank: (rank.stage, rank.tp_rank))),
         (STAGES, _instances(ranks, lambda rank: (rank.replica, rank.tp_rank))),
         (STAGE_DEVICES, _instances(ranks, lambda rank: rank.stage)),
         (PIPELINE_DEVICES, _instances(ranks, lambda rank: rank.replica)),
         (ALL_DEVICES, _instances(ranks, lambda rank: None)),
     )
-    choices = [(names, _choose(instances, network)) for names, instances in device_types]
+    choices = [(names, _choose(instances, network)) for names, instances in kinds]
     if not any("IB" in choice.values() for _, choice in choices):
         return {}
     return {

@@ -24,7 +24,7 @@ from planner.runtimes.megatron.log import MegatronLines
 from planner.runtimes.megatron.network import group_networks
 
 ENTRY = {"decoder": "pretrain_gpt.py", "encoder": "examples/bert/pretrain_bert.py"}
-"""Megatron's training script of each device type of model, relative to its checkout."""
+"""Megatron's training script of each kind of model, relative to its checkout."""
 
 PROLOGUE = """\
   : "${MEGATRON_PATH:?set MEGATRON_PATH to a checkout of Megatron-LM}"

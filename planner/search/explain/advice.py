@@ -83,10 +83,10 @@ def _per_stage_degrees(
         ]
         for stage in plan.stages
     ]
-    device_types = sorted({tuple(row) for row in ways})
-    combinations = islice(product(*device_types), MAX_COMBINATIONS)
+    kinds = sorted({tuple(row) for row in ways})
+    combinations = islice(product(*kinds), MAX_COMBINATIONS)
     return fastest(
-        layered(stages, [dict(zip(device_types, way, strict=True))[tuple(row)] for row in ways], estimator)
+        layered(stages, [dict(zip(kinds, way, strict=True))[tuple(row)] for row in ways], estimator)
         for way in combinations
     )
 

@@ -131,14 +131,14 @@ def groups(world: int, tp: int, pp: int, by_pipeline: bool) -> dict[str, Any]:
     dist = torch.distributed
     parallel_state: Any = importlib.import_module("megatron.core.parallel_state")
     fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
-    found: dict[str, set[tuple[int, ...]]] = {device_type: set() for device_type in GROUPS.values()}
+    found: dict[str, set[tuple[int, ...]]] = {kind: set() for kind in GROUPS.values()}
     looked_up: list[tuple[str, list[int]]] = []
     create, options = parallel_state.create_group, parallel_state.get_nccl_options
 
     def create_group(ranks: list[int], *args: Any, **named: Any) -> Any:
-        device_type = GROUPS.get(str(named.get("group_desc")))
-        if device_type is not None:
-            found[device_type].add(tuple(ranks))
+        kind = GROUPS.get(str(named.get("group_desc")))
+        if kind is not None:
+            found[kind].add(tuple(ranks))
         name = named.pop("pg_options", None)
         if isinstance(name, str):
             looked_up.append((name, list(ranks)))
@@ -154,7 +154,7 @@ def groups(world: int, tp: int, pp: int, by_pipeline: bool) -> dict[str, Any]:
         parallel_state.create_group, parallel_state.get_nccl_options = create, options
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
-    ranks = {device_type: sorted(map(list, members)) for device_type, members in found.items()}
+    ranks = {kind: sorted(map(list, members)) for kind, members in found.items()}
     return {"groups": ranks, "looked_up": looked_up}
 
 

@@ -88,8 +88,8 @@ def _replicas(
 ) -> tuple[ReplicaGroup, ...]:
     """Equal replicas on one device kind, or some on each."""
     first = chance.choice((0, dp, dp, chance.randint(0, dp)))
-    device_types = [(pool.name, gpu) for pool in where.pools for gpu in dict.fromkeys(pool.devices)]
-    counts = zip(device_types, (first, dp - first), strict=True)
+    kinds = [(pool.name, gpu) for pool in where.pools for gpu in dict.fromkeys(pool.devices)]
+    counts = zip(kinds, (first, dp - first), strict=True)
     return tuple(
         group(name, gpu, tp=tp, count=count, share=share, steps=steps)
         for (name, gpu), count in counts

@@ -125,7 +125,7 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
         assert found["modules"][-1][-1][-1] == "loss"
     everyone = job_of(plan, case.cluster, case.model).ranks
     ours = our_groups(everyone, plan)
-    assert {device_type: set(map(tuple, members)) for device_type, members in found["groups"].items()} == ours
+    assert {kind: set(map(tuple, members)) for kind, members in found["groups"].items()} == ours
     return sum(len(members) for members in ours.values())
 
 

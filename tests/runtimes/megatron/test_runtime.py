@@ -85,7 +85,7 @@ def test_models_that_megatron_builds_differ_in_nothing() -> None:
     assert list(differences(model(8, learned_positions=64))) == []
     odd = model(8, layer_norms=4, token_types=2, embedding_norm=True, final_norm=False, head_bias=True)
     assert len(list(differences(odd))) == 5
-    encoder = model(8, device_type="encoder", learned_positions=64, head_transform=True, head_bias=True)
+    encoder = model(8, kind="encoder", learned_positions=64, head_transform=True, head_bias=True)
     assert not [text for text in differences(encoder) if "output layer" in text]
 
 
@@ -147,9 +147,7 @@ def test_differences_are_told() -> None:
     ]
     phi = model(8, layer_norms=1, head_bias=True, head_transform=True)
     assert len(list(differences(phi))) == 3
-    bert = model(
-        8, device_type="encoder", token_types=2, embedding_norm=True, head_transform=True, head_bias=True
-    )
+    bert = model(8, kind="encoder", token_types=2, embedding_norm=True, head_transform=True, head_bias=True)
     assert len(list(differences(bert))) == 2
 
 
@@ -164,7 +162,7 @@ def test_one_stage_one_replica() -> None:
 
 def test_encoder() -> None:
     """BERT runs by Megatron's own BERT script on the user's data."""
-    spec = model(8, device_type="encoder", learned_positions=16)
+    spec = model(8, kind="encoder", learned_positions=16)
     made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, spec)}
     assert "examples/bert/pretrain_bert.py" in made["launch.sh"]
     assert "encoders have no mock data" in made["args.sh"]
@@ -177,7 +175,7 @@ def test_encoder() -> None:
 def test_encoder_that_megatron_lacks(changes: dict[str, int]) -> None:
     """Its BERT script knows learned positions and full attention heads only."""
     with pytest.raises(EmitError, match="encoders with learned positions"):
-        emit(pipeline([3, 1]), CLUSTER, model(8, device_type="encoder", **changes))
+        emit(pipeline([3, 1]), CLUSTER, model(8, kind="encoder", **changes))
 
 
 def test_one_recompute_policy() -> None:
@@ -220,8 +218,8 @@ MIXED = cluster(pool("a", ("A100",) * 4 + ("T4",) * 4, 4))
 
 def split(dp: int, tp: int) -> Plan:
     """The first stage on the A100s of mixed nodes, the second on their T4s."""
-    device_types = ((group("a", gpu, tp=tp, count=dp, share=1),) for gpu in ("A100", "T4"))
-    return plan("megatron", 1, [3, 1], list(device_types))
+    kinds = ((group("a", gpu, tp=tp, count=dp, share=1),) for gpu in ("A100", "T4"))
+    return plan("megatron", 1, [3, 1], list(kinds))
 
 
 @pytest.mark.parametrize(("dp", "tp", "nodes"), [(4, 4, 4), (8, 2, 4), (6, 2, 3)])

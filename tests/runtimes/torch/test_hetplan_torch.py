@@ -57,10 +57,10 @@ def four_ranks() -> ClusterSpec:
     return cluster(big, small)
 
 
-def name_of(device_type: str, zero: int, changes: dict[str, Any]) -> str:
+def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     """A folder name that says what is special."""
     special = [f"{key}_{value}" for key, value in changes.items() if (key, value) not in DEFAULTS]
-    return "-".join([device_type, f"zero{zero}", *special])
+    return "-".join([kind, f"zero{zero}", *special])
 
 
 def uneven(zero: int, *, shard_size: int | None = None, **changes: Any) -> Case:
@@ -114,7 +114,7 @@ CASES = [
     uneven(0, precision="bf16"),
     uneven(2, precision="bf16", optimizer="sgd"),
     uneven(2, precision="fp16"),
-    uneven(3, optimizer="sgd", device_type="encoder", learned_positions=16, head_transform=True),
+    uneven(3, optimizer="sgd", kind="encoder", learned_positions=16, head_transform=True),
     *(uneven(zero, shard_size=2, optimizer=optimizer) for zero in (1, 2, 3) for optimizer in LR),
     uneven(3, shard_size=2, precision="bf16"),
     pipeline(0, [3, 1], steps=3, optimizer="sgd"),
@@ -134,7 +134,7 @@ CASES = [
         3,
         stages=2,
         optimizer="sgd",
-        device_type="encoder",
+        kind="encoder",
         token_types=2,
         head_transform=True,
         head_bias=True,
