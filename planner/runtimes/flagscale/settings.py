@@ -19,7 +19,7 @@ from planner.runtimes.megatron.arguments import arguments, model_words
 class Mesh:
     """Consecutive stages with one grid of devices of one type."""
 
-    kind: str
+    device_type: str
     """Name in the hostfile; FlagScale sorts nodes by the place of their type in the list of types."""
     tp: int
     dp: int
@@ -41,10 +41,10 @@ def meshes(plan: Plan) -> tuple[Mesh, ...]:
     shapes = [(shape, len(list(stages))) for shape, stages in groupby(plan.stages, key=_shape)]
     found: list[Mesh] = []
     for (gpus, tp, dp), depth in shapes:
-        previous = found[-1].kind if found else ""
+        previous = found[-1].device_type if found else ""
         name = previous if previous.split("@")[0] == gpus else _fresh(gpus, found)
         alone = len(shapes) == 1 or dp == 1
-        found += [Mesh(kind=name, tp=tp, dp=dp, pp=depth if alone else 1)] * (1 if alone else depth)
+        found += [Mesh(device_type=name, tp=tp, dp=dp, pp=depth if alone else 1)] * (1 if alone else depth)
     return tuple(found)
 
 
@@ -54,15 +54,15 @@ def _shape(stage: Stage) -> tuple[str, int, int]:
 
 
 def _fresh(gpus: str, before: Sequence[Mesh]) -> str:
-    """The device device types of a mesh as a type that no earlier mesh has."""
-    names = {mesh.kind for mesh in before}
+    """The device kinds of a mesh as a type that no earlier mesh has."""
+    names = {mesh.device_type for mesh in before}
     again = sum(name.split("@")[0] == gpus for name in names)
     return f"{gpus}@{again + 1}" if again else gpus
 
 
 def host_types(found: Sequence[Mesh], launchers: Sequence[Agent], ranks: Sequence[Rank]) -> dict[str, str]:
     """Type of each host: that of the mesh of its first rank."""
-    by_stage = [mesh.kind for mesh in found for _ in range(mesh.pp)]
+    by_stage = [mesh.device_type for mesh in found for _ in range(mesh.pp)]
     return {agent.host: by_stage[ranks[agent.first_rank].stage] for agent in launchers}
 
 
@@ -120,8 +120,8 @@ def _hetero(plan: Plan, model: ModelSpec, found: Sequence[Mesh]) -> dict[str, An
         "enable_hetero": True,
         "hetero_pipeline_layer_split": [stage.layers for stage in plan.stages],
         "hetero_process_meshes": [number for mesh in found for number in mesh.numbers],
-        "hetero_device_types": [mesh.kind for mesh in found],
-        "hetero_current_device_type": found[0].kind,
+        "hetero_device_types": [mesh.device_type for mesh in found],
+        "hetero_current_device_type": found[0].device_type,
     }
     if model.tied_embeddings and plan.zero and found[0].dp != found[-1].dp:
         made["use_partial_reduce_for_shared_embedding"] = True

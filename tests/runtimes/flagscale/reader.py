@@ -90,15 +90,15 @@ def read(folder: Path, flagscale: argparse.ArgumentParser) -> dict[str, Any]:
     dist = torch.distributed
     started = nodes(folder)
     given = [flagscale.parse_args(node.args) for node in started for _ in range(node.ranks)]
-    kinds = [args.hetero_current_device_type for args in given]
+    device_types = [args.hetero_current_device_type for args in given]
     fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
     found = []
     for rank, args in enumerate(given):
         dist.init_process_group("fake", rank=rank, world_size=len(given), store=fake.FakeStore())
         try:
-            found.append(_validated(copy.deepcopy(args), kinds))
+            found.append(_validated(copy.deepcopy(args), device_types))
             if rank == 0:
-                groups = _groups(found[0].args, kinds)
+                groups = _groups(found[0].args, device_types)
         finally:
             dist.destroy_process_group()
     fields = ("tensor_model_parallel_size", "data_parallel_size", "micro_batch_size", "sequence_parallel")
@@ -112,7 +112,7 @@ def read(folder: Path, flagscale: argparse.ArgumentParser) -> dict[str, Any]:
     }
 
 
-def _validated(args: argparse.Namespace, kinds: list[str]) -> Any:
+def _validated(args: argparse.Namespace, device_types: list[str]) -> Any:
     """The arguments of the current rank after FlagScale's own checks."""
     own = importlib.import_module("flagscale.train.arguments")
     context = importlib.import_module("flagscale.train.hetero.parallel_context")
@@ -121,14 +121,14 @@ def _validated(args: argparse.Namespace, kinds: list[str]) -> Any:
     args.mtp_num_layers = None
     for name in ("num_layers_per_virtual_pipeline_stage", "expert_tensor_parallel_size_per_process_mesh"):
         setattr(args, name, getattr(args, name, None))
-    with _gathered(kinds):
+    with _gathered(device_types):
         checked = own.FSTrainArguments(args, rank_mapper=context.RankMapper(args))
         checked.pre_validate_args()
     checked.post_validate_args()
     return checked
 
 
-def _groups(args: argparse.Namespace, kinds: list[str]) -> dict[str, Any]:
+def _groups(args: argparse.Namespace, device_types: list[str]) -> dict[str, Any]:
     """Rank groups of the real parallel context, by kind."""
     context = importlib.import_module("flagscale.train.hetero.parallel_context")
     args.num_distributed_optimizer_instances = 1
@@ -137,7 +137,7 @@ def _groups(args: argparse.Namespace, kinds: list[str]) -> dict[str, Any]:
     args.distributed_backend = "fake"
     context.ParallelContext.build_config = lambda self: None
     _drop_new_axis()
-    with _gathered(kinds):
+    with _gathered(device_types):
         made = context.ParallelContext(args)
     found = {
         kind: [list(ranks) for mesh in made._process_meshes for ranks in mesh._all_group_ranks[kind]]
@@ -160,13 +160,13 @@ def _drop_new_axis() -> None:
 
 
 @contextlib.contextmanager
-def _gathered(kinds: list[str]) -> Any:
+def _gathered(device_types: list[str]) -> Any:
     """What ranks would tell each other: their device types; of the rest everyone says the same."""
     gather = torch.distributed.all_gather_object
 
     def all_gather_object(found: list[Any], mine: dict[str, Any]) -> None:
-        for rank, name in enumerate(kinds):
-            found[rank] = {**mine, "rank": rank, **({"kind": name} if "kind" in mine else {})}
+        for rank, name in enumerate(device_types):
+            found[rank] = {**mine, "rank": rank, **({"device_type": name} if "device_type" in mine else {})}
 
     torch.distributed.all_gather_object = all_gather_object
     try:

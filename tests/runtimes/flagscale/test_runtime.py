@@ -83,7 +83,7 @@ def test_types_that_come_back_get_a_new_name() -> None:
     """FlagScale sorts nodes by type, so A100, T4, A100 must not put all A100s together."""
     replicas = [stage_of("A100", tp=4, dp=2), stage_of("T4", tp=2, dp=2), stage_of("A100", tp=4, dp=2)]
     chosen = plan("flagscale", 1, [2, 1, 1], replicas, sequence_parallel=True)
-    assert [mesh.kind for mesh in meshes(chosen)] == ["A100", "T4", "A100@2"]
+    assert [mesh.device_type for mesh in meshes(chosen)] == ["A100", "T4", "A100@2"]
     assert "a-1 slots=8 type=A100@2" in written(chosen)["hostfile"]
 
 
