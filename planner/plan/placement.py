@@ -252,7 +252,7 @@ def _replicas(stage: Stage, slots: tuple[Slot, ...]) -> Iterator[tuple[int, Slot
 def by_pipeline(all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
     """The same processes numbered tensor-parallel fastest, then stage, then replica.
 
-    On nodes that mix device device types the stages of a replica are neighbours this way, so a node is one launcher.
+    On nodes that mix device types the stages of a replica are neighbours this way, so a node is one launcher.
     """
     ordered = sorted(all_ranks, key=lambda rank: (rank.replica, rank.stage, rank.tp_rank))
     return tuple(replace(rank, rank=number) for number, rank in enumerate(ordered))

@@ -65,7 +65,7 @@ class Megatron(Runtime):
         """The ranks in that of Megatron's two orders which needs fewer torchruns.
 
         The default order, replicas before stages, keeps nodes of one device kind together; stages before
-        replicas those whose device device types hold different stages.
+        replicas those whose device types hold different stages.
         """
         usual = ranks(plan, cluster)
         other = by_pipeline(usual)
