@@ -72,7 +72,7 @@ def cluster(
     gpus: dict[str, GpuSpec] | None = None,
     fabrics: dict[str, str] | None = None,
 ) -> ClusterSpec:
-    """The pools with every fabric they name; ``fabrics`` says the device types of those whose names do not."""
+    """The pools with every fabric they name; ``fabrics`` says the kinds of those whose names do not."""
     known = {**GPUS, **(gpus or {})}
     device_types = {nic.fabric: KINDS.get(nic.fabric, "ethernet") for item in pools for nic in item.nics}
     return ClusterSpec(

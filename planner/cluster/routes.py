@@ -137,7 +137,7 @@ class Routes:
         return self._rates[bisect_left(self._rates, rate)]
 
     def _trees_from(self, first: str, rate: float) -> Iterator[dict[str, Chain]]:
-        """The best chains to the fabrics within reach: first over the fastest device types alone, at last over all."""
+        """The best chains to the fabrics within reach: over the fastest kinds of fabric first, at last over all."""
         for kind in range(self._kinds[first], len(SLOWER)):
             key = (first, rate, kind)
             if key not in self._trees:

@@ -43,7 +43,7 @@ class Host:
 @told(only=("pool", "gpu", "nodes", "per_node", "memory_bytes", "reserve_bytes", "peak_flops"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceType:
-    """Interchangeable devices: one device type of GPU in one pool."""
+    """Interchangeable devices: one type of GPU in one pool."""
 
     pool: str
     """A pool."""

@@ -58,6 +58,6 @@ class Part(nn.Module):  # type: ignore[misc]
 
 
 def _seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
-    """A module on the host: devices of different device types draw different numbers from the same seed."""
+    """A module on the host: devices of different types draw different numbers from the same seed."""
     torch.manual_seed(seed)
     return make()

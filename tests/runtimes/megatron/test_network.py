@@ -19,7 +19,7 @@ PLAIN = pool("plain", ("A100",) * 4, 2, (nic("eth"),))
 
 
 def networks(chosen: Plan, where: ClusterSpec) -> dict[str, dict[str, str]]:
-    """Network of each device type of group by pool."""
+    """Network of each kind of group by pool."""
     everyone = ranks(chosen, where)
     texts = group_networks(everyone, job_network(where, agents(everyone)))
     return {
