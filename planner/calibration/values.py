@@ -69,6 +69,12 @@ class Family:
 class Stack:
     """Constants of one training framework."""
 
+    matmul_factor: Factor = 0.9
+    """Share of a family's matmul efficiency that the products of a training step reach."""
+    attention_factor: Factor = 1.0
+    """Its fused attention over the family's attention efficiency."""
+    stream_factor: Factor = 1.0
+    """Traffic of its element-wise kernels over that of unfused ones."""
     host_factor: Factor = 0.5
     """Host time per layer over that of Megatron without captured graphs: below 1 thin, compiled or captured code."""
     overlap: Fraction = 0.70

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2
 
-from planner.calibration.values import Calibration, Family
+from planner.calibration.values import Calibration, Family, Stack
 from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Target
@@ -82,11 +82,14 @@ class EndPass:
 
 
 class Device:
-    """One device type in one precision, with the constants of its family."""
+    """One device type in one precision, with the constants of its family under a set of kernels."""
 
-    def __init__(self, device_type: DeviceType, calibration: Calibration, precision: str) -> None:
+    def __init__(
+        self, device_type: DeviceType, calibration: Calibration, precision: str, kernels: str = ""
+    ) -> None:
         self.kind = device_type
         self.family: Family = calibration.family(device_type.family)
+        self.stack: Stack = calibration.stack(kernels)
         self.precision = precision
         self.size = ELEMENT_BYTES[precision]
         self._bytes_rate = device_type.memory_bytes_per_second * self.family.memory_efficiency
@@ -94,7 +97,7 @@ class Device:
     def product(self, product: Product, precision: str | None = None) -> float:
         """Seconds of a product and its traffic."""
         name = precision or self.precision
-        rate = self._rate(product, name) * self.family.matmul_efficiency
+        rate = self._rate(product, name) * self.family.matmul_efficiency * self.stack.matmul_factor
         flops = 2.0 * product.count * product.rows * product.columns * product.inner
         moved = (
             product.count
@@ -117,13 +120,14 @@ class Device:
 
     def stream(self, moved_bytes: float, kernels: int = 1) -> float:
         """Seconds of element-wise kernels."""
-        return moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
+        return self.stack.stream_factor * moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
 
     def flash(self, flops: float) -> float:
         """Seconds of a fused attention kernel."""
         name = ATTENTION_FORMAT.get(self.precision, self.precision)
         peak = self.kind.peak_flops.get(name, self.kind.peak_flops[self.precision])
-        return flops / (peak * self.family.attention_efficiency) + self.family.kernel_seconds
+        share = self.family.attention_efficiency * self.stack.attention_factor
+        return flops / (peak * share) + self.family.kernel_seconds
 
     def _rate(self, product: Product, precision: str) -> float:
         """Peak FLOP/s of the units that can run a product: vector units when its rows are not aligned to 16 bytes."""
@@ -190,8 +194,7 @@ def fused_softmax(model: ModelSpec, target: Target, *, tp: int, micro_batch: int
 
 def layer_pass(
     model: ModelSpec,
-    device_type: DeviceType,
-    calibration: Calibration,
+    device: Device,
     target: Target,
     *,
     tp: int,
@@ -199,7 +202,6 @@ def layer_pass(
     sequence_parallel: bool,
 ) -> LayerPass:
     """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format."""
-    device = Device(device_type, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
     forward, backward = device.products(layer_products(model, tp=tp, tokens=tokens))
     core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch)
@@ -217,7 +219,7 @@ def layer_pass(
         attention_seconds=core,
         host_seconds=launches
         * device.family.launch_seconds
-        * calibration.stack(target.name).host_factor
+        * device.stack.host_factor
         # Every collective waits for the slowest of its members' hosts.
         * (1.0 + HOST_JITTER * log2(tp)),
     )
@@ -238,11 +240,8 @@ def element_wise_bytes(
     return size * tokens * streams * model.hidden / ways, size * tokens * inner / tp
 
 
-def embedding_pass(
-    model: ModelSpec, device_type: DeviceType, calibration: Calibration, *, tp: int, micro_batch: int
-) -> EndPass:
+def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
     """Seconds of the input embedding: a gather of rows, and a scatter of their gradients."""
-    device = Device(device_type, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
     forward = device.stream(4.0 * device.size * tokens * model.hidden, 3)
     return EndPass(forward_seconds=forward, backward_seconds=2 * forward)
@@ -252,16 +251,8 @@ LOGIT_BYTES = (24.0, 20.0)
 """Bytes per logit that the loss streams forward and backward: an fp32 copy, maximum, exponent, sum, gradient."""
 
 
-def head_pass(
-    model: ModelSpec,
-    device_type: DeviceType,
-    calibration: Calibration,
-    *,
-    tp: int,
-    micro_batch: int,
-) -> EndPass:
+def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
     """Seconds of the output layer and the loss, the vocabulary split over ``tp``."""
-    device = Device(device_type, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
     # Runtimes pad the vocabulary, so its columns are always aligned.
     columns = ceil(model.vocab / tp / 64) * 64
@@ -279,9 +270,8 @@ OPTIMIZER_STATES = {"adamw": 24.0, "sgd": 16.0}
 
 def optimizer_seconds(
     parameters: float,
-    device_type: DeviceType,
+    device: Device,
     model: ModelSpec,
-    calibration: Calibration,
     update_seconds: float | None = None,
 ) -> float:
     """Seconds to update ``parameters`` elements on one device.
@@ -290,7 +280,6 @@ def optimizer_seconds(
     Besides, the gradient is copied to fp32, measured for clipping and cleared, and the working copy of the weight
     is written.
     """
-    device = Device(device_type, calibration, model.training.precision)
     moved = (2.0 + 4.0 if model.training.precision in MIXED else 0.0) + 4.0 + 4.0
     moved += device.size if model.training.precision in MIXED else 0.0
     if update_seconds is None:

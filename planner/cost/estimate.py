@@ -142,7 +142,7 @@ class Estimator:
             for stage in plan.stages
             for group in stage.replicas
         }
-        return self.calibration.spread(families, plan.target)
+        return self.calibration.spread(families, self.pricer(plan.target).kernels)
 
     def timeline(self, plan: Plan) -> Timeline:
         """Every operation of the pipeline, for traces and for the cuts of the search."""
@@ -156,7 +156,7 @@ class Estimator:
         pricer, joined = self.pricer(plan.target, sockets=sockets), self._joined[sockets]
         nodes = joined.placement(placement)
         rings = stage_rings(
-            nodes, plan.shard_size, joined.topology, self.calibration, plan.target, self.curves
+            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves
         )
         sends = self._sends(plan, nodes, joined.topology)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):

@@ -10,6 +10,7 @@ from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring, fabric_share, tensor_ring
 from planner.cost.compute import (
     ELEMENT_BYTES,
+    Device,
     EndPass,
     LayerPass,
     embedding_pass,
@@ -90,7 +91,8 @@ def _with_host(device_seconds: float, host_seconds: float) -> float:
 
     The fourth-power mean stands for launches and kernels that vary: each waits for the other now and then.
     """
-    return float((device_seconds**4 + host_seconds**4) ** 0.25)
+    seconds: float = (device_seconds**4 + host_seconds**4) ** 0.25
+    return seconds
 
 
 class Pricer:
@@ -108,12 +110,14 @@ class Pricer:
         self.model = model
         self.calibration = calibration
         self.target = target
-        self.stack = calibration.stack(target.name)
+        self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
+        self.stack = calibration.stack(self.kernels)
         self.traffic = Traffic(model, target, self.stack)
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration) if calibration.layers else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
+        self._devices: dict[tuple[str, str], Device] = {}
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
 
@@ -311,8 +315,7 @@ class Pricer:
         return layer_price(
             layer_pass(
                 self.model,
-                device_type,
-                self.calibration,
+                self._device(device_type),
                 self.target,
                 tp=tp,
                 micro_batch=sequences,
@@ -324,13 +327,18 @@ class Pricer:
             recompute,
         )
 
+    def _device(self, device_type: DeviceType) -> Device:
+        key = device_type.key
+        if key not in self._devices:
+            precision = self.model.training.precision
+            self._devices[key] = Device(device_type, self.calibration, precision, self.kernels)
+        return self._devices[key]
+
     def _end(self, which: str, device_type: DeviceType, tp: int, sequences: int) -> EndPass:
         key = (which, device_type.key, tp, sequences)
         if key not in self._ends:
             function = embedding_pass if which == "embedding" else head_pass
-            self._ends[key] = function(
-                self.model, device_type, self.calibration, tp=tp, micro_batch=sequences
-            )
+            self._ends[key] = function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
         return self._ends[key]
 
     def _chunks(
@@ -386,7 +394,7 @@ class Pricer:
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
         share = count / optimizer_ways(shape.zero, ring.size)
         update = self.optimizer_curves.seconds(device_type.gpu, share) if self.optimizer_curves else None
-        return optimizer_seconds(share, device_type, self.model, self.calibration, update)
+        return optimizer_seconds(share, self._device(device_type), self.model, update)
 
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica."""

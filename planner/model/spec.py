@@ -23,6 +23,7 @@ from planner.files.fields import (
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 Optimizer = Literal["adamw", "sgd"]
 Attention = Literal["flash", "unfused"]
+Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed"]
 
 
 class TrainingSpec(Frozen):
@@ -38,6 +39,9 @@ class TrainingSpec(Frozen):
     """adamw (two states) or sgd (momentum)."""
     attention: Attention = "flash"
     """flash keeps no attention matrix; unfused stores it."""
+    kernels: Kernels | None = None
+    """Kernel set that the software runs: megatron (Megatron-Core with TransformerEngine), megatron-2021 (unfused), torch
+    (eager), torch-compiled or deepspeed; absent, or where a runtime has none of that name, the runtime's usual one."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
 

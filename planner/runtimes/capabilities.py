@@ -41,6 +41,10 @@ class Target:
     name: str
     version: str
     """Version of the runtime that the row was checked against."""
+    kernels: tuple[str, ...]
+    """Kernel sets that it may run with, the usual one first: constants belong to (family, kernel set)."""
+    unfused_kernels: str = ""
+    """The usual one with unfused attention, where that is another."""
     by_default: bool
     """True when a search without a target considers it; the rest are searched when asked for."""
     tensor_parallel: TensorParallel
@@ -105,6 +109,15 @@ class Target:
     def offered_precisions(self) -> tuple[str, ...]:
         """Number formats that a search may propose the target for."""
         return tuple(name for name in self.precisions if name not in self.unemitted_precisions)
+
+    def kernels_of(self, wanted: str | None, attention: str) -> str:
+        """The kernel set of a run: the one its training names, where this runtime has it, else the usual one.
+
+        Unfused attention is taken for a sign of the time when nothing else was fused either.
+        """
+        if wanted in self.kernels:
+            return wanted
+        return self.unfused_kernels if attention == "unfused" and self.unfused_kernels else self.kernels[0]
 
     def gradient_size(self, precision: str) -> int:
         """Bytes of a gradient element: fp16 training keeps its gradients in fp16 in every runtime."""

@@ -7,6 +7,7 @@ from planner.runtimes.capabilities import Offloading, Target
 CAPABILITIES = Target(
     name="deepspeed",
     version="0.19.8",
+    kernels=("deepspeed", "megatron-2021"),
     by_default=True,
     tensor_parallel="none",
     zero_without_pipeline=(0, 1, 2, 3),

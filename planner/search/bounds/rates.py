@@ -226,7 +226,7 @@ class Rates:
         pricer = self.estimator.pricer(family.target)
         shape, fastest = (
             self._shape(family, group.tp, 1),
-            fastest_ring(self.estimator, family.target, self.device_types, group),
+            fastest_ring(self.estimator, pricer.kernels, self.device_types, group),
         )
         if fastest is None:
             return None

@@ -80,7 +80,7 @@ class StageOptions:
         found = compositions(choice.family, device_types, estimator.model, limits)
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
-        rings = [ring_alone(item, estimator, choice.family.target) for item in found]
+        rings = [ring_alone(item, estimator, self.pricer.kernels) for item in found]
         kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
