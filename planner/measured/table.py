@@ -47,7 +47,7 @@ from planner.files.fields import (
 from planner.files.messages import complaints, figure, nearest
 from planner.files.nodes import resolve
 from planner.files.short_lists import numbered_hosts
-from planner.measured.values import Run, Skipped, Table
+from planner.measured.values import Kernels, Run, Skipped, Table
 from planner.model.file import load_model
 from planner.model.spec import Attention, ModelSpec, Optimizer, Precision, TrainingSpec
 from planner.plan.checks import faults
@@ -69,7 +69,7 @@ Cell = str | int | float | bool | None | list[str | int | float | bool | None]
 
 _TEXTS = frozenset(
     {
-        *("id", "source", "reference", "doubt", "inexpressible", "stack"),
+        *("id", "source", "reference", "doubt", "inexpressible", "stack", "kernels"),
         *("gpu", "intra_node", "model", "cluster_file", "model_file", "plan_file"),
     }
 )
@@ -94,6 +94,8 @@ class Row(Frozen):
     """Why hetplan cannot describe the run; such a row is kept but skipped."""
     stack: str = ""
     """Framework as the source names it."""
+    kernels: Kernels | None = None
+    """megatron-2021, megatron-core, torch-eager, torch-compiled or deepspeed; empty where the source is silent."""
     gpu: Text | None = None
     """Device type, a name of the catalogue."""
     nodes: Nodes = 1
@@ -161,6 +163,8 @@ class Row(Frozen):
     """Chunks of layers per device."""
     zero: ZeroStage = 0
     """ZeRO stage."""
+    shard_size: Devices | None = None
+    """Replicas that share one copy of what ZeRO shards (hybrid sharding); all of them when absent."""
     recompute: Recompute = "none"
     """none, selective or full."""
     sequence_parallel: bool = False
@@ -500,6 +504,7 @@ def plan_of(item: NumberedRow, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     return Plan(
         target=row.target,
         zero=row.zero,
+        shard_size=row.shard_size,
         stages=_stages(row, group, model),
         interleave=row.interleave,
         sequence_parallel=row.sequence_parallel,
@@ -629,6 +634,7 @@ class _Made:
             source=source,
             reference=row.reference,
             stack=row.stack,
+            kernels=row.kernels,
             cluster=cluster,
             model=model,
             plan=plan,
