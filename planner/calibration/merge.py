@@ -276,14 +276,23 @@ def gives(section: str, name: str, part: Part, assumed: Part, given: Iterable[st
     )
 
 
+def parent(name: str, parts: dict[str, Part], assumed: Part) -> Part:
+    """What a part has that says nothing of its own: for ``family.kernels`` that of the family, else the assumed."""
+    return parts.get(name.rpartition(".")[0], assumed)
+
+
 def _parts(
     section: str, base: dict[str, Part], own: dict[str, Part], assumed: Part, given: set[str]
 ) -> dict[str, Part]:
-    found = dict(base)
-    for name, part in own.items():
-        changes = {key: getattr(part, key) for key in gives(section, name, part, assumed, given)}
-        found[name] = replace(found.get(name, assumed), **changes)
-    return found
+    """What ``own`` says of a family holds under all kernels: ``base`` does not know its devices better."""
+    known = dict(base)
+    for name in sorted(own, key=lambda name: "." in name):
+        above = parent(name, own, assumed)
+        said = gives(section, name, own[name], above, given)
+        changes = {key: getattr(own[name], key) for key in said}
+        for below in [name, *(other for other in base if other.startswith(f"{name}."))]:
+            known[below] = replace(known.get(below, parent(below, known, assumed)), **changes)
+    return known
 
 
 def _points(key: Callable[[T], Hashable], base: tuple[T, ...], own: tuple[T, ...]) -> tuple[T, ...]:

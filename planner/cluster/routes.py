@@ -39,8 +39,6 @@ class End:
     bytes_per_second: float
     """What they carry together in one direction, and the fabric of it when all nodes send."""
     cards: int
-    families: tuple[str, ...]
-    """GPU families of the nodes."""
 
 
 def ends_of(cluster: ClusterSpec) -> dict[str, dict[str, End]]:
@@ -54,11 +52,9 @@ def ends_of(cluster: ClusterSpec) -> dict[str, dict[str, End]]:
 def _end(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> End:
     nics = [nic for nic in pool.nics if nic.fabric == fabric]
     rate = sum(bytes_per_second_from_gbps(nic.bandwidth_gbps) * nic.count for nic in nics)
-    families = sorted({cluster.gpus[name].family for name in pool.devices})
     return End(
         bytes_per_second=rate / cluster.fabrics[fabric].oversubscription,
         cards=sum(nic.count for nic in nics),
-        families=tuple(families),
     )
 
 

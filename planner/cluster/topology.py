@@ -103,9 +103,6 @@ class Path:
     first_cards: int
     """Network cards of one node at the first end that carry it; 1 inside a node."""
     last_cards: int
-    first_families: tuple[str, ...]
-    """GPU families of the nodes at the first end, whose hosts run the sockets."""
-    last_families: tuple[str, ...]
 
     @property
     def bytes_per_second(self) -> float:
@@ -127,8 +124,6 @@ NO_PATH = Path(
     kind="",
     first_cards=1,
     last_cards=1,
-    first_families=(),
-    last_families=(),
 )
 
 
@@ -268,7 +263,7 @@ class Topology:
 
     @cached_property
     def _alike(self) -> dict[str, str]:
-        """Pool -> the first pool with the same cards and families, whose nodes reach others in the same way."""
+        """Pool -> the first pool with the same cards, whose nodes reach others in the same way."""
         first: dict[frozenset[tuple[str, End]], str] = {}
         return {pool: first.setdefault(frozenset(ends.items()), pool) for pool, ends in self._ends.items()}
 
@@ -286,8 +281,6 @@ class Topology:
             kind=max((spec.kind for spec in specs), key=SLOWER.index),
             first_cards=near.cards,
             last_cards=far.cards,
-            first_families=near.families,
-            last_families=far.families,
         )
 
     @staticmethod
@@ -302,8 +295,6 @@ class Topology:
             kind="node",
             first_cards=1,
             last_cards=1,
-            first_families=(),
-            last_families=(),
         )
 
     def _device_type(self, pool: PoolSpec, gpu: str) -> DeviceType:

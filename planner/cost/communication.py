@@ -232,26 +232,12 @@ def _between(
 def carried_rates(path: Path, calibration: Calibration) -> tuple[float, float, float]:
     """Bytes per second that the first end, the last end and the gateways of a path between nodes really carry."""
     ends = (
-        (path.first_bytes_per_second, path.first_cards, path.first_families),
-        (path.last_bytes_per_second, path.last_cards, path.last_families),
+        (path.first_bytes_per_second, path.first_cards),
+        (path.last_bytes_per_second, path.last_cards),
     )
-    first, last = (
-        min(wire * fabric_share(path.kind, cards, calibration), _host_rate(path.kind, families, calibration))
-        for wire, cards, families in ends
-    )
+    most = calibration.link(path.kind).host_bytes_per_second
+    first, last = (min(wire * fabric_share(path.kind, cards, calibration), most) for wire, cards in ends)
     return first, last, path.shared_bytes_per_second * fabric_share(path.kind, 1, calibration)
-
-
-SOCKET_BYTES = 2.5e5
-"""Bytes that a host moves through TCP sockets in the time of one kernel launch (16 T4 on 50 Gbit/s Ethernet)."""
-
-
-def _host_rate(kind: str, families: Sequence[str], calibration: Calibration) -> float:
-    """What the hosts of a node can process: without RDMA every byte passes the processor."""
-    if kind != "ethernet":
-        return float("inf")
-    slowest = max((calibration.family(name).launch_seconds for name in families), default=0.0)
-    return SOCKET_BYTES / slowest if slowest else float("inf")
 
 
 def fabric_share(kind: str, cards: int, calibration: Calibration) -> float:

@@ -88,7 +88,7 @@ class Device:
         self, device_type: DeviceType, calibration: Calibration, precision: str, kernels: str = ""
     ) -> None:
         self.kind = device_type
-        self.family: Family = calibration.family(device_type.family)
+        self.family: Family = calibration.family(device_type.family, kernels)
         self.stack: Stack = calibration.stack(kernels)
         self.precision = precision
         self.size = ELEMENT_BYTES[precision]
@@ -126,8 +126,7 @@ class Device:
         """Seconds of a fused attention kernel."""
         name = ATTENTION_FORMAT.get(self.precision, self.precision)
         peak = self.kind.peak_flops.get(name, self.kind.peak_flops[self.precision])
-        share = self.family.attention_efficiency * self.stack.attention_factor
-        return flops / (peak * share) + self.family.kernel_seconds
+        return flops / (peak * self.family.attention_efficiency) + self.family.kernel_seconds
 
     def _rate(self, product: Product, precision: str) -> float:
         """Peak FLOP/s of the units that can run a product: vector units when its rows are not aligned to 16 bytes."""

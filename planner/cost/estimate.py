@@ -92,9 +92,7 @@ class Estimator:
         if self.curves is not None:
             self.curves.forget_guesses()
         priced = self.price(plan)
-        ends = pipeline_ends(plan, priced)
-        finish = [end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True)]
-        step = max(finish)
+        step = _step_seconds(plan, priced)
         flops = model_flops(self.model)
         used = devices_of(plan)
         return Estimate(
@@ -111,6 +109,11 @@ class Estimator:
             price_per_hour=price_per_hour(used, self.cluster),
             watts=watts(used, self.cluster),
         )
+
+    def step_seconds(self, plan: Plan) -> float:
+        """Seconds of one optimizer step of a plan alone."""
+        priced = self.price(plan)
+        return _step_seconds(plan, priced)
 
     def _warnings(self, plan: Plan) -> Iterator[str]:
         """Measured layers and links that the plan was priced with beyond what was measured."""
@@ -257,6 +260,12 @@ def pipeline_ends(plan: Plan, priced: Priced) -> tuple[float, ...]:
         return (priced.stages[0].work_seconds + priced.stages[0].waiting_seconds,)
     ends = stage_ends(priced.forward, priced.backward, plan.micro_batches, priced.held)
     return together(ends) if priced.outer_wait else ends
+
+
+def _step_seconds(plan: Plan, priced: Priced) -> float:
+    """Until the last stage has ended, with what follows its last backward."""
+    ends = pipeline_ends(plan, priced)
+    return max(end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True))
 
 
 def outer_stages_wait(model: ModelSpec, runtime: Target, depth: int) -> bool:

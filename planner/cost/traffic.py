@@ -62,8 +62,9 @@ class Traffic:
         if shape.zero < 2 or ring.size == 1:
             return 0.0, 0.0
         count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
-        scatter = self._reduction_seconds(shape, ring, count, layers)
-        gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision], layers)
+        messages = layers * (self.target.gathers_per_layer if shape.zero == 3 else 1)
+        scatter = self._reduction_seconds(shape, ring, count, messages)
+        gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision], messages)
         return (gather if shape.zero == 3 else 0.0), scatter
 
     def at_end(

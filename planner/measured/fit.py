@@ -1,14 +1,16 @@
-"""Fits the constants of the cost model to measured runs.
+"""Fits the constants of the cost model to measured runs, from priors.
 
-Least squares on the logarithm of predicted over measured seconds, robust against outliers (soft L1), within bounds,
-with a weak pull towards their values before the fit that decides only what the data leave open. Sources count alike up
-to four times their number of runs. A constant that the runs say less about than the pull keeps that value.
+Every constant starts from a prior (``planner.measured.priors``, or what a calibration says and how sure it is of it)
+and moves as far as runs push it: the most likely constants given runs and priors, found by Gauss-Newton steps with
+exact derivatives (``planner.measured.dual``). Errors are logarithms of predicted over measured seconds. Runs of one
+source share a common error, since they share a machine, a release and the habits of those who measured, so that many
+runs of one source weigh little more than some; likewise runs whose layers have one shape. The rest is each run's own,
+robust against outliers (pseudo-Huber). Doubts about a run widen its errors instead of excluding it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from math import exp, log, sqrt
 
@@ -16,10 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibration.values import Calibration, Constant, Family, Link, Residual, Stack
+from planner.cost.estimate import Estimator
 from planner.errors import UsageError
+from planner.measured.dual import Dual, slopes_of
 from planner.measured.predictions import priced
+from planner.measured.priors import (
+    NETWORKS,
+    STACK,
+    best_share,
+    catalogue_families,
+    family_prior,
+    kinds_of,
+    priors,
+    stack_prior,
+)
 from planner.measured.values import Run
-from planner.runtimes.registry import REFERENCE
+from planner.runtimes.registry import target
 
 BOUNDS_BYTES = (0.3e9, 12e9)
 
@@ -27,8 +41,8 @@ BOUNDS_BYTES = (0.3e9, 12e9)
 def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
     """The calibration with ``runtime_bytes`` of every stack with enough measured peaks: least absolute log error."""
     fitted = base
-    for stack in sorted({run.plan.target for run in runs}):
-        measured = [run for run in runs if run.plan.target == stack and run.peak_memory_bytes]
+    for stack in sorted({kernels_of(run) for run in runs}):
+        measured = [run for run in runs if kernels_of(run) == stack and run.peak_memory_bytes]
         usable = [run for run in measured if priced(run, base) is not None]
         if len(usable) >= FEWEST:
             fitted = _fitted(stack, usable, fitted)
@@ -68,32 +82,18 @@ def _memory_error(run: Run, calibration: Calibration) -> float:
     return log(predicted.peak_memory_bytes / run.peak_memory_bytes)
 
 
-BOUNDS: dict[str, tuple[float, float]] = {
-    "families.matmul_efficiency": (0.2, 0.98),
-    "families.attention_efficiency": (0.1, 0.9),
-    "families.memory_efficiency": (0.2, 0.92),
-    "families.kernel_seconds": (1e-6, 3e-5),
-    "families.launch_seconds": (1e-6, 3e-4),
-    "families.link_efficiency": (0.2, 0.82),
-    "stacks.host_factor": (0.1, 10.0),
-    "stacks.overlap": (0.02, 0.98),
-    "stacks.wire": (0.02, 1.0),
-    "links.efficiency": (0.15, 0.95),
-    "links.rail": (0.8, 1.0),
+MOST: dict[str, float] = {
+    "families.matmul_efficiency": 0.98,
+    "families.attention_efficiency": 0.9,
+    "families.memory_efficiency": 0.95,
+    "families.link_efficiency": 0.95,
+    "stacks.matmul_factor": 1.0,
+    "stacks.overlap": 0.98,
+    "stacks.wire": 1.0,
+    "links.efficiency": 0.97,
+    "links.rail": 1.0,
 }
-"""Smallest and largest value of each kind of constant; shares end where hardware does (NCCL, STREAM)."""
-
-PULLS = {"families.launch_seconds": 20.0, "stacks.host_factor": 20.0, "families.kernel_seconds": 10.0}
-"""Relative width of the pull towards the value before the fit; 5 for the others."""
-
-BARE = Calibration(stacks={REFERENCE.name: Stack(host_factor=1.0)})
-"""What the shipped constants were fitted from: nothing but the reference.
-
-Without one, families, links and stacks could not be told apart.
-"""
-
-STARTS = {"families.launch_seconds": 1e-4, "links.efficiency": 0.4}
-"""Where the search for a constant begins when not at its assumed value: where its slope shows."""
+"""Largest value of each kind of constant that is a share: shares end where hardware does."""
 
 GUESSED = (
     "micro-batch",
@@ -105,14 +105,15 @@ GUESSED = (
     "full recomputation assumed",
     "read off a figure",
     "and attention kernel not stated",
+    "rates show",
 )
-"""Words of doubts that concern the plan or the measurement itself; such runs are predicted, never fitted to."""
+"""Words of doubts that concern the plan or the measurement itself."""
 
-_TYPES: dict[str, type[Family] | type[Stack] | type[Link]] = {
-    "families": Family,
-    "stacks": Stack,
-    "links": Link,
-}
+
+def kernels_of(run: Run) -> str:
+    """The kernel set that a run used."""
+    training = run.model.training
+    return target(run.plan.target).kernels_of(training.kernels, training.attention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,41 +123,48 @@ class Parameter:
     section: str
     """families, stacks or links."""
     name: str
-    """Of the family, stack or kind of link."""
+    """Of the family (``family.kernels`` for what differs under one kernel set), kernel set or network."""
     constant: str
 
     @property
-    def dotted(self) -> str:
-        """As in a calibration file."""
-        return f"{self.section}.{self.name}.{self.constant}"
+    def dotted(self) -> tuple[str, ...]:
+        """As in a calibration file; a network stands for several kinds of fabric."""
+        names = kinds_of(self.name) if self.section == "links" else (self.name,)
+        return tuple(f"{self.section}.{name}.{self.constant}" for name in names)
 
     @property
-    def kind(self) -> str:
-        """Key of ``BOUNDS``."""
-        return f"{self.section}.{self.constant}"
+    def most(self) -> float:
+        """Largest value: no family is faster than the best product measured on it."""
+        bound = MOST.get(f"{self.section}.{self.constant}", float("inf"))
+        return min(bound, best_share(self.name)) if self.constant == "matmul_efficiency" else bound
 
     def value(self, base: Calibration) -> float:
-        """Its value before the fit: what a calibration says, else what is assumed."""
-        owner = {"families": base.family, "stacks": base.stack, "links": base.link}[self.section]
-        return float(getattr(owner(self.name), self.constant))
-
-    def start(self, base: Calibration) -> float:
-        """Where the search for it begins."""
-        known = {*base.families, *base.stacks, *base.links}
-        return self.value(base) if self.name in known else STARTS.get(self.kind, self.value(base))
-
-    @property
-    def pull(self) -> float:
-        """Relative width of the pull towards the value before the fit."""
-        return PULLS.get(self.kind, 5.0)
-
-    def concerns(self, run: Run) -> bool:
-        """True when the prediction of a run depends on it."""
+        """Its value before the fit."""
         if self.section == "families":
-            return self.name in families_of(run)
+            return float(getattr(base.family(*_split(self.name)), self.constant))
         if self.section == "stacks":
-            return self.name == run.plan.target
-        return self.name in fabrics_of(run)
+            return float(getattr(base.stack(self.name), self.constant))
+        return float(getattr(base.link(kinds_of(self.name)[0]), self.constant))
+
+    def spread(self, base: Calibration) -> float:
+        """Its relative standard error before the fit: what the calibration says of it, else that of its prior."""
+        said = [item.spread for item in base.constants if item.name in self.dotted and item.spread is not None]
+        if said:
+            return max(said[0], LEAST_SPREAD)
+        if self.section == "families":
+            return family_prior(self.name, self.constant).spread
+        if self.section == "stacks":
+            return stack_prior(self.name, self.constant).spread
+        return NETWORKS[self.name][self.constant].spread
+
+
+LEAST_SPREAD = 0.01
+"""No constant is known better."""
+
+
+def _split(name: str) -> tuple[str, str]:
+    family, _, kernels = name.partition(".")
+    return family, kernels
 
 
 def certain(run: Run) -> bool:
@@ -170,53 +178,89 @@ def families_of(run: Run) -> frozenset[str]:
     return frozenset(run.cluster.gpus[name].family for name in used)
 
 
-def fabrics_of(run: Run) -> frozenset[str]:
-    """Kinds of fabrics of a run's cluster."""
-    return frozenset(fabric.kind for fabric in run.cluster.fabrics.values())
+def shape_of(run: Run) -> tuple[object, ...]:
+    """What decides the products of its layers: source, device, width, length, tp and micro-batch."""
+    group, model = run.plan.stages[0].replicas[0], run.model
+    return run.source, group.gpu, model.hidden, model.training.sequence_length, group.tp, group.micro_batch
+
+
+def networks_of(run: Run) -> frozenset[str]:
+    """Networks of ``NETWORKS`` that a run's cluster has."""
+    kinds = {fabric.kind for fabric in run.cluster.fabrics.values()}
+    return frozenset(name for name in NETWORKS if kinds & set(kinds_of(name)))
+
+
+VENDORS_KERNELS = "megatron"
+"""Its fused attention is the vendor's own, written for each generation."""
 
 
 def parameters_of(runs: Sequence[Run]) -> Iterator[Parameter]:
-    """Constants of every family, stack and fabric that a run touches."""
-    owners = (
-        ("families", {name for run in runs for name in families_of(run) if name}),
-        ("stacks", {run.plan.target for run in runs}),
-        ("links", {name for run in runs for name in fabrics_of(run)}),
-    )
-    for section, names in owners:
-        for name in sorted(names):
-            for field in fields(_TYPES[section]):
-                parameter = Parameter(section, name, field.name)
-                fixed = name == REFERENCE.name and field.name in ("host_factor", "wire")
-                if parameter.kind in BOUNDS and not fixed:
-                    yield parameter
+    """Constants of every family, kernel set and network that a run touches."""
+    for family in sorted({name for run in runs for name in families_of(run) if name}):
+        for field in fields(Family):
+            yield Parameter("families", family, field.name)
+    for pair in sorted({pair for run in runs for pair in _pairs(run)}):
+        yield Parameter("families", pair, "attention_efficiency")
+    for kernels in sorted({kernels_of(run) for run in runs}):
+        for constant in STACK:
+            yield Parameter("stacks", kernels, constant)
+    for network in sorted({name for run in runs for name in networks_of(run)}):
+        for constant in NETWORKS[network]:
+            yield Parameter("links", network, constant)
+
+
+def _pairs(run: Run) -> Iterator[str]:
+    """Families whose fused attention under the run's kernels is not that of the vendor."""
+    if run.model.training.attention == "flash" and kernels_of(run) != VENDORS_KERNELS:
+        yield from (f"{family}.{kernels_of(run)}" for family in families_of(run) if family)
 
 
 def with_values(base: Calibration, values: dict[Parameter, float]) -> Calibration:
     """A calibration in which these constants have these values."""
-    from dataclasses import replace
+    families, stacks, links = dict(base.families), dict(base.stacks), dict(base.links)
 
-    found: dict[str, dict[str, dict[str, float]]] = {section: {} for section in _TYPES}
+    def family(name: str, changes: dict[str, float]) -> None:
+        families[name] = replace(families.get(name) or base.family(*_split(name)), **changes)
+
+    by_owner: dict[tuple[str, str], dict[str, float]] = {}
     for item, value in values.items():
-        found[item.section].setdefault(item.name, {})[item.constant] = value
-    families, stacks, links = (found[section].items() for section in ("families", "stacks", "links"))
-    return replace(
-        base,
-        families={**base.families, **{name: replace(base.family(name), **new) for name, new in families}},
-        stacks={**base.stacks, **{name: replace(base.stack(name), **new) for name, new in stacks}},
-        links={**base.links, **{name: replace(base.link(name), **new) for name, new in links}},
-    )
+        by_owner.setdefault((item.section, item.name), {})[item.constant] = value
+    # What differs under one kernel set comes after its family, and on top of it.
+    for (section, name), changes in sorted(by_owner.items()):
+        if section == "families":
+            for known in [name, *(other for other in base.families if other.startswith(f"{name}."))]:
+                family(known, changes)
+            if "." in name:
+                families[name] = replace(families[_split(name)[0]], **changes)
+        elif section == "stacks":
+            stacks[name] = replace(base.stack(name), **changes)
+        else:
+            links.update({kind: replace(base.link(kind), **changes) for kind in kinds_of(name)})
+    return replace(base, families=families, stacks=stacks, links=links)
 
 
 Vector = NDArray[np.float64]
 Progress = Callable[[int, float], None]
 """Told after every round: rounds done, mean absolute error of the fitted runs."""
 
-SCALE = 0.05
-"""Error from which on a run counts as an outlier: further error weighs in proportion, not squared."""
+OWN_ERROR = 0.03
+"""Error of a run's own: what repeated runs of one setup differ by (1 to 5 %)."""
+SHAPE_ERROR = 0.05
+"""Error that runs of a source with layers of one shape have in common: library kernels are not smooth in shapes."""
+COMMON_ERROR = 0.03
+"""Error that all runs of a source have in common: machine, release, habits of those who measured."""
+DOUBT_ERROR = 0.25
+"""Further error of runs with a doubt about the plan, of each its own and of a source's all in common."""
+ROBUST = 1.5
+"""Errors of a run and its shape, in units of both, beyond which a run counts as an outlier."""
 FEWEST = 5
 """Runs that a family and stack need for an error bar of their own; measured peaks that a stack needs."""
-STEP = 1e-3
-"""Relative step of the forward differences."""
+ROUNDS = 12
+NEAR = 0.01
+"""Largest change of a constant's logarithm in the last round."""
+LARGEST_STEP = 0.5
+TOLD = 0.9
+"""A constant is fitted when runs narrow its spread to less than this share of the prior's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,92 +273,139 @@ class Fit:
     errors: tuple[float, ...]
     """Logarithm of predicted over measured seconds, [run]."""
     left_out_errors: tuple[float, ...]
-    """The same when the run's group (source, model) is left out of the fit, by one Gauss-Newton step, [run]."""
+    """The same when the run's whole source is left out of the fit, [run]."""
 
 
-def fit(runs: Sequence[Run], base: Calibration, progress: Progress | None = None) -> Fit:
-    """Fit every constant that the runs tell; raises UsageError without a run that can be fitted to."""
-    from scipy.optimize import least_squares
+def fit(runs: Sequence[Run], base: Calibration | None = None, progress: Progress | None = None) -> Fit:
+    """Fit every constant that the runs touch; raises UsageError when there are fewer than three usable runs.
 
-    problem = _Problem(runs, base, progress)
-    lower, upper = (np.log([BOUNDS[item.kind][side] for item in problem.parameters]) for side in (0, 1))
-    found = least_squares(
-        problem.residuals,
-        np.clip(np.log([item.start(base) for item in problem.parameters]), lower + 1e-6, upper - 1e-6),
-        jac=problem.jacobian,
-        bounds=(lower, upper),
-        loss="soft_l1",
-        f_scale=SCALE,
-        x_scale="jac",
-        max_nfev=200,
-        xtol=1e-6,
-        ftol=1e-7,
-    )
-    return problem.fitted(found.x)
+    ``base`` is what is known before: the priors when absent.
+    """
+    problem = _Problem(runs, priors(catalogue_families()) if base is None else base, progress)
+    return problem.fitted(problem.solved())
 
 
 class _Problem:
-    """Residuals of a set of runs as functions of the logarithms of the constants."""
+    """Runs and priors, and the constants that both make most likely; values are logarithms, [constant]."""
 
     def __init__(self, runs: Sequence[Run], base: Calibration, progress: Progress | None) -> None:
-        self.base = base
-        self.progress = progress
-        self.rounds = 0
-        self.runs = [run for run in runs if certain(run) and priced(run, base) is not None]
+        self.base, self.progress = base, progress
+        self.runs = [run for run in runs if run.step_seconds is not None and priced(run, base) is not None]
         if len(self.runs) < 3:
             raise UsageError(
                 f"{len(self.runs)} of {len(runs)} runs can be fitted to, expected at least 3",
-                hint="runs need a step time, a plan that their target allows, and no doubt about the plan",
+                hint="runs need a step time and a plan that their target allows",
             )
         self.parameters = tuple(parameters_of(self.runs))
         self.before: Vector = np.log([item.value(base) for item in self.parameters])
-        self.pulls: Vector = np.array([item.pull for item in self.parameters])
-        self.concerned = [
-            [index for index, run in enumerate(self.runs) if item.concerns(run)] for item in self.parameters
-        ]
-        counts = Counter(run.source for run in self.runs)
-        share = len(self.runs) / len(counts)
-        self.weights: Vector = np.array([sqrt(min(4.0, share / counts[run.source])) for run in self.runs])
+        self.spreads: Vector = np.array([item.spread(base) for item in self.parameters])
+        self.most: Vector = np.log([item.most for item in self.parameters])
+        self.measured: Vector = np.log([run.step_seconds for run in self.runs])
+        self.doubted: Vector = np.array([0.0 if certain(run) else 1.0 for run in self.runs])
+        shapes = [shape_of(run) for run in self.runs]
+        self.shapes = np.array([shapes.index(shape) for shape in shapes])
+        self.sources = np.array([run.source for run in self.runs])
 
-    def residuals(self, values: Vector) -> Vector:
-        """Weighted errors of the runs, then the pulls, [run + constant]."""
-        errors = self.errors(self.calibration(values))
-        self.rounds += 1
-        if self.progress is not None:
-            self.progress(self.rounds, float(np.mean(np.abs(errors))))
-        return np.concatenate([self.weights * errors, (values - self.before) / self.pulls])
+    def solved(self) -> Vector:
+        """The most likely constants."""
+        values = np.minimum(self.before, self.most)
+        for rounds in range(1, ROUNDS + 1):
+            errors, slopes = self.errors_and_slopes(values)
+            change = np.clip(self._step(values, errors, slopes), -LARGEST_STEP, LARGEST_STEP)
+            values = np.minimum(values + change, self.most)
+            if self.progress is not None:
+                self.progress(rounds, float(np.mean(np.abs(errors))))
+            if float(np.max(np.abs(change))) < NEAR:
+                break
+        return values
 
-    def jacobian(self, values: Vector) -> Vector:
-        """Forward differences; a run is priced again only for the constants it depends on."""
-        return np.vstack([self.weights[:, None] * self._slopes(values), np.diag(1.0 / self.pulls)])
+    def _step(
+        self, values: Vector, errors: Vector, slopes: Vector, used: NDArray[np.bool_] | None = None
+    ) -> Vector:
+        """One Gauss-Newton step towards the most likely constants of the runs that are used."""
+        curvature, pull = self._normal(errors, slopes, used)
+        curvature += np.diag(self.spreads**-2)
+        pull += (self.before - values) * self.spreads**-2
+        free = np.ones(len(values), dtype=bool)
+        # A constant at its bound that would go beyond it stays there, and the others do without it.
+        while True:
+            step = np.zeros(len(values))
+            step[free] = np.linalg.solve(curvature[np.ix_(free, free)], pull[free])
+            stuck = free & (values + step > self.most + 1e-12) & (values >= self.most - 1e-12)
+            if not stuck.any():
+                return step
+            free &= ~stuck
 
-    def errors(self, calibration: Calibration) -> Vector:
-        """Logarithm of predicted over measured seconds, [run]."""
-        return np.array([_error(run, calibration) for run in self.runs])
+    def _normal(
+        self, errors: Vector, slopes: Vector, used: NDArray[np.bool_] | None = None
+    ) -> tuple[Vector, Vector]:
+        """Normal equations of the runs, source by source."""
+        size = slopes.shape[1]
+        curvature, pull = np.zeros((size, size)), np.zeros(size)
+        for source in sorted(set(self.sources)):
+            rows = (self.sources == source) & (True if used is None else used)
+            if not rows.any():
+                continue
+            jacobian, left = slopes[rows], -errors[rows]
+            whitened = np.linalg.solve(self._covariance(rows, left), np.column_stack([jacobian, left]))
+            curvature += jacobian.T @ whitened[:, :-1]
+            pull += jacobian.T @ whitened[:, -1]
+        return curvature, pull
+
+    def _covariance(self, rows: NDArray[np.bool_], left: Vector) -> Vector:
+        """Of the errors of one source's runs: each one's own, those of a layer's shape, those of the whole source."""
+        doubted, shapes = self.doubted[rows], self.shapes[rows]
+        apart = (left - float(np.median(left))) / (ROBUST * (OWN_ERROR + SHAPE_ERROR))
+        own = OWN_ERROR**2 * np.diag(np.sqrt(1.0 + apart**2))
+        alike = shapes[:, None] == shapes[None, :]
+        doubts = DOUBT_ERROR**2 * (np.outer(doubted, doubted) + np.diag(doubted))
+        return own + SHAPE_ERROR**2 * alike + COMMON_ERROR**2 + doubts
+
+    def errors_and_slopes(self, values: Vector) -> tuple[Vector, Vector]:
+        """Logarithm of predicted over measured seconds, [run], and its derivatives, [run, constant]."""
+        size = len(values)
+        exact = {
+            item: Dual(exp(value), row * exp(value))
+            for item, value, row in zip(self.parameters, values.tolist(), np.eye(size), strict=True)
+        }
+        calibration = with_values(self.base, exact)
+        errors, slopes = np.empty(len(self.runs)), np.empty((len(self.runs), size))
+        for index, run in enumerate(self.runs):
+            seconds = Estimator(run.cluster, run.model, calibration).step_seconds(run.plan)
+            errors[index] = log(seconds) - self.measured[index]
+            slopes[index] = slopes_of(seconds, size) / float(seconds)
+        return errors, slopes
 
     def calibration(self, values: Vector) -> Calibration:
         """The constants as a calibration."""
         return with_values(self.base, dict(zip(self.parameters, map(float, np.exp(values)), strict=True)))
 
+    def errors(self, calibration: Calibration, rows: Iterable[int]) -> Vector:
+        """Logarithm of predicted over measured seconds of some runs."""
+        return np.array([_error(self.runs[index], calibration) for index in rows])
+
     def fitted(self, values: Vector) -> Fit:
-        """The result; constants that the runs hardly tell keep their values before the fit."""
-        slopes = self.weights[:, None] * self._slopes(values)
-        told = np.einsum("ij,ij->j", slopes, slopes) > 1.0 / self.pulls**2
+        """The result, rounded as it is written; constants that the runs hardly tell keep their provenance."""
+        errors, slopes = self.errors_and_slopes(values)
+        curvature = self._normal(errors, slopes)[0] + np.diag(self.spreads**-2)
+        after = np.sqrt(np.diag(np.linalg.inv(curvature)))
         kept = {
-            item: float(f"{exp(value):.4g}")
-            for item, value, known in zip(self.parameters, values, told, strict=True)
-            if known
+            item: float(f"{exp(value):.4g}") for item, value in zip(self.parameters, values, strict=True)
         }
         calibration = with_values(self.base, kept)
-        errors = self.errors(calibration)
-        left_out = errors + self._left_out(slopes, errors)
-        spreads = self._standard_errors(slopes, errors)
+        errors = self.errors(calibration, range(len(self.runs)))
+        left_out = self._left_out(values, errors, slopes)
         constants = tuple(
-            Constant(name=item.dotted, value=kept[item], provenance="fitted", spread=float(f"{spread:.2g}"))
-            for item, spread in zip(self.parameters, spreads, strict=True)
-            if item in kept
+            Constant(
+                name=name,
+                value=kept[item],
+                provenance="fitted" if now < TOLD * before else "assumed",
+                spread=float(f"{now:.2g}"),
+            )
+            for item, now, before in zip(self.parameters, after, self.spreads, strict=True)
+            for name in item.dotted
         )
-        residuals = tuple(_residuals(self.runs, errors, self.base.default_spread))
+        residuals = tuple(_residuals(self.runs, left_out, self.base.default_spread))
         return Fit(
             calibration=replace(
                 calibration,
@@ -326,50 +417,31 @@ class _Problem:
             left_out_errors=tuple(map(float, left_out)),
         )
 
-    def _slopes(self, values: Vector) -> Vector:
-        base = self.errors(self.calibration(values))
-        matrix = np.zeros((len(self.runs), len(values)))
-        for column, indices in enumerate(self.concerned):
-            moved = values.copy()
-            moved[column] += STEP
-            shifted = self.calibration(moved)
-            for index in indices:
-                matrix[index, column] = (_error(self.runs[index], shifted) - base[index]) / STEP
-        return matrix
-
-    def _standard_errors(self, slopes: Vector, errors: Vector) -> Vector:
-        """Relative standard error of each constant: the curvature of the fit times its robust residual."""
-        curvature = slopes.T @ slopes + np.diag(1.0 / self.pulls**2)
-        return np.asarray(np.sqrt(np.diag(np.linalg.inv(curvature))) * robust_spread(self.weights * errors))
-
-    def _left_out(self, slopes: Vector, errors: Vector) -> Vector:
-        """How far the errors of each group move when it is left out: one Gauss-Newton step without it."""
-        weighted = self.weights * errors
-        robust = 1.0 / np.sqrt(1.0 + (weighted / SCALE) ** 2)
-        whole = slopes.T @ (robust[:, None] * slopes) + np.diag(1.0 / self.pulls**2)
-        moved = np.zeros_like(errors)
-        groups = [(run.source, run.model.name) for run in self.runs]
-        for group in set(groups):
-            own = np.array([item == group for item in groups])
-            rows = slopes[own]
-            without = whole - rows.T @ (robust[own, None] * rows)
-            step = np.linalg.lstsq(without, rows.T @ (robust[own] * weighted[own]), rcond=None)[0]
-            moved[own] = (rows @ step) / self.weights[own]
-        return moved
+    def _left_out(self, values: Vector, errors: Vector, slopes: Vector) -> Vector:
+        """The errors of each source when it is left out: constants by steps on the linear model, errors exact."""
+        left_out = np.empty_like(errors)
+        for source in sorted(set(self.sources)):
+            own = self.sources == source
+            moved = values
+            for _ in range(ROUNDS):
+                step = self._step(moved, errors + slopes @ (moved - values), slopes, ~own)
+                moved = np.minimum(moved + np.clip(step, -LARGEST_STEP, LARGEST_STEP), self.most)
+                if float(np.max(np.abs(step))) < NEAR:
+                    break
+            left_out[own] = self.errors(self.calibration(moved), np.flatnonzero(own))
+        return left_out
 
 
 def _error(run: Run, calibration: Calibration) -> float:
-    predicted = priced(run, calibration)
-    assert predicted is not None
     assert run.step_seconds is not None
-    return log(predicted.step_seconds / run.step_seconds)
+    return log(Estimator(run.cluster, run.model, calibration).step_seconds(run.plan) / run.step_seconds)
 
 
 def _residuals(runs: Sequence[Run], errors: Vector, default: float) -> Iterator[Residual]:
     found: dict[tuple[str, str], list[float]] = {}
     for run, error in zip(runs, errors, strict=True):
         for family in families_of(run):
-            found.setdefault((family, run.plan.target), []).append(float(error))
+            found.setdefault((family, kernels_of(run)), []).append(float(error))
     for (family, stack), values in sorted(found.items()):
         if family and len(values) >= FEWEST:
             spread = _cautious(robust_spread(np.array(values)), len(values), default)

@@ -47,9 +47,9 @@ from planner.files.fields import (
 from planner.files.messages import complaints, figure, nearest
 from planner.files.nodes import resolve
 from planner.files.short_lists import numbered_hosts
-from planner.measured.values import Kernels, Run, Skipped, Table
+from planner.measured.values import Run, Skipped, Table
 from planner.model.file import load_model
-from planner.model.spec import Attention, ModelSpec, Optimizer, Precision, TrainingSpec
+from planner.model.spec import Attention, Kernels, ModelSpec, Optimizer, Precision, TrainingSpec
 from planner.plan.checks import faults
 from planner.plan.faults import Fault
 from planner.plan.file import load_plan
@@ -95,7 +95,8 @@ class Row(Frozen):
     stack: str = ""
     """Framework as the source names it."""
     kernels: Kernels | None = None
-    """megatron-2021, megatron-core, torch-eager, torch-compiled or deepspeed; empty where the source is silent."""
+    """megatron, megatron-2021, torch, torch-compiled or deepspeed, as ``training`` of a model file; empty where the
+    source is silent."""
     gpu: Text | None = None
     """Device type, a name of the catalogue."""
     nodes: Nodes = 1
@@ -374,7 +375,7 @@ LATENCY_US = {"infiniband": 5.0, "roce": 5.0, "ethernet": 30.0}
 """Latency of one message between two nodes, microseconds (assumed; no source states it)."""
 _UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
 """Network inside nodes of one device; carries nothing."""
-_TRAINING = columns("sequence_length", "dropout")
+_TRAINING = (*columns("sequence_length", "dropout"), "kernels")
 """Columns that also replace what a model file says of the training."""
 
 T = TypeVar("T")
@@ -634,7 +635,6 @@ class _Made:
             source=source,
             reference=row.reference,
             stack=row.stack,
-            kernels=row.kernels,
             cluster=cluster,
             model=model,
             plan=plan,

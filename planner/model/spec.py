@@ -23,7 +23,7 @@ from planner.files.fields import (
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 Optimizer = Literal["adamw", "sgd"]
 Attention = Literal["flash", "unfused"]
-Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed"]
+Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021"]
 
 
 class TrainingSpec(Frozen):
@@ -41,7 +41,7 @@ class TrainingSpec(Frozen):
     """flash keeps no attention matrix; unfused stores it."""
     kernels: Kernels | None = None
     """Kernel set that the software runs: megatron (Megatron-Core with TransformerEngine), megatron-2021 (unfused), torch
-    (eager), torch-compiled or deepspeed; absent, or where a runtime has none of that name, the runtime's usual one."""
+    (eager), torch-compiled, deepspeed or deepspeed-2021; absent, the usual one of the runtime and attention."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
 
