@@ -90,6 +90,7 @@ class Device:
         self.kind = device_type
         self.family: Family = calibration.family(device_type.family, kernels)
         self.stack: Stack = calibration.stack(kernels)
+        self.kernels = kernels
         self.precision = precision
         self.size = ELEMENT_BYTES[precision]
         self._bytes_rate = device_type.memory_bytes_per_second * self.family.memory_efficiency
@@ -180,14 +181,26 @@ def attention_seconds(
     forward, backward = device.products(products, precision)
     scores = device.size * count * length**2
     # Softmax and dropout read and write the scores; the products' own traffic is counted with them.
-    streams, kernels = (2.0, 1) if fused_softmax(model, target, tp=tp, micro_batch=micro_batch) else (9.0, 6)
+    fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
+    (streams, kernels), (back, back_kernels) = FUSED_SCORES if fused else UNFUSED_SCORES
     dropout = 2.5 if model.drops else 0.0
     forward += device.stream((streams + dropout) * scores, kernels + 1)
-    return forward, backward + device.stream((3.0 + dropout) * scores, 2)
+    return forward, backward + device.stream((back + dropout) * scores, back_kernels)
 
 
-def fused_softmax(model: ModelSpec, target: Target, *, tp: int, micro_batch: int) -> bool:
+FUSED_SCORES = ((2.0, 1), (3.0, 2))
+UNFUSED_SCORES = ((9.0, 6), (9.0, 6))
+"""How often the scores are read or written, and kernels, forward and backward; without fusion, scaling, mask, casts
+and softmax go one by one, and each has a backward of its own."""
+
+FUSED_SOFTMAX = ("megatron", "megatron-2021", "deepspeed-2021")
+"""Kernel sets with a softmax that scales, masks and casts."""
+
+
+def fused_softmax(model: ModelSpec, device: Device, target: Target, *, tp: int, micro_batch: int) -> bool:
     """True when a fused softmax takes the score matrices: some work on four of them at a time."""
+    if device.kernels not in FUSED_SOFTMAX:
+        return False
     return not target.softmax_in_fours or micro_batch * model.heads // tp % 4 == 0
 
 
@@ -209,7 +222,7 @@ def layer_pass(
     backward += core_back + device.stream(1.6 * (wide + narrow), 8)
     launches = FORWARD_KERNELS + (2 if tp > 1 else 0)
     if model.training.attention == "unfused" and not fused_softmax(
-        model, target, tp=tp, micro_batch=micro_batch
+        model, device, target, tp=tp, micro_batch=micro_batch
     ):
         launches += UNFUSED_SOFTMAX_KERNELS
     return LayerPass(

@@ -105,7 +105,6 @@ GUESSED = (
     "full recomputation assumed",
     "read off a figure",
     "and attention kernel not stated",
-    "rates show",
 )
 """Words of doubts that concern the plan or the measurement itself."""
 

@@ -7,7 +7,7 @@ from planner.runtimes.capabilities import Target
 CAPABILITIES = Target(
     name="flagscale",
     version="da4935ec6",
-    kernels=("megatron", "megatron-2021"),
+    kernels=("megatron", "megatron-2021", "torch"),
     unfused_kernels="megatron-2021",
     by_default=False,
     tensor_parallel="per-stage",

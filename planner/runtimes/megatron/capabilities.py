@@ -7,7 +7,7 @@ from planner.runtimes.capabilities import Offloading, Target
 CAPABILITIES = Target(
     name="megatron",
     version="core 0.20.0",
-    kernels=("megatron", "megatron-2021"),
+    kernels=("megatron", "megatron-2021", "torch"),
     unfused_kernels="megatron-2021",
     by_default=True,
     tensor_parallel="one-degree",
