@@ -48,11 +48,15 @@ class Ring:
 
     def gather_seconds(self, size_bytes: float, messages: int = 1) -> float:
         """An all-gather to ``size_bytes`` on every member, in so many equal messages."""
-        return messages * self._pass_seconds("all-gather", "reduce-scatter", size_bytes / messages, self._around)
+        return messages * self._pass_seconds(
+            "all-gather", "reduce-scatter", size_bytes / messages, self._around
+        )
 
     def scatter_seconds(self, size_bytes: float, messages: int = 1) -> float:
         """A reduce-scatter from ``size_bytes`` on every member, in so many equal messages."""
-        return messages * self._pass_seconds("reduce-scatter", "all-gather", size_bytes / messages, self._around)
+        return messages * self._pass_seconds(
+            "reduce-scatter", "all-gather", size_bytes / messages, self._around
+        )
 
     @property
     def _around(self) -> float:

@@ -121,7 +121,9 @@ class Device:
 
     def stream(self, moved_bytes: float, kernels: int = 1) -> float:
         """Seconds of element-wise kernels."""
-        return self.stack.stream_factor * moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
+        return (
+            self.stack.stream_factor * moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
+        )
 
     def flash(self, flops: float) -> float:
         """Seconds of a fused attention kernel."""

@@ -17,7 +17,7 @@ from math import exp, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibration.values import Calibration, Constant, Family, Link, Residual, Stack
+from planner.calibration.values import Calibration, Constant, Family, Residual
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.measured.dual import Dual, slopes_of
@@ -147,7 +147,9 @@ class Parameter:
 
     def spread(self, base: Calibration) -> float:
         """Its relative standard error before the fit: what the calibration says of it, else that of its prior."""
-        said = [item.spread for item in base.constants if item.name in self.dotted and item.spread is not None]
+        said = [
+            item.spread for item in base.constants if item.name in self.dotted and item.spread is not None
+        ]
         if said:
             return max(said[0], LEAST_SPREAD)
         if self.section == "families":
@@ -388,9 +390,7 @@ class _Problem:
         errors, slopes = self.errors_and_slopes(values)
         curvature = self._normal(errors, slopes)[0] + np.diag(self.spreads**-2)
         after = np.sqrt(np.diag(np.linalg.inv(curvature)))
-        kept = {
-            item: float(f"{exp(value):.4g}") for item, value in zip(self.parameters, values, strict=True)
-        }
+        kept = {item: float(f"{exp(value):.4g}") for item, value in zip(self.parameters, values, strict=True)}
         calibration = with_values(self.base, kept)
         errors = self.errors(calibration, range(len(self.runs)))
         left_out = self._left_out(values, errors, slopes)

@@ -48,7 +48,12 @@ SUSTAINED = {"T4": Prior(0.45, 0.30)}
 """Products of devices whose power limit a burst does not reach: a T4 of 70 W halves its clock within seconds
 (arXiv:1903.07486, section 4.6)."""
 
-ATTENTION = {"A100": Prior(0.58, 0.10), "H100": Prior(0.55, 0.15), "GH200": Prior(0.55, 0.20), "B200": Prior(0.45, 0.30)}
+ATTENTION = {
+    "A100": Prior(0.58, 0.10),
+    "H100": Prior(0.55, 0.15),
+    "GH200": Prior(0.55, 0.20),
+    "B200": Prior(0.45, 0.30),
+}
 """Vendor's fused attention, forward and backward, as FlashAttention-2 and -3 publish it (arXiv:2307.08691, figure 4;
 arXiv:2407.08608, figure 6); that of B200 is extrapolated."""
 
@@ -128,16 +133,24 @@ def best_share(family: str) -> float:
 
 def _shares(family: str, constant: str) -> list[float]:
     """What microbenchmarks of a family's devices say of a constant, as shares of the datasheet."""
-    reader = {"matmul_efficiency": _matmul, "memory_efficiency": _memory, "link_efficiency": _link}.get(constant)
+    reader = {"matmul_efficiency": _matmul, "memory_efficiency": _memory, "link_efficiency": _link}.get(
+        constant
+    )
     if reader is None:
         return []
-    found = (reader(row) for row in microbenchmarks() if row.device and catalog.gpu(row.device).family == family)
+    found = (
+        reader(row) for row in microbenchmarks() if row.device and catalog.gpu(row.device).family == family
+    )
     return [min(share, 0.98) for share in found if share is not None]
 
 
 def _matmul(row: Microbenchmark) -> float | None:
     peak = catalog.gpu(row.device or "").tflops.get(row.precision or "")
-    return row.value / (peak * 1e12) if row.quantity == "matmul" and row.precision in HALF_FORMATS and peak else None
+    return (
+        row.value / (peak * 1e12)
+        if row.quantity == "matmul" and row.precision in HALF_FORMATS and peak
+        else None
+    )
 
 
 def _memory(row: Microbenchmark) -> float | None:
@@ -150,7 +163,7 @@ LARGE_BYTES = 2**30
 
 
 def _link(row: Microbenchmark) -> float | None:
-    """Of ring all-reduces of large messages among four devices and more of one node; reductions in switches move less."""
+    """Of ring all-reduces of large messages among at least four devices of a node; switches that reduce move less."""
     large = row.payload_bytes is None or row.payload_bytes >= LARGE_BYTES
     if row.quantity != "all_reduce" or row.nodes > 1 or row.members < 4 or not row.intra_node or not large:
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
 from zlib import crc32
 
 from planner.cluster.spec import ClusterSpec
@@ -38,8 +37,6 @@ def _fitted_ids(runs: Sequence[Run]) -> set[str]:
 def _alternating(names: Collection[str]) -> set[str]:
     """Every second name in an order that has nothing to do with what the names mean."""
     return set(sorted(names, key=lambda name: (crc32(name.encode()), name))[::2])
-
-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ class TrainingSpec(Frozen):
     attention: Attention = "flash"
     """flash keeps no attention matrix; unfused stores it."""
     kernels: Kernels | None = None
-    """Kernel set that the software runs: megatron (Megatron-Core with TransformerEngine), megatron-2021 (unfused), torch
+    """Kernel set that the software runs: megatron (Megatron-Core, TransformerEngine), megatron-2021 (unfused), torch
     (eager), torch-compiled, deepspeed or deepspeed-2021; absent, the usual one of the runtime and attention."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
