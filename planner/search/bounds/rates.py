@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import floor
 
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
+from planner.cost.values import Memory
+from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Recompute
@@ -88,6 +90,8 @@ class Rates:
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
+        self._activations: dict[tuple[object, ...], float] = {}
+        """Bytes of one more micro-batch of one layer."""
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
         """Speeds of all device types, fastest first."""
@@ -235,19 +239,16 @@ class Rates:
         layer_seconds = micro.seconds - micro.host_seconds
         # The computation of an end may hide traffic of layers, and shows with what is left of it.
         shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
-        ends = []
-        for stage in (0, 2):
-            whole = pricer.micro_batch(replace(shape, stage=stage), group, group.micro_batch, fastest)
-            ends.append(max(0.0, shown * (whole.compute_seconds - micro.compute_seconds)))
+        embedding, head = pricer.ends_seconds(group)
         return Speed(
             device_type=device_type.key,
             slots=slots,
             layer_seconds=layer_seconds,
             forward_seconds=micro.forward_seconds - micro.host_seconds / 2,
             backward_seconds=micro.backward_seconds - micro.host_seconds / 2,
-            first_seconds=ends[0],
-            last_seconds=ends[1],
-            tail_seconds=pricer.tail_seconds(shape, group, fastest),
+            first_seconds=shown * embedding,
+            last_seconds=shown * head,
+            tail_seconds=pricer.tail_seconds(shape, group, fastest, micro),
             room=room,
             most_layers=min(self.estimator.model.layers, room.layers(1)),
         )
@@ -265,12 +266,18 @@ class Rates:
     def _room_with(self, family: Family, group: ReplicaGroup, recompute: Recompute) -> Room:
         """Bytes are concave in layers: the line through both ends is never above them."""
         pricer, many = self.estimator.pricer(family.target), max(2, self.estimator.model.layers)
-        one, all_layers, two = (
-            pricer.memory(self._shape(family, group.tp, layers, flights, recompute), group, group.count)
-            for layers, flights in ((1, 1), (many, 1), (1, 2))
-        )
-        activations = two.used_bytes - one.used_bytes
-        each = (all_layers.used_bytes - one.used_bytes) / (many - 1)
+
+        def memory(layers: int, flights: int) -> Memory:
+            shape = self._shape(family, group.tp, layers, flights, recompute)
+            return pricer.memory(shape, group, group.count)
+
+        one = memory(1, 1)
+        each = (memory(many, 1).used_bytes - one.used_bytes) / (many - 1)
+        # Sharding the states and the number of replicas change nothing of them.
+        key = family.target, group.pool, group.gpu, group.tp, group.micro_batch, recompute
+        if key not in self._activations:
+            self._activations[key] = memory(1, 2).activations_bytes - one.activations_bytes
+        activations = self._activations[key]
         return Room(
             free_bytes=one.headroom_bytes + each,
             layer_bytes=max(0.0, each - activations),
@@ -286,9 +293,15 @@ class Rates:
         recompute: Recompute | None = None,
     ) -> Shape:
         """A stage in the middle with the least in flight: the last but one of a pipeline that has no head."""
-        least = replace(family, micro_batches=micro_batches)
-        policy = recompute or family.recompute or "none"
-        return least.shape((layers,), 1, 3, self.estimator.model, policy, tp)
+        return Shape(
+            chunks=(layers,),
+            stage=1,
+            depth=3,
+            micro_batches=micro_batches,
+            zero=family.zero,
+            recompute=recompute or family.recompute or "none",
+            sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
+        )
 
 
 def fastest_ring(
