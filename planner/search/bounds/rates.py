@@ -103,18 +103,19 @@ class Rates:
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
 
-    def free_rate(self, family: Family) -> float:
-        """Layers of a micro-batch a second on all devices, each with replicas of its own, whatever they hold."""
+    def free_rates(self, family: Family) -> list[tuple[int, float]]:
+        """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
         assert family.tp is not None
-        rate = 0.0
+        found = []
         for device_type in self.device_types:
             slots = device_type.replicas(family.tp) if device_type.per_node >= family.tp else 0
             if slots:
                 speed = self._of_group(
                     family, device_type, self._group(family, device_type, family.tp, 1), slots, _UNLIMITED
                 )
-                rate += slots / speed.layer_seconds if speed else 0.0
-        return rate
+                if speed is not None:
+                    found.append((slots, 1 / speed.layer_seconds))
+        return found
 
     def crossing(self, family: Family) -> Crossing | None:
         """The cheapest send from island to island; None where stages may stand on several."""
