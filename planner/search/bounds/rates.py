@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor
 
@@ -90,6 +90,8 @@ class Rates:
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
+        self._free_rates: dict[Family, list[tuple[int, float]]] = {}
+        self._rings: dict[tuple[str, str, str, int, int], Ring | None] = {}
         self._activations: dict[tuple[object, ...], float] = {}
         """Bytes of one more micro-batch of one layer."""
 
@@ -105,8 +107,12 @@ class Rates:
 
     def free_rates(self, family: Family) -> list[tuple[int, float]]:
         """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
+        if family not in self._free_rates:
+            self._free_rates[family] = list(self._find_free_rates(family))
+        return self._free_rates[family]
+
+    def _find_free_rates(self, family: Family) -> Iterator[tuple[int, float]]:
         assert family.tp is not None
-        found = []
         for device_type in self.device_types:
             slots = device_type.replicas(family.tp) if device_type.per_node >= family.tp else 0
             if slots:
@@ -114,8 +120,7 @@ class Rates:
                     family, device_type, self._group(family, device_type, family.tp, 1), slots, _UNLIMITED
                 )
                 if speed is not None:
-                    found.append((slots, 1 / speed.layer_seconds))
-        return found
+                    yield slots, 1 / speed.layer_seconds
 
     def crossing(self, family: Family) -> Crossing | None:
         """The cheapest send from island to island; None where stages may stand on several."""
@@ -229,10 +234,7 @@ class Rates:
         self, family: Family, device_type: DeviceType, group: ReplicaGroup, slots: float, room: Room
     ) -> Speed | None:
         pricer = self.estimator.pricer(family.target)
-        shape, fastest = (
-            self._shape(family, group.tp, 1),
-            fastest_ring(self.estimator, family.target, self.device_types, group),
-        )
+        shape, fastest = self._shape(family, group.tp, 1), self._fastest_ring(family.target, group)
         if fastest is None:
             return None
         # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
@@ -253,6 +255,12 @@ class Rates:
             room=room,
             most_layers=min(self.estimator.model.layers, room.layers(1)),
         )
+
+    def _fastest_ring(self, stack: str, group: ReplicaGroup) -> Ring | None:
+        key = stack, group.pool, group.gpu, group.tp, group.count
+        if key not in self._rings:
+            self._rings[key] = fastest_ring(self.estimator, stack, self.device_types, group)
+        return self._rings[key]
 
     def room(self, family: Family, group: ReplicaGroup) -> Room:
         """Memory of a stage in the middle, never less than there is whatever it recomputes."""
