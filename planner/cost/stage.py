@@ -146,7 +146,7 @@ class Pricer:
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
-            memories=tuple(self.memory(shape, group, ring.size) for group in groups),
+            memories=self.memories(shape, groups, ring),
         )
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
@@ -276,6 +276,10 @@ class Pricer:
     def host_seconds(self, device_type: DeviceType) -> float:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
         return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
+
+    def memories(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> tuple[Memory, ...]:
+        """Bytes on one device of each group."""
+        return tuple(self.memory(shape, group, ring.size) for group in groups)
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
         """Bytes on one device of the group."""
