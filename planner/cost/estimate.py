@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from planner.calibration.values import ASSUMED, Calibration
@@ -62,21 +63,33 @@ class Estimator:
     def __init__(self, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED) -> None:
         self.cluster = cluster
         self.model = model
-        self.calibration = calibration
         self.topology = Topology(cluster)
+        self._seen: dict[bool, tuple[Topology, Joined]] = {}
+        self._calibrate(calibration)
+
+    def _calibrate(self, calibration: Calibration) -> None:
+        self.calibration = calibration
         self.curves = LinkCurves(calibration) if calibration.link_points else None
-        self._sockets = Topology(sockets_only(cluster))
-        self._joined = {
-            sockets: Joined(found.cluster)
-            for sockets, found in ((False, self.topology), (True, self._sockets))
-        }
         self._pricers: dict[tuple[str, bool], Pricer] = {}
+
+    def with_calibration(self, calibration: Calibration) -> Estimator:
+        """The same cluster and model with other constants; what does not depend on them is shared."""
+        other = copy(self)
+        other._calibrate(calibration)
+        return other
+
+    def _network(self, sockets: bool) -> tuple[Topology, Joined]:
+        """What a job sees of the cluster, and the same with its equal pools joined."""
+        if sockets not in self._seen:
+            topology = Topology(sockets_only(self.cluster)) if sockets else self.topology
+            self._seen[sockets] = topology, Joined(topology.cluster)
+        return self._seen[sockets]
 
     def pricer(self, target_name: str, *, sockets: bool = False) -> Pricer:
         """The pricer of a target, shared by all its plans on the same network."""
         key = (target_name, sockets)
         if key not in self._pricers:
-            topology = self._sockets if sockets else self.topology
+            topology, _ = self._network(sockets)
             self._pricers[key] = Pricer(
                 topology, self.model, self.calibration, target(target_name), self.curves
             )
@@ -156,7 +169,7 @@ class Estimator:
         """Prices of all stages on their devices; raises PlanError when members of a group cannot talk."""
         self._require_precision(plan)
         placement, sockets = place(plan, self.cluster), self.uses_sockets(plan)
-        pricer, joined = self.pricer(plan.target, sockets=sockets), self._joined[sockets]
+        pricer, (_, joined) = self.pricer(plan.target, sockets=sockets), self._network(sockets)
         nodes = joined.placement(placement)
         rings = stage_rings(
             nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves
@@ -167,10 +180,7 @@ class Estimator:
                 raise PlanError(f"stages[{index}]: its replicas stand on pools without a common fabric")
             if not sent.link:
                 raise PlanError(f"stages[{index}] and the next stand on pools without a common fabric")
-        stages = tuple(
-            pricer.price(shape_of(plan, index), stage.replicas, ring)
-            for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True))
-        )
+        stages = tuple(_stage_prices(plan, rings, pricer))
         forward, backward = with_sends(stages, [sent.seconds for sent in sends], target(plan.target))
         return Priced(
             placement=placement,
@@ -218,6 +228,19 @@ class Estimator:
             for stage in plan.stages
             for group in stage.replicas
         )
+
+
+def _stage_prices(plan: Plan, rings: Sequence[Ring], pricer: Pricer) -> Iterator[StagePrice]:
+    """The price of each stage; like stages take as long, each with its own number of micro-batches alive."""
+    known: dict[tuple[object, ...], StagePrice] = {}
+    for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True)):
+        shape = shape_of(plan, index)
+        key = shape.chunks, shape.first, shape.last, shape.recompute, stage.replicas, ring
+        if key in known:
+            yield replace(known[key], memories=pricer.memories(shape, stage.replicas, ring))
+        else:
+            known[key] = pricer.price(shape, stage.replicas, ring)
+            yield known[key]
 
 
 def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
@@ -21,8 +22,8 @@ from planner.cost.compute import (
 from planner.cost.measured_curves import LayerCurves, LayerTimes, LinkCurves, OptimizerCurves
 from planner.cost.memory import Load, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
-from planner.cost.schedules import layers_in_flight
-from planner.cost.shape import Shape
+from planner.cost.schedules import alive, layers_in_flight
+from planner.cost.shape import Shape, chunk_layers
 from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
 from planner.cost.traffic import EndTraffic, Seconds, Traffic
 from planner.cost.values import Memory
@@ -120,6 +121,7 @@ class Pricer:
         self._devices: dict[tuple[str, str], Device] = {}
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
+        self._most: dict[tuple[object, ...], int] = {}
 
     def price(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> StagePrice:
         """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
@@ -148,12 +150,11 @@ class Pricer:
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
-            memories=tuple(self.memory(shape, group, ring.size) for group in groups),
+            memories=self.memories(shape, groups, ring),
         )
 
-    def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
-        """What follows the last backward on one group: exposed synchronisation and optimizer."""
-        micro = self.micro_batch(shape, group, group.micro_batch, ring)
+    def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
+        """What follows the last backward, that of ``micro``, on one group: exposed synchronisation and optimizer."""
         return (
             self.sync_seconds(shape, group, ring, micro)
             + self.update_seconds(shape, group, ring)
@@ -265,9 +266,24 @@ class Pricer:
             hidden_seconds=hidden_forward + hidden_backward + moved.hidden(on_forward, on_backward),
         )
 
+    def ends_seconds(self, group: ReplicaGroup) -> tuple[float, float]:
+        """Forward and backward of the embedding and of the head for one micro-batch."""
+        device_type = self.topology.device_type(group.pool, group.gpu)
+        embedding, head = (
+            self._end(which, device_type, group.tp, group.micro_batch) for which in ("embedding", "head")
+        )
+        return (
+            embedding.forward_seconds + embedding.backward_seconds,
+            head.forward_seconds + head.backward_seconds,
+        )
+
     def host_seconds(self, device_type: DeviceType) -> float:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
         return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
+
+    def memories(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> tuple[Memory, ...]:
+        """Bytes on one device of each group."""
+        return tuple(self.memory(shape, group, ring.size) for group in groups)
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
         """Bytes on one device of the group."""
@@ -296,6 +312,31 @@ class Pricer:
             layer_parameters=measured.parameters if measured else None,
         )
         return memory(self.model, self.topology.device_type(group.pool, group.gpu), self.stack, load)
+
+    def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
+        """The largest number of the model's layers with which a stage like ``shape`` fits on the group; 0 for none.
+
+        No component of the memory shrinks as layers grow.
+        """
+        chunks = len(shape.chunks)
+        key = (
+            *(group.pool, group.gpu, group.tp, group.micro_batch, dp, shape.first, shape.last, chunks),
+            alive(shape.stage, shape.depth, shape.micro_batches, chunks),
+            *(shape.recompute, shape.sequence_parallel, shape.zero, shape.offload),
+        )
+        if key not in self._most:
+            self._most[key] = self._most_layers(shape, group, dp)
+        return self._most[key]
+
+    def _most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
+        chunks = len(shape.chunks)
+
+        def too_many(layers: int) -> bool:
+            return not self.memory(replace(shape, chunks=chunk_layers(layers, chunks)), group, dp).fits
+
+        tried = range(chunks, self.model.layers + 1)
+        fitting = bisect_left(tried, True, key=too_many)
+        return tried[fitting - 1] if fitting else 0
 
     def _layer(
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
