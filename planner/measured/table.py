@@ -70,7 +70,7 @@ Cell = str | int | float | bool | None | list[str | int | float | bool | None]
 _TEXTS = frozenset(
     {
         *("id", "source", "reference", "doubt", "inexpressible", "stack", "kernels"),
-        *("gpu", "intra_node", "model", "cluster_file", "model_file", "plan_file"),
+        *("gpu", "intra_node", "model", "kind", "cluster_file", "model_file", "plan_file"),
     }
 )
 """Columns whose cells are never read as numbers."""
@@ -117,6 +117,8 @@ class Row(Frozen):
     """What a node reads from or writes to NVMe, gigabyte/s."""
     model: Name = "model"
     """Name of the model."""
+    kind: Literal["decoder", "encoder"] = "decoder"
+    """decoder (causal attention) or encoder (full attention)."""
     layers: Layers | None = None
     """Transformer layers."""
     hidden: Width | None = None
@@ -478,7 +480,7 @@ def model_of(item: NumberedRow) -> ModelSpec:
         "head_dim": (row.hidden or 0) // (row.heads or 1),
         "ffn": 4 * (row.hidden or 0),
     }
-    shape = row.model_dump(include=set(columns("layers", "learned_positions")), exclude_none=True)
+    shape = row.model_dump(include=set(columns("kind", "learned_positions")), exclude_none=True)
     training = TrainingSpec.model_validate(row.model_dump(include=set(_TRAINING)))
     return ModelSpec.model_validate({**defaults, **shape, "name": row.model, "training": training})
 
