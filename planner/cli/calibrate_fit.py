@@ -19,7 +19,7 @@ from planner.cli.output import show, show_document, typed
 from planner.cli.process import colours
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
 from planner.measured.fit import BARE, Fit, Progress, fit, fit_memory
-from planner.report.fitted import fitted_document, fitted_sections
+from planner.report.calibrated import fitted_document, fitted_sections
 from planner.report.layout import PlainConsole
 
 MaybeOutput = Annotated[

@@ -21,7 +21,7 @@ from planner.logs.values import Observed, observed
 from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
-from planner.report.fitted import TrialDocument, trial_section
+from planner.report.calibrated import TrialDocument, trial_section
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan of the run, with at least two stages.")]
 Logs = Annotated[

@@ -18,15 +18,18 @@ from planner.cli.output import show, show_document, typed
 from planner.cost.binding import Binding, binding
 from planner.cost.estimate import Estimator
 from planner.plan.file import PlanFile
-from planner.report.alternatives import (
+from planner.report.document import explain_document
+from planner.report.explain import (
     Considered,
     Neighbour,
     advice_section,
     alternatives_section,
+    balance_section,
+    binding_section,
     neighbours,
+    neighbours_section,
+    time_section,
 )
-from planner.report.document import explain_document
-from planner.report.explain import balance_section, binding_section, neighbours_section, time_section
 from planner.report.plan_table import plan_section, warnings_of
 from planner.report.ranks import idle_section
 from planner.report.understood import understood

@@ -22,8 +22,8 @@ from planner.model.file import load_model
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.difference import cluster_differences, model_differences, told
 from planner.plan.file import Alternative, PlanFile, Summary, UsedCalibration, read
-from planner.report.alternatives import Considered, advice_text, considered
 from planner.report.calibration import doubts
+from planner.report.explain import Considered, advice_text, considered
 from planner.report.plan_table import Proof
 from planner.search.values import Scored, SearchResult
 

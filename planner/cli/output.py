@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.measure import Measurement
 
 from planner.cli.process import colours, write, write_through
+from planner.described import text
 from planner.errors import OutputError
-from planner.report.json_document import text
 from planner.report.layout import Next, PlainConsole
 from planner.visible import visible_json
 

@@ -12,7 +12,7 @@ import typer
 from planner.cli.output import require_writable, typed
 from planner.cli.process import warn, write
 from planner.errors import OutputError, UsageError
-from planner.files.whole import write_whole
+from planner.files.writing import write_whole
 from planner.probe.draft import assumptions, draft, lacking, unseen
 from planner.probe.hosts import Host, parse_hostfile, parse_slurm
 from planner.probe.node import Node, collection, folders, parse_node, read, this_host, this_machine

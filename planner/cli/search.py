@@ -40,8 +40,8 @@ from planner.cli.process import (
 from planner.cli.progress import reporter
 from planner.cluster.spec import ClusterSpec
 from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
-from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
 from planner.report.document import search_document
+from planner.report.explain import advice_section, advice_text, alternatives_section, considered
 from planner.report.goal import (
     goal_text,
     infeasible_section,

@@ -21,7 +21,7 @@ from planner.cluster.spec import (
     PoolSpec,
 )
 from planner.errors import Problem
-from planner.files.document import Document, fail_on
+from planner.files.document import Document, fail_on, read_as
 from planner.files.fields import (
     Frozen,
     Name,
@@ -31,7 +31,6 @@ from planner.files.fields import (
     ReserveGib,
     Watts,
 )
-from planner.files.kinds import read_as
 from planner.files.short_lists import expand_hosts, numbered_hosts, split_times
 
 _UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.errors import Problem, SpecError
-from planner.files.document import Document, fail_on, read_document
+from planner.files.document import Document, fail_on, is_config, read_as, read_document
 from planner.files.fields import (
     Batch,
     BatchTokens,
@@ -13,7 +13,6 @@ from planner.files.fields import (
     Name,
     SequenceLength,
 )
-from planner.files.kinds import is_config, read_as
 from planner.files.messages import shown
 from planner.model.huggingface import DEFAULT_BATCH, shape_of
 from planner.model.spec import ModelSpec, TrainingSpec

@@ -15,11 +15,9 @@ from typing import Any, Literal
 from planner.cluster.checks import check_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.errors import PlanError
-from planner.files.document import Document, fail_on
+from planner.files.document import Document, fail_on, read_as
 from planner.files.fields import Fraction, OptionalCount, OptionalPredicted, Predicted, strict, written
-from planner.files.kinds import read_as
-from planner.files.whole import write_whole
-from planner.files.yaml_text import Lines, dump
+from planner.files.writing import Lines, dump, write_whole
 from planner.model.file import shape_problems
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner import catalog
-from planner.files.yaml_text import dump
+from planner.files.writing import dump
 from planner.probe.nics import Network, Port, real_interfaces
 from planner.probe.nvidia_smi import SeenGpu, Topo
 

@@ -15,9 +15,9 @@ from planner.calibration.values import Calibration, Constant, CurveError
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import carried_rates, inside_rate
+from planner.described import Head
 from planner.measure.resume import shape_text
 from planner.model.spec import ModelSpec
-from planner.report.json_document import Head
 from planner.report.layout import FittedTable, number, pairs, section, table, words
 from planner.report.measured import error_table
 from planner.report.numbers import MISSING, percent, significant

@@ -10,11 +10,10 @@ from pathlib import PurePath
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.binding import Binding
-from planner.described import Json, told
+from planner.described import Head, Json, told
 from planner.model.spec import ModelSpec
-from planner.report.alternatives import Considered, Neighbour, considered
 from planner.report.compare import Contender
-from planner.report.json_document import Head
+from planner.report.explain import Considered, Neighbour, considered
 from planner.report.plan_table import Proof, in_short, misfits
 from planner.report.ranks import Idle, RankRun, idle_devices, rank_runs
 from planner.search.values import Scored, SearchResult

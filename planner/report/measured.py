@@ -12,10 +12,10 @@ from rich.text import Text
 
 from planner.calibration.merge import name_key
 from planner.calibration.values import Calibration, Constant, CurveError, LayerPoint, LinkPoint
+from planner.described import Head
 from planner.measure.fits import LinkFit, Peaks, fit_links, link_errors
 from planner.measure.samples import BUSY, Limit
 from planner.model.spec import ModelSpec
-from planner.report.json_document import Head
 from planner.report.layout import FittedTable, bullets, number, section, table, warnings_section, words
 from planner.report.numbers import MISSING, count, gib, percent, significant, time_unit
 from planner.units import gib_from_bytes

@@ -8,11 +8,10 @@ from math import isfinite
 
 from rich.console import Group
 
-from planner.described import told
+from planner.described import Head, told
 from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
 from planner.logs.findings import Finding
 from planner.logs.values import Observed
-from planner.report.json_document import Head
 from planner.report.layout import Command, Indented, bullets, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, rate, significant, time_unit
 

@@ -9,11 +9,10 @@ from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.running_cost import devices_of
-from planner.described import told
+from planner.described import Head, told
 from planner.model.spec import ModelSpec
 from planner.report.document import Understood, understood
 from planner.report.goal import devices_text
-from planner.report.json_document import Head
 from planner.report.layout import Paragraph, number, section, table, words
 from planner.report.numbers import (
     MISSING,

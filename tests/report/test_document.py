@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
-from planner.cli.reference import DOCUMENTS
 from planner.cluster.topology import Topology
-from planner.described import keys
+from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Difference
 from planner.logs.trial import Trial
-from planner.report.alternatives import considered, neighbours
-from planner.report.calibrated import calibrate_document
+from planner.report.calibrated import TrialDocument, calibrate_document, fitted_document
 from planner.report.calibration import calibration_document, coverage
 from planner.report.compare import Contender
 from planner.report.document import (
@@ -27,13 +25,12 @@ from planner.report.document import (
     plan_document,
     search_document,
 )
-from planner.report.fitted import TrialDocument, fitted_document
-from planner.report.json_document import FORMAT, text
+from planner.report.explain import considered, neighbours
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
 from planner.report.plan_table import proof_of
-from planner.report.validation_document import validation_document
+from planner.report.validation import validation_document
 from tests.measured import examples as measured
 from tests.report import examples
 from tests.report.test_fitted import CALIBRATION, fitted
@@ -41,6 +38,7 @@ from tests.report.test_measured_device import told
 from tests.report.test_measured_network import ERRORS, LINKS
 from tests.report.test_observed import COMPARISON, FOUND, SEEN
 from tests.report.test_validation import validation
+from tools.reference import DOCUMENTS
 
 NOISY = tuple(replace(point, spread=0.5) for point in LINKS)
 """Points of a busy network."""

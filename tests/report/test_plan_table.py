@@ -7,8 +7,13 @@ from dataclasses import replace
 from planner.calibration.values import ASSUMED, Calibration, Constant, LayerPoint, Residual
 from planner.cluster.spec import HostSpec
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
-from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
-from planner.report.explain import memory_section
+from planner.report.explain import (
+    advice_section,
+    advice_text,
+    alternatives_section,
+    considered,
+    memory_section,
+)
 from planner.report.plan_table import (
     Proof,
     differences,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.errors import EmitError
-from planner.files.yaml_text import dump
+from planner.files.writing import dump
 from planner.job.files import EmittedFile, rendered
 from planner.job.job import MASTER_PORT, Job
 from planner.job.network import Line, pool_lines
