@@ -21,14 +21,10 @@ from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.difference import cluster_differences, model_differences, told
-from planner.plan.file import Alternative, PlanFile, Summary, UsedCalibration, read
+from planner.plan.file import PlanFile, Summary, UsedCalibration, read
 from planner.report.calibration import doubts
-from planner.report.explain import Considered, advice_text, considered
-from planner.report.plan_table import Proof
+from planner.report.explain import advice_text, considered
 from planner.search.values import Scored, SearchResult
-
-CHOSEN = "chosen"
-"""Reason of the family that the plan belongs to, in the plan file."""
 
 
 def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]:
@@ -71,38 +67,6 @@ def warn_of_other_calibration(path: Path, saved: PlanFile, calibration: Path | N
     warn(f"{path}: found with the calibration {found.name} ({found.digest}), priced here {instead}")
 
 
-def proof_in(saved: PlanFile) -> Proof | None:
-    """What the search that wrote the file had proven; None for a plan by hand."""
-    summary = saved.summary
-    if summary is None:
-        return None
-    return Proof(
-        status=summary.status,
-        bound_seconds=summary.bound_seconds,
-        gap=summary.gap,
-        objective=summary.objective or "time",
-        subclusters=summary.subclusters,
-        outside=summary.outside,
-    )
-
-
-def considered_in(saved: PlanFile) -> tuple[Considered, ...]:
-    """The families that the search had considered; none for a plan by hand."""
-    if saved.summary is None:
-        return ()
-    tokens = saved.plan.global_batch * saved.model.training.sequence_length
-    return tuple(
-        Considered(
-            family=entry.family,
-            step_seconds=entry.step_seconds,
-            tokens_per_second=tokens / entry.step_seconds if entry.step_seconds else None,
-            reason=entry.reason,
-            chosen=entry.reason == CHOSEN,
-        )
-        for entry in saved.summary.alternatives
-    )
-
-
 def summary_of(result: SearchResult) -> Summary | None:
     """What a plan file keeps of a search; None when it found no plan."""
     if result.best is None:
@@ -116,16 +80,9 @@ def summary_of(result: SearchResult) -> Summary | None:
         objective=None if result.goal.objective == "time" else result.goal.objective,
         subclusters=result.subclusters,
         outside=result.outside,
-        alternatives=tuple(
-            Alternative(family=entry.family, step_seconds=entry.step_seconds, reason=_reason(entry))
-            for entry in considered(result.alternatives)
-        ),
+        alternatives=considered(result.alternatives),
         advice=tuple(advice_text(entry) for entry in result.advice),
     )
-
-
-def _reason(entry: Considered) -> str:
-    return CHOSEN if entry.chosen else entry.reason
 
 
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")

@@ -51,7 +51,7 @@ from planner.report.goal import (
 )
 from planner.report.layout import warnings_section
 from planner.report.pareto import front_document, front_section, use_at_most
-from planner.report.plan_table import plan_section, proof_of
+from planner.report.plan_table import plan_section
 from planner.report.understood import understood
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
@@ -301,7 +301,7 @@ def _report(result: SearchResult, asked: Asked, top: int | None) -> list[Rendera
 
 
 def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
-    parts: list[RenderableType] = [plan_section(best, cluster, proof_of(result), idle=result.idle_costs)]
+    parts: list[RenderableType] = [plan_section(best, cluster, result, idle=result.idle_costs)]
     step = best.estimate.step_seconds
     parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
     parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []

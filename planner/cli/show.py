@@ -14,7 +14,6 @@ from planner.calibration.merge import sourced
 from planner.calibration.values import Calibration
 from planner.cli.inputs import (
     Overrides,
-    proof_in,
     read_calibration,
     read_inputs,
     read_priced,
@@ -74,7 +73,7 @@ def show_plan(
     warn_of_other_calibration(plan, saved, calibration)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     if as_json:
-        show_document(plan_document("show", scored, saved.cluster, saved.model, proof_in(saved)))
+        show_document(plan_document("show", scored, saved.cluster, saved.model, saved.summary))
     else:
         show(
             *_report(saved, scored, constants),
@@ -120,7 +119,7 @@ def _what_for(cluster: Path | None, model: Path | None) -> tuple[ClusterSpec | N
 def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[RenderableType | None]:
     return [
         understood(saved.cluster, saved.model, calibration),
-        plan_section(scored, saved.cluster, proof_in(saved), few=saved.plan.pp),
+        plan_section(scored, saved.cluster, saved.summary, few=saved.plan.pp),
         time_section(scored.estimate),
         balance_section(scored.estimate),
         memory_section(scored.estimate),

@@ -1,4 +1,4 @@
-"""Plain data as deterministic YAML text, one line for each innermost list or mapping; files written whole or not at all."""
+"""Plain data as deterministic YAML text, one line for each innermost list or mapping, and files written whole."""
 
 from __future__ import annotations
 

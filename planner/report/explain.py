@@ -17,6 +17,7 @@ from planner.dims import DIMENSIONS
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import target_faults
+from planner.plan.file import CHOSEN, Considered
 from planner.plan.values import Plan
 from planner.report.layout import Paragraph, bullets, number, section, table, words
 from planner.report.numbers import TimeUnit, count_unit, duration, gib, percent, time_unit
@@ -259,22 +260,6 @@ def _worth(entry: Neighbour) -> tuple[bool, float, str]:
     return (not priced.fits, priced.step_seconds, entry.change)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Considered:
-    """One family of plans with its best, as a search or a plan file remembers it."""
-
-    family: str
-    """A family of plans that was considered."""
-    step_seconds: float | None
-    """Step of its best plan; None when the family has no plan."""
-    tokens_per_second: float | None
-    """Throughput of its best plan."""
-    reason: str
-    """Why it lost."""
-    chosen: bool
-    """Whether the answer is of this family."""
-
-
 def considered(alternatives: Iterable[Alternative]) -> tuple[Considered, ...]:
     """The families of a search, the chosen one first, then the fastest, impossible ones last."""
     found = (
@@ -282,8 +267,7 @@ def considered(alternatives: Iterable[Alternative]) -> tuple[Considered, ...]:
             family=entry.family,
             step_seconds=entry.scored.estimate.step_seconds if entry.scored else None,
             tokens_per_second=entry.scored.estimate.tokens_per_second if entry.scored else None,
-            reason=entry.reason,
-            chosen=entry.chosen,
+            reason=CHOSEN if entry.chosen else entry.reason,
         )
         for entry in alternatives
     )
