@@ -61,7 +61,7 @@ def _variant(gpu: SeenGpu, known: catalog.Gpu, gib: float) -> Kind:
         "family": known.family,
         "multiprocessors": known.multiprocessors,
         "tdp_watts": known.tdp_watts and number(known.tdp_watts),
-        "host_link_gBps": number(known.host_link_gBps),
+        "host_link_gBps": known.host_link_gBps and number(known.host_link_gBps),
     }
     assumed = f"{ASSUMED}as the catalogue's {known.name}"
     entries = [Entry(key, flow(value), assumed) for key, value in rest.items() if value is not None]

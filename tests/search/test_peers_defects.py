@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from planner.calibration.values import ASSUMED, LayerPoint
-from planner.cluster.spec import ClusterSpec, GpuSpec
+from planner.catalog import GpuSpec
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan
