@@ -168,5 +168,5 @@ def _key(name: str) -> str:
 
 def _entries(file: str, cls: type[Entry]) -> tuple[Entry, ...]:
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-    found = yaml.load(files(__package__).joinpath(file).read_text(encoding="utf-8"), Loader=loader)
-    return tuple(cls.model_validate({"name": name, **entry}, strict=False) for name, entry in found.items())
+    entries = yaml.load(files(__package__).joinpath(file).read_text(encoding="utf-8"), Loader=loader)
+    return tuple(cls.model_validate({"name": name, **entry}, strict=False) for name, entry in entries.items())

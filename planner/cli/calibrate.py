@@ -46,15 +46,15 @@ def import_tables(
     if layers is None and links is None:
         raise UsageError("calibrate import: expected --layers FILE, --links FILE, or both")
     require_new(output, force)
-    found = _imported(layers, links)
-    save_readable(found, output)
-    _tell(found, output, as_json)
+    imported = _imported(layers, links)
+    save_readable(imported, output)
+    _tell(imported, output, as_json)
 
 
-def save_readable(found: Calibration, output: Path) -> None:
+def save_readable(calibration: Calibration, output: Path) -> None:
     """Write the calibration file, and warn when it is larger than what other commands read."""
-    save_calibration(found, output)
-    problem = too_large(found, output)
+    save_calibration(calibration, output)
+    problem = too_large(calibration, output)
     if problem is not None:
         warn(f"{output}: {problem}: leave out what you do not plan with")
 
@@ -92,13 +92,13 @@ def _table(
         return ()
 
 
-def _tell(found: Calibration, output: Path, as_json: bool) -> None:
+def _tell(calibration: Calibration, output: Path, as_json: bool) -> None:
     """What was written, a line for each curve."""
     if as_json:
-        show_document(calibrate_document(found, output))
+        show_document(calibrate_document(calibration, output))
         return
 
     show(
-        calibrated_section(found, output),
+        calibrated_section(calibration, output),
         then=typed("hetplan", "search", "CLUSTER", "MODEL", "--calibration", output),
     )

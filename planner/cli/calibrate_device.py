@@ -76,8 +76,8 @@ class _Writer:
     facts: dict[str, str]
     latest: Calibration | None = field(default=None)
 
-    def keep(self, found: Calibration) -> None:
-        self.latest = with_facts(found, self.facts)
+    def keep(self, calibration: Calibration) -> None:
+        self.latest = with_facts(calibration, self.facts)
         save_calibration(self.latest, self.path)
 
 

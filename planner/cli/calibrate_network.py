@@ -189,8 +189,8 @@ class _Record:
     def keep(self, points: tuple[LinkPoint, ...]) -> None:
         """Write what there is, one point or more; a curve of one size waits for its second."""
         self.new += points
-        found = without_lonely(merged(self._kept, Calibration(link_points=tuple(self.new))))
-        self.latest = with_facts(found, self._facts)
+        calibration = without_lonely(merged(self._kept, Calibration(link_points=tuple(self.new))))
+        self.latest = with_facts(calibration, self._facts)
         save_calibration(self.latest, self.path)
 
     def left_out(self, what: str) -> None:
@@ -261,10 +261,10 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
 
 def _kept(asked: _Asked, facts: dict[str, str]) -> Calibration:
     """What the output has already."""
-    found, warnings = resumable(before(asked.output, asked.force), facts)
+    calibration, warnings = resumable(before(asked.output, asked.force), facts)
     for line in warnings:
         warn(f"{asked.output}: {line}")
-    return found
+    return calibration
 
 
 def _work(world: World, asked: _Asked, kept: Calibration) -> Work:

@@ -52,22 +52,22 @@ def fit_run(
     with concerning(*log):
         seen = _observed(log, saved)
     with concerning(plan, *log):
-        found = host_launches(saved.plan, saved.cluster, saved.model, constants, seen.step_seconds)
+        trial = host_launches(saved.plan, saved.cluster, saved.model, constants, seen.step_seconds)
     own = ASSUMED if calibration is None else load_calibration(calibration)
     facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
-    save_calibration(merged(own, with_facts(found.measured(saved.plan.target), facts)), output)
+    save_calibration(merged(own, with_facts(trial.measured(saved.plan.target), facts)), output)
     if as_json:
         show_document(
-            TrialDocument(command="calibrate run", file=str(output), stack=saved.plan.target, trial=found)
+            TrialDocument(command="calibrate run", file=str(output), stack=saved.plan.target, trial=trial)
         )
         return
 
     then = f"hetplan search CLUSTER MODEL --calibration {output}"
-    show(trial_section(found, saved.plan.target, seen, output), then=then)
+    show(trial_section(trial, saved.plan.target, seen, output), then=then)
 
 
 def _observed(logs: list[Path], saved: PlanFile) -> Observed:
     """Steps after the warm-up; raises UsageError for logs of another job."""
-    found = read_logs(logs, saved.plan)
-    require_same_job(found, saved.plan, ranks(saved.plan, saved.cluster))
-    return observed(found)
+    log = read_logs(logs, saved.plan)
+    require_same_job(log, saved.plan, ranks(saved.plan, saved.cluster))
+    return observed(log)

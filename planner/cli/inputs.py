@@ -31,8 +31,8 @@ def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]
     """A plan file and its plan with its estimate."""
     saved = read(path)
     with concerning(path):
-        found = estimate(saved.plan, saved.cluster, saved.model, calibration)
-    return saved, Scored(plan=saved.plan, estimate=found)
+        priced = estimate(saved.plan, saved.cluster, saved.model, calibration)
+    return saved, Scored(plan=saved.plan, estimate=priced)
 
 
 def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: Path | None) -> None:
@@ -43,9 +43,9 @@ def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: 
     if model is not None:
         parts.append(("model", model, model_differences(saved.model, load_model(model))))
     lines = [
-        f"{path}: made for another {part} than {file}: {told(found, str(file))}"
-        for part, file, found in parts
-        if found
+        f"{path}: made for another {part} than {file}: {told(differences, str(file))}"
+        for part, file, differences in parts
+        if differences
     ]
     if lines:
         raise PlanError(
@@ -56,15 +56,15 @@ def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: 
 
 def warn_of_other_calibration(path: Path, saved: PlanFile, calibration: Path | None) -> None:
     """Say on stderr when a plan was found with a calibration file and is priced without it."""
-    found = saved.calibration
-    if found is None:
+    used = saved.calibration
+    if used is None:
         return
     now = used_calibration(calibration)
-    if now is not None and now.digest == found.digest:
+    if now is not None and now.digest == used.digest:
         return
-    without = f"without it: add --calibration {found.name}"
+    without = f"without it: add --calibration {used.name}"
     instead = f"with another {now.name} ({now.digest})" if now else without
-    warn(f"{path}: found with the calibration {found.name} ({found.digest}), priced here {instead}")
+    warn(f"{path}: found with the calibration {used.name} ({used.digest}), priced here {instead}")
 
 
 def summary_of(result: SearchResult) -> Summary | None:
@@ -98,12 +98,12 @@ class Overrides:
 
     def given(self) -> dict[str, str | int]:
         """The settings that are not None, by the name of their field."""
-        found = {
+        settings = {
             "precision": self.precision,
             "global_batch": self.global_batch,
             "sequence_length": self.sequence_length,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 @contextmanager

@@ -23,8 +23,8 @@ EXAMPLE = "cluster.yaml"
 
 
 def _file(option: str, what: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option(option, metavar="FILE", help=what)
-    return found
+    entry: typer.models.OptionInfo = typer.Option(option, metavar="FILE", help=what)
+    return entry
 
 
 NvidiaSmi = Annotated[Path | None, _file("--nvidia-smi", "Devices: output of nvidia-smi --query-gpu (CSV).")]

@@ -97,5 +97,5 @@ def schema(name: WhichFile) -> None:
     """
     if name not in FILES:
         raise UsageError(f"schema: expected {' or '.join(FILES)}, got {name!r}")
-    found = cluster_schema() if name == "cluster" else model_schema()
-    write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    document = cluster_schema() if name == "cluster" else model_schema()
+    write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

@@ -66,28 +66,28 @@ def answer_front(asked: Asked, as_json: bool) -> NoReturn:
     wish = Wish()
     deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
     with keeping_the_best(wish), reporter() as talk:
-        found = front(
+        table = front(
             asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal, talk, deadline=deadline
         )
     if as_json:
-        show_document(front_document(found, asked.cluster, asked.model))
+        show_document(front_document(table, asked.cluster, asked.model))
     else:
         goal = goal_text(asked.goal, pareto=True)
         head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal)
         following = None
-        if found.worth is not None:
-            options = use_at_most(found.points[found.worth], asked.cluster)
+        if table.worth is not None:
+            options = use_at_most(table.points[table.worth], asked.cluster)
             following = f"the same with {options} -o plan.yaml in place of --pareto"
-        show(head, front_section(found, asked.cluster), then=following)
-    raise typer.Exit(_front_exit_code(found))
+        show(head, front_section(table, asked.cluster), then=following)
+    raise typer.Exit(_front_exit_code(table))
 
 
-def _front_exit_code(found: Front) -> int:
-    if found.interrupted:
+def _front_exit_code(table: Front) -> int:
+    if table.interrupted:
         return INTERRUPTED
-    if found.points:
+    if table.points:
         return ANSWER
-    return NO_PLAN_IN_TIME if found.unfinished else INFEASIBLE
+    return NO_PLAN_IN_TIME if table.unfinished else INFEASIBLE
 
 
 Output = Annotated[

@@ -91,14 +91,14 @@ def _is_calibration(path: Path) -> bool:
 
 
 def _show_calibration(path: Path, cluster: Path | None, model: Path | None, as_json: bool) -> None:
-    found = sourced(load_calibration(path))
+    calibration = sourced(load_calibration(path))
     known_cluster, known_model = _what_for(cluster, model)
-    rows = coverage(found, shipped(), known_cluster, known_model) if known_cluster else None
+    rows = coverage(calibration, shipped(), known_cluster, known_model) if known_cluster else None
     if as_json:
-        show_document(calibration_document(found, path, rows))
+        show_document(calibration_document(calibration, path, rows))
         return
     show(
-        *calibration_sections(found, path),
+        *calibration_sections(calibration, path),
         coverage_section(rows, known_cluster, known_model) if rows and known_cluster else None,
         then=typed("hetplan", "search", cluster or "CLUSTER", model or "MODEL", "--calibration", path),
     )

@@ -142,8 +142,8 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
     too_large = _size(document)
     if too_large:
         return too_large
-    found = [problem for check in checks for problem in islice(check(document), MOST_COMPLAINTS)]
-    return found or list(_connected(document))
+    problems = [problem for check in checks for problem in islice(check(document), MOST_COMPLAINTS)]
+    return problems or list(_connected(document))
 
 
 def _size(document: Document) -> list[Problem]:

@@ -121,11 +121,11 @@ def _cluster(file: ClusterFile) -> ClusterSpec:
 
 
 def _pool(pool: PoolFile, file: ClusterFile, kinds: dict[str, GpuSpec]) -> PoolSpec:
-    found = [_kind(gpu, name, file) for gpu, name in _devices(pool)]
-    kinds.update({gpu.name: gpu for gpu in found})
+    gpus = [_kind(gpu, name, file) for gpu, name in _devices(pool)]
+    kinds.update({gpu.name: gpu for gpu in gpus})
     return PoolSpec(
         name=pool.name,
-        devices=tuple(gpu.name for gpu in found),
+        devices=tuple(gpu.name for gpu in gpus),
         hosts=expand_hosts(pool.hosts) if pool.hosts else numbered_hosts(pool.name, pool.nodes or 1),
         intra_node=_intra_node(pool),
         nics=pool.nics,

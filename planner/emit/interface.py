@@ -84,9 +84,9 @@ HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     """Raise EmitError unless the plan is one for this model and target that launch files can hold."""
     heads = (fault for path, group in groups_of(plan) for fault in head_faults(path, group, model))
-    found = (*target_faults(plan, model), *heads) or node_faults(plan, cluster)
-    if found:
-        raise EmitError(listed(found))
+    faults = (*target_faults(plan, model), *heads) or node_faults(plan, cluster)
+    if faults:
+        raise EmitError(listed(faults))
     _check_number_format(plan, model)
     _check_hosts(plan, cluster)
     _check_nvme(plan)
@@ -128,13 +128,13 @@ def installed_versions(target: str) -> dict[str, str]:
     """Versions of a target's packages in this Python; absent ones are left out."""
     own = runtime(target)
     distributions = {own.checkout.package: own.checkout.distribution} if own.checkout else {}
-    found = {}
+    versions = {}
     for name in own.tried:
         try:
-            found[name] = metadata.version(distributions.get(name, name))
+            versions[name] = metadata.version(distributions.get(name, name))
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def cautions(target: str, installed: Mapping[str, str]) -> tuple[str, ...]:

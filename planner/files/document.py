@@ -78,22 +78,24 @@ class Document:
 
     def to(self, kind: type[T]) -> T:
         """The file as a ``kind``; raises SpecError with every problem, PlanError when only its parts disagree."""
-        found = self._found(kind)
-        if found and all(disagree for _, disagree in found):
-            raise PlanError(*(str(problem) for problem, _ in found))
-        fail_on(problem for problem, _ in found)
+        problems = self._found(kind)
+        if problems and all(disagree for _, disagree in problems):
+            raise PlanError(*(str(problem) for problem, _ in problems))
+        fail_on(problem for problem, _ in problems)
         return self._validate(kind)
 
     def _found(self, kind: type) -> list[tuple[Problem, bool]]:
         """(problem, whether all values are right on their own)."""
         empty = list(islice(empty_values(self.root), MOST_PROBLEMS))
-        found = [(self.problem(path, "has no value", "give one, or remove the key"), False) for path in empty]
+        problems = [
+            (self.problem(path, "has no value", "give one, or remove the key"), False) for path in empty
+        ]
         try:
             self._validate(kind)
         except ValidationError as error:
             others = (item for item in complaints(error, kind, self.data) if item.path not in empty)
-            found += [(self.problem(item.path, item.what, item.hint), item.disagree) for item in others]
-        return found
+            problems += [(self.problem(item.path, item.what, item.hint), item.disagree) for item in others]
+        return problems
 
     def _validate(self, kind: type[T]) -> T:
         return form(kind).validate_json(json.dumps(self.data))
@@ -177,9 +179,9 @@ Kind = Literal["cluster", "model", "plan", "calibration"]
 def read_as(path: Path, kind: Kind) -> Document:
     """The file, parsed; raises SpecError when it cannot be read, or is plainly a file of another kind."""
     document = read_document(path)
-    found = kind_of(document.data)
-    if found not in (None, kind):
-        what = f"is a {found} file, expected a {kind} file"
+    other = kind_of(document.data)
+    if other not in (None, kind):
+        what = f"is a {other} file, expected a {kind} file"
         hint = "files go in this order: CLUSTER MODEL PLAN; a calibration goes with --calibration"
         raise SpecError((Problem(file=document.file, line=None, key="", what=what, hint=hint),))
     return document

@@ -67,5 +67,5 @@ def holders(names: Sequence[str], files: Sequence[EmittedFile]) -> tuple[str, ..
     JSON files and the README name hosts for people only.
     """
     wanted = set(expand_hosts(names))
-    found = (file.path for file in files if wanted.intersection(WORD.findall(file.text)))
-    return tuple(sorted(path for path in found if not path.endswith((".json", ".md"))))
+    paths = (file.path for file in files if wanted.intersection(WORD.findall(file.text)))
+    return tuple(sorted(path for path in paths if not path.endswith((".json", ".md"))))

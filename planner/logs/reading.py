@@ -158,9 +158,9 @@ def _require_known(file: _File) -> None:
 
 def _source(files: Sequence[_File]) -> LogReader | None:
     """The reader that knows step times, the example's before the runtime's own."""
-    found = [reader for file in files for reader in file.readers if reader.steps.seconds]
+    readers = [reader for file in files for reader in file.readers if reader.steps.seconds]
     order = [type(reader) for reader in files[0].readers]
-    return min(found, key=lambda reader: order.index(type(reader)), default=None)
+    return min(readers, key=lambda reader: order.index(type(reader)), default=None)
 
 
 def _require_target(source: LogReader, files: Sequence[_File], plan: Plan) -> None:
@@ -191,12 +191,12 @@ def _parts(readers: Sequence[LogReader]) -> tuple[PartTime, ...]:
 
 def _memory(readers: Sequence[LogReader]) -> tuple[RankMemory, ...]:
     """The highest peak of every rank."""
-    found: dict[int | None, RankMemory] = {}
+    highest: dict[int | None, RankMemory] = {}
     for entry in (entry for reader in readers for entry in reader.memory):
-        known = found.get(entry.rank)
+        known = highest.get(entry.rank)
         if known is None or entry.peak_bytes > known.peak_bytes:
-            found[entry.rank] = entry
-    return tuple(found[rank] for rank in sorted(found, key=lambda rank: -1 if rank is None else rank))
+            highest[entry.rank] = entry
+    return tuple(highest[rank] for rank in sorted(highest, key=lambda rank: -1 if rank is None else rank))
 
 
 def _wrong(path: Path, what: str, hint: str | None = None) -> SpecError:

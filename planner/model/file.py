@@ -168,15 +168,15 @@ def _too_many(document: Document, batch: int) -> list[Problem]:
 def shape_problems(document: Document) -> list[Problem]:
     """What must hold between the widths and heads of a model; what has the wrong type is skipped."""
     hidden, heads, kv_heads = (document.data.get(key) for key in ("hidden", "heads", "kv_heads"))
-    found = []
+    problems = []
     if not isinstance(heads, int) or heads < 1:
         return []
     if document.data.get("head_dim") is None and isinstance(hidden, int) and hidden % heads:
         what = f"expected a divisor of hidden {hidden}, got {heads}"
-        found.append(document.problem(("heads",), what, "correct one of them, or give head_dim"))
+        problems.append(document.problem(("heads",), what, "correct one of them, or give head_dim"))
     if isinstance(kv_heads, int) and kv_heads > 0 and heads % kv_heads:
         what = f"expected a divisor of heads {heads}, got {kv_heads}"
-        found.append(
+        problems.append(
             document.problem(("kv_heads",), what, "every key/value head serves the same number of heads")
         )
-    return found
+    return problems

@@ -64,18 +64,18 @@ def _curve_lines(calibration: Calibration) -> Iterator[str]:
         yield f"{operation} of {count(members, 'device')} over {link}: {count(sizes, 'size')}"
 
 
-def trial_section(found: Trial, stack: str, seen: Observed, path: Path) -> Group:
+def trial_section(trial: Trial, stack: str, seen: Observed, path: Path) -> Group:
     """The constant, what it was found from, and where it is."""
-    return section(f"Wrote a constant of {stack} to {path}", bullets([*_lines(found, stack, seen)]))
+    return section(f"Wrote a constant of {stack} to {path}", bullets([*_lines(trial, stack, seen)]))
 
 
-def _lines(found: Trial, stack: str, seen: Observed) -> Iterator[str]:
+def _lines(trial: Trial, stack: str, seen: Observed) -> Iterator[str]:
     yield (
-        f"a step took {duration(found.observed_seconds)} (median of {count(len(seen.seconds), 'record')}), "
-        f"predicted without host overhead: {duration(found.before_seconds)}"
+        f"a step took {duration(trial.observed_seconds)} (median of {count(len(seen.seconds), 'record')}), "
+        f"predicted without host overhead: {duration(trial.before_seconds)}"
     )
-    if found.launches:
-        yield f"the host overhead of {stack} per micro-batch of a stage equals {found.launches:.0f} kernel launches"
+    if trial.launches:
+        yield f"the host overhead of {stack} per micro-batch of a stage equals {trial.launches:.0f} kernel launches"
     else:
         yield "the run was no slower than predicted: no host overhead is visible"
     if seen.only_warm_up:
@@ -119,12 +119,12 @@ def _bars(calibration: Calibration) -> FittedTable:
 
 def _by_source(fit: Fit) -> list[tuple[str, list[float], list[float]]]:
     """(source, errors, errors with the run's own model left out) of every source, sorted."""
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    errors: dict[str, tuple[list[float], list[float]]] = {}
     for run, error, left in zip(fit.runs, fit.errors, fit.left_out_errors, strict=True):
-        own, others = found.setdefault(run.source, ([], []))
+        own, others = errors.setdefault(run.source, ([], []))
         own.append(abs(expm1(error)))
         others.append(abs(expm1(left)))
-    return [(source, *found[source]) for source in sorted(found)]
+    return [(source, *errors[source]) for source in sorted(errors)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ class Understood:
 
 def understood(cluster: ClusterSpec, model: ModelSpec | None) -> Understood:
     """The inputs of a command."""
-    found = None if model is None else {**model.model_dump(mode="json"), "parameters": model.parameters}
-    return Understood(cluster=cluster, model=found)
+    shape = None if model is None else {**model.model_dump(mode="json"), "parameters": model.parameters}
+    return Understood(cluster=cluster, model=shape)
 
 
 @told(inline=("scored",))

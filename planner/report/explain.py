@@ -26,10 +26,10 @@ from planner.runtimes.registry import target
 from planner.search.values import Advice, Alternative, Scored
 
 
-def binding_section(found: Binding) -> Group:
+def binding_section(binding: Binding) -> Group:
     """The device first, then the links, the most expensive first."""
-    links = [_link_line(link) for link in found.links] or ["links: no communication is exposed"]
-    return section("Bottlenecks", bullets([_memory_line(found.device), *links]))
+    links = [_link_line(link) for link in binding.links] or ["links: no communication is exposed"]
+    return section("Bottlenecks", bullets([_memory_line(binding.device), *links]))
 
 
 def _memory_line(device: TightDevice) -> str:
@@ -114,7 +114,7 @@ def time_section(estimate: Estimate) -> Group:
     """Seconds and share of the step by cause, on the stage that decides; then what is hidden."""
     unit = time_unit([estimate.step_seconds])
     columns = (words("cause", least=16), number(unit.name), number("share"), words("what", least=20))
-    found = [(name, float(getattr(estimate.breakdown, name))) for name in CAUSES]
+    causes = [(name, float(getattr(estimate.breakdown, name))) for name in CAUSES]
     rows = [
         [
             CAUSES[name].text,
@@ -122,7 +122,7 @@ def time_section(estimate: Estimate) -> Group:
             percent(seconds / estimate.step_seconds),
             sentence(meanings(Breakdown)[name]),
         ]
-        for name, seconds in found
+        for name, seconds in causes
         if seconds >= SMALLEST * estimate.step_seconds
     ]
     hidden = f"{duration(estimate.breakdown.hidden_seconds)} of communication is hidden under computation"
@@ -179,7 +179,7 @@ def _links(stage: StageEstimate) -> str:
     return ", ".join(parts) or "none"
 
 
-def neighbours_section(found: Sequence[Neighbour], first: Scored) -> Group:
+def neighbours_section(entries: Sequence[Neighbour], first: Scored) -> Group:
     """What a step takes with one decision changed."""
     unit = time_unit([first.estimate.step_seconds])
     columns = (
@@ -195,7 +195,7 @@ def neighbours_section(found: Sequence[Neighbour], first: Scored) -> Group:
             percent(entry.scored.estimate.step_seconds / first.estimate.step_seconds - 1),
             _memory_verdict(entry.scored.estimate),
         ]
-        for entry in found
+        for entry in entries
     ]
     return section("One decision changed", table(columns, rows))
 
@@ -228,7 +228,7 @@ def neighbours(
 ) -> tuple[Neighbour, ...]:
     """Every plan one decision away that the target can run, fastest of each change."""
     estimator = Estimator(cluster, model, calibration)
-    found = []
+    entries = []
     changes = (
         change
         for dimension in DIMENSIONS
@@ -241,14 +241,14 @@ def neighbours(
             scored = Scored(plan=change.plan, estimate=estimator.estimate(change.plan))
         except PlanError:
             continue
-        found.append(Neighbour(decision=change.decision, change=change.what, scored=scored))
-    return tuple(_best_of_each(found))
+        entries.append(Neighbour(decision=change.decision, change=change.what, scored=scored))
+    return tuple(_best_of_each(entries))
 
 
-def _best_of_each(found: list[Neighbour]) -> list[Neighbour]:
+def _best_of_each(entries: list[Neighbour]) -> list[Neighbour]:
     """The fastest of every decision that fits, or the fastest when none does."""
     best: dict[str, Neighbour] = {}
-    for entry in found:
+    for entry in entries:
         known = best.get(entry.decision)
         if known is None or _worth(entry) < _worth(known):
             best[entry.decision] = entry
@@ -262,7 +262,7 @@ def _worth(entry: Neighbour) -> tuple[bool, float, str]:
 
 def considered(alternatives: Iterable[Alternative]) -> tuple[Considered, ...]:
     """The families of a search, the chosen one first, then the fastest, impossible ones last."""
-    found = (
+    entries = (
         Considered(
             family=entry.family,
             step_seconds=entry.scored.estimate.step_seconds if entry.scored else None,
@@ -271,7 +271,7 @@ def considered(alternatives: Iterable[Alternative]) -> tuple[Considered, ...]:
         )
         for entry in alternatives
     )
-    return tuple(sorted(found, key=_rank))
+    return tuple(sorted(entries, key=_rank))
 
 
 def _rank(entry: Considered) -> tuple[bool, float, str]:

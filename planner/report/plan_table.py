@@ -156,26 +156,26 @@ def _outside(proof: Proof) -> str:
 
 def traits(plan: Plan) -> dict[str, str]:
     """Decision to text; stages are separated by ``|``, runs of equal ones written once with their number."""
-    found = {"target": plan.target}
+    decisions = {"target": plan.target}
     for dimension in DIMENSIONS:
-        found |= dimension.traits(plan)
-    return found
+        decisions |= dimension.traits(plan)
+    return decisions
 
 
 def in_short(plan: Plan) -> str:
     """``megatron, ZeRO 1, 2 stages, dp 8, tp 4, layers 7|5, micro-batch 4, on 32 a|32 b``, without what is 1 or no."""
-    found = traits(plan)
+    decisions = traits(plan)
     pipeline = plan.pp > 1
     parts = [
         plan.target,
         plan.zero_text,
         f"{plan.pp} stages" if pipeline else "",
-        f"dp {found['replicas']}",
-        f"tp {found['tp']}" if found["tp"] != "1" else "",
-        f"layers {found['layers']}" if pipeline else "",
-        f"micro-batch {found['micro-batch']}",
+        f"dp {decisions['replicas']}",
+        f"tp {decisions['tp']}" if decisions["tp"] != "1" else "",
+        f"layers {decisions['layers']}" if pipeline else "",
+        f"micro-batch {decisions['micro-batch']}",
         *(dimension.words(plan) for dimension in DIMENSIONS),
-        f"on {found['devices']}",
+        f"on {decisions['devices']}",
     ]
     return ", ".join(part for part in parts if part)
 

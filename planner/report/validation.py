@@ -337,16 +337,16 @@ def _figure(predictions: Sequence[Prediction]) -> Figure:
 
 def _draw_runs(axes: Axes, timed: Sequence[Prediction]) -> None:
     for index, source in enumerate(sorted({entry.run.source for entry in timed})):
-        found = [entry for entry in timed if entry.run.source == source]
+        own = [entry for entry in timed if entry.run.source == source]
         axes.plot(
-            [entry.run.step_seconds or 0.0 for entry in found],
-            [entry.predicted_seconds or 0.0 for entry in found],
+            [entry.run.step_seconds or 0.0 for entry in own],
+            [entry.predicted_seconds or 0.0 for entry in own],
             linestyle="none",
             marker=MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
             color=COLOURS[index % len(COLOURS)],
             markersize=4,
             alpha=0.7,
-            label=_label(source, found),
+            label=_label(source, own),
         )
     if timed:
         _draw_diagonal(axes, timed)
@@ -359,8 +359,8 @@ def _draw_runs(axes: Axes, timed: Sequence[Prediction]) -> None:
         )
 
 
-def _label(source: str, found: Sequence[Prediction]) -> str:
-    errors = errors_of([entry.error for entry in found if entry.error is not None])
+def _label(source: str, own: Sequence[Prediction]) -> str:
+    errors = errors_of([entry.error for entry in own if entry.error is not None])
     return f"{source}: {percent(errors.mean)} ({count(errors.runs, 'run')})"
 
 
