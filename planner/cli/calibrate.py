@@ -12,9 +12,9 @@ from planner.calibration.file import save_calibration, too_large
 from planner.calibration.tables import import_layers_csv, import_links_csv
 from planner.calibration.values import Calibration
 from planner.cli.options import AsJson
-from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import warn
-from planner.errors import OutputError, Problem, SpecError, UsageError
+from planner.errors import Problem, SpecError, UsageError
 from planner.report.calibrated import calibrate_document, calibrated_section
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def import_tables(
     """
     if layers is None and links is None:
         raise UsageError("calibrate import: expected --layers FILE, --links FILE, or both")
-    require_new(output, force)
+    require_new(output, force, EXAMPLE)
     imported = _imported(layers, links)
     save_readable(imported, output)
     _tell(imported, output, as_json)
@@ -57,13 +57,6 @@ def save_readable(calibration: Calibration, output: Path) -> None:
     problem = too_large(calibration, output)
     if problem is not None:
         warn(f"{output}: {problem}: leave out what you do not plan with")
-
-
-def require_new(output: Path, force: bool) -> None:
-    """Raise OutputError when the file cannot be written, or is there and may not be replaced."""
-    require_writable(output, EXAMPLE)
-    if output.is_file() and not force:
-        raise OutputError(f"{output}: exists already", hint="name another file, or add --force to replace it")
 
 
 def _imported(layers: Path | None, links: Path | None) -> Calibration:

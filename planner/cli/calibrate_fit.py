@@ -13,9 +13,9 @@ import typer
 
 from planner.calibration.file import save_calibration, shipped
 from planner.calibration.values import Calibration
-from planner.cli.calibrate import Force, require_new
+from planner.cli.calibrate import EXAMPLE, Force
 from planner.cli.options import AsJson
-from planner.cli.output import show, show_document, typed
+from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import colours
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
 from planner.measured.fit import BARE, Fit, Progress, fit, fit_memory
@@ -42,7 +42,7 @@ def fit_constants(
     ones.
     """
     if output is not None:
-        require_new(output, force)
+        require_new(output, force, EXAMPLE)
     fitted, calibration = _fitted(measured, source, half)
     if output is not None:
         save_calibration(calibration, output)

@@ -14,9 +14,9 @@ import typer
 from planner.calibration.file import load_calibration
 from planner.calibration.merge import Clash, clashes, combined, sourced
 from planner.calibration.values import Calibration
-from planner.cli.calibrate import Force, require_new, save_readable
+from planner.cli.calibrate import EXAMPLE, Force, Output, save_readable
 from planner.cli.options import AsJson
-from planner.cli.output import show, show_document, typed
+from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import warn
 from planner.errors import Problem, SpecError, UsageError
 from planner.measure.fits import with_errors
@@ -24,7 +24,6 @@ from planner.measure.resume import run_facts
 from planner.report.calibrated import calibrate_document, calibrated_section
 
 Inputs = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Calibration files.")]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
 
 
 def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: AsJson = False) -> None:
@@ -35,7 +34,7 @@ def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: A
     """
     if len(inputs) < 2:
         raise UsageError("calibrate merge: expected two calibration files at least")
-    require_new(output, force)
+    require_new(output, force, EXAMPLE)
     calibration = _merged(inputs, _read(inputs))
     save_readable(calibration, output)
     if as_json:

@@ -11,10 +11,10 @@ import typer
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED
-from planner.cli.calibrate import EXAMPLE, Force, require_new
+from planner.cli.calibrate import EXAMPLE, Force, Output
 from planner.cli.inputs import concerning, read_calibration
 from planner.cli.options import AsJson, CalibrationFile
-from planner.cli.output import show, show_document
+from planner.cli.output import require_new, show, show_document
 from planner.logs.reading import read_logs, require_same_job
 from planner.logs.trial import host_launches
 from planner.logs.values import Observed, observed
@@ -27,7 +27,6 @@ PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan of the run,
 Logs = Annotated[
     list[Path], typer.Option("--log", metavar="FILE", help="Log of the run; repeatable, one per node.")
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
 
 
 def fit_run(
@@ -45,7 +44,7 @@ def fit_run(
     becomes a constant of the runtime. Measure devices and networks first: the output also contains everything in
     the --calibration file.
     """
-    require_new(output, force)
+    require_new(output, force, EXAMPLE)
 
     saved = read(plan)
     constants = read_calibration(calibration)

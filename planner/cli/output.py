@@ -29,6 +29,13 @@ def require_writable(path: Path, example: str = "plan.yaml") -> None:
         raise OutputError(f"{path}: no permission to write", hint="name a file in a folder of yours")
 
 
+def require_new(path: Path, force: bool, example: str) -> None:
+    """Raise OutputError when the file cannot be written, or is there and may not be replaced."""
+    require_writable(path, example)
+    if path.is_file() and not force:
+        raise OutputError(f"{path}: exists already", hint="name another file, or add --force to replace it")
+
+
 NARROWEST = 80
 """Reports are laid out for at least this many cells; a narrower terminal wraps them itself."""
 WIDEST = 1000

@@ -13,9 +13,8 @@ from planner.cluster.spec import ClusterSpec
 from planner.dims.tensor import head_faults
 from planner.emit.folder.write import write_folder
 from planner.errors import EmitError
-from planner.job.files import EmittedFile
+from planner.job.files import EmittedFile, readme
 from planner.job.job import Job
-from planner.job.readme import readme
 from planner.launchers.registry import LAUNCHERS, check_launcher, launcher_files
 from planner.model.spec import ModelSpec
 from planner.plan.checks import listed, node_faults, target_faults, unwritten
