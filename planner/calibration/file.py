@@ -31,13 +31,10 @@ from planner.calibration.values import (
 )
 from planner.described import meanings
 from planner.errors import Problem
-from planner.files.document import MOST_BYTES, Document, fail_on
+from planner.files.document import MOST_BYTES, Document, fail_on, mappings, read_as
 from planner.files.fields import DefaultSpread, Frozen, Name, Spread, form
-from planner.files.kinds import read_as
-from planner.files.lenient import mappings
 from planner.files.nodes import MOST_NODES
-from planner.files.whole import write_whole
-from planner.files.yaml_text import dump
+from planner.files.writing import dump, write_whole
 
 FORMAT = "hetplan-calibration/1"
 """Name and version of the calibration file's format."""

@@ -17,8 +17,8 @@ import typer
 from planner.calibration.file import save_calibration
 from planner.calibration.merge import link_key, link_name_key, merged
 from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
-from planner.cli.calibrate import EXAMPLE, Force
-from planner.cli.calibrate_device import Minutes, Output, before, budget_seconds, require_torch
+from planner.cli.calibrate import EXAMPLE, Force, Output
+from planner.cli.calibrate_device import Minutes, before, budget_seconds, require_torch
 from planner.cli.options import AsJson, a_number, choices
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import BAD_INPUT, fail, warn
@@ -189,8 +189,8 @@ class _Record:
     def keep(self, points: tuple[LinkPoint, ...]) -> None:
         """Write what there is, one point or more; a curve of one size waits for its second."""
         self.new += points
-        found = without_lonely(merged(self._kept, Calibration(link_points=tuple(self.new))))
-        self.latest = with_facts(found, self._facts)
+        calibration = without_lonely(merged(self._kept, Calibration(link_points=tuple(self.new))))
+        self.latest = with_facts(calibration, self._facts)
         save_calibration(self.latest, self.path)
 
     def left_out(self, what: str) -> None:
@@ -261,10 +261,10 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
 
 def _kept(asked: _Asked, facts: dict[str, str]) -> Calibration:
     """What the output has already."""
-    found, warnings = resumable(before(asked.output, asked.force), facts)
+    calibration, warnings = resumable(before(asked.output, asked.force), facts)
     for line in warnings:
         warn(f"{asked.output}: {line}")
-    return found
+    return calibration
 
 
 def _work(world: World, asked: _Asked, kept: Calibration) -> Work:

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.output import require_writable, typed
+from planner.cli.output import require_new, typed
 from planner.cli.process import warn, write
-from planner.errors import OutputError, UsageError
-from planner.files.whole import write_whole
+from planner.errors import UsageError
+from planner.files.writing import write_whole
 from planner.probe.draft import assumptions, draft, lacking, unseen
 from planner.probe.hosts import Host, parse_hostfile, parse_slurm
 from planner.probe.node import Node, collection, folders, parse_node, read, this_host, this_machine
@@ -23,8 +23,8 @@ EXAMPLE = "cluster.yaml"
 
 
 def _file(option: str, what: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option(option, metavar="FILE", help=what)
-    return found
+    entry: typer.models.OptionInfo = typer.Option(option, metavar="FILE", help=what)
+    return entry
 
 
 NvidiaSmi = Annotated[Path | None, _file("--nvidia-smi", "Devices: output of nvidia-smi --query-gpu (CSV).")]
@@ -75,7 +75,8 @@ def probe(
     if commands:
         write(collection())
         return
-    _require_new(output, force)
+    if output is not None:
+        require_new(output, force, EXAMPLE)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise UsageError(f"--name: expected letters, digits, dots, dashes and underscores, got {name!r}")
     files = {
@@ -91,15 +92,6 @@ def probe(
         raise UsageError("probe: expected --from FOLDER or files of one node, not both")
     hosts = _hosts(hostfile, slurm, live=folder is None and not given)
     _deliver(_nodes(folder, given, hosts), hosts, name, output)
-
-
-def _require_new(output: Path | None, force: bool) -> None:
-    """Raise OutputError before the work when the output cannot be written or may not be replaced."""
-    if output is None:
-        return
-    require_writable(output, EXAMPLE)
-    if output.is_file() and not force:
-        raise OutputError(f"{output}: exists already", hint="name another file, or add --force to replace it")
 
 
 def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[Host, ...]:

@@ -1,19 +1,32 @@
-"""``hetplan search``: from two files to a proven plan."""
+"""``hetplan search``: from two files to a proven plan.
+
+The plan file is written as soon as there is a plan, at every better one, and whole at the end.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import traceback
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, NoReturn, cast
 
 import typer
 from rich.console import RenderableType
 
+from planner.calibration.values import Calibration
 from planner.cli.goal import MaxCost, MinSpeed, ObjectiveName, Pareto, UseAtMost, read_goal, require_one_plan
-from planner.cli.inputs import Overrides, read_calibration, read_inputs, used_calibration, warn_of_doubts
-from planner.cli.kept import Asked, KeptPlan
+from planner.cli.inputs import (
+    Overrides,
+    read_calibration,
+    read_inputs,
+    summary_of,
+    used_calibration,
+    warn_of_doubts,
+)
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -39,9 +52,12 @@ from planner.cli.process import (
 )
 from planner.cli.progress import reporter
 from planner.cluster.spec import ClusterSpec
+from planner.errors import OutputError
+from planner.model.spec import ModelSpec
+from planner.plan.file import PlanFile, Summary, UsedCalibration, write
 from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
-from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
 from planner.report.document import search_document
+from planner.report.explain import advice_section, advice_text, alternatives_section, considered
 from planner.report.goal import (
     goal_text,
     infeasible_section,
@@ -51,14 +67,86 @@ from planner.report.goal import (
 )
 from planner.report.layout import warnings_section
 from planner.report.pareto import front_document, front_section, use_at_most
-from planner.report.plan_table import plan_section, proof_of
+from planner.report.plan_table import plan_section
 from planner.report.understood import understood
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
-from planner.search.values import Limits, Scored, SearchResult
+from planner.search.values import Goal, Limits, Scored, SearchResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is searched for."""
+
+    cluster: ClusterSpec
+    model: ModelSpec
+    calibration: Calibration
+    used: UsedCalibration | None
+    """The user's calibration file."""
+    limits: Limits
+    goal: Goal
+
+
+PAUSE_SECONDS = 0.5
+"""Least time between two plans that are written while better ones keep coming."""
+
+
+class KeptPlan:
+    """A plan file that holds the best plan, whatever ends the program."""
+
+    def __init__(self, asked: Asked, path: Path) -> None:
+        self._asked, self._path = asked, path
+        self._written = -PAUSE_SECONDS
+        self._waiting: Scored | None = None
+
+    def better(self, scored: Scored) -> None:
+        """A better plan; the first one is written at once."""
+        self._waiting = scored
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Write what waits, unless something was written a moment ago."""
+        if self._waiting is None or monotonic() - self._written < PAUSE_SECONDS:
+            return
+        scored, self._waiting = self._waiting, None
+        with suppress(OutputError):  # said at the end, where it is tried again
+            self._write(scored, self._unproven(scored))
+        self._written = monotonic()
+
+    def finish(self, result: SearchResult) -> OutputError | None:
+        """Write the answer with what the search says of it; a failure is returned, so that the report comes first."""
+        if result.best is None:
+            return None
+        try:
+            self._write(result.best, summary_of(result))
+        except OutputError as error:
+            return error
+        return None
+
+    def _unproven(self, scored: Scored) -> Summary:
+        """What is known of a plan while the search goes on."""
+        objective = self._asked.goal.objective
+        return Summary(
+            status="feasible",
+            step_seconds=scored.estimate.step_seconds,
+            bound_seconds=0.0,
+            gap=1.0,
+            tokens_per_second=scored.estimate.tokens_per_second,
+            objective=None if objective == "time" else objective,
+        )
+
+    def _write(self, scored: Scored, summary: Summary | None) -> None:
+        file = PlanFile(
+            plan=scored.plan,
+            cluster=self._asked.cluster,
+            model=self._asked.model,
+            summary=summary,
+            calibration=self._asked.used,
+        )
+        write(file, self._path)
 
 
 def answer_front(asked: Asked, as_json: bool) -> NoReturn:
@@ -66,28 +154,28 @@ def answer_front(asked: Asked, as_json: bool) -> NoReturn:
     wish = Wish()
     deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
     with keeping_the_best(wish), reporter() as talk:
-        found = front(
+        table = front(
             asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal, talk, deadline=deadline
         )
     if as_json:
-        show_document(front_document(found, asked.cluster, asked.model))
+        show_document(front_document(table, asked.cluster, asked.model))
     else:
         goal = goal_text(asked.goal, pareto=True)
         head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal)
         following = None
-        if found.worth is not None:
-            options = use_at_most(found.points[found.worth], asked.cluster)
+        if table.worth is not None:
+            options = use_at_most(table.points[table.worth], asked.cluster)
             following = f"the same with {options} -o plan.yaml in place of --pareto"
-        show(head, front_section(found, asked.cluster), then=following)
-    raise typer.Exit(_front_exit_code(found))
+        show(head, front_section(table, asked.cluster), then=following)
+    raise typer.Exit(_front_exit_code(table))
 
 
-def _front_exit_code(found: Front) -> int:
-    if found.interrupted:
+def _front_exit_code(table: Front) -> int:
+    if table.interrupted:
         return INTERRUPTED
-    if found.points:
+    if table.points:
         return ANSWER
-    return NO_PLAN_IN_TIME if found.unfinished else INFEASIBLE
+    return NO_PLAN_IN_TIME if table.unfinished else INFEASIBLE
 
 
 Output = Annotated[
@@ -301,7 +389,7 @@ def _report(result: SearchResult, asked: Asked, top: int | None) -> list[Rendera
 
 
 def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
-    parts: list[RenderableType] = [plan_section(best, cluster, proof_of(result), idle=result.idle_costs)]
+    parts: list[RenderableType] = [plan_section(best, cluster, result, idle=result.idle_costs)]
     step = best.estimate.step_seconds
     parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
     parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []

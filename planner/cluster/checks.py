@@ -12,8 +12,7 @@ from typing import Any
 
 from planner import catalog
 from planner.errors import Problem
-from planner.files.document import Document
-from planner.files.lenient import devices_per_node, keys_of, mappings, pools_of
+from planner.files.document import Document, devices_per_node, keys_of, mappings, pools_of
 from planner.files.messages import MOST_COMPLAINTS, nearest, shown
 from planner.files.nodes import Path as KeyPath
 from planner.files.short_lists import MOST_HOSTS, expand_hosts, numbered_hosts, split_times
@@ -143,8 +142,8 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
     too_large = _size(document)
     if too_large:
         return too_large
-    found = [problem for check in checks for problem in islice(check(document), MOST_COMPLAINTS)]
-    return found or list(_connected(document))
+    problems = [problem for check in checks for problem in islice(check(document), MOST_COMPLAINTS)]
+    return problems or list(_connected(document))
 
 
 def _size(document: Document) -> list[Problem]:

@@ -117,10 +117,10 @@ class Routes:
     def _widest_from(self, first: str) -> dict[str, float]:
         """Rate of the widest chain to each other fabric, bytes/s."""
         if first not in self._widest:
-            found = {first: float("inf")}
+            widest = {first: float("inf")}
             for near, far in nx.bfs_edges(self._widest_tree, first):
-                found[far] = min(found[near], self._hops[near][far].bytes_per_second)
-            self._widest[first] = found
+                widest[far] = min(widest[near], self._hops[near][far].bytes_per_second)
+            self._widest[first] = widest
         return self._widest[first]
 
     @cached_property

@@ -3,70 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from pydantic import Field, field_serializer, field_validator
 
+from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.files.fields import (
     Cards,
     DeviceNames,
-    Dtype,
     Frozen,
     Gib,
     Latency,
     Name,
-    OptionalName,
     Oversubscription,
     Price,
     Rate,
     ReserveGib,
+    Source,
     Watts,
-    whole,
 )
 from planner.files.short_lists import compress_devices, compress_hosts, expand_devices, expand_hosts
-from planner.ranges import MULTIPROCESSORS
 
 FabricKind = Literal["infiniband", "roce", "ethernet"]
 
 
 def _texts(value: object) -> TypeGuard[Sequence[str]]:
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
-
-
-class GpuSpec(Frozen):
-    """A kind of device, by its numbers: of the catalogue, of the file's ``gpus``, or written where it is used."""
-
-    name: Name = ""
-    """What to call it; the pool's name when absent."""
-    memory_gib: Gib
-    """Memory of one device, GiB; what nvidia-smi calls memory.total."""
-    memory_bandwidth_gBps: Rate
-    """Memory bandwidth, gigabyte/s."""
-    tflops: Annotated[dict[Dtype, Rate], Field(min_length=1)]
-    """Dense peak by number format (bf16, fp16, fp32, tf32, fp8), TFLOP/s; an absent one is not supported."""
-    family: OptionalName = ""
-    """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
-    multiprocessors: Annotated[int, whole(MULTIPROCESSORS, least=0)] = 0
-    """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
-    tdp_watts: Watts | None = None
-    """Board power, watt."""
-    reserve_gib: ReserveGib | None = None
-    """Memory kept free on each device of this type, GiB; a pool's own value wins over it."""
-    host_link_gBps: Rate | None = None
-    """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
-    source: Annotated[str | None, Field(exclude=True)] = None
-    """Where the numbers are from; free text."""
-
-
-class IntraNodeSpec(Frozen):
-    """The network between the devices of one node."""
-
-    bandwidth_gBps: Rate
-    """Bandwidth of one device in one direction, gigabyte/s."""
-    latency_us: Latency = 3.0
-    """Latency of one message, microseconds."""
-    shared: bool = False
-    """True when all devices of the node share the bandwidth (a PCIe host bridge)."""
 
 
 class HostSpec(Frozen):
@@ -156,6 +118,7 @@ class FabricSpec(Frozen):
     """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
     oversubscription: Oversubscription = 1.0
     """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
+    source: Source = None
 
 
 class FabricLinkSpec(Frozen):
@@ -167,6 +130,7 @@ class FabricLinkSpec(Frozen):
     """Bandwidth in one direction, gigabit/s."""
     latency_us: Latency
     """Latency of one message, microseconds."""
+    source: Source = None
 
 
 HOST_LINK_EFFICIENCY = 0.76

@@ -218,8 +218,8 @@ class Topology:
     def _in_order(self, sets: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
         """Sets of pools, and the pools of each, in the order of the cluster."""
         index = list(self._pools).index
-        found = (tuple(sorted(part, key=index)) for part in sets)
-        return tuple(sorted(found, key=lambda part: [*map(index, part)]))
+        parts = (tuple(sorted(part, key=index)) for part in sets)
+        return tuple(sorted(parts, key=lambda part: [*map(index, part)]))
 
     def node_bytes_per_second(self, pool: str) -> float:
         """What the cards of one node carry on its widest fabric; inside the node where it has none."""

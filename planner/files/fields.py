@@ -73,6 +73,7 @@ OptionalName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", 
 DeviceNames = Annotated[str, Field(min_length=1, pattern=r"^[ -~]+$", max_length=1000)]
 """Names that the operating system gives: launch files hold them, so they have no character that is not seen."""
 
+Source = Annotated[str | None, Field(exclude=True, description="Where the numbers are from; free text.")]
 
 STRICT = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 """Unknown keys and silent conversions are refused; a field's docstring says what it is."""

@@ -78,8 +78,8 @@ def _follows(item: dict[str, Any], items: list[dict[str, Any]], data: object) ->
 def nearest(name: str, known: list[str]) -> str | None:
     """A hint that names what the user may have meant, or None when nothing is near."""
     lower = {other.lower(): other for other in known}
-    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
-    return f"did you mean {lower[found[0]]}?" if found else None
+    matches = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    return f"did you mean {lower[matches[0]]}?" if matches else None
 
 
 def shown(value: object) -> str:
@@ -161,8 +161,8 @@ def _others(schema: Schema) -> Schema:
 def _resolve(part: Schema, schema: Schema) -> Schema:
     if "$ref" in part:
         name = part["$ref"].rsplit("/", 1)[-1]
-        found: Schema = schema["$defs"][name]
-        return found
+        target: Schema = schema["$defs"][name]
+        return target
     return part
 
 
@@ -170,9 +170,9 @@ def _branch(part: Schema, schema: Schema, data: object) -> Schema:
     """The alternative of a union that has the shape of the data."""
     wanted = "object" if isinstance(data, dict) else "array" if isinstance(data, list) else None
     for option in _options(part):
-        found = _resolve(option, schema)
-        if found.get("type") == wanted:
-            return found
+        branch = _resolve(option, schema)
+        if branch.get("type") == wanted:
+            return branch
     return part
 
 
@@ -183,33 +183,33 @@ def _options(part: Schema) -> list[Schema]:
 
 def expected(part: Schema, schema: Schema) -> str:
     """What a schema allows, in words: ``a number > 0``, ``one of: bf16, fp16``."""
-    found = _resolve(part, schema)
-    if "enum" in found or "const" in found:
-        options = found.get("enum", [found.get("const")])
+    field = _resolve(part, schema)
+    if "enum" in field or "const" in field:
+        options = field.get("enum", [field.get("const")])
         return f"{'one of: ' if len(options) > 1 else ''}{', '.join(str(option) for option in options)}"
-    options = [option for option in _options(found) if option.get("type") != "null"]
+    options = [option for option in _options(field) if option.get("type") != "null"]
     if options:
         return " or ".join(dict.fromkeys(expected(option, schema) for option in options))
-    if found.get("pattern", "").startswith(("^[A-Za-z0-9][", "^([A-Za-z0-9][")):
+    if field.get("pattern", "").startswith(("^[A-Za-z0-9][", "^([A-Za-z0-9][")):
         return "a name of letters, digits, dots, dashes and underscores"
-    if found.get("pattern") == "^[ -~]+$":
+    if field.get("pattern") == "^[ -~]+$":
         return "text of printable ASCII characters"
-    return f"{_KINDS.get(found.get('type', ''), 'another value')}{_limits(found)}"
+    return f"{_KINDS.get(field.get('type', ''), 'another value')}{_limits(field)}"
 
 
-def _limits(found: Schema) -> str:
-    if "prefixItems" in found:
-        return f" of {len(found['prefixItems'])}"
-    if "minItems" in found and "maxItems" in found:
-        return f" of {found['minItems']} to {found['maxItems']} items"
-    if "maxItems" in found:
-        return f" of at most {found['maxItems']} items"
-    if "minItems" in found or "minProperties" in found:
-        return f" with at least {found.get('minItems', found.get('minProperties'))} item"
-    if "minimum" in found and "maximum" in found:
-        return f" from {figure(found['minimum'])} to {figure(found['maximum'])}"
+def _limits(field: Schema) -> str:
+    if "prefixItems" in field:
+        return f" of {len(field['prefixItems'])}"
+    if "minItems" in field and "maxItems" in field:
+        return f" of {field['minItems']} to {field['maxItems']} items"
+    if "maxItems" in field:
+        return f" of at most {field['maxItems']} items"
+    if "minItems" in field or "minProperties" in field:
+        return f" with at least {field.get('minItems', field.get('minProperties'))} item"
+    if "minimum" in field and "maximum" in field:
+        return f" from {figure(field['minimum'])} to {figure(field['maximum'])}"
     parts = [("exclusiveMinimum", ">"), ("minimum", ">="), ("maximum", "<="), ("exclusiveMaximum", "<")]
-    return " and".join(f" {sign} {figure(found[key])}" for key, sign in parts if key in found)
+    return " and".join(f" {sign} {figure(field[key])}" for key, sign in parts if key in field)
 
 
 def figure(number: float) -> str:

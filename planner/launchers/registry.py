@@ -1,16 +1,103 @@
-"""The launchers by name, and what each adds to a folder."""
+"""The launchers by name, what each adds to a folder, and what looks at the nodes before a start."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from planner.catalog import driver_names
 from planner.errors import EmitError
-from planner.job.files import EmittedFile
-from planner.job.job import Job
-from planner.launchers import deepspeed, kubernetes, slurm, ssh
-from planner.launchers.preflight import preflight_files
+from planner.job.files import EmittedFile, rendered
+from planner.job.job import Job, is_unnamed
+from planner.launchers import kubernetes
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
+from planner.runtimes.deepspeed.hostfile import include, keeps_kinds
+from planner.runtimes.interface import runtime
+from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
+
+
+def _ssh_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``start.sh``."""
+    return (_start_script(job),)
+
+
+def _start_script(job: Job, starter: str = "") -> EmittedFile:
+    """The script; ``starter`` is a script of the folder that takes the place of torchrun."""
+    variables = runtime(job.plan.target).variables
+    text = rendered("launchers/start.sh.j2", starter=starter, variables=variables)
+    return EmittedFile("start.sh", text, executable=True)
+
+
+NOT_A_NAME = re.compile(r"[0-9.]+|.*:.*")
+"""Hosts that ``--nodelist`` does not take: addresses."""
+
+
+def _slurm_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``job.sbatch``."""
+    named = [pool for pool in job.pools if not any(map(NOT_A_NAME.fullmatch, job.hosts_of(pool)))]
+    return (
+        EmittedFile("job.sbatch", rendered("launchers/job.sbatch.j2", job=job, named=named), executable=True),
+    )
+
+
+STARTER = "./deepspeed.sh"
+
+
+def _deepspeed_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``start.sh`` and ``deepspeed.sh``; raises EmitError for ranks that DeepSpeed's launcher would reorder."""
+    _check_deepspeed(job)
+    chosen = include(job.agents)
+    script = rendered("launchers/deepspeed.sh.j2", include=chosen)
+    return (_start_script(job, STARTER), EmittedFile("deepspeed.sh", script, executable=True))
+
+
+def _check_deepspeed(job: Job) -> None:
+    instead = "use --launcher ssh, which starts the same ranks with torchrun"
+    if job.plan.target != DEEPSPEED.name:
+        raise EmitError(
+            f"launcher deepspeed: starts plans for the target deepspeed, this one is for {job.plan.target}",
+            hint=instead,
+        )
+    if len(job.hosts) < len(job.agents):
+        hosts = [agent.host for agent in job.agents]
+        twice = next(host for host in hosts if hosts.count(host) > 1)
+        raise EmitError(
+            f"launcher deepspeed: a hostfile names each host once, and the plan's rank order uses {twice} twice",
+            hint=instead,
+        )
+    if not keeps_kinds(job.agents, job.ranks):
+        raise EmitError(
+            "launcher deepspeed: it numbers the devices of a node in its own way, and would give some ranks another "
+            "device type than the plan does",
+            hint=instead,
+        )
+
+
+def preflight_files(job: Job, *, here: bool) -> tuple[EmittedFile, ...]:
+    """The script, and the devices that each pool's nodes must have; ``here`` means one node, that of the caller."""
+    own = runtime(job.plan.target)
+    script = rendered(
+        "launchers/preflight.sh.j2",
+        tried=own.tried,
+        checkout=own.checkout,
+        packages=[name for name in own.tried if name != PYTORCH.name],
+        unnamed=[pool.name for pool in job.pools if is_unnamed(pool)],
+        here=here,
+    )
+    return (
+        EmittedFile("preflight.sh", script, executable=True),
+        EmittedFile("devices.txt", devices_table(job)),
+    )
+
+
+def devices_table(job: Job) -> str:
+    """One line a device of a pool's node: pool, index, the kind, and what the driver may call it."""
+    lines = ["# pool index kind|driver's names"]
+    for pool in job.pools:
+        for index, kind in enumerate(pool.devices):
+            lines.append(f"{pool.name} {index} {'|'.join((kind, *driver_names(kind)))}")
+    return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +118,12 @@ class Launcher:
 
 LAUNCHERS: dict[str, Launcher] = {
     "torchrun": Launcher(lambda _: (), runs_here=True),
-    DEEPSPEED.name: Launcher(deepspeed.files, "launchers/deepspeed.md.j2"),
-    "slurm": Launcher(slurm.files, "launchers/slurm.md.j2"),
+    DEEPSPEED.name: Launcher(_deepspeed_files, "launchers/deepspeed.md.j2"),
+    "slurm": Launcher(_slurm_files, "launchers/slurm.md.j2"),
     "kubernetes": Launcher(
         kubernetes.files, "launchers/kubernetes.md.j2", kubernetes.notes, needs_names=False
     ),
-    "ssh": Launcher(ssh.files, "launchers/ssh.md.j2"),
+    "ssh": Launcher(_ssh_files, "launchers/ssh.md.j2"),
 }
 """Every launcher; all of them run launch.sh on the nodes."""
 

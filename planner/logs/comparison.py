@@ -162,54 +162,54 @@ def predicted(plan: Plan, estimator: Estimator, ranks: tuple[Rank, ...]) -> Pred
     return Predicted(plan=plan, estimate=estimator.estimate(plan), priced=estimator.price(plan), ranks=ranks)
 
 
-def compared(seen: Observed, found: Predicted) -> Comparison:
+def compared(seen: Observed, expected: Predicted) -> Comparison:
     """The run next to its prediction."""
-    estimate = found.estimate
+    estimate = expected.estimate
     step = Difference(predicted=estimate.step_seconds, observed=seen.step_seconds)
     tokens = estimate.tokens_per_second
     return Comparison(
         step=step,
         tokens=Difference(predicted=tokens, observed=tokens * step.predicted / step.observed),
         spread=estimate.spread,
-        parts=tuple(_parts(seen, found)),
-        rest=_rest(seen, found),
-        memory=tuple(_memory(entry, found) for entry in _told_apart(seen.memory)),
-        ranks=len(found.ranks),
+        parts=tuple(_parts(seen, expected)),
+        rest=_rest(seen, expected),
+        memory=tuple(_memory(entry, expected) for entry in _told_apart(seen.memory)),
+        ranks=len(expected.ranks),
     )
 
 
-def _parts(seen: Observed, found: Predicted) -> Iterator[PartDifference]:
+def _parts(seen: Observed, estimate: Predicted) -> Iterator[PartDifference]:
     """Of each stage the slowest rank that timed a part; of the whole job where ranks were not told apart."""
     for part in PARTS:
         slowest: dict[int, tuple[float, int | None, Rank]] = {}
         for (name, number), seconds in seen.parts.items():
             if name == part:
-                rank = found.slowest(part) if number is None else found.ranks[number]
+                rank = estimate.slowest(part) if number is None else estimate.ranks[number]
                 key = -1 if number is None else rank.stage
                 slowest[key] = max(
                     slowest.get(key, (-1.0, None, rank)), (seconds, number, rank), key=lambda entry: entry[0]
                 )
         for seconds, number, rank in (slowest[key] for key in sorted(slowest)):
-            expected = found.parts(rank)[part]
+            expected = estimate.parts(rank)[part]
             if expected or seconds:
                 yield PartDifference(
                     part=part,
                     rank=number,
                     stage=rank.stage,
                     gpu=rank.gpu,
-                    tp=found.plan.stages[rank.stage].replicas[rank.group].tp,
+                    tp=estimate.plan.stages[rank.stage].replicas[rank.group].tp,
                     seconds=Difference(predicted=expected, observed=seconds),
                 )
 
 
-def _rest(seen: Observed, found: Predicted) -> Difference | None:
+def _rest(seen: Observed, estimate: Predicted) -> Difference | None:
     """What the only rank with clocks did besides the parts that it timed."""
     numbers = {number for _, number in seen.parts}
     if len(numbers) != 1 or None in numbers:
         return None
     (number,) = numbers
     assert number is not None
-    expected = found.parts(found.ranks[number])
+    expected = estimate.parts(estimate.ranks[number])
     timed = {part for part, _ in seen.parts}
     left = sum(seconds for part, seconds in expected.items() if part not in timed)
     return Difference(predicted=left, observed=max(0.0, seen.step_seconds - sum(seen.parts.values())))
@@ -221,10 +221,10 @@ def _told_apart(memory: tuple[RankMemory, ...]) -> tuple[RankMemory, ...]:
     return known or memory
 
 
-def _memory(entry: RankMemory, found: Predicted) -> MemoryDifference:
-    fullest = max(found.ranks, key=lambda rank: found.memory(rank).used_bytes)
-    rank = fullest if entry.rank is None else found.ranks[entry.rank]
-    memory = found.memory(rank)
+def _memory(entry: RankMemory, estimate: Predicted) -> MemoryDifference:
+    fullest = max(estimate.ranks, key=lambda rank: estimate.memory(rank).used_bytes)
+    rank = fullest if entry.rank is None else estimate.ranks[entry.rank]
+    memory = estimate.memory(rank)
     states = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     tensors = memory.used_bytes - memory.runtime_bytes
     held, device = entry.held_bytes, entry.device_bytes

@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from planner import catalog
-from planner.cluster.file import catalogue_gpu, catalogue_link, load_cluster
-from planner.cluster.spec import (
-    ClusterSpec,
-    FabricKind,
-    FabricSpec,
-    HostSpec,
-    IntraNodeSpec,
-    NicSpec,
-    PoolSpec,
-)
+from planner.catalog import IntraNodeSpec
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec, FabricKind, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.errors import PlanError, Problem, SpecError, dotted
 from planner.files.document import fail_on
 from planner.files.fields import (
@@ -452,7 +445,7 @@ def cluster_of(item: NumberedRow) -> ClusterSpec:
     row = item.row
     if row.cluster_file:
         return _from_file(item, "cluster_file", row.cluster_file, load_cluster)
-    gpu, per_node = catalogue_gpu(row.gpu or ""), row.devices_per_node
+    gpu, per_node = catalog.gpu_spec(row.gpu or ""), row.devices_per_node
     pool = PoolSpec(
         name="pool",
         devices=(gpu.name,) * per_node,
@@ -534,7 +527,7 @@ def _stages(row: Row, group: ReplicaGroup, model: ModelSpec) -> tuple[Stage, ...
 
 
 def _link(name: str | None) -> IntraNodeSpec:
-    return _UNUSED if name is None else catalogue_link(name)
+    return _UNUSED if name is None else catalog.link_spec(name)
 
 
 def _nics(row: Row) -> tuple[NicSpec, ...]:

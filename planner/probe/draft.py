@@ -93,13 +93,13 @@ def pools_of(nodes: Sequence[Node], hosts: Sequence[Host]) -> Pools:
             pool = others.setdefault((host.gpus, host.gpu_type), _unseen(host.gpus, host.gpu_type))
         pool.hosts.append(host.name)
     # A node without a name that no listed host looks like is not part of the cluster.
-    found = [*(pool for pool in pools if pool.hosts or not rest), *others.values()]
-    _in_order(found, hosts)
-    _rename(found)
+    kept = [*(pool for pool in pools if pool.hosts or not rest), *others.values()]
+    _in_order(kept, hosts)
+    _rename(kept)
     remarks = [remark(f"left out: {node.host or 'the node that was seen'}, it has no GPU") for node in idle]
     if bare:
         remarks.append(remark(f"left out: {', '.join(bare)}, no GPU by the list of hosts"))
-    return Pools(tuple(found), tuple(remarks))
+    return Pools(tuple(kept), tuple(remarks))
 
 
 def _grouped(nodes: list[Node]) -> list[Pool]:
@@ -184,12 +184,17 @@ _FABRIC_NOTES = {
 
 def draft(nodes: Sequence[Node], hosts: Sequence[Host], name: str) -> str:
     """The cluster file of these nodes and of the hosts that a list has besides."""
-    found = pools_of(nodes, hosts)
-    lines = [f"name: {flow(name)}", *_gpus(found.pools), *(entry.line() for entry in found.remarks), "pools:"]
-    for pool in found.pools:
+    drafted = pools_of(nodes, hosts)
+    lines = [
+        f"name: {flow(name)}",
+        *_gpus(drafted.pools),
+        *(entry.line() for entry in drafted.remarks),
+        "pools:",
+    ]
+    for pool in drafted.pools:
         lines.append(f"  - name: {flow(pool.name)}")
         lines += [_indented(entry, 4) for entry in pool.lines()]
-    lines += _fabrics(found.pools)
+    lines += _fabrics(drafted.pools)
     return _HEAD + "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner import catalog
-from planner.files.yaml_text import dump
+from planner.files.writing import dump
 from planner.probe.nics import Network, Port, real_interfaces
 from planner.probe.nvidia_smi import SeenGpu, Topo
 
@@ -61,7 +61,7 @@ def _variant(gpu: SeenGpu, known: catalog.Gpu, gib: float) -> Kind:
         "family": known.family,
         "multiprocessors": known.multiprocessors,
         "tdp_watts": known.tdp_watts and number(known.tdp_watts),
-        "host_link_gBps": number(known.host_link_gBps),
+        "host_link_gBps": known.host_link_gBps and number(known.host_link_gBps),
     }
     assumed = f"{ASSUMED}as the catalogue's {known.name}"
     entries = [Entry(key, flow(value), assumed) for key, value in rest.items() if value is not None]
@@ -161,10 +161,10 @@ def _missing(note: str) -> Entry:
 
 def _nvlink(kinds: tuple[Kind, ...], count: int) -> Entry:
     """The slowest device's NVLinks; a switch shows all links of a device at each of its peers."""
-    found = [_nvlink_of(kind) for kind in kinds]
-    known = [entry for entry in found if entry is not None]
-    if len(known) < len(found):
-        lost = kinds[found.index(None)].name
+    links = [_nvlink_of(kind) for kind in kinds]
+    known = [entry for entry in links if entry is not None]
+    if len(known) < len(links):
+        lost = kinds[links.index(None)].name
         return _missing(f"{{bandwidth_gBps: N}}, gigabyte/s of the NVLinks of one {lost} in one direction")
     link, most = min(known, key=lambda each: each[0].bandwidth_gBps / each[1] * min(each[1], count))
     if count >= most:
@@ -248,11 +248,11 @@ def cards_of(network: Network | None) -> Cards:
     """The cards of a node; None when nothing was seen of them."""
     if network is None:
         return Cards((Entry("nics", None, "[{fabric: eth, bandwidth_gbps: N, interface: NAME}]"),))
-    found, remarks = list(_cards(network)), list(_left_out(network))
+    cards, remarks = list(_cards(network)), list(_left_out(network))
     items: list[str] = []
     fabrics: list[str] = []
     for fabric in FABRICS:
-        mine = [card for card in found if card.fabric == fabric]
+        mine = [card for card in cards if card.fabric == fabric]
         remarks += [
             remark(f"not used: {card.name} ({fabric}), its speed was not seen")
             for card in mine

@@ -81,9 +81,9 @@ def _sinfo(text: Text, number: int, head: list[str], line: str) -> list[Host]:
     names = _names(text, number, row.get("NODELIST") or row["HOSTNAMES"])
     if row.get("STATE", "").lower().startswith(_AWAY):
         return []
-    found = _GRES.findall(row.get("GRES", ""))
-    gpus = sum(int(count) for _, count in found) if "GRES" in row else None
-    types = {kind for kind, _ in found if kind}
+    gres = _GRES.findall(row.get("GRES", ""))
+    gpus = sum(int(count) for _, count in gres) if "GRES" in row else None
+    types = {kind for kind, _ in gres if kind}
     gpu_type = types.pop() if len(types) == 1 else None
     return [Host(name=name, gpus=gpus, gpu_type=gpu_type) for name in names]
 

@@ -10,11 +10,11 @@ from pathlib import PurePath
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.binding import Binding
-from planner.described import Json, told
+from planner.described import Head, Json, told
 from planner.model.spec import ModelSpec
-from planner.report.alternatives import Considered, Neighbour, considered
+from planner.plan.file import Considered, PlanFile
 from planner.report.compare import Contender
-from planner.report.json_document import Head
+from planner.report.explain import Neighbour, considered
 from planner.report.plan_table import Proof, in_short, misfits
 from planner.report.ranks import Idle, RankRun, idle_devices, rank_runs
 from planner.search.values import Scored, SearchResult
@@ -32,8 +32,8 @@ class Understood:
 
 def understood(cluster: ClusterSpec, model: ModelSpec | None) -> Understood:
     """The inputs of a command."""
-    found = None if model is None else {**model.model_dump(mode="json"), "parameters": model.parameters}
-    return Understood(cluster=cluster, model=found)
+    shape = None if model is None else {**model.model_dump(mode="json"), "parameters": model.parameters}
+    return Understood(cluster=cluster, model=shape)
 
 
 @told(inline=("scored",))
@@ -63,7 +63,7 @@ def _answer(scored: Scored, proof: Proof | None) -> Answer:
         status=proof.status if proof else "predicted",
         bound_seconds=proof.bound_seconds if proof else None,
         gap=proof.gap if proof else None,
-        search_seconds=proof.seconds if proof else None,
+        search_seconds=proof.seconds if isinstance(proof, SearchResult) else None,
         outside=proof.outside if proof else (),
         scored=scored,
         misfits=tuple(misfits(scored.estimate)),
@@ -147,20 +147,14 @@ class ExplainDocument:
 
 
 def explain_document(
-    scored: Scored,
-    cluster: ClusterSpec,
-    model: ModelSpec,
-    proof: Proof | None,
-    alternatives: Sequence[Considered],
-    found: Sequence[Neighbour],
-    binds: Binding,
+    scored: Scored, saved: PlanFile, around: Sequence[Neighbour], binds: Binding
 ) -> ExplainDocument:
     """The answer of ``explain``."""
     return ExplainDocument(
-        plan=plan_document("explain", scored, cluster, model, proof),
+        plan=plan_document("explain", scored, saved.cluster, saved.model, saved.summary),
         binding=binds,
-        alternatives=tuple(alternatives),
-        neighbours=tuple(found),
+        alternatives=saved.considered,
+        neighbours=tuple(around),
     )
 
 

@@ -8,23 +8,22 @@ from math import isfinite
 
 from rich.console import Group
 
-from planner.described import told
+from planner.described import Head, told
 from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
 from planner.logs.findings import Finding
 from planner.logs.values import Observed
-from planner.report.json_document import Head
 from planner.report.layout import Command, Indented, bullets, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, rate, significant, time_unit
 
 
-def observed_sections(seen: Observed, comparison: Comparison, found: Sequence[Finding]) -> Group:
+def observed_sections(seen: Observed, comparison: Comparison, reasons: Sequence[Finding]) -> Group:
     """What the log says, step and parts, memory, and what to do."""
     parts = [_log(seen), _step(comparison)]
     if comparison.parts:
         parts.append(_parts(comparison))
     if comparison.memory:
         parts.append(_memory(comparison))
-    return Group(*parts, section("Findings", *(_finding(finding) for finding in found)))
+    return Group(*parts, section("Findings", *(_finding(finding) for finding in reasons)))
 
 
 def _log(seen: Observed) -> Group:
@@ -57,11 +56,11 @@ def _parts(comparison: Comparison) -> Group:
         number("error"),
         words("", least=6),
     )
-    found: list[tuple[str, str, Difference]] = [
+    parts: list[tuple[str, str, Difference]] = [
         (entry.part, _whose(entry), entry.seconds) for entry in comparison.parts
     ]
     if comparison.rest is not None:
-        found.append(("everything else", found[0][1], comparison.rest))
+        parts.append(("everything else", parts[0][1], comparison.rest))
     rows = [
         [
             name,
@@ -71,7 +70,7 @@ def _parts(comparison: Comparison) -> Group:
             _error(entry),
             _verdict(entry, comparison),
         ]
-        for name, of, entry in found
+        for name, of, entry in parts
     ]
     return section("Parts of the step", table(columns, rows))
 
@@ -98,11 +97,11 @@ def _memory(comparison: Comparison) -> Group:
 
 def _fullest(memory: Sequence[MemoryDifference]) -> list[MemoryDifference]:
     """Of each stage and device type the rank with the highest peak."""
-    found: dict[tuple[int, str], MemoryDifference] = {}
+    fullest: dict[tuple[int, str], MemoryDifference] = {}
     for entry in memory:
         key = (entry.stage, entry.gpu)
-        found[key] = max(found.get(key, entry), entry, key=lambda each: each.peak.observed)
-    return [found[key] for key in sorted(found)]
+        fullest[key] = max(fullest.get(key, entry), entry, key=lambda each: each.peak.observed)
+    return [fullest[key] for key in sorted(fullest)]
 
 
 def _memory_rows(entry: MemoryDifference) -> Iterator[list[str]]:
@@ -186,7 +185,7 @@ class ObservedDocument(Head):
     """What to know of the log."""
 
 
-def observed_document(seen: Observed, comparison: Comparison, found: Sequence[Finding]) -> ObservedDocument:
+def observed_document(seen: Observed, comparison: Comparison, reasons: Sequence[Finding]) -> ObservedDocument:
     """The answer of ``compare --log``."""
     spread = comparison.spread
     return ObservedDocument(
@@ -197,6 +196,6 @@ def observed_document(seen: Observed, comparison: Comparison, found: Sequence[Fi
         parts=tuple(ToldPart(part=part, within=part.seconds.within(spread)) for part in comparison.parts),
         rest_seconds=comparison.rest,
         memory=comparison.memory,
-        findings=tuple(found),
+        findings=tuple(reasons),
         warnings=seen.notes,
     )

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Group
 
 from planner.calibration.values import Calibration, Constant, Residual
+from planner.described import text
 from planner.measured.fit import Fit
-from planner.report.fitted import fitted_document, fitted_sections
-from planner.report.json_document import text
+from planner.report.calibrated import fitted_document, fitted_sections
 from tests.measured.examples import run
 from tests.report.drawing import drawn
 

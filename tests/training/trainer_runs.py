@@ -19,7 +19,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.plan.values import Plan
 from tests.training import reference, trainer_program
-from tests.training.launching import free_port, run_together
+from tests.training.launching import run_program
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 RANKS = 2
@@ -80,15 +80,7 @@ def train_all(root: Path, runs: Sequence[Run]) -> None:
         spec = model(BATCH, layers=2, precision=run.precision, optimizer=run.optimizer)
         write_folder(emit(run.plan(), two_nodes(), spec), root / run.name)
     (root / "runs.json").write_text(json.dumps([order(root, run) for run in runs]))
-    program = str(Path(trainer_program.__file__))
-    torchrun = [
-        "python",
-        "-m",
-        "torch.distributed.run",
-        f"--nproc-per-node={RANKS}",
-        "--master-addr=127.0.0.1",
-    ]
-    run_together([[*torchrun, f"--master-port={free_port()}", program, str(root / "runs.json")]], root)
+    run_program(Path(trainer_program.__file__), RANKS, root / "runs.json")
 
 
 def order(root: Path, run: Run) -> dict[str, Any]:

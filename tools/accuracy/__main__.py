@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.report.validation_plot import write_plot
+from planner.report.validation import write_plot
 from tools.accuracy.material import ROOT, material
 from tools.accuracy.page import page
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from planner.cost.compute import MIXED
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.job.batches import example_files
-from planner.job.files import EmittedFile, document, node_file
+from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
 from planner.job.job import LOOPBACK, Job
-from planner.job.launch import launch_files, number_format
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.errors import EmitError
-from planner.files.yaml_text import dump
-from planner.job.files import EmittedFile, rendered
+from planner.files.writing import dump
+from planner.job.files import FILL_IN, EmittedFile, rendered
 from planner.job.job import MASTER_PORT, Job
 from planner.job.network import Line, pool_lines
-from planner.job.readme import FILL_IN
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.flagscale.capabilities import CAPABILITIES
@@ -27,7 +26,7 @@ EXECUTED = ("$(", "`", '"', "'", "\\")
 
 def literal(text: str) -> str:
     """The text as it is to be written so that OmegaConf reads it back and resolves nothing in it."""
-    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", text)
+    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", text)
 
 
 def check_shell(name: str, value: str) -> None:
@@ -56,12 +55,12 @@ class FlagScale(Runtime):
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The experiment and the plan in FlagScale's words."""
-        found = meshes(job.plan)
+        blocks = meshes(job.plan)
         network = _network(job)
-        types = host_types(found, job.agents, job.ranks)
+        types = host_types(blocks, job.agents, job.ranks)
         return (
             EmittedFile("conf/experiment.yaml", _to_edit(network) + _experiment(job, network)),
-            EmittedFile("conf/train/plan.yaml", dump(_nested(settings(job, found)))),
+            EmittedFile("conf/train/plan.yaml", dump(_nested(settings(job, blocks)))),
             EmittedFile("hostfile", _hostfile(job, types)),
             EmittedFile("launch.sh", rendered("runtimes/flagscale/launch.sh.j2"), executable=True),
         )
@@ -143,21 +142,21 @@ def _experiment(job: Job, network: Mapping[str, Sequence[Line]]) -> str:
 
 def _variables(lines: Sequence[Line]) -> dict[str, str]:
     """Variables of the network as OmegaConf reads them."""
-    found = dict(line for line in lines if not isinstance(line, str))
-    for name, value in found.items():
+    variables = dict(line for line in lines if not isinstance(line, str))
+    for name, value in variables.items():
         check_shell(name, value)
-    return {name: literal(value) for name, value in found.items()}
+    return {name: literal(value) for name, value in variables.items()}
 
 
 def _to_edit(network: Mapping[str, Sequence[Line]]) -> str:
     """What the cluster file does not say of the network, as comments."""
-    found: list[str] = []
+    names: list[str] = []
     for lines in network.values():
         comments = [line for line in lines if isinstance(line, str)]
         for line, following in zip(comments, [*comments[1:], ""], strict=True):
             if line.startswith(FILL_IN):
-                found += [line.replace("fill in and uncomment", "add to node_specific"), following]
-    return "".join(f"{line}\n" for line in found)
+                names += [line.replace("fill in and uncomment", "add to node_specific"), following]
+    return "".join(f"{line}\n" for line in names)
 
 
 RUNTIME = FlagScale()

@@ -39,13 +39,13 @@ def meshes(plan: Plan) -> tuple[Mesh, ...]:
     a new name: FlagScale's sort by type then keeps the ranks as hetplan numbers them.
     """
     shapes = [(shape, len(list(stages))) for shape, stages in groupby(plan.stages, key=_shape)]
-    found: list[Mesh] = []
+    blocks: list[Mesh] = []
     for (gpus, tp, dp), depth in shapes:
-        previous = found[-1].device_type if found else ""
-        name = previous if previous.split("@")[0] == gpus else _fresh(gpus, found)
+        previous = blocks[-1].device_type if blocks else ""
+        name = previous if previous.split("@")[0] == gpus else _fresh(gpus, blocks)
         alone = len(shapes) == 1 or dp == 1
-        found += [Mesh(device_type=name, tp=tp, dp=dp, pp=depth if alone else 1)] * (1 if alone else depth)
-    return tuple(found)
+        blocks += [Mesh(device_type=name, tp=tp, dp=dp, pp=depth if alone else 1)] * (1 if alone else depth)
+    return tuple(blocks)
 
 
 def _shape(stage: Stage) -> tuple[str, int, int]:
@@ -60,9 +60,9 @@ def _fresh(gpus: str, before: Sequence[Mesh]) -> str:
     return f"{gpus}@{again + 1}" if again else gpus
 
 
-def host_types(found: Sequence[Mesh], launchers: Sequence[Agent], ranks: Sequence[Rank]) -> dict[str, str]:
+def host_types(blocks: Sequence[Mesh], launchers: Sequence[Agent], ranks: Sequence[Rank]) -> dict[str, str]:
     """Type of each host: that of the mesh of its first rank."""
-    by_stage = [mesh.device_type for mesh in found for _ in range(mesh.pp)]
+    by_stage = [mesh.device_type for mesh in blocks for _ in range(mesh.pp)]
     return {agent.host: by_stage[ranks[agent.first_rank].stage] for agent in launchers}
 
 
@@ -70,14 +70,14 @@ Sections = dict[str, dict[str, Any]]
 """Settings by part and section of FlagScale's file, e.g. ``system.hetero``."""
 
 
-def settings(job: Job, found: Sequence[Mesh]) -> Sections:
+def settings(job: Job, blocks: Sequence[Mesh]) -> Sections:
     """Every setting of the plan."""
     plan, model = job.plan, job.model
     words = arguments(job)
     first = plan.stages[0].replicas[0]
     return {
-        "system.parallel": _parallel(plan, found),
-        "system.hetero": _hetero(plan, model, found),
+        "system.parallel": _parallel(plan, blocks),
+        "system.hetero": _hetero(plan, model, blocks),
         "system.recompute": _recompute(plan),
         "system.precision": read_words(words["precision"]),
         "system.checkpoint": {"ckpt_format": "torch", "save_interval": 1000},
@@ -90,40 +90,40 @@ def settings(job: Job, found: Sequence[Mesh]) -> Sections:
 
 def read_words(words: Sequence[str]) -> dict[str, Any]:
     """Settings of Megatron's arguments: ``--num-layers 8 --swiglu`` is num_layers: 8, swiglu: true."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
             name = word[2:].replace("-", "_")
-            found[name] = True
+            values[name] = True
         else:
-            found[name] = int(word) if word.isdigit() else word
-    return found
+            values[name] = int(word) if word.isdigit() else word
+    return values
 
 
-def _parallel(plan: Plan, found: Sequence[Mesh]) -> dict[str, Any]:
+def _parallel(plan: Plan, blocks: Sequence[Mesh]) -> dict[str, Any]:
     made: dict[str, Any] = {
-        "tensor_model_parallel_size": found[0].tp,
+        "tensor_model_parallel_size": blocks[0].tp,
         "pipeline_model_parallel_size": plan.pp,
     }
-    if plan.sequence_parallel and any(mesh.tp > 1 for mesh in found):
+    if plan.sequence_parallel and any(mesh.tp > 1 for mesh in blocks):
         made["sequence_parallel"] = True
-    if any(mesh.dp > 1 for mesh in found):
+    if any(mesh.dp > 1 for mesh in blocks):
         made["overlap_grad_reduce"] = True
         if plan.zero:
             made |= {"use_distributed_optimizer": True, "overlap_param_gather": True}
     return made
 
 
-def _hetero(plan: Plan, model: ModelSpec, found: Sequence[Mesh]) -> dict[str, Any]:
+def _hetero(plan: Plan, model: ModelSpec, blocks: Sequence[Mesh]) -> dict[str, Any]:
     made: dict[str, Any] = {
         "enable_hetero": True,
         "hetero_pipeline_layer_split": [stage.layers for stage in plan.stages],
-        "hetero_process_meshes": [number for mesh in found for number in mesh.numbers],
-        "hetero_device_types": [mesh.device_type for mesh in found],
-        "hetero_current_device_type": found[0].device_type,
+        "hetero_process_meshes": [number for mesh in blocks for number in mesh.numbers],
+        "hetero_device_types": [mesh.device_type for mesh in blocks],
+        "hetero_current_device_type": blocks[0].device_type,
     }
-    if model.tied_embeddings and plan.zero and found[0].dp != found[-1].dp:
+    if model.tied_embeddings and plan.zero and blocks[0].dp != blocks[-1].dp:
         made["use_partial_reduce_for_shared_embedding"] = True
     return made
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.cluster.spec import ClusterSpec
-from planner.job.files import EmittedFile, node_file
+from planner.job.files import EmittedFile, launch_files, node_file, number_format
 from planner.job.job import Job
-from planner.job.launch import launch_files, number_format
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, agents, by_pipeline, ranks
 from planner.plan.values import Plan

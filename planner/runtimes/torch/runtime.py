@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.job.batches import example_files
-from planner.job.files import EmittedFile, document, node_file
+from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
 from planner.job.job import Job
-from planner.job.launch import launch_files, number_format
 from planner.runtimes.interface import Runtime
 from planner.runtimes.torch.capabilities import CAPABILITIES
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +17,7 @@ UNEVEN = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
 MIXED = cluster(pool("m", ("A100", "T4", "A100"), 1), pool("b", ("T4",), 1))
 
 
-@pytest.fixture(autouse=True)
-def _no_third_party_warnings() -> Iterator[None]:
-    """DeepSpeed and torch warn about each other."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
 
 
 def chosen_slots(tmp_path: Path, chosen: Plan, where: ClusterSpec) -> dict[str, list[int]]:

@@ -1,6 +1,6 @@
 """The reference page of the command line, written from the program itself.
 
-``python -m planner.cli.reference`` prints it; ``make docs`` puts it into ``docs/cli.md``.
+``python -m tools.reference`` prints it; ``make docs`` puts it into ``docs/cli.md``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 
 import typer
 
-from planner.cli.app import app
-from planner.cli.group import needed
+from planner.cli.app import app, needed
 from planner.cli.process import MEANINGS
-from planner.described import keys
-from planner.report.calibrated import CalibrateDocument
+from planner.described import Head, keys
+from planner.report.calibrated import CalibrateDocument, FittedDocument, TrialDocument
 from planner.report.calibration import CalibrationDocument
 from planner.report.document import (
     Answer,
@@ -27,12 +26,10 @@ from planner.report.document import (
     PlanDocument,
     SearchDocument,
 )
-from planner.report.fitted import FittedDocument, TrialDocument
-from planner.report.json_document import Head
 from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.pareto import FrontDocument
-from planner.report.validation_document import ValidationDocument
+from planner.report.validation import ValidationDocument
 
 INTRODUCTION = """\
 # Command line
