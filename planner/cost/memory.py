@@ -24,9 +24,6 @@ BUCKET_ELEMENTS = 2e8
 MOST_SLACK = 0.08
 """Largest share of a device that context, libraries and allocator slack take: small devices run with less."""
 
-OPTIMIZER_BYTES = {("adamw", True): 12, ("sgd", True): 8, ("adamw", False): 8, ("sgd", False): 4}
-"""Bytes per parameter by (optimizer, mixed precision): fp32 copy and moments, or moments alone."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
@@ -64,6 +61,11 @@ def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp:
     return total / tp
 
 
+def optimizer_bytes(model: ModelSpec) -> float:
+    """Bytes of the optimizer's states of one element of a layer: moments and, in mixed precision, an fp32 copy."""
+    return model.training.moment_bytes + (4.0 if model.training.precision in MIXED else 0.0)
+
+
 def activation_bytes_per_layer(
     model: ModelSpec, *, tp: int, micro_batch: int, recompute: Recompute, sequence_parallel: bool
 ) -> float:
@@ -88,11 +90,10 @@ def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) 
     parameters = parameters_of(model, layers=load.layers, first=load.first, last=load.last, tp=load.tp)
     if load.layer_parameters is not None:
         parameters += load.layers * (load.layer_parameters - model.layer_parameters / load.tp)
-    mixed = model.training.precision in MIXED
     size = ELEMENT_BYTES[model.training.precision]
-    states = (
-        parameters * OPTIMIZER_BYTES[model.training.optimizer, mixed] / optimizer_ways(load.zero, load.dp)
-    )
+    ends = parameters_of(model, layers=0, first=load.first, last=load.last, tp=load.tp)
+    more = model.training.end_moment_bytes - model.training.moment_bytes
+    states = (parameters * optimizer_bytes(model) + ends * more) / optimizer_ways(load.zero, load.dp)
     weights = parameters * size / parameter_ways(load.zero, load.dp)
     gradients = parameters * load.gradient_bytes / gradient_ways(load.zero, load.dp)
     offload, updated_on_host = load.offload, load.offload.optimizer != "none"
