@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated
 
 from planner.described import Label, labels, told
@@ -40,7 +41,7 @@ class Memory:
     @property
     def used_bytes(self) -> float:
         """Bytes of all components on the device without the reserve."""
-        return float(sum(getattr(self, name) for name in COMPONENTS)) + self.runtime_bytes
+        return float(sum(_components(self))) + self.runtime_bytes
 
     @property
     def headroom_bytes(self) -> float:
@@ -55,6 +56,8 @@ class Memory:
 
 COMPONENTS = labels(Memory)
 """Components that a plan decides, with their labels; with the runtime they are ``used_bytes``."""
+
+_components = attrgetter(*COMPONENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

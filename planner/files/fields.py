@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
 
@@ -84,6 +84,13 @@ class Frozen(BaseModel):
     """An immutable record that refuses unknown keys and silent conversions."""
 
     model_config = ConfigDict(frozen=True, **STRICT)
+
+    def __copy__(self) -> Self:
+        """A copy without what cached properties keep: ``model_copy`` changes fields that they are made of."""
+        copied = super().__copy__()
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
 
 def strict(**more: Any) -> Callable[[type[T]], type[T]]:

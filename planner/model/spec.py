@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field
@@ -153,7 +154,7 @@ class ModelSpec(Frozen):
         """True when layers keep dropout masks."""
         return not self.gated_mlp if self.training.dropout is None else self.training.dropout
 
-    @property
+    @cached_property
     def layer_parameters(self) -> int:
         """Parameters of one transformer layer: matrices, biases and norms."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
@@ -162,7 +163,7 @@ class ModelSpec(Frozen):
         norms = self.layer_norms * self._norm_parameters + (2 * self.head_dim if self.qk_norm else 0)
         return attention + mlp + self._layer_biases + norms
 
-    @property
+    @cached_property
     def embedding_parameters(self) -> int:
         """Parameters of the input embedding: tokens, their projections, learned positions, types, norm."""
         projections = 2 * self.embedding_width * self.hidden if self.embedding_width != self.hidden else 0
@@ -170,7 +171,7 @@ class ModelSpec(Frozen):
         norm = self._norm_parameters if self.embedding_norm else 0
         return self.vocab * self.embedding_width + projections + tables + norm
 
-    @property
+    @cached_property
     def head_parameters(self) -> int:
         """Parameters after the last layer: final norm, BERT's transform, the output layer when not tied."""
         norm = self._norm_parameters if self.final_norm else 0
@@ -180,7 +181,7 @@ class ModelSpec(Frozen):
         output = 0 if self.tied_embeddings else self.vocab * self.hidden
         return norm + transform + output + (self.vocab if self.head_bias else 0)
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Parameters of the whole model."""
         return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
