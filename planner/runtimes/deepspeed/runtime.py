@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from planner.cost.compute import MIXED
 from planner.cost.memory import BUCKET_ELEMENTS
+from planner.dims.gradients import gradients_of
 from planner.job.batches import example_files
 from planner.job.files import EmittedFile, document, node_file
 from planner.job.job import LOOPBACK, Job
 from planner.job.launch import launch_files, number_format
-from planner.model.spec import ModelSpec
+from planner.model.spec import HALVES, ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES
 from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_kinds
@@ -73,12 +74,24 @@ def common_config(plan: Plan, model: ModelSpec) -> dict[str, object]:
     }
     return {
         **precision[model.training.precision],
+        **gradient_options(plan, model),
         "zero_optimization": zero_section(plan, model),
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": 1.0 if clips(plan, model) else 0.0,
         "steps_per_print": 100,
         **offload_options(plan, model),
     }
+
+
+def gradient_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
+    """Number formats of gradients where they are not DeepSpeed's own."""
+    own, chosen = CAPABILITIES.gradients[0], gradients_of(CAPABILITIES, model.training, plan.zero)
+    options: dict[str, object] = {}
+    if model.training.precision in HALVES and chosen.reduced != own.reduced:
+        options["communication_data_type"] = chosen.reduced
+    if model.training.precision in HALVES and chosen.kept != own.kept:
+        options["data_types"] = {"grad_accum_dtype": chosen.kept}
+    return options
 
 
 def offload_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
