@@ -115,6 +115,12 @@ class Target:
     """Ways in which it computes the loss, its own first."""
     unemitted_cross_entropies: tuple[str, ...] = ()
     """Those of ``cross_entropies`` that are priced, never proposed."""
+    eager_layers: bool = False
+    """True when layers are those of the examples, in eager torch: they keep more than fused kernels do."""
+    rests_in_fp32: bool = False
+    """True when what ZeRO-3 shards rests in fp32 alone and is gathered in the working format."""
+    gathers_matrices: bool = False
+    """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
     whole_optimizers: tuple[str, ...] = ()
     """Optimizers that need whole matrices: without tensor parallelism."""
     exchanges_in_turn: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.cost.compute import MIXED
-from planner.cost.memory import BUCKET_ELEMENTS
+from planner.cost.memory import BUCKET_ELEMENTS, LIVE_ELEMENTS
 from planner.dims.gradients import gradients_of
 from planner.job.batches import example_files
 from planner.job.files import EmittedFile, document, node_file
@@ -135,7 +135,7 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
         **section,
         "stage3_prefetch_bucket_size": min(bucket, layer),
         "stage3_param_persistence_threshold": 10 * model.hidden,
-        "stage3_max_live_parameters": max(2 * layer, model.embedding_parameters),
+        "stage3_max_live_parameters": max(min(2 * layer, int(LIVE_ELEMENTS)), model.embedding_parameters),
         "stage3_max_reuse_distance": layer,
         "stage3_gather_16bit_weights_on_model_save": True,
     }

@@ -90,7 +90,7 @@ def arguments(job: Job) -> Sections:
         "parallel": _parallel(plan, job.stages_first, model.training.optimizer_states != "fp32"),
         "batch": _batch(plan, model),
         "recompute": _recompute(plan),
-        "precision": [*_precision(model), *_gradients(plan, model)],
+        "precision": [*_precision(plan, model), *_gradients(plan, model)],
         "training": ["--train-iters", "100", "--lr", "1e-4", "--clip-grad", "1.0", *_optimizer(model)],
         "offload": _offload(plan),
         "data": _data(model),
@@ -133,7 +133,7 @@ def _recompute(plan: Plan) -> list[str]:
     return ["--recompute-granularity", "selective"] if policy == "selective" else []
 
 
-def _precision(model: ModelSpec) -> list[str]:
+def _precision(plan: Plan, model: ModelSpec) -> list[str]:
     words = {
         "bf16": ["--bf16"],
         "fp16": ["--fp16"],
@@ -141,7 +141,10 @@ def _precision(model: ModelSpec) -> list[str]:
         "tf32": [],
         "fp8": ["--bf16", "--fp8-format", "hybrid"],
     }
-    return words[model.training.precision]
+    made = words[model.training.precision]
+    # Kept in fp8 alone, not in bf16 with an fp8 copy beside it; Megatron can with its distributed optimizer.
+    sharded = plan.zero and plan.stages[0].dp > 1
+    return [*made, "--fp8-param-gather"] if sharded and model.training.precision == "fp8" else made
 
 
 def _gradients(plan: Plan, model: ModelSpec) -> list[str]:
