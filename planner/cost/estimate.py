@@ -57,9 +57,20 @@ class Priced:
 
 
 class Estimator:
-    """Estimates many plans of one model on one cluster."""
+    """Estimates many plans of one model on one cluster.
 
-    def __init__(self, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED) -> None:
+    ``one_network``: no runtime gives each process group its own network, as those do not that hetplan did not emit.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        model: ModelSpec,
+        calibration: Calibration = ASSUMED,
+        *,
+        one_network: bool = False,
+    ) -> None:
+        self.one_network = one_network
         self.cluster = cluster
         self.model = model
         self.calibration = calibration
@@ -85,7 +96,8 @@ class Estimator:
     def uses_sockets(self, plan: Plan) -> bool:
         """True when the runtime has one network for all groups and some nodes of the plan share no RDMA fabric."""
         pools = {group.pool for stage in plan.stages for group in stage.replicas}
-        return not target(plan.target).network_per_group and self.topology.needs_sockets(pools)
+        per_group = target(plan.target).network_per_group and not self.one_network
+        return not per_group and self.topology.needs_sockets(pools)
 
     def estimate(self, plan: Plan) -> Estimate:
         """The estimate of one plan."""

@@ -47,7 +47,7 @@ from planner.files.fields import (
 from planner.files.messages import complaints, figure, nearest
 from planner.files.nodes import resolve
 from planner.files.short_lists import numbered_hosts
-from planner.measured.values import Run, Skipped, Table
+from planner.measured.values import Kernels, Run, Skipped, Table
 from planner.model.file import load_model
 from planner.model.spec import (
     Attention,
@@ -78,8 +78,8 @@ Cell = str | int | float | bool | None | list[str | int | float | bool | None]
 
 _TEXTS = frozenset(
     {
-        *("id", "source", "reference", "doubt", "inexpressible", "stack"),
-        *("gpu", "intra_node", "model", "cluster_file", "model_file", "plan_file"),
+        *("id", "source", "reference", "doubt", "inexpressible", "stack", "kernels"),
+        *("gpu", "intra_node", "model", "kind", "cluster_file", "model_file", "plan_file"),
     }
 )
 """Columns whose cells are never read as numbers."""
@@ -103,6 +103,8 @@ class Row(Frozen):
     """Why hetplan cannot describe the run; such a row is kept but skipped."""
     stack: str = ""
     """Framework as the source names it."""
+    kernels: Kernels | None = None
+    """megatron-2021, megatron-core, torch-eager, torch-compiled or deepspeed; empty where the source is silent."""
     gpu: Text | None = None
     """Device type, a name of the catalogue."""
     nodes: Nodes = 1
@@ -123,6 +125,8 @@ class Row(Frozen):
     """What a node reads from or writes to NVMe, gigabyte/s."""
     model: Name = "model"
     """Name of the model."""
+    kind: Literal["decoder", "encoder"] = "decoder"
+    """decoder (causal attention) or encoder (full attention)."""
     layers: Layers | None = None
     """Transformer layers."""
     hidden: Width | None = None
@@ -178,6 +182,8 @@ class Row(Frozen):
     """Chunks of layers per device."""
     zero: ZeroStage = 0
     """ZeRO stage."""
+    shard_size: Devices | None = None
+    """Replicas that share one copy of what ZeRO shards (hybrid sharding); all of them when absent."""
     recompute: Recompute = "none"
     """none, selective or full."""
     sequence_parallel: bool = False
@@ -491,7 +497,7 @@ def model_of(item: NumberedRow) -> ModelSpec:
         "head_dim": (row.hidden or 0) // (row.heads or 1),
         "ffn": 4 * (row.hidden or 0),
     }
-    shape = row.model_dump(include=set(columns("layers", "learned_positions")), exclude_none=True)
+    shape = row.model_dump(include=set(columns("kind", "learned_positions")), exclude_none=True)
     training = TrainingSpec.model_validate(row.model_dump(include=set(_TRAINING)))
     return ModelSpec.model_validate({**defaults, **shape, "name": row.model, "training": training})
 
@@ -518,6 +524,7 @@ def plan_of(item: NumberedRow, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     return Plan(
         target=row.target,
         zero=row.zero,
+        shard_size=row.shard_size,
         stages=_stages(row, group, model),
         interleave=row.interleave,
         sequence_parallel=row.sequence_parallel,
@@ -647,6 +654,7 @@ class _Made:
             source=source,
             reference=row.reference,
             stack=row.stack,
+            kernels=row.kernels,
             cluster=cluster,
             model=model,
             plan=plan,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 from zlib import crc32
 
 from planner.cluster.spec import ClusterSpec
@@ -39,6 +40,9 @@ def _alternating(names: Collection[str]) -> set[str]:
     return set(sorted(names, key=lambda name: (crc32(name.encode()), name))[::2])
 
 
+Kernels = Literal["megatron-2021", "megatron-core", "torch-eager", "torch-compiled", "deepspeed"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One measured configuration as cluster, model and plan, and what was measured."""
@@ -51,6 +55,8 @@ class Run:
     """Paper, page or file that states the measurement."""
     stack: str
     """Framework as the source names it, as ``Megatron-DeepSpeed``."""
+    kernels: Kernels | None = None
+    """Kernels that ran; None where the source does not say."""
     cluster: ClusterSpec
     model: ModelSpec
     plan: Plan
