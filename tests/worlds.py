@@ -107,11 +107,7 @@ def gpt(
 
 def model(global_batch: int, layers: int = 4, **changes: Any) -> ModelSpec:
     """A tiny decoder; ``changes`` go to the model, or to its training under their own name."""
-    training = {
-        name: changes.pop(name)
-        for name in ("precision", "optimizer", "attention", "dropout")
-        if name in changes
-    }
+    training = {name: changes.pop(name) for name in TrainingSpec.model_fields if name in changes}
     values: dict[str, Any] = {
         "name": "tiny",
         "layers": layers,

@@ -78,7 +78,9 @@ class Stack:
     overlap: Fraction = 0.70
     """Share of gradient and parameter traffic that is free while it runs under a computation."""
     runtime_bytes: OptionalBytes = 1.5 * 2**30
-    """Device context, libraries and allocator slack of one process."""
+    """Device context and libraries of one process."""
+    allocator_slack: Fraction = 0.07
+    """What the allocator holds beyond its tensors over these, as long as the device has room."""
     wire: Share = 1.0
     """Share of a fabric's rate that the framework's own collectives between nodes reach: 1 for large buckets."""
     micro_batch_launches: Factor = 0.0

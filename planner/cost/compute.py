@@ -13,7 +13,7 @@ from math import ceil, log2
 
 from planner.calibration.values import Calibration, Family, Stack
 from planner.cluster.topology import DeviceType
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, TrainingSpec
 from planner.runtimes.capabilities import Target
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
@@ -278,8 +278,9 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     )
 
 
-OPTIMIZER_STATES = {"adamw": 24.0, "sgd": 16.0}
-"""Bytes read and written for the fp32 weight and the moments of one element; SGD with momentum has one less."""
+def update_bytes(training: TrainingSpec) -> float:
+    """Bytes read and written for the fp32 weight and the moments of one element."""
+    return 2.0 * (4.0 + training.moment_bytes)
 
 
 def optimizer_seconds(
@@ -297,7 +298,7 @@ def optimizer_seconds(
     moved = (2.0 + 4.0 if model.training.precision in MIXED else 0.0) + 4.0 + 4.0
     moved += device.size if model.training.precision in MIXED else 0.0
     if update_seconds is None:
-        moved += OPTIMIZER_STATES[model.training.optimizer] + 4.0
+        moved += update_bytes(model.training) + 4.0
     return device.stream(parameters * moved, kernels=0) + (update_seconds or 0.0)
 
 

@@ -27,6 +27,7 @@ from planner.cost.shape import Shape, chunk_layers
 from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
 from planner.cost.traffic import EndTraffic, Seconds, Traffic
 from planner.cost.values import Memory
+from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
@@ -306,10 +307,14 @@ class Pricer:
             recompute=shape.recompute,
             sequence_parallel=shape.sequence_parallel,
             zero=shape.zero,
-            gradient_bytes=self._gradient_bytes(),
+            gradient_bytes=self._gradient_bytes(shape),
             offload=shape.offload,
             layer_bytes=measured.activation_bytes if measured else None,
             layer_parameters=measured.parameters if measured else None,
+            cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
+            layers_by="torch" if self.target.eager_layers else "kernels",
+            rests_in_fp32=self.target.rests_in_fp32,
+            gathers_matrices=self.target.gathers_matrices,
         )
         return memory(self.model, self.topology.device_type(group.pool, group.gpu), self.stack, load)
 
@@ -416,7 +421,7 @@ class Pricer:
         """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""
         if not self.model.tied_embeddings or shape.depth == 1 or not (shape.first or shape.last):
             return 0.0
-        size = self.model.vocab * self.model.embedding_width / group.tp * self._gradient_bytes()
+        size = self.model.vocab * self.model.embedding_width / group.tp * self._gradient_bytes(shape)
         return size / self.topology.node_bytes_per_second(group.pool) / self._share(group.pool)
 
     def _share(self, pool: str) -> float:
@@ -446,12 +451,12 @@ class Pricer:
             parameters=parameters,
             ways=optimizer_ways(shape.zero, ring.size),
             zero=shape.zero,
-            gradient_bytes=self._gradient_bytes(),
+            gradient_bytes=self._gradient_bytes(shape),
             micro_batches=shape.micro_batches,
             layers=layers,
             sequences=sequences,
             recomputes=shape.recompute == "full",
         )
 
-    def _gradient_bytes(self) -> int:
-        return self.target.gradient_size(self.model.training.precision)
+    def _gradient_bytes(self, shape: Shape) -> int:
+        return gradients_of(self.target, self.model.training, shape.zero).kept_bytes

@@ -12,6 +12,7 @@ from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
+from planner.dims.gradients import gradients_of
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Target
 
@@ -101,7 +102,7 @@ class Traffic:
         layers = shape.layers
         gather = ring.gather_seconds(parameters * element, layers) if shape.zero in (1, 2) else 0.0
         reduction = self._reduction_seconds(shape, ring, parameters, layers) if shape.zero < 2 else 0.0
-        return reduction + ring.copies_seconds(parameters * self._gradient_bytes()), gather
+        return reduction + ring.copies_seconds(parameters * self._gradient_bytes(shape)), gather
 
     def _overlaps_reduction(self, shape: Shape) -> bool:
         return self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
@@ -125,9 +126,9 @@ class Traffic:
 
         Gradients and parameters travel layer by layer: buckets and units of the runtimes are about as large.
         """
-        size = parameters * self._gradient_bytes()
+        size = parameters * self._gradient_bytes(shape)
         scatters = shape.zero in self.target.scatters_gradients
         return ring.scatter_seconds(size, messages) if scatters else ring.reduce_seconds(size, messages)
 
-    def _gradient_bytes(self) -> int:
-        return self.target.gradient_size(self.model.training.precision)
+    def _gradient_bytes(self, shape: Shape) -> int:
+        return gradients_of(self.target, self.model.training, shape.zero).reduced_bytes

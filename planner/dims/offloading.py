@@ -56,6 +56,8 @@ class Offloading(Dimension):
             yield Fault(("offload",), what)
         if offload.activations != "none":
             yield from _checkpoints(plan, target)
+        if offload.optimizer != "none":
+            yield from _updates(target, model)
 
     def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
         """What the file must say of the hosts that hold what the devices do not."""
@@ -75,6 +77,18 @@ class Offloading(Dimension):
         """Nothing kept off the devices."""
         if plan.offload.anything:
             yield Change("offload", "everything on the devices", replace(plan, offload=ON_DEVICE))
+
+
+def _updates(target: Target, model: ModelSpec) -> Iterator[Fault]:
+    """What the processors of a host do not update."""
+    training, path = model.training, ("offload", "optimizer")
+    if training.optimizer not in ("adamw", "sgd"):
+        what = f"{target.name} updates with adamw or sgd on hosts, expected none with {training.optimizer}"
+        yield Fault(path, what)
+    if training.optimizer_states != "fp32":
+        yield Fault(path, f"moments on hosts are in fp32, expected none with {training.optimizer_states}")
+    if training.gradient_dtype or training.reduce_dtype:
+        yield Fault(path, f"gradients for hosts are in {target.name}'s own format, expected no other")
 
 
 def _checkpoints(plan: Plan, target: Target) -> Iterator[Fault]:

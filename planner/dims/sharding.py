@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
+from planner.dims.gradients import gradient_faults, gradients_at
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, in_words
 from planner.plan.values import Plan
@@ -41,6 +42,11 @@ class Sharding(Dimension):
             able = in_words(target.sharding_optimizers)
             what = f"{target.name} shards the states of {able} only, expected ZeRO 0 with {optimizer}"
             yield Fault(("zero",), f"{what}, got {plan.zero}")
+        for what in gradient_faults(target, model.training, (plan.zero,)):
+            yield Fault(("zero",), what)
+        if model.training.optimizer_states != "fp32" and plan.zero not in target.narrow_moments_zero:
+            able, states = in_words(target.narrow_moments_zero), model.training.optimizer_states
+            yield Fault(("zero",), f"{target.name} keeps {states} moments with ZeRO {able}, got {plan.zero}")
 
     def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
         """Other stages; one copy of what is sharded, or one in each group that fills a node or a pool."""
@@ -77,11 +83,20 @@ def zeros(
     A replica alone shards nothing, but ZeRO 3 holds no whole fp32 copy of gradients.
     """
     offered = allowed(tuple(sorted({*target.zero_without_pipeline, *target.zero_with_pipeline})), limit)
-    if model.training.optimizer not in target.sharding_optimizers:
-        offered = tuple(zero for zero in offered if zero == 0)
-    if replicas == 1:
+    offered = tuple(zero for zero in offered if trains_at(target, model, zero))
+    if replicas == 1 and offered:
         offered = tuple(zero for zero in offered if zero in (offered[0], 3))
     return offered
+
+
+def trains_at(target: Target, model: ModelSpec, zero: int) -> bool:
+    """True when the runtime has the model's optimizer, its states and its gradients with a ZeRO stage."""
+    training = model.training
+    if zero and training.optimizer not in target.sharding_optimizers:
+        return False
+    if training.optimizer_states != "fp32" and zero not in target.narrow_moments_zero:
+        return False
+    return gradients_at(target, training, zero) is not None
 
 
 def shard_sizes(target: Target, zero: int, device_types: Sequence[DeviceType]) -> tuple[int, ...]:

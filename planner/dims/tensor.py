@@ -35,6 +35,9 @@ class TensorParallelism(Dimension):
             own = plan.stages[int(path[1])].replicas[0].tp
             if target.tensor_parallel == "per-stage" and tp != own:
                 yield Fault(where, f"{target.name} has one tp in a stage, expected {own}, got {tp}")
+            if tp > 1 and model.training.optimizer in target.whole_optimizers:
+                what = f"{target.name} updates whole matrices with {model.training.optimizer}, expected 1"
+                yield Fault(where, f"{what}, got {tp}")
             if not target.copies_kv_heads and model.kv_heads % tp:
                 what = f"{target.name} needs a tp that divides the {model.kv_heads} key/value heads"
                 yield Fault(where, f"{what}, got {tp}")
@@ -61,6 +64,8 @@ def tp_degrees(
         if target.tensor_parallel == "none"
         else max((device_type.per_node for device_type in device_types), default=1)
     )
+    if model.training.optimizer in target.whole_optimizers:
+        largest = 1
     found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
     if not target.copies_kv_heads:
         found = tuple(tp for tp in found if model.kv_heads % tp == 0)

@@ -97,7 +97,9 @@ def _check_number_format(plan: Plan, model: ModelSpec) -> None:
     if fault is not None:
         raise EmitError(
             f"target: {fault}",
-            hint=f"{row.name} can be launched in {', '.join(row.offered_precisions)}",
+            hint=None
+            if model.training.precision in row.offered_precisions
+            else f"{row.name} can be launched in {', '.join(row.offered_precisions)}",
         )
 
 

@@ -103,7 +103,14 @@ def _rank_rows(
 
 def example_files(job: Job) -> tuple[EmittedFile, ...]:
     """The table, the model's shape, and what examples need whatever the runtime."""
-    modules = ("hetplan_runtime", "example_model", "example_data", "example_run", "step_log")
+    modules = (
+        "hetplan_runtime",
+        "example_model",
+        "example_data",
+        "example_optimizers",
+        "example_run",
+        "step_log",
+    )
     return (
         EmittedFile("batches.json", table_text(job)),
         EmittedFile("model.json", document(model_shape(job.model))),
@@ -115,4 +122,5 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
     """What the example needs to build a model of the planned shape."""
     training = model.training
     shape: dict[str, object] = model.model_dump(exclude={"training"})
-    return {**shape, "sequence_length": training.sequence_length, "optimizer": training.optimizer}
+    names = ("sequence_length", "optimizer", "optimizer_states")
+    return {**shape, **{name: getattr(training, name) for name in names}}

@@ -42,7 +42,17 @@ from planner.files.nodes import resolve
 from planner.files.short_lists import numbered_hosts
 from planner.measured.values import Run, Skipped, Table
 from planner.model.file import load_model
-from planner.model.spec import Attention, Kernels, ModelSpec, Optimizer, Precision, TrainingSpec
+from planner.model.spec import (
+    Attention,
+    CrossEntropy,
+    GradientFormat,
+    Kernels,
+    ModelSpec,
+    Optimizer,
+    Precision,
+    StateFormat,
+    TrainingSpec,
+)
 from planner.plan.checks import faults
 from planner.plan.faults import Fault
 from planner.plan.file import load_plan
@@ -139,7 +149,15 @@ class Row(Frozen):
     precision: Precision = "bf16"
     """Number format of the matrices' inputs: bf16, fp16, fp32, tf32 or fp8."""
     optimizer: Optimizer = "adamw"
-    """adamw or sgd."""
+    """adamw, sgd, lion, muon or adafactor."""
+    optimizer_states: StateFormat = "fp32"
+    """Number format of the optimizer's moments: fp32, bf16 or int8."""
+    gradient_dtype: GradientFormat | None = None
+    """Number format of kept gradients, fp32 or bf16; the runtime's own when absent."""
+    reduce_dtype: GradientFormat | None = None
+    """Number format in which gradients are added up over replicas, fp32 or bf16; the runtime's own when absent."""
+    cross_entropy: CrossEntropy = "fused"
+    """plain or fused; published software seldom leaves the loss to plain torch."""
     attention: Attention = "flash"
     """flash or unfused."""
     dropout: bool | None = None
@@ -458,7 +476,8 @@ def cluster_of(item: NumberedRow) -> ClusterSpec:
     if row.fabric:
         fabrics[row.fabric] = FabricSpec(kind=row.fabric, latency_us=LATENCY_US[row.fabric])
     name = f"{row.nodes}x{per_node}-{gpu.name}"
-    return ClusterSpec(name=name, gpus={gpu.name: gpu}, pools=(pool,), fabrics=fabrics)
+    # A measured run kept nothing free.
+    return ClusterSpec(name=name, gpus={gpu.name: gpu}, pools=(pool,), fabrics=fabrics, reserve_gib=0.0)
 
 
 def model_of(item: NumberedRow) -> ModelSpec:

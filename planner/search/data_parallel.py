@@ -25,7 +25,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.cost.stage import Pricer
 from planner.dims.dimension import allowed
-from planner.dims.sharding import shard_sizes
+from planner.dims.sharding import shard_sizes, trains_at
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute, Target
@@ -82,6 +82,8 @@ def choices(row: Target, limits: Limits, estimator: Estimator) -> Iterator[DataP
         return
     device_types = usable_device_types(estimator.topology, estimator.model)
     for zero in allowed(row.zero_without_pipeline, limits.zero):
+        if not trains_at(row, estimator.model, zero):
+            continue
         for recompute in recomputes_of(row, limits, estimator.model):
             for size in (None, *shard_sizes(row, zero, device_types)):
                 yield DataParallel(target=row.name, zero=zero, recompute=recompute, shard_size=size)

@@ -55,7 +55,9 @@ class Shape:
     head_bias: bool
     sequence_length: int
     optimizer: str
-    """``adamw`` or ``sgd``."""
+    """``adamw``, ``sgd``, ``lion``, ``muon`` or ``adafactor``."""
+    optimizer_states: str = "fp32"
+    """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
 
 
 def load_shape(path: str | os.PathLike[str]) -> Shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Gradients, Target
 
 CAPABILITIES = Target(
     name="flagscale",
@@ -21,12 +21,13 @@ CAPABILITIES = Target(
     recomputes=("none", "full"),
     recompute_per_stage=True,
     precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
-    gradient_bytes=4,
+    gradients=(Gradients("fp32", "fp32"), Gradients("bf16", "bf16")),
     scatters_gradients=(1, 2, 3),
     overlaps_parameter_gather=True,
     overlaps_reduction_always=True,
     network_per_group=False,
     sharding_optimizers=("adamw",),
+    cross_entropies=("fused",),
     encoders="none",
     softmax_in_fours=True,
     joins_tied_ends=True,

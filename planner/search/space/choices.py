@@ -18,7 +18,7 @@ from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import zeros, zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
-from planner.plan.checks import model_faults
+from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute, Target
 from planner.runtimes.registry import TARGETS, target
@@ -118,7 +118,7 @@ def usable_device_types(topology: Topology, model: ModelSpec) -> tuple[DeviceTyp
 
 def offers(row: Target, model: ModelSpec) -> bool:
     """True when the target trains the model and launch files for it can be written."""
-    return model.training.precision in row.offered_precisions and not any(model_faults(row, model))
+    return unwritten(row, model) is None and not any(model_faults(row, model))
 
 
 def recomputes_of(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute, ...]:
