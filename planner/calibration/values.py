@@ -69,7 +69,7 @@ class Family:
 class Stack:
     """Constants of one training framework."""
 
-    matmul_factor: Share = 0.9
+    matmul_factor: Share = 1.0
     """Share of a family's matmul efficiency that the products of a training step reach."""
     stream_factor: Factor = 1.0
     """Traffic of its element-wise kernels over that of unfused ones."""

@@ -18,7 +18,7 @@ from planner.cli.options import AsJson
 from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import colours
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
-from planner.measured.fit import BARE, Fit, Progress, fit, fit_memory
+from planner.measured.fit import Fit, Progress, fit, fit_memory
 from planner.report.calibrated import fitted_document, fitted_sections
 from planner.report.layout import PlainConsole
 
@@ -37,9 +37,9 @@ def fit_constants(
 ) -> None:
     """Fit the constants of the cost model to measured runs.
 
-    Prints each constant with its spread, and the errors of the fitted runs with and without their own model in
-    the fit. Fits to your own runs start from the built-in constants, fits to the published runs from the assumed
-    ones.
+    Prints each constant with its spread, and the errors of the fitted runs with and without their own
+    source in the fit. Fits to your own runs start from the built-in constants, fits to the published runs from what
+    microbenchmarks say.
     """
     if output is not None:
         require_new(output, force, EXAMPLE)
@@ -59,7 +59,7 @@ def fit_constants(
 def _fitted(measured: Path | None, source: list[str] | None, half: str | None) -> tuple[Fit, Calibration]:
     runs = asked_runs(measured, source, half)
     with _progress() as progress:
-        fitted = fit(runs, shipped() if measured else BARE, progress)
+        fitted = fit(runs, shipped() if measured else None, progress)
     words = ["hetplan calibrate fit", *([f"--measured {measured}"] if measured else [])]
     words += [f"--source {name}" for name in source or ()] + ([f"--half {half}"] if half else [])
     told = {"command": " ".join(words), "runs": str(len(fitted.runs))}

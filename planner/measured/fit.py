@@ -10,7 +10,7 @@ robust against outliers (pseudo-Huber). Doubts about a run widen its errors inst
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import exp, log, sqrt
 
@@ -216,7 +216,7 @@ def _pairs(run: Run) -> Iterator[str]:
         yield from (f"{family}.{kernels_of(run)}" for family in families_of(run) if family)
 
 
-def with_values(base: Calibration, values: dict[Parameter, float]) -> Calibration:
+def with_values(base: Calibration, values: Mapping[Parameter, float]) -> Calibration:
     """A calibration in which these constants have these values."""
     families, stacks, links = dict(base.families), dict(base.stacks), dict(base.links)
 
@@ -301,7 +301,7 @@ class _Problem:
         self.before: Vector = np.log([item.value(base) for item in self.parameters])
         self.spreads: Vector = np.array([item.spread(base) for item in self.parameters])
         self.most: Vector = np.log([item.most for item in self.parameters])
-        self.measured: Vector = np.log([run.step_seconds for run in self.runs])
+        self.measured: Vector = np.log([run.step_seconds or 0.0 for run in self.runs])
         self.doubted: Vector = np.array([0.0 if certain(run) else 1.0 for run in self.runs])
         shapes = [shape_of(run) for run in self.runs]
         self.shapes = np.array([shapes.index(shape) for shape in shapes])
@@ -360,7 +360,7 @@ class _Problem:
         own = OWN_ERROR**2 * np.diag(np.sqrt(1.0 + apart**2))
         alike = shapes[:, None] == shapes[None, :]
         doubts = DOUBT_ERROR**2 * (np.outer(doubted, doubted) + np.diag(doubted))
-        return own + SHAPE_ERROR**2 * alike + COMMON_ERROR**2 + doubts
+        return np.asarray(own + SHAPE_ERROR**2 * alike + COMMON_ERROR**2 + doubts)
 
     def errors_and_slopes(self, values: Vector) -> tuple[Vector, Vector]:
         """Logarithm of predicted over measured seconds, [run], and its derivatives, [run, constant]."""
@@ -404,12 +404,16 @@ class _Problem:
             for item, now, before in zip(self.parameters, after, self.spreads, strict=True)
             for name in item.dotted
         )
-        residuals = tuple(_residuals(self.runs, left_out, self.base.default_spread))
+        sure = [index for index, run in enumerate(self.runs) if certain(run)]
+        residuals, foreign = _spreads(
+            [self.runs[index] for index in sure], left_out[sure], self.base.default_spread
+        )
         return Fit(
             calibration=replace(
                 calibration,
                 constants=_united(self.base.constants, constants),
                 residuals=_joined(self.base.residuals, residuals),
+                default_spread=max(self.base.default_spread, foreign),
             ),
             runs=tuple(self.runs),
             errors=tuple(map(float, errors)),
@@ -436,20 +440,57 @@ def _error(run: Run, calibration: Calibration) -> float:
     return log(Estimator(run.cluster, run.model, calibration).step_seconds(run.plan) / run.step_seconds)
 
 
-def _residuals(runs: Sequence[Run], errors: Vector, default: float) -> Iterator[Residual]:
-    found: dict[tuple[str, str], list[float]] = {}
-    for run, error in zip(runs, errors, strict=True):
-        for family in families_of(run):
-            found.setdefault((family, kernels_of(run)), []).append(float(error))
-    for (family, stack), values in sorted(found.items()):
-        if family and len(values) >= FEWEST:
-            spread = _cautious(robust_spread(np.array(values)), len(values), default)
-            yield Residual(family=family, stack=stack, rows=len(values), spread=float(f"{spread:.3g}"))
+def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[list[Residual], float]:
+    """Half width that holds 68 % of the errors of each family and kernel set; and of those that no run has.
+
+    Errors are those of sources left out, since what is planned next is a source of its own, and every source counts
+    alike. Where a pair has several sources, theirs and as many of the default say its width; where it has one, all
+    sources whose family and kernels others have too. Sources whose family or kernels nobody else has say how far off
+    a family or kernel set without runs may be.
+    """
+    pairs = [(run.source, family, kernels_of(run)) for run in runs for family in families_of(run) if family]
+    errors = [
+        float(error)
+        for run, error in zip(runs, left_out, strict=True)
+        for family in families_of(run)
+        if family
+    ]
+    alone = {
+        pair
+        for pair in set(pairs)
+        if any(all(other[0] == pair[0] for other in pairs if other[part] == pair[part]) for part in (1, 2))
+    }
+    seen = _by_source(pairs, errors, lambda pair: pair not in alone)
+    foreign = max(_spread(_by_source(pairs, errors, lambda pair: pair in alone), default), default)
+    found = []
+    for family, kernels in sorted({pair[1:] for pair in pairs}):
+        own = _by_source(pairs, errors, lambda pair, key=(family, kernels): pair[1:] == key)
+        rows = sum(len(values) for values in own)
+        if rows >= FEWEST:
+            spread = _spread(own if len(own) > 1 else [], _spread(seen, default))
+            found.append(Residual(family=family, stack=kernels, rows=rows, spread=float(f"{spread:.3g}")))
+    return found, float(f"{foreign:.3g}")
 
 
-def _cautious(spread: float, runs: int, default: float) -> float:
-    """As if two more runs had been off by the default: few runs do not prove a small error."""
-    return sqrt((runs * spread**2 + 2 * default**2) / (runs + 2))
+Pair = tuple[str, str, str]
+"""Source, family and kernel set."""
+
+
+def _by_source(
+    pairs: Sequence[Pair], errors: Sequence[float], wanted: Callable[[Pair], bool]
+) -> list[list[float]]:
+    """Errors of the pairs that are wanted, [source][run]."""
+    found: dict[str, list[float]] = {}
+    for pair, error in zip(pairs, errors, strict=True):
+        if wanted(pair):
+            found.setdefault(pair[0], []).append(error)
+    return list(found.values())
+
+
+def _spread(errors: Sequence[Sequence[float]], default: float) -> float:
+    """Root of the mean square over sources of what holds 68 % of each, as if one more had the default."""
+    widths = [robust_spread(np.array(own)) for own in errors]
+    return sqrt((sum(width**2 for width in widths) + default**2) / (len(widths) + 1))
 
 
 def _united(before: Sequence[Constant], now: Sequence[Constant]) -> tuple[Constant, ...]:

@@ -16,7 +16,7 @@ from statistics import median
 from planner import catalog
 from planner.calibration.values import Calibration, Constant, Family, Link, Stack
 from planner.measured.microbenchmarks import Microbenchmark, microbenchmarks
-from planner.units import bytes_per_second_from_gigabytes
+from planner.units import bytes_per_second_from_gigabytes, flops_from_tflops
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +145,10 @@ def _shares(family: str, constant: str) -> list[float]:
 
 
 def _matmul(row: Microbenchmark) -> float | None:
-    peak = catalog.gpu(row.device or "").tflops.get(row.precision or "")
-    return (
-        row.value / (peak * 1e12)
-        if row.quantity == "matmul" and row.precision in HALF_FORMATS and peak
-        else None
-    )
+    if row.quantity != "matmul" or row.precision is None or row.precision not in HALF_FORMATS:
+        return None
+    peak = catalog.gpu(row.device or "").tflops.get(row.precision)
+    return row.value / flops_from_tflops(peak) if peak else None
 
 
 def _memory(row: Microbenchmark) -> float | None:

@@ -105,7 +105,7 @@ def _errors(fit: Fit) -> FittedTable:
         (source, str(len(own)), percent(float(np.mean(own))), percent(float(np.mean(left))))
         for source, own, left in _by_source(fit)
     ]
-    columns = [words("source"), number("runs"), number("mean error"), number("own model\nleft out")]
+    columns = [words("source"), number("runs"), number("mean error"), number("own source\nleft out")]
     return table(columns, rows)
 
 
@@ -118,7 +118,7 @@ def _bars(calibration: Calibration) -> FittedTable:
 
 
 def _by_source(fit: Fit) -> list[tuple[str, list[float], list[float]]]:
-    """(source, errors, errors with the run's own model left out) of every source, sorted."""
+    """(source, errors, errors with the own source of the run left out) of every source, sorted."""
     errors: dict[str, tuple[list[float], list[float]]] = {}
     for run, error, left in zip(fit.runs, fit.errors, fit.left_out_errors, strict=True):
         own, others = errors.setdefault(run.source, ([], []))
@@ -138,7 +138,7 @@ class FittedSource:
     mean_error: float
     """Mean size of their errors; an error is predicted over measured seconds, less 1."""
     left_out_error: float
-    """Likewise when the runs of the same source and model are left out of the fit."""
+    """Likewise when all runs of the same source are left out of the fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
