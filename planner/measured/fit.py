@@ -21,7 +21,7 @@ from planner.calibration.values import Calibration, Constant, Family, Residual
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.measured.dual import Dual, slopes_of
-from planner.measured.predictions import priced
+from planner.measured.predictions import Estimators, priced
 from planner.measured.priors import (
     NETWORKS,
     STACK,
@@ -257,7 +257,7 @@ ROBUST = 1.5
 FEWEST = 5
 """Runs that a family and stack need for an error bar of their own; measured peaks that a stack needs."""
 ROUNDS = 12
-NEAR = 0.01
+NEAR = 0.02
 """Largest change of a constant's logarithm in the last round."""
 LARGEST_STEP = 0.5
 TOLD = 0.9
@@ -297,6 +297,8 @@ class _Problem:
                 f"{len(self.runs)} of {len(runs)} runs can be fitted to, expected at least 3",
                 hint="runs need a step time and a plan that their target allows",
             )
+        estimators = Estimators(base)
+        self.estimators = [estimators.of(run.cluster, run.model) for run in self.runs]
         self.parameters = tuple(parameters_of(self.runs))
         self.before: Vector = np.log([item.value(base) for item in self.parameters])
         self.spreads: Vector = np.array([item.spread(base) for item in self.parameters])
@@ -371,11 +373,19 @@ class _Problem:
         }
         calibration = with_values(self.base, exact)
         errors, slopes = np.empty(len(self.runs)), np.empty((len(self.runs), size))
-        for index, run in enumerate(self.runs):
-            seconds = Estimator(run.cluster, run.model, calibration).step_seconds(run.plan)
+        for index, seconds in self._step_seconds(calibration, range(len(self.runs))):
             errors[index] = log(seconds) - self.measured[index]
             slopes[index] = slopes_of(seconds, size) / float(seconds)
         return errors, slopes
+
+    def _step_seconds(self, calibration: Calibration, rows: Iterable[int]) -> Iterator[tuple[int, float]]:
+        """(run, its predicted seconds) of some runs; those of one cluster and model share what is priced once."""
+        made: dict[int, Estimator] = {}
+        for index in rows:
+            known = self.estimators[index]
+            if id(known) not in made:
+                made[id(known)] = known.with_calibration(calibration)
+            yield index, made[id(known)].step_seconds(self.runs[index].plan)
 
     def calibration(self, values: Vector) -> Calibration:
         """The constants as a calibration."""
@@ -383,7 +393,9 @@ class _Problem:
 
     def errors(self, calibration: Calibration, rows: Iterable[int]) -> Vector:
         """Logarithm of predicted over measured seconds of some runs."""
-        return np.array([_error(self.runs[index], calibration) for index in rows])
+        return np.array(
+            [log(seconds) - self.measured[index] for index, seconds in self._step_seconds(calibration, rows)]
+        )
 
     def fitted(self, values: Vector) -> Fit:
         """The result, rounded as it is written; constants that the runs hardly tell keep their provenance."""
@@ -435,11 +447,6 @@ class _Problem:
         return left_out
 
 
-def _error(run: Run, calibration: Calibration) -> float:
-    assert run.step_seconds is not None
-    return log(Estimator(run.cluster, run.model, calibration).step_seconds(run.plan) / run.step_seconds)
-
-
 def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[list[Residual], float]:
     """Half width that holds 68 % of the errors of each family and kernel set; and of those that no run has.
 
@@ -464,7 +471,7 @@ def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[lis
     foreign = max(_spread(_by_source(pairs, errors, lambda pair: pair in alone), default), default)
     found = []
     for family, kernels in sorted({pair[1:] for pair in pairs}):
-        own = _by_source(pairs, errors, lambda pair, key=(family, kernels): pair[1:] == key)
+        own = _by_source(pairs, errors, lambda pair: pair[1:] == (family, kernels))
         rows = sum(len(values) for values in own)
         if rows >= FEWEST:
             spread = _spread(own if len(own) > 1 else [], _spread(seen, default))
