@@ -33,7 +33,7 @@ _VENDOR_WORDS = ("nvidia", "geforce", "tesla", "quadro", "amd", "instinct", "rad
 
 
 class GpuSpec(Frozen):
-    """A kind of device, by its numbers: of the catalogue, of the file's ``gpus``, or written where it is used."""
+    """A device type, by its numbers: of the catalogue, of the file's ``gpus``, or written where it is used."""
 
     name: Name = ""
     """What to call it; the pool's name when absent."""
@@ -100,7 +100,7 @@ def gpu_spec(name: str) -> GpuSpec:
 
 
 def driver_names(name: str) -> tuple[str, ...]:
-    """Names that nvidia-smi may print for a kind of the cluster file; none for a kind that is not in the catalogue."""
+    """Names that nvidia-smi may print for a device type of a cluster file; none for one that the catalogue lacks."""
     try:
         known = gpu(name)
     except KeyError:

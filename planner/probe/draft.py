@@ -14,12 +14,12 @@ from planner.probe.entries import (
     ASSUMED,
     FABRICS,
     NOT_SEEN,
+    DraftType,
     Entry,
-    Kind,
     cards_of,
+    device_types_of,
     flow,
     intra_node,
-    kinds_of,
     remark,
 )
 from planner.probe.hosts import Host
@@ -31,7 +31,7 @@ class Pool:
     """Hosts with the lines that describe each of them."""
 
     name: str
-    kinds: tuple[Kind, ...]
+    device_types: tuple[DraftType, ...]
     entries: tuple[Entry, ...]
     fabrics: frozenset[str]
     products: frozenset[str] = frozenset()
@@ -47,7 +47,7 @@ class Pool:
         return (*self._devices(), *self._hosts(), *self.entries)
 
     def _devices(self) -> tuple[Entry, ...]:
-        names = [kind.name for kind in self.kinds]
+        names = [device_type.name for device_type in self.device_types]
         if not names:
             return ()
         if len(set(names)) > 1:
@@ -106,7 +106,7 @@ def _grouped(nodes: list[Node]) -> list[Pool]:
     pools: dict[object, Pool] = {}
     for node in nodes:
         pool = _pool(node)
-        known = pools.setdefault((pool.kinds, pool.entries), pool)
+        known = pools.setdefault((pool.device_types, pool.entries), pool)
         known.like = known.like or node.host or "the node that was seen"
         known.hosts += [node.host] if node.host else []
     return list(pools.values())
@@ -116,12 +116,12 @@ def _pool(node: Node) -> Pool:
     cards = cards_of(node.network)
     if node.gpus is None:
         return Pool("unseen", (), (*_no_devices(None, None), *cards.entries), cards.fabrics)
-    kinds = kinds_of(node.gpus)
-    names = {kind.name for kind in kinds}
+    device_types = device_types_of(node.gpus)
+    names = {device_type.name for device_type in device_types}
     return Pool(
-        name=kinds[0].name.lower() if len(names) == 1 else "mixed",
-        kinds=kinds,
-        entries=(*intra_node(node.gpus, kinds, node.topo), *cards.entries),
+        name=device_types[0].name.lower() if len(names) == 1 else "mixed",
+        device_types=device_types,
+        entries=(*intra_node(node.gpus, device_types, node.topo), *cards.entries),
         fabrics=cards.fabrics,
         products=frozenset(gpu.name.lower() for gpu in node.gpus),
     )
@@ -134,7 +134,7 @@ def _unseen(gpus: int | None, gpu_type: str | None) -> Pool:
 def _no_devices(gpus: int | None, gpu_type: str | None) -> tuple[Entry, ...]:
     """Lines for nodes whose devices nobody saw."""
     gpu = Entry(
-        "gpu", None, f"kind of the devices; Slurm calls it {gpu_type}" if gpu_type else "kind of the devices"
+        "gpu", None, f"type of the devices; Slurm calls it {gpu_type}" if gpu_type else "type of the devices"
     )
     count = (
         Entry("gpus_per_node", None, "devices of one node; 1 when absent")
@@ -147,11 +147,11 @@ def _no_devices(gpus: int | None, gpu_type: str | None) -> tuple[Entry, ...]:
 
 def _fits(host: Host, pool: Pool) -> bool:
     """True when the list of hosts does not contradict what was seen."""
-    if not pool.kinds:
+    if not pool.device_types:
         return False
-    count = host.gpus is None or host.gpus == len(pool.kinds)
-    kind = (host.gpu_type or "").lower()
-    return count and (not kind or any(kind in product for product in pool.products))
+    count = host.gpus is None or host.gpus == len(pool.device_types)
+    called = (host.gpu_type or "").lower()
+    return count and (not called or any(called in product for product in pool.products))
 
 
 def _in_order(pools: list[Pool], hosts: Sequence[Host]) -> None:
@@ -215,13 +215,18 @@ def assumptions(text: str) -> int:
 
 
 def _gpus(pools: tuple[Pool, ...]) -> Iterator[str]:
-    """Kinds that the catalogue does not have, each once."""
-    kinds = {kind.name: kind for pool in pools for kind in pool.kinds if kind.entries}
-    if kinds:
+    """Device types that the catalogue does not have, each once."""
+    device_types = {
+        device_type.name: device_type
+        for pool in pools
+        for device_type in pool.device_types
+        if device_type.entries
+    }
+    if device_types:
         yield "gpus:"
-    for name, kind in kinds.items():
+    for name, device_type in device_types.items():
         yield f"  {flow(name)}:"
-        yield from (_indented(entry, 4) for entry in kind.entries)
+        yield from (_indented(entry, 4) for entry in device_type.entries)
 
 
 def _fabrics(pools: tuple[Pool, ...]) -> Iterator[str]:

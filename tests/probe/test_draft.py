@@ -12,7 +12,7 @@ from planner import catalog
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.probe.draft import assumptions, draft, lacking, unseen
-from planner.probe.entries import kinds_of
+from planner.probe.entries import device_types_of
 from planner.probe.hosts import Host
 from planner.probe.nics import Interface, Network, Port
 from planner.probe.node import SOURCES, Node, parse_node
@@ -120,12 +120,12 @@ def seen_nodes(draw: st.DrawFn) -> list[Node]:
         gpus = draw(seen_gpus())
         pairs = [(one, other) for one in range(len(gpus)) for other in range(one + 1, len(gpus))]
         same = len({gpu.name for gpu in gpus}) == 1
-        kinds = (
+        connections = (
             CONNECTIONS
             if same and gpus[0].name == "NVIDIA A100-SXM4-80GB"
             else CONNECTIONS.filter(lambda each: not each.startswith("NV"))
         )
-        topo = Topo(tuple(range(len(gpus))), {pair: draw(kinds) for pair in pairs})
+        topo = Topo(tuple(range(len(gpus))), {pair: draw(connections) for pair in pairs})
         ports = {
             (f"mlx5_{index}", 1): Port(
                 device=f"mlx5_{index}",
@@ -145,11 +145,14 @@ def seen_nodes(draw: st.DrawFn) -> list[Node]:
 @settings(max_examples=60, deadline=None)
 @given(seen_nodes())
 def test_what_was_seen_always_loads(nodes: list[Node]) -> None:
-    """Every host once, with as many devices of the kinds that were seen."""
+    """Every host once, with as many devices of the types that were seen."""
     text = draft(nodes, [], "ours")
     assert (lacking(text, "cluster.yaml"), unseen(text)) == ((), ())
     cluster = loaded(text)
     devices = {host: pool.devices for pool in cluster.pools for host in pool.hosts}
-    assert devices == {node.host: tuple(kind.name for kind in kinds_of(node.gpus or ())) for node in nodes}
-    for kind in (kind for node in nodes for kind in kinds_of(node.gpus or ())):
-        assert cluster.gpus[kind.name].tflops
+    assert devices == {
+        node.host: tuple(device_type.name for device_type in device_types_of(node.gpus or ()))
+        for node in nodes
+    }
+    for device_type in (device_type for node in nodes for device_type in device_types_of(node.gpus or ())):
+        assert cluster.gpus[device_type.name].tflops

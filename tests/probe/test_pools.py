@@ -46,7 +46,7 @@ def test_hosts_that_match_nothing_or_two_pools_are_unseen() -> None:
     assert [(pool.name, pool.hosts) for pool in found][2:] == [("unseen", ["b"]), ("unseen-2", ["c"])]
     lines = [entry.line() for entry in found[2].lines()]
     assert lines[0] == "hosts: [b]"
-    assert lines[1] == "# not seen: gpu: kind of the devices"
+    assert lines[1] == "# not seen: gpu: type of the devices"
     assert lines[2] == "gpus_per_node: 8  # as the list of hosts says"
 
 
