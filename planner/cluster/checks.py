@@ -13,7 +13,7 @@ from typing import Any
 from planner import catalog
 from planner.errors import Problem
 from planner.files.document import Document, devices_per_node, keys_of, mappings, pools_of
-from planner.files.messages import MOST_COMPLAINTS, nearest, shown
+from planner.files.messages import MOST_MESSAGES, nearest, shown
 from planner.files.nodes import Path as KeyPath
 from planner.files.short_lists import MOST_HOSTS, expand_hosts, numbered_hosts, split_times
 from planner.ranges import DEVICES, NODE_DEVICES, NODES
@@ -142,7 +142,7 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
     too_large = _size(document)
     if too_large:
         return too_large
-    problems = [problem for check in checks for problem in islice(check(document), MOST_COMPLAINTS)]
+    problems = [problem for check in checks for problem in islice(check(document), MOST_MESSAGES)]
     return problems or list(_connected(document))
 
 

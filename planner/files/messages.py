@@ -34,7 +34,7 @@ _SCALES = {
 }
 """Factor of the first letter of a written unit, by the end of the key."""
 _NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)")
-MOST_COMPLAINTS = 1000
+MOST_MESSAGES = 1000
 """Errors of one validation that are put into words."""
 
 _KINDS = {
@@ -49,7 +49,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class Message:
     """One thing wrong at one place of a file."""
 
     path: Path
@@ -59,11 +59,11 @@ class Complaint:
     """True when each value is right on its own."""
 
 
-def complaints(error: ValidationError, kind: type, data: object) -> list[Complaint]:
+def messages_of(error: ValidationError, kind: type, data: object) -> list[Message]:
     """Every error of a validation, in the user's words."""
     schema = form(kind).json_schema()
-    items = [dict(item) for item in error.errors(include_url=False)[:MOST_COMPLAINTS]]
-    return [_complaint(item, schema, data) for item in items if not _follows(item, items, data)]
+    items = [dict(item) for item in error.errors(include_url=False)[:MOST_MESSAGES]]
+    return [_message(item, schema, data) for item in items if not _follows(item, items, data)]
 
 
 def _follows(item: dict[str, Any], items: list[dict[str, Any]], data: object) -> bool:
@@ -96,29 +96,29 @@ def shown(value: object) -> str:
     return text[:60]
 
 
-def _complaint(item: dict[str, Any], schema: Schema, data: object) -> Complaint:
+def _message(item: dict[str, Any], schema: Schema, data: object) -> Message:
     path, kind = _plain_path(item["loc"]), item["type"]
     if kind == "missing" and isinstance(path[-1], int):
         path, kind = path[:-1], "too_short"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = sorted(_resolve(_at(schema, path[:-1], data), schema).get("properties", {}))
         hint = nearest(str(path[-1]), known) or (f"known keys: {', '.join(known)}" if known else None)
-        return Complaint(path, "unknown key", hint)
+        return Message(path, "unknown key", hint)
     if kind == "missing":
         field = _at(schema, path, data)
-        return Complaint(path, f"missing, expected {expected(field, schema)}", _meaning(field))
+        return Message(path, f"missing, expected {expected(field, schema)}", _meaning(field))
     if kind in ("value_error", "assertion_error"):
         cause = item["ctx"]["error"]
         if isinstance(cause, PartError):
-            return Complaint((*path, *cause.path), str(cause), None)
+            return Message((*path, *cause.path), str(cause), None)
         if isinstance(cause, PlanError):
-            return Complaint((*path, *cause.path), cause.what, cause.hint, disagree=True)
-        return Complaint(path, str(cause), None)
+            return Message((*path, *cause.path), cause.what, cause.hint, disagree=True)
+        return Message(path, str(cause), None)
     if item["loc"] and item["loc"][-1] == "[key]":
-        return Complaint(path, "expected a name of letters, digits, dots, dashes and underscores", None)
+        return Message(path, "expected a name of letters, digits, dots, dashes and underscores", None)
     field = _at(schema, path, data)
     got = _value(data, path)
-    return Complaint(
+    return Message(
         path, f"expected {expected(field, schema)}, got {shown(got)}", _hint(path, got, field, schema)
     )
 

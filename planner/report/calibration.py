@@ -267,7 +267,7 @@ def coverage(
     covered = [
         item for device_type in device_types.values() for item in _device(device_type, both, names, model)
     ]
-    covered += [_stack(name, both, names) for name in TARGETS]
+    covered += [_framework(name, both, names) for name in TARGETS]
     return (*covered, *_inside(topology, both, names), *_between(topology, both, names))
 
 
@@ -315,7 +315,7 @@ def _layers(device_type: DeviceType, both: Calibration, model: ModelSpec) -> Ite
         yield Covered(part=device_type.gpu, what="layers", state="missing", detail=detail)
 
 
-def _stack(name: str, both: Calibration, own: frozenset[str]) -> Covered:
+def _framework(name: str, both: Calibration, own: frozenset[str]) -> Covered:
     value = both.stack(name).runtime_bytes
     return _constant(name, "runtime bytes", f"stacks.{name}.runtime_bytes", value, both, own)
 
