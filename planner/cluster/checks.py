@@ -11,10 +11,9 @@ from itertools import islice
 from typing import Any
 
 from planner import catalog
-from planner.errors import Problem
+from planner.errors import KeyPath, Problem
 from planner.files.document import Document, devices_per_node, keys_of, mappings, pools_of
 from planner.files.messages import MOST_MESSAGES, nearest, shown
-from planner.files.nodes import Path as KeyPath
 from planner.files.short_lists import MOST_HOSTS, expand_hosts, numbered_hosts, split_times
 from planner.ranges import DEVICES, NODE_DEVICES, NODES
 

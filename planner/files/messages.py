@@ -10,10 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planner.errors import PartError, PlanError
+from planner.errors import KeyPath, PartError, PlanError
 from planner.files.fields import form
 
-Path = tuple[str | int, ...]
 Schema = dict[str, Any]
 
 _UNITS = {
@@ -52,7 +51,7 @@ _KINDS = {
 class Message:
     """One thing wrong at one place of a file."""
 
-    path: Path
+    path: KeyPath
     what: str
     hint: str | None
     disagree: bool = False
@@ -123,14 +122,14 @@ def _message(item: dict[str, Any], schema: Schema, data: object) -> Message:
     )
 
 
-def _plain_path(loc: tuple[str | int, ...]) -> Path:
+def _plain_path(loc: tuple[str | int, ...]) -> KeyPath:
     """A pydantic location without the steps that stand for a branch of a union or for a key."""
     return tuple(
         part for part in loc if isinstance(part, int) or not (part.startswith("<") or part == "[key]")
     )
 
 
-def _value(data: object, path: Path) -> object:
+def _value(data: object, path: KeyPath) -> object:
     for part in path:
         try:
             data = data[part]  # type: ignore[index]
@@ -139,7 +138,7 @@ def _value(data: object, path: Path) -> object:
     return data
 
 
-def _at(schema: Schema, path: Path, data: object) -> Schema:
+def _at(schema: Schema, path: KeyPath, data: object) -> Schema:
     """The part of a JSON Schema that describes the value at the path."""
     here = schema
     for part in path:
@@ -219,7 +218,7 @@ def figure(number: float) -> str:
     return f"{number:.15g}" if 1 <= abs(number) < 1e15 else f"{number:g}"
 
 
-def _hint(path: Path, got: object, field: Schema, schema: Schema) -> str | None:
+def _hint(path: KeyPath, got: object, field: Schema, schema: Schema) -> str | None:
     wants = expected(field, schema)
     if isinstance(got, str) and "number" in wants:
         return _number_hint(path, got)
@@ -237,7 +236,7 @@ def _hint(path: Path, got: object, field: Schema, schema: Schema) -> str | None:
     return _meaning(field)
 
 
-def _number_hint(path: Path, got: str) -> str | None:
+def _number_hint(path: KeyPath, got: str) -> str | None:
     unit = next((text for end, text in _UNITS.items() if _key(path).endswith(end)), None)
     match = _NUMBER.match(got)
     value = _scaled(float(match[1]), match[2], _key(path)) if match else None
@@ -246,7 +245,7 @@ def _number_hint(path: Path, got: str) -> str | None:
     return f"write {value:g} ({unit})" if unit else f"write {value:g}"
 
 
-def _key(path: Path) -> str:
+def _key(path: KeyPath) -> str:
     names = [part for part in path if isinstance(part, str)]
     return "tflops" if "tflops" in names[-2:] else names[-1] if names else ""
 

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from planner.calibration.values import Calibration, Constant, Residual
-from planner.described import Head, told
+from planner.described import JsonDocument, told
 from planner.logs.trial import Trial
 from planner.logs.values import Observed
 from planner.measured.fit import Fit
@@ -24,7 +24,7 @@ SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrateDocument(Head):
+class CalibrateDocument(JsonDocument):
     """The answer of ``calibrate import`` and of ``calibrate merge``."""
 
     file: str
@@ -142,7 +142,7 @@ class FittedSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedDocument(Head):
+class FittedDocument(JsonDocument):
     """The answer of ``calibrate fit``."""
 
     file: str | None
@@ -179,7 +179,7 @@ def fitted_document(fit: Fit, calibration: Calibration, path: Path | None) -> Fi
 
 @told(inline=("trial",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialDocument(Head):
+class TrialDocument(JsonDocument):
     """The answer of ``calibrate run``."""
 
     file: str

@@ -15,7 +15,7 @@ from planner.calibration.values import Calibration, Constant, CurveError
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import carried_rates, inside_rate
-from planner.described import Head
+from planner.described import JsonDocument
 from planner.measure.resume import shape_text
 from planner.model.spec import ModelSpec
 from planner.report.layout import FittedTable, number, pairs, section, table, words
@@ -74,7 +74,7 @@ class RateCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationDocument(Head):
+class CalibrationDocument(JsonDocument):
     """The answer of ``show`` for a calibration."""
 
     file: str

@@ -15,7 +15,7 @@ import pytest
 
 from planner.calibration.values import ASSUMED
 from planner.cli.process import Wish, keeping_the_best
-from planner.cli.search import SearchRequest, KeptPlan
+from planner.cli.search import KeptPlan, SearchRequest
 from planner.plan.file import read
 from planner.search.values import Goal, Limits, Scored
 from tests.cli.running import ROOT, Command
