@@ -262,7 +262,7 @@ def _finite(value: Json) -> Json:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class JsonDocument:
     """What every document begins with."""
 
     format: int = FORMAT

@@ -14,15 +14,15 @@ import typer
 
 from planner.cli.app import app, needed
 from planner.cli.process import MEANINGS
-from planner.described import Head, keys
+from planner.described import JsonDocument, keys
 from planner.report.calibrated import CalibrateDocument, FittedDocument, TrialDocument
 from planner.report.calibration import CalibrationDocument
 from planner.report.document import (
-    Answer,
     CheckDocument,
     CompareDocument,
     EmitDocument,
     ExplainDocument,
+    PlanAnswer,
     PlanDocument,
     SearchDocument,
 )
@@ -76,7 +76,7 @@ DOCUMENTS: dict[str, type] = {
 
 def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
     """(title, meaning by key) of every table of the page; what documents share has tables of its own."""
-    head, plan = keys(Head), keys(Answer)
+    head, plan = keys(JsonDocument), keys(PlanAnswer)
     inputs = {key: text for key, text in keys(CheckDocument).items() if key.startswith(("warn", "underst"))}
     yield "All documents", head
     yield "A plan: search, predict, show, explain", plan

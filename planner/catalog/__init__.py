@@ -33,7 +33,7 @@ _VENDOR_WORDS = ("nvidia", "geforce", "tesla", "quadro", "amd", "instinct", "rad
 
 
 class GpuSpec(Frozen):
-    """A kind of device, by its numbers: of the catalogue, of the file's ``gpus``, or written where it is used."""
+    """A device type, by its numbers: of the catalogue, of the file's ``gpus``, or written where it is used."""
 
     name: Name = ""
     """What to call it; the pool's name when absent."""
@@ -67,7 +67,7 @@ class IntraNodeSpec(Frozen):
     """True when all devices of the node share the bandwidth (a PCIe host bridge)."""
 
 
-class Gpu(GpuSpec):
+class CatalogueGpu(GpuSpec):
     """A device of the catalogue, with where its numbers are from."""
 
     sources: dict[str, str]
@@ -78,7 +78,7 @@ class Gpu(GpuSpec):
     aliases: tuple[str, ...] = ()
 
 
-class Link(IntraNodeSpec):
+class CatalogueLink(IntraNodeSpec):
     """A network inside nodes of the catalogue."""
 
     name: str
@@ -86,10 +86,10 @@ class Link(IntraNodeSpec):
     assumed: tuple[str, ...] = ()
 
 
-Entry = TypeVar("Entry", Gpu, Link)
+Entry = TypeVar("Entry", CatalogueGpu, CatalogueLink)
 
 
-def gpu(name: str) -> Gpu:
+def gpu(name: str) -> CatalogueGpu:
     """The device of that name or alias; raises KeyError."""
     return _gpus_by_key()[_key(name)].model_copy(deep=True)
 
@@ -100,7 +100,7 @@ def gpu_spec(name: str) -> GpuSpec:
 
 
 def driver_names(name: str) -> tuple[str, ...]:
-    """Names that nvidia-smi may print for a kind of the cluster file; none for a kind that is not in the catalogue."""
+    """Names that nvidia-smi may print for a device type of a cluster file; none for one that the catalogue lacks."""
     try:
         known = gpu(name)
     except KeyError:
@@ -114,7 +114,7 @@ def product_labels(name: str) -> tuple[str, ...]:
     return tuple(each.replace(" ", "-") for each in driver_names(name) if each.startswith(vendor))
 
 
-def link(name: str) -> Link:
+def link(name: str) -> CatalogueLink:
     """The link of that name; raises KeyError."""
     return _links_by_key()[_key(name)]
 
@@ -141,22 +141,22 @@ def gpus_like(name: str) -> tuple[str, ...]:
 
 
 @cache
-def _gpus() -> tuple[Gpu, ...]:
-    return _entries("gpus.yaml", Gpu)
+def _gpus() -> tuple[CatalogueGpu, ...]:
+    return _entries("gpus.yaml", CatalogueGpu)
 
 
 @cache
-def _links() -> tuple[Link, ...]:
-    return _entries("links.yaml", Link)
+def _links() -> tuple[CatalogueLink, ...]:
+    return _entries("links.yaml", CatalogueLink)
 
 
 @cache
-def _gpus_by_key() -> dict[str, Gpu]:
+def _gpus_by_key() -> dict[str, CatalogueGpu]:
     return {_key(name): entry for entry in _gpus() for name in (*entry.aliases, entry.name)}
 
 
 @cache
-def _links_by_key() -> dict[str, Link]:
+def _links_by_key() -> dict[str, CatalogueLink]:
     return {_key(entry.name): entry for entry in _links()}
 
 

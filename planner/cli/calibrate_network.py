@@ -122,12 +122,12 @@ def measure_network(
         raise UsageError("--link, --operation and --members: expected --from-nccl-tests FILE with them")
     require_torch()
     choices("--device", device, ("cuda", "cpu"))
-    asked = _Asked(output, cluster, fabric, int(largest_mib * 2**20), budget_seconds(minutes), force)
+    request = _Request(output, cluster, fabric, int(largest_mib * 2**20), budget_seconds(minutes), force)
     from planner.measure.network import FirstStoppedError, close_world, open_world
 
     try:
         with _parting_told(output):
-            _measure(open_world(device), asked, as_json)
+            _measure(open_world(device), request, as_json)
     except FirstStoppedError:
         # The first process has said why.
         raise typer.Exit(BAD_INPUT) from None
@@ -166,7 +166,7 @@ def _parted(error: Exception, output: Path) -> UsageError:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """Options of a measurement."""
 
     output: Path
@@ -224,7 +224,7 @@ class _Record:
         show(*network_sections(points, new, self.latest, self.path), then=then)
 
 
-def _measure(world: World, asked: _Asked, as_json: bool) -> None:
+def _measure(world: World, request: _Request, as_json: bool) -> None:
     """Measure, write and report on the first process; whatever ends it, the points so far are written.
 
     Raises BrokenError, after which there is no report.
@@ -238,11 +238,11 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
 
     def decide() -> Work:
         nonlocal kept
-        kept = _kept(asked, facts)
-        return _work(world, asked, kept)
+        kept = _kept(request, facts)
+        return _work(world, request, kept)
 
     work = agreed(world, decide)
-    record = _Record(asked.output, kept, facts)
+    record = _Record(request.output, kept, facts)
     curves: set[Hashable] = {(link_name_key(team.link), len(team.ranks)) for team in work.teams}
     try:
         with measuring(first) as tell:
@@ -259,28 +259,28 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
         record.report(curves, complete, as_json)
 
 
-def _kept(asked: _Asked, facts: dict[str, str]) -> Calibration:
+def _kept(request: _Request, facts: dict[str, str]) -> Calibration:
     """What the output has already."""
-    calibration, warnings = resumable(before(asked.output, asked.force), facts)
+    calibration, warnings = resumable(before(request.output, request.force), facts)
     for line in warnings:
-        warn(f"{asked.output}: {line}")
+        warn(f"{request.output}: {line}")
     return calibration
 
 
-def _work(world: World, asked: _Asked, kept: Calibration) -> Work:
+def _work(world: World, request: _Request, kept: Calibration) -> Work:
     """Groups by the cluster file, or by host names alone, and what is known of them."""
     from planner.measure.network import Work
 
-    if asked.cluster is None:
-        groups = teams(world.hosts, world.gpus, asked.fabric)
+    if request.cluster is None:
+        groups = teams(world.hosts, world.gpus, request.fabric)
     else:
-        groups, notes = cluster_teams(load_cluster(asked.cluster), world.hosts, world.gpus, asked.fabric)
+        groups, notes = cluster_teams(load_cluster(request.cluster), world.hosts, world.gpus, request.fabric)
         for line in notes:
-            warn(f"{asked.cluster}: {line}")
+            warn(f"{request.cluster}: {line}")
     return Work(
         teams=groups,
-        largest_bytes=asked.largest_bytes,
-        seconds=asked.seconds,
+        largest_bytes=request.largest_bytes,
+        seconds=request.seconds,
         known=frozenset(link_key(point) for point in kept.link_points),
     )
 

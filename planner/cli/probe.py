@@ -14,8 +14,8 @@ from planner.cli.process import warn, write
 from planner.errors import UsageError
 from planner.files.writing import write_whole
 from planner.probe.draft import assumptions, draft, lacking, unseen
-from planner.probe.hosts import Host, parse_hostfile, parse_slurm
-from planner.probe.node import Node, collection, folders, parse_node, read, this_host, this_machine
+from planner.probe.hosts import ListedHost, parse_hostfile, parse_slurm
+from planner.probe.node import ProbedNode, collection, folders, parse_node, read, this_host, this_machine
 from planner.probe.text import Text
 
 EXAMPLE = "cluster.yaml"
@@ -94,7 +94,7 @@ def probe(
     _deliver(_nodes(folder, given, hosts), hosts, name, output)
 
 
-def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[Host, ...]:
+def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[ListedHost, ...]:
     """Hosts of a list, that of the Slurm job around us where nothing else is said."""
     if hostfile is not None and slurm is not None:
         raise UsageError("probe: expected --hostfile or --slurm, not both")
@@ -106,7 +106,7 @@ def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[Ho
     return parse_slurm(Text(job, "SLURM_JOB_NODELIST")) if job else ()
 
 
-def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[Host, ...]) -> list[Node]:
+def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[ListedHost, ...]) -> list[ProbedNode]:
     """The nodes of the folder, the node of the files, or this machine."""
     if folder is not None:
         return [parse_node(host, texts) for host, texts in folders(folder)]
@@ -118,7 +118,7 @@ def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[Host, ...])
     return [parse_node(host, this_machine())]
 
 
-def _deliver(nodes: list[Node], hosts: tuple[Host, ...], name: str, output: Path | None) -> None:
+def _deliver(nodes: list[ProbedNode], hosts: tuple[ListedHost, ...], name: str, output: Path | None) -> None:
     """The draft on stdout or in the file; what it lacks on stderr."""
     text = draft(nodes, hosts, name)
     if output is None:

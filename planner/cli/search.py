@@ -78,7 +78,7 @@ from planner.search.values import Goal, Limits, Scored, SearchResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SearchRequest:
     """What is searched for."""
 
     cluster: ClusterSpec
@@ -97,8 +97,8 @@ PAUSE_SECONDS = 0.5
 class KeptPlan:
     """A plan file that holds the best plan, whatever ends the program."""
 
-    def __init__(self, asked: Asked, path: Path) -> None:
-        self._asked, self._path = asked, path
+    def __init__(self, request: SearchRequest, path: Path) -> None:
+        self._request, self._path = request, path
         self._written = -PAUSE_SECONDS
         self._waiting: Scored | None = None
 
@@ -128,7 +128,7 @@ class KeptPlan:
 
     def _unproven(self, scored: Scored) -> Summary:
         """What is known of a plan while the search goes on."""
-        objective = self._asked.goal.objective
+        objective = self._request.goal.objective
         return Summary(
             status="feasible",
             step_seconds=scored.estimate.step_seconds,
@@ -141,32 +141,38 @@ class KeptPlan:
     def _write(self, scored: Scored, summary: Summary | None) -> None:
         file = PlanFile(
             plan=scored.plan,
-            cluster=self._asked.cluster,
-            model=self._asked.model,
+            cluster=self._request.cluster,
+            model=self._request.model,
             summary=summary,
-            calibration=self._asked.used,
+            calibration=self._request.used,
         )
         write(file, self._path)
 
 
-def answer_front(asked: Asked, as_json: bool) -> NoReturn:
+def answer_front(request: SearchRequest, as_json: bool) -> NoReturn:
     """Print the table, or its document; the exit code says what kind of answer it is."""
     wish = Wish()
-    deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
+    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
     with keeping_the_best(wish), reporter() as talk:
         table = front(
-            asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal, talk, deadline=deadline
+            request.cluster,
+            request.model,
+            request.calibration,
+            request.limits,
+            request.goal,
+            talk,
+            deadline=deadline,
         )
     if as_json:
-        show_document(front_document(table, asked.cluster, asked.model))
+        show_document(front_document(table, request.cluster, request.model))
     else:
-        goal = goal_text(asked.goal, pareto=True)
-        head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal)
+        goal = goal_text(request.goal, pareto=True)
+        head = understood(request.cluster, request.model, request.calibration, request.limits, goal)
         following = None
         if table.worth is not None:
-            options = use_at_most(table.points[table.worth], asked.cluster)
+            options = use_at_most(table.points[table.worth], request.cluster)
             following = f"the same with {options} -o plan.yaml in place of --pareto"
-        show(head, front_section(table, asked.cluster), then=following)
+        show(head, front_section(table, request.cluster), then=following)
     raise typer.Exit(_front_exit_code(table))
 
 
@@ -297,7 +303,7 @@ def search(
     )
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, found_cluster, found_model)
-    asked = Asked(
+    request = SearchRequest(
         cluster=found_cluster,
         model=found_model,
         calibration=constants,
@@ -306,8 +312,8 @@ def search(
         goal=goal,
     )
     if pareto:
-        answer_front(asked, as_json)
-    _answer(asked, top, output, as_json)
+        answer_front(request, as_json)
+    _answer(request, top, output, as_json)
 
 
 def _target(name: str | None) -> str | None:
@@ -320,15 +326,15 @@ def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
 
 
-def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -> None:
+def _answer(request: SearchRequest, top: int | None, output: Path | None, as_json: bool) -> None:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
     if output is not None:
         require_writable(output)
-    kept = None if output is None else KeptPlan(asked, output)
+    kept = None if output is None else KeptPlan(request, output)
     wish = Wish()
     with keeping_the_best(wish):
         try:
-            result = _run(asked, kept, wish)
+            result = _run(request, kept, wish)
         except Exception:
             # The second Ctrl-C may have been raised inside a solver, which makes something else of it.
             if wish.insisted:
@@ -338,23 +344,23 @@ def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -
     if result.reasons_error is not None and not result.interrupted:
         _tell_of_reasons(result.reasons_error)
     if as_json:
-        show_document(search_document(result, asked.cluster, asked.model))
+        show_document(search_document(result, request.cluster, request.model))
     else:
-        show(*_report(result, asked, top), then=_next(result, output))
+        show(*_report(result, request, top), then=_next(result, output))
     if unwritten is not None:
         raise unwritten
     raise typer.Exit(_exit_code(result))
 
 
-def _run(asked: Asked, kept: KeptPlan | None, wish: Wish) -> SearchResult:
-    deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
+def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchResult:
+    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
     with reporter(kept.catch_up if kept else None) as talk:
         return choose(
-            asked.cluster,
-            asked.model,
-            asked.calibration,
-            asked.limits,
-            asked.goal,
+            request.cluster,
+            request.model,
+            request.calibration,
+            request.limits,
+            request.goal,
             talk,
             deadline=deadline,
             better=kept.better if kept else None,
@@ -379,11 +385,13 @@ def _exit_code(result: SearchResult) -> int:
     return ANSWER if result.best is not None else NO_PLAN_IN_TIME
 
 
-def _report(result: SearchResult, asked: Asked, top: int | None) -> list[RenderableType]:
+def _report(result: SearchResult, request: SearchRequest, top: int | None) -> list[RenderableType]:
     """Understood, answer, alternatives, warnings."""
-    head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal_text(asked.goal))
+    head = understood(
+        request.cluster, request.model, request.calibration, request.limits, goal_text(request.goal)
+    )
     warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
-    answer = _found(result, result.best, asked.cluster, top) if result.best else _nothing(result)
+    answer = _found(result, result.best, request.cluster, top) if result.best else _nothing(result)
     tail = [warnings_section(warnings)] if warnings else []
     return [head, *answer, *tail]
 

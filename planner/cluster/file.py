@@ -49,11 +49,11 @@ class PoolFile(Frozen):
     name: Name
     """Name of the pool; nodes are called after it when only their number is given."""
     gpu: _Gpu | None = None
-    """Kind of all devices of a node: a name of the catalogue or of ``gpus``, or its numbers."""
+    """Type of all devices of a node: a name of the catalogue or of ``gpus``, or its numbers."""
     gpus_per_node: NodeDevices | None = None
     """Devices of one node; 1 when absent."""
     devices: Annotated[tuple[_Gpu, ...], Field(min_length=1, max_length=1000)] | None = None
-    """Kind of each device of a node in index order, for nodes that mix kinds; ``3 x T4`` stands for three."""
+    """Type of each device of a node in index order, for nodes that mix types; ``3 x T4`` stands for three."""
     nodes: Nodes | None = None
     """Number of nodes; they are called <pool>-0, <pool>-1 and so on."""
     hosts: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -65,9 +65,9 @@ class PoolFile(Frozen):
     price_per_gpu_hour: Price | None = None
     """Price of one device for one hour, in the currency of your choice."""
     watts_per_gpu: Watts | None = None
-    """Power of one device while it trains, watt; the board power of its kind when absent."""
+    """Power of one device while it trains, watt; the board power of its type when absent."""
     reserve_gib: ReserveGib | None = None
-    """Memory kept free on each device of the pool, GiB; wins over the kind's and the cluster's."""
+    """Memory kept free on each device of the pool, GiB; wins over the device type's and the cluster's."""
     host: HostSpec | None = None
     """What a node offers to what is kept off its devices; for plans that offload."""
     source: str | None = None
@@ -84,7 +84,7 @@ class ClusterFile(Frozen):
     source: str | None = None
     """Where the numbers are from; free text."""
     gpus: dict[Name, GpuSpec] = Field(default_factory=dict)
-    """Your own kinds of devices, by name; they win over the catalogue's."""
+    """Your own device types, by name; they win over the catalogue's."""
     pools: Annotated[tuple[PoolFile, ...], Field(min_length=1, max_length=MOST_POOLS)]
     """Pools of identical nodes."""
     fabrics: dict[Name, FabricSpec] = Field(default_factory=dict)
@@ -108,11 +108,11 @@ def problems_of(document: Document) -> list[Problem]:
 
 
 def _cluster(file: ClusterFile) -> ClusterSpec:
-    kinds: dict[str, GpuSpec] = {}
-    pools = tuple(_pool(pool, file, kinds) for pool in file.pools)
+    types: dict[str, GpuSpec] = {}
+    pools = tuple(_pool(pool, file, types) for pool in file.pools)
     return ClusterSpec(
         name=file.name,
-        gpus=kinds,
+        gpus=types,
         pools=pools,
         fabrics={name: fabric.model_copy(update=_UNSOURCED) for name, fabric in file.fabrics.items()},
         links=tuple(link.model_copy(update=_UNSOURCED) for link in file.links),
@@ -120,9 +120,9 @@ def _cluster(file: ClusterFile) -> ClusterSpec:
     )
 
 
-def _pool(pool: PoolFile, file: ClusterFile, kinds: dict[str, GpuSpec]) -> PoolSpec:
-    gpus = [_kind(gpu, name, file) for gpu, name in _devices(pool)]
-    kinds.update({gpu.name: gpu for gpu in gpus})
+def _pool(pool: PoolFile, file: ClusterFile, types: dict[str, GpuSpec]) -> PoolSpec:
+    gpus = [_gpu_spec(gpu, name, file) for gpu, name in _devices(pool)]
+    types.update({gpu.name: gpu for gpu in gpus})
     return PoolSpec(
         name=pool.name,
         devices=tuple(gpu.name for gpu in gpus),
@@ -147,7 +147,7 @@ def _devices(pool: PoolFile) -> Iterator[tuple[str | GpuSpec, str]]:
             yield gpu, f"{pool.name}-gpu{index}"
 
 
-def _kind(gpu: str | GpuSpec, default_name: str, file: ClusterFile) -> GpuSpec:
+def _gpu_spec(gpu: str | GpuSpec, default_name: str, file: ClusterFile) -> GpuSpec:
     """The device under its name: its own, that of the file's ``gpus``, or the catalogue's."""
     if isinstance(gpu, GpuSpec):
         return gpu.model_copy(update={"name": gpu.name or default_name, **_UNSOURCED})

@@ -35,8 +35,8 @@ class HostSpec(Frozen):
     """What a node offers to what is kept off its devices."""
 
     link_gBps: Rate | None = None
-    """Copies between one device and host memory in one direction, as measured, gigabyte/s; 0.76 of the kind's
-    wire when absent."""
+    """Copies between one device and host memory in one direction, as measured, gigabyte/s; 0.76 of the device
+    type's wire when absent."""
     all_links_gBps: Rate | None = None
     """The same for all devices of the node at once; their sum when absent."""
     memory_gib: Gib | None = None
@@ -68,7 +68,7 @@ class PoolSpec(Frozen):
 
     name: Name
     devices: tuple[Name, ...] = Field(min_length=1)
-    """Kinds of the devices of one node (keys of ``ClusterSpec.gpus``), in index order; kinds may mix."""
+    """Types of the devices of one node (keys of ``ClusterSpec.gpus``), in index order; types may mix."""
     hosts: tuple[str, ...] = Field(min_length=1)
     """Host names, one a node."""
     intra_node: IntraNodeSpec
@@ -76,9 +76,9 @@ class PoolSpec(Frozen):
     price_per_gpu_hour: Price | None = None
     """Price of one device for one hour, in the user's currency."""
     watts_per_gpu: Watts | None = None
-    """Power of one device while it trains, watt; None takes the board power of its kind."""
+    """Power of one device while it trains, watt; None takes the board power of its type."""
     reserve_gib: ReserveGib | None = None
-    """Memory kept free on each device of the pool, GiB; None takes the kind's, else the cluster's."""
+    """Memory kept free on each device of the pool, GiB; None takes the device type's, else the cluster's."""
     host: HostSpec | None = None
     """What a node offers to what is kept off its devices."""
 
@@ -142,7 +142,7 @@ class ClusterSpec(Frozen):
 
     name: Name
     gpus: dict[Name, GpuSpec] = Field(min_length=1)
-    """Every kind of device that a pool names."""
+    """Every device type that a pool names."""
     pools: tuple[PoolSpec, ...] = Field(min_length=1)
     fabrics: dict[Name, FabricSpec] = Field(default_factory=dict)
     links: tuple[FabricLinkSpec, ...] = ()
@@ -150,11 +150,11 @@ class ClusterSpec(Frozen):
     """Memory kept free on each device, GiB."""
 
     def watts_of(self, pool: PoolSpec, gpu: str) -> float | None:
-        """Power of one ``gpu`` of the pool, watt: the pool's, else the kind's; None when both are unknown."""
+        """Power of one ``gpu`` of the pool, watt: the pool's, else the device type's; None when both are unknown."""
         return self.gpus[gpu].tdp_watts if pool.watts_per_gpu is None else pool.watts_per_gpu
 
     def reserve_of(self, pool: PoolSpec, gpu: str) -> float:
-        """Memory kept free on a ``gpu`` of the pool, GiB: the pool's, else the kind's, else the cluster's."""
+        """Memory kept free on a ``gpu`` of the pool, GiB: the pool's, else the device type's, else the cluster's."""
         if pool.reserve_gib is not None:
             return pool.reserve_gib
         own = self.gpus[gpu].reserve_gib
@@ -163,7 +163,7 @@ class ClusterSpec(Frozen):
     def host_link_of(self, pool: PoolSpec, gpu: str) -> float | None:
         """Copies between a ``gpu`` of the pool and host memory, all devices of its node at once, gigabyte/s.
 
-        None when neither the pool nor the kind says it.
+        None when neither the pool nor the device type says it.
         """
         host, wire = pool.host or HostSpec(), self.gpus[gpu].host_link_gBps
         alone = host.link_gBps or (wire and HOST_LINK_EFFICIENCY * wire)

@@ -1,4 +1,4 @@
-"""From a cluster to its graph: kinds of devices, and the best path between any two nodes.
+"""From a cluster to its graph: device types, and the best path between any two nodes.
 
 Pools and fabrics are the nodes of a graph; a pool hangs on a fabric by its NICs, fabrics hang together by
 links. Two nodes talk along the widest path; pools never forward traffic for others.
@@ -166,7 +166,7 @@ class Topology:
         return tuple(self._device_type(*key) for key in keys)
 
     def device_type(self, pool: str, gpu: str) -> DeviceType:
-        """The kind with this pool and GPU name; KeyError when the cluster has none."""
+        """The device type with this pool and GPU name; KeyError when the cluster has none."""
         return self._kind_index[pool, gpu]
 
     @cached_property

@@ -12,11 +12,10 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from planner.errors import PlanError, Problem, SpecError, dotted
+from planner.errors import KeyPath, PlanError, Problem, SpecError, dotted
 from planner.files.fields import form
-from planner.files.messages import complaints
+from planner.files.messages import messages_of
 from planner.files.nodes import Data, Node, YamlError, empty_values, parse, walk
-from planner.files.nodes import Path as KeyPath
 from planner.files.short_lists import split_times
 
 MOST_BYTES = 4 * 2**20
@@ -93,7 +92,7 @@ class Document:
         try:
             self._validate(kind)
         except ValidationError as error:
-            others = (item for item in complaints(error, kind, self.data) if item.path not in empty)
+            others = (item for item in messages_of(error, kind, self.data) if item.path not in empty)
             problems += [(self.problem(item.path, item.what, item.hint), item.disagree) for item in others]
         return problems
 

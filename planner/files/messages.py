@@ -10,10 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planner.errors import PartError, PlanError
+from planner.errors import KeyPath, PartError, PlanError
 from planner.files.fields import form
 
-Path = tuple[str | int, ...]
 Schema = dict[str, Any]
 
 _UNITS = {
@@ -34,7 +33,7 @@ _SCALES = {
 }
 """Factor of the first letter of a written unit, by the end of the key."""
 _NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)")
-MOST_COMPLAINTS = 1000
+MOST_MESSAGES = 1000
 """Errors of one validation that are put into words."""
 
 _KINDS = {
@@ -49,21 +48,21 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class Message:
     """One thing wrong at one place of a file."""
 
-    path: Path
+    path: KeyPath
     what: str
     hint: str | None
     disagree: bool = False
     """True when each value is right on its own."""
 
 
-def complaints(error: ValidationError, kind: type, data: object) -> list[Complaint]:
+def messages_of(error: ValidationError, kind: type, data: object) -> list[Message]:
     """Every error of a validation, in the user's words."""
     schema = form(kind).json_schema()
-    items = [dict(item) for item in error.errors(include_url=False)[:MOST_COMPLAINTS]]
-    return [_complaint(item, schema, data) for item in items if not _follows(item, items, data)]
+    items = [dict(item) for item in error.errors(include_url=False)[:MOST_MESSAGES]]
+    return [_message(item, schema, data) for item in items if not _follows(item, items, data)]
 
 
 def _follows(item: dict[str, Any], items: list[dict[str, Any]], data: object) -> bool:
@@ -96,41 +95,41 @@ def shown(value: object) -> str:
     return text[:60]
 
 
-def _complaint(item: dict[str, Any], schema: Schema, data: object) -> Complaint:
+def _message(item: dict[str, Any], schema: Schema, data: object) -> Message:
     path, kind = _plain_path(item["loc"]), item["type"]
     if kind == "missing" and isinstance(path[-1], int):
         path, kind = path[:-1], "too_short"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = sorted(_resolve(_at(schema, path[:-1], data), schema).get("properties", {}))
         hint = nearest(str(path[-1]), known) or (f"known keys: {', '.join(known)}" if known else None)
-        return Complaint(path, "unknown key", hint)
+        return Message(path, "unknown key", hint)
     if kind == "missing":
         field = _at(schema, path, data)
-        return Complaint(path, f"missing, expected {expected(field, schema)}", _meaning(field))
+        return Message(path, f"missing, expected {expected(field, schema)}", _meaning(field))
     if kind in ("value_error", "assertion_error"):
         cause = item["ctx"]["error"]
         if isinstance(cause, PartError):
-            return Complaint((*path, *cause.path), str(cause), None)
+            return Message((*path, *cause.path), str(cause), None)
         if isinstance(cause, PlanError):
-            return Complaint((*path, *cause.path), cause.what, cause.hint, disagree=True)
-        return Complaint(path, str(cause), None)
+            return Message((*path, *cause.path), cause.what, cause.hint, disagree=True)
+        return Message(path, str(cause), None)
     if item["loc"] and item["loc"][-1] == "[key]":
-        return Complaint(path, "expected a name of letters, digits, dots, dashes and underscores", None)
+        return Message(path, "expected a name of letters, digits, dots, dashes and underscores", None)
     field = _at(schema, path, data)
     got = _value(data, path)
-    return Complaint(
+    return Message(
         path, f"expected {expected(field, schema)}, got {shown(got)}", _hint(path, got, field, schema)
     )
 
 
-def _plain_path(loc: tuple[str | int, ...]) -> Path:
+def _plain_path(loc: tuple[str | int, ...]) -> KeyPath:
     """A pydantic location without the steps that stand for a branch of a union or for a key."""
     return tuple(
         part for part in loc if isinstance(part, int) or not (part.startswith("<") or part == "[key]")
     )
 
 
-def _value(data: object, path: Path) -> object:
+def _value(data: object, path: KeyPath) -> object:
     for part in path:
         try:
             data = data[part]  # type: ignore[index]
@@ -139,7 +138,7 @@ def _value(data: object, path: Path) -> object:
     return data
 
 
-def _at(schema: Schema, path: Path, data: object) -> Schema:
+def _at(schema: Schema, path: KeyPath, data: object) -> Schema:
     """The part of a JSON Schema that describes the value at the path."""
     here = schema
     for part in path:
@@ -219,7 +218,7 @@ def figure(number: float) -> str:
     return f"{number:.15g}" if 1 <= abs(number) < 1e15 else f"{number:g}"
 
 
-def _hint(path: Path, got: object, field: Schema, schema: Schema) -> str | None:
+def _hint(path: KeyPath, got: object, field: Schema, schema: Schema) -> str | None:
     wants = expected(field, schema)
     if isinstance(got, str) and "number" in wants:
         return _number_hint(path, got)
@@ -237,7 +236,7 @@ def _hint(path: Path, got: object, field: Schema, schema: Schema) -> str | None:
     return _meaning(field)
 
 
-def _number_hint(path: Path, got: str) -> str | None:
+def _number_hint(path: KeyPath, got: str) -> str | None:
     unit = next((text for end, text in _UNITS.items() if _key(path).endswith(end)), None)
     match = _NUMBER.match(got)
     value = _scaled(float(match[1]), match[2], _key(path)) if match else None
@@ -246,7 +245,7 @@ def _number_hint(path: Path, got: str) -> str | None:
     return f"write {value:g} ({unit})" if unit else f"write {value:g}"
 
 
-def _key(path: Path) -> str:
+def _key(path: KeyPath) -> str:
     names = [part for part in path if isinstance(part, str)]
     return "tflops" if "tflops" in names[-2:] else names[-1] if names else ""
 

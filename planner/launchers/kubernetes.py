@@ -39,8 +39,8 @@ class _Pods:
     @property
     def products(self) -> tuple[str, ...]:
         """Product labels of the nodes, where they have one device type and the catalogue knows it."""
-        kinds = set(self.pool.devices)
-        return product_labels(next(iter(kinds))) if len(kinds) == 1 else ()
+        types = set(self.pool.devices)
+        return product_labels(next(iter(types))) if len(types) == 1 else ()
 
 
 def files(job: Job) -> tuple[EmittedFile, ...]:

@@ -12,7 +12,7 @@ from planner.job.files import EmittedFile, rendered
 from planner.job.job import Job, is_unnamed
 from planner.launchers import kubernetes
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
-from planner.runtimes.deepspeed.hostfile import include, keeps_kinds
+from planner.runtimes.deepspeed.hostfile import include, keeps_types
 from planner.runtimes.interface import runtime
 from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
 
@@ -66,7 +66,7 @@ def _check_deepspeed(job: Job) -> None:
             f"launcher deepspeed: a hostfile names each host once, and the plan's rank order uses {twice} twice",
             hint=instead,
         )
-    if not keeps_kinds(job.agents, job.ranks):
+    if not keeps_types(job.agents, job.ranks):
         raise EmitError(
             "launcher deepspeed: it numbers the devices of a node in its own way, and would give some ranks another "
             "device type than the plan does",
@@ -92,11 +92,11 @@ def preflight_files(job: Job, *, here: bool) -> tuple[EmittedFile, ...]:
 
 
 def devices_table(job: Job) -> str:
-    """One line a device of a pool's node: pool, index, the kind, and what the driver may call it."""
-    lines = ["# pool index kind|driver's names"]
+    """One line a device of a pool's node: pool, index, the device type, and what the driver may call it."""
+    lines = ["# pool index device-type|driver's names"]
     for pool in job.pools:
-        for index, kind in enumerate(pool.devices):
-            lines.append(f"{pool.name} {index} {'|'.join((kind, *driver_names(kind)))}")
+        for index, gpu in enumerate(pool.devices):
+            lines.append(f"{pool.name} {index} {'|'.join((gpu, *driver_names(gpu)))}")
     return "\n".join(lines) + "\n"
 
 

@@ -50,7 +50,7 @@ class Backend:
     """Catalogue name, or a name made from what the driver says."""
     family: str
     """Generation that constants belong to; the device's own name outside the catalogue."""
-    known: catalog.Gpu | None
+    known: catalog.CatalogueGpu | None
     facts: dict[str, str]
     """Device, driver, torch: for readers."""
     clock: Callable[[], float] = time.perf_counter

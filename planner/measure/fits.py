@@ -267,7 +267,7 @@ def _left_out(
 
 def _perfect(peaks: Peaks, precision: str) -> Device:
     """The cost model's device at full peaks and without ramps."""
-    kind = DeviceType(
+    device_type = DeviceType(
         pool="",
         gpu="",
         family="perfect",
@@ -291,4 +291,4 @@ def _perfect(peaks: Peaks, precision: str) -> Device:
         ),
     )
     full = Family(matmul_efficiency=1.0, attention_efficiency=1.0, memory_efficiency=1.0, kernel_seconds=0.0)
-    return Device(kind, Calibration(families={"perfect": full}), precision)
+    return Device(device_type, Calibration(families={"perfect": full}), precision)

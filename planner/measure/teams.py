@@ -35,7 +35,7 @@ class Team:
 
 
 def teams(hosts: Sequence[str], gpus: Sequence[str], fabric: str | None) -> tuple[Team, ...]:
-    """Groups of 2, 4, 8 ... and of all: in one node of each kind, one process a node, and everywhere.
+    """Groups of 2, 4, 8 ... and of all: in one node of each device type, one process a node, and everywhere.
 
     Raises UsageError when there are several nodes and the fabric between them has no name.
     """
@@ -58,12 +58,12 @@ def cluster_teams(
     Raises UsageError for hosts that no pool has, and for a fabric that joins none of the nodes.
     """
     pools = _pools_of(cluster, hosts)
-    kinds, notes = _kinds(pools, hosts, gpus)
+    types, notes = _types(pools, hosts, gpus)
     present = {pool.name: pool for pool in pools.values()}
     ordered = [pool for pool in cluster.pools if pool.name in present]
     nodes = {pool.name: [*_nodes(hosts, pools, pool.name).values()] for pool in ordered}
     slow_first = sorted(ordered, key=lambda pool: pool.intra_node.bandwidth_gBps)
-    inside = [team for pool in slow_first for ranks in nodes[pool.name] for team in _inside(ranks, kinds)]
+    inside = [team for pool in slow_first for ranks in nodes[pool.name] for team in _inside(ranks, types)]
     between, more = _paths(Topology(cluster), ordered, nodes)
     groups = _once([*inside, *between])
     if fabric is not None:
@@ -93,12 +93,12 @@ def _pools_of(cluster: ClusterSpec, hosts: Sequence[str]) -> dict[str, PoolSpec]
     return {host: pool for host, pool in pools_by_host.items() if pool is not None}
 
 
-def _kinds(
+def _types(
     pools: Mapping[str, PoolSpec], hosts: Sequence[str], gpus: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the cluster file calls each rank's device, and where that is not what torch calls it.
 
-    Raises UsageError where a pool of several kinds has none of that name.
+    Raises UsageError where a pool of several device types has none of that name.
     """
     names: list[str] = []
     notes: dict[str, None] = {}
@@ -133,7 +133,7 @@ def _nodes(
 
 
 def _inside(ranks: Sequence[int], gpus: Sequence[str]) -> Iterator[Team]:
-    """Devices of one kind in one node."""
+    """Devices of one type in one node."""
     for gpu in dict.fromkeys(gpus[rank] for rank in ranks):
         own = [rank for rank in ranks if gpus[rank] == gpu]
         for size in _sizes(len(own)):

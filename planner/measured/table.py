@@ -37,7 +37,7 @@ from planner.files.fields import (
     Width,
     ZeroStage,
 )
-from planner.files.messages import complaints, figure, nearest
+from planner.files.messages import figure, messages_of, nearest
 from planner.files.nodes import resolve
 from planner.files.short_lists import numbered_hosts
 from planner.measured.values import Run, Skipped, Table
@@ -237,7 +237,7 @@ def parse_row(cells: Mapping[str, str]) -> Row | tuple[tuple[str, str, str | Non
 
 def _row_problems(error: ValidationError, data: dict[str, Cell]) -> Iterator[tuple[str, str, str | None]]:
     seen = set()
-    for item in complaints(error, Row, data):
+    for item in messages_of(error, Row, data):
         column = str(item.path[0])
         if column not in seen:
             yield column, _in_table_words(column, item.what, data.get(column)), item.hint

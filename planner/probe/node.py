@@ -150,7 +150,7 @@ def _texts(folder: Path) -> dict[str, Text]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class ProbedNode:
     """One machine."""
 
     host: str | None
@@ -162,13 +162,13 @@ class Node:
     """None when nothing was seen of its cards."""
 
 
-def parse_node(host: str | None, texts: Mapping[str, Text]) -> Node:
+def parse_node(host: str | None, texts: Mapping[str, Text]) -> ProbedNode:
     """The node of texts by the names of their sources (see sources.py); raises SpecError."""
     gpus = parse_gpus(texts["nvidia_smi"]) if "nvidia_smi" in texts else None
     if gpus and "gpu_list" in texts:
         gpus = parse_mig(texts["gpu_list"], gpus)
     topo = parse_topo(texts["topo"]) if "topo" in texts else None
-    return Node(host=host, gpus=gpus, topo=topo, network=_network(texts))
+    return ProbedNode(host=host, gpus=gpus, topo=topo, network=_network(texts))
 
 
 _NETWORKS: dict[str, Callable[[Text], Network]] = {

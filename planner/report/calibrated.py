@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from planner.calibration.values import Calibration, Constant, Residual
-from planner.described import Head, told
+from planner.described import JsonDocument, told
 from planner.logs.trial import Trial
 from planner.logs.values import Observed
 from planner.measured.fit import Fit
@@ -24,7 +24,7 @@ SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrateDocument(Head):
+class CalibrateDocument(JsonDocument):
     """The answer of ``calibrate import`` and of ``calibrate merge``."""
 
     file: str
@@ -64,18 +64,18 @@ def _curve_lines(calibration: Calibration) -> Iterator[str]:
         yield f"{operation} of {count(members, 'device')} over {link}: {count(sizes, 'size')}"
 
 
-def trial_section(trial: Trial, stack: str, seen: Observed, path: Path) -> Group:
+def trial_section(trial: Trial, framework: str, seen: Observed, path: Path) -> Group:
     """The constant, what it was found from, and where it is."""
-    return section(f"Wrote a constant of {stack} to {path}", bullets([*_lines(trial, stack, seen)]))
+    return section(f"Wrote a constant of {framework} to {path}", bullets([*_lines(trial, framework, seen)]))
 
 
-def _lines(trial: Trial, stack: str, seen: Observed) -> Iterator[str]:
+def _lines(trial: Trial, framework: str, seen: Observed) -> Iterator[str]:
     yield (
         f"a step took {duration(trial.observed_seconds)} (median of {count(len(seen.seconds), 'record')}), "
         f"predicted without host overhead: {duration(trial.before_seconds)}"
     )
     if trial.launches:
-        yield f"the host overhead of {stack} per micro-batch of a stage equals {trial.launches:.0f} kernel launches"
+        yield f"the host overhead of {framework} per micro-batch of a stage equals {trial.launches:.0f} kernel launches"
     else:
         yield "the run was no slower than predicted: no host overhead is visible"
     if seen.only_warm_up:
@@ -142,7 +142,7 @@ class FittedSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedDocument(Head):
+class FittedDocument(JsonDocument):
     """The answer of ``calibrate fit``."""
 
     file: str | None
@@ -179,7 +179,7 @@ def fitted_document(fit: Fit, calibration: Calibration, path: Path | None) -> Fi
 
 @told(inline=("trial",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialDocument(Head):
+class TrialDocument(JsonDocument):
     """The answer of ``calibrate run``."""
 
     file: str

@@ -15,7 +15,7 @@ from planner.calibration.values import Calibration, Constant, CurveError
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import carried_rates, inside_rate
-from planner.described import Head
+from planner.described import JsonDocument
 from planner.measure.resume import shape_text
 from planner.model.spec import ModelSpec
 from planner.report.layout import FittedTable, number, pairs, section, table, words
@@ -74,7 +74,7 @@ class RateCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationDocument(Head):
+class CalibrationDocument(JsonDocument):
     """The answer of ``show`` for a calibration."""
 
     file: str
@@ -267,7 +267,7 @@ def coverage(
     covered = [
         item for device_type in device_types.values() for item in _device(device_type, both, names, model)
     ]
-    covered += [_stack(name, both, names) for name in TARGETS]
+    covered += [_framework(name, both, names) for name in TARGETS]
     return (*covered, *_inside(topology, both, names), *_between(topology, both, names))
 
 
@@ -315,7 +315,7 @@ def _layers(device_type: DeviceType, both: Calibration, model: ModelSpec) -> Ite
         yield Covered(part=device_type.gpu, what="layers", state="missing", detail=detail)
 
 
-def _stack(name: str, both: Calibration, own: frozenset[str]) -> Covered:
+def _framework(name: str, both: Calibration, own: frozenset[str]) -> Covered:
     value = both.stack(name).runtime_bytes
     return _constant(name, "runtime bytes", f"stacks.{name}.runtime_bytes", value, both, own)
 

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.binding import Binding
-from planner.described import Head, Json, told
+from planner.described import Json, JsonDocument, told
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered, PlanFile
 from planner.report.compare import Contender
@@ -38,7 +38,7 @@ def understood(cluster: ClusterSpec, model: ModelSpec | None) -> Understood:
 
 @told(inline=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PlanAnswer:
     """What every document says of a plan."""
 
     status: str
@@ -58,8 +58,8 @@ class Answer:
     """Where it does not fit, in words."""
 
 
-def _answer(scored: Scored, proof: Proof | None) -> Answer:
-    return Answer(
+def _answer(scored: Scored, proof: Proof | None) -> PlanAnswer:
+    return PlanAnswer(
         status=proof.status if proof else "predicted",
         bound_seconds=proof.bound_seconds if proof else None,
         gap=proof.gap if proof else None,
@@ -72,7 +72,7 @@ def _answer(scored: Scored, proof: Proof | None) -> Answer:
 
 @told(inline=("result",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchDocument(Head):
+class SearchDocument(JsonDocument):
     """The answer of ``search``."""
 
     result: SearchResult
@@ -102,10 +102,10 @@ def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec
 
 @told(inline=("answer",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanDocument(Head):
+class PlanDocument(JsonDocument):
     """The answer of ``predict`` and ``show``."""
 
-    answer: Answer
+    answer: PlanAnswer
     """The plan."""
     ranks: tuple[RankRun, ...]
     """Which ranks run where."""
@@ -171,12 +171,12 @@ class ComparedPlan:
     """Its main decisions in one line; null when there is no plan."""
     idle_devices: int | None
     """Devices of its cluster that it leaves idle; null when there is no plan."""
-    plan: Answer | None
+    plan: PlanAnswer | None
     """The keys of a plan as in predict; null when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareDocument(Head):
+class CompareDocument(JsonDocument):
     """The answer of ``compare``."""
 
     plans: tuple[ComparedPlan, ...]
@@ -218,7 +218,7 @@ class Reached:
 
 @told(names={"device_types": "kinds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckDocument(Head):
+class CheckDocument(JsonDocument):
     """The answer of ``check``."""
 
     devices: int
@@ -259,7 +259,7 @@ def _reached(topology: Topology, first: str, last: str) -> Reached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmitDocument(Head):
+class EmitDocument(JsonDocument):
     """The answer of ``emit``."""
 
     target: str

@@ -89,7 +89,7 @@ def memory_section(estimate: Estimate) -> Group:
 
 
 def device_text(group: GroupEstimate) -> str:
-    """Kind and pool of a group's devices."""
+    """Type and pool of a group's devices."""
     return f"{group.gpu} ({group.pool})"
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from planner.calibration.merge import name_key
 from planner.calibration.values import Calibration, Constant, CurveError, LayerPoint, LinkPoint
-from planner.described import Head
+from planner.described import JsonDocument
 from planner.measure.fits import LinkFit, Peaks, fit_links, link_errors
 from planner.measure.samples import BUSY, Limit
 from planner.model.spec import ModelSpec
@@ -51,7 +51,7 @@ def _title(points: int, new: int, path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkDocument(Head):
+class NetworkDocument(JsonDocument):
     """The answer of ``calibrate network``."""
 
     file: str
@@ -216,7 +216,7 @@ class GrownLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceDocument(Head):
+class DeviceDocument(JsonDocument):
     """The answer of ``calibrate device``."""
 
     file: str

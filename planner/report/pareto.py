@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.running_cost import devices_of
-from planner.described import Head, told
+from planner.described import JsonDocument, told
 from planner.model.spec import ModelSpec
 from planner.report.document import Understood, understood
 from planner.report.goal import devices_text
@@ -185,7 +185,7 @@ class FrontPoint:
 
 @told(inline=("front",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontDocument(Head):
+class FrontDocument(JsonDocument):
     """The answer of ``search --pareto``."""
 
     front: Front

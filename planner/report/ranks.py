@@ -85,7 +85,7 @@ def _run(stage: int, first: int, slot: Slot, pool: PoolSpec) -> RankRun:
 
 
 def _devices(pool: PoolSpec, gpu: str) -> tuple[int, ...]:
-    return tuple(index for index, kind in enumerate(pool.devices) if kind == gpu)
+    return tuple(index for index, other in enumerate(pool.devices) if other == gpu)
 
 
 def idle_devices(plan: Plan, cluster: ClusterSpec) -> tuple[Idle, ...]:

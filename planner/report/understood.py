@@ -291,12 +291,12 @@ def provenance_text(calibration: Calibration, cluster: ClusterSpec, model: Model
         devices.setdefault(gpu.family or gpu.name, []).append(name)
     layers = _measured_layers(calibration, cluster, model) if model is not None else ""
     resting: dict[str, list[str]] = {}
-    for family, kinds in devices.items():
-        resting.setdefault(_source(calibration, family), []).extend(kinds)
+    for family, gpus in devices.items():
+        resting.setdefault(_source(calibration, family), []).extend(gpus)
     if set(resting) == {ASSUMED_CONSTANTS}:
         told = "datasheet peaks x assumed efficiencies"
     else:
-        told = "; ".join(f"{', '.join(kinds)}: {source}" for source, kinds in resting.items())
+        told = "; ".join(f"{', '.join(gpus)}: {source}" for source, gpus in resting.items())
     return f"{told}; {layers}" if layers else told
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.described import Head, told
+from planner.described import JsonDocument, told
 from planner.errors import OutputError, UsageError
 from planner.measured.predictions import (
     Errors,
@@ -263,7 +263,7 @@ def _correlation(value: float | None) -> str:
 
 @told(inline=("truth",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationDocument(Head):
+class ValidationDocument(JsonDocument):
     """The answer of ``validate``."""
 
     measured: str

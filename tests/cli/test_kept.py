@@ -15,7 +15,7 @@ import pytest
 
 from planner.calibration.values import ASSUMED
 from planner.cli.process import Wish, keeping_the_best
-from planner.cli.search import Asked, KeptPlan
+from planner.cli.search import KeptPlan, SearchRequest
 from planner.plan.file import read
 from planner.search.values import Goal, Limits, Scored
 from tests.cli.running import ROOT, Command
@@ -24,7 +24,7 @@ from tests.report import examples
 
 def kept(path: Path) -> KeptPlan:
     """The keeper of the example's search."""
-    asked = Asked(
+    asked = SearchRequest(
         cluster=examples.cluster(),
         model=examples.model(),
         calibration=ASSUMED,

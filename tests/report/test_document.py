@@ -13,7 +13,7 @@ from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.cli.inputs import summary_of
 from planner.cluster.topology import Topology
 from planner.described import FORMAT, keys, text
-from planner.logs.comparison import Comparison, Difference
+from planner.logs.comparison import Comparison, Deviation
 from planner.logs.trial import Trial
 from planner.plan.file import PlanFile
 from planner.report.calibrated import TrialDocument, calibrate_document, fitted_document
@@ -93,7 +93,7 @@ def documents() -> dict[str, object]:
 
 def all_observed() -> Comparison:
     """A comparison that lacks nothing."""
-    some = Difference(predicted=1.0, observed=2.0)
+    some = Deviation(predicted=1.0, observed=2.0)
     memory = tuple(replace(entry, states=some, activations=some, fixed=some) for entry in COMPARISON.memory)
     return replace(COMPARISON, rest=some, memory=memory)
 

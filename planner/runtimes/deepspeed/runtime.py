@@ -13,7 +13,7 @@ from planner.job.job import LOOPBACK, Job
 from planner.model.spec import HALVES, ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES
-from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_kinds
+from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_types
 from planner.runtimes.deepspeed.log import DeepSpeedLines
 from planner.runtimes.interface import Runtime
 
@@ -46,7 +46,7 @@ class DeepSpeed(Runtime):
         """Whether DeepSpeed's own launcher can start the plan, and how; whether gradients are clipped."""
         return {
             "has_hostfile": hostfile(job.agents) is not None,
-            "keeps_kinds": keeps_kinds(job.agents, job.ranks),
+            "keeps_types": keeps_types(job.agents, job.ranks),
             "include": include(job.agents, SHOWN_HOSTS),
             "loopback": LOOPBACK,
             "clips": clips(job.plan, job.model),

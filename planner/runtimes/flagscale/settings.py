@@ -54,7 +54,7 @@ def _shape(stage: Stage) -> tuple[str, int, int]:
 
 
 def _fresh(gpus: str, before: Sequence[Mesh]) -> str:
-    """The device kinds of a mesh as a type that no earlier mesh has."""
+    """The device types of a mesh as one type that no earlier mesh has."""
     names = {mesh.device_type for mesh in before}
     again = sum(name.split("@")[0] == gpus for name in names)
     return f"{gpus}@{again + 1}" if again else gpus

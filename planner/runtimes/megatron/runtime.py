@@ -63,7 +63,7 @@ class Megatron(Runtime):
     def ranks(self, plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:
         """The ranks in that of Megatron's two orders which needs fewer torchruns.
 
-        The default order, replicas before stages, keeps nodes of one device kind together; stages before
+        The default order, replicas before stages, keeps nodes of one device type together; stages before
         replicas those whose device types hold different stages.
         """
         usual = ranks(plan, cluster)
