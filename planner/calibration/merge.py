@@ -286,7 +286,8 @@ def _parts(
 ) -> dict[str, Part]:
     """What ``own`` says of a family holds under all kernels: ``base`` does not know its devices better."""
     known = dict(base)
-    for name in sorted(own, key=lambda key: "." in key):
+    families_first: list[str] = sorted(own, key=lambda key: "." in key)
+    for name in families_first:
         above = parent(name, own, assumed)
         said = gives(section, name, own[name], above, given)
         changes = {key: getattr(own[name], key) for key in said}

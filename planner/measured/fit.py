@@ -471,7 +471,8 @@ def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[lis
     foreign = max(_spread(_by_source(pairs, errors, lambda pair: pair in alone), default), default)
     found = []
     for family, kernels in sorted({pair[1:] for pair in pairs}):
-        own = _by_source(pairs, errors, lambda pair: pair[1:] == (family, kernels))
+        mine = {pair for pair in pairs if pair[1:] == (family, kernels)}
+        own = _by_source(pairs, errors, mine.__contains__)
         rows = sum(len(values) for values in own)
         if rows >= FEWEST:
             spread = _spread(own if len(own) > 1 else [], _spread(seen, default))
