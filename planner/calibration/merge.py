@@ -286,14 +286,17 @@ def _parts(
 ) -> dict[str, Part]:
     """What ``own`` says of a family holds under all kernels: ``base`` does not know its devices better."""
     known = dict(base)
-    families_first: list[str] = sorted(own, key=lambda key: "." in key)
-    for name in families_first:
-        above = parent(name, own, assumed)
-        said = gives(section, name, own[name], above, given)
-        changes = {key: getattr(own[name], key) for key in said}
-        for below in [name, *(other for other in base if other.startswith(f"{name}."))]:
-            known[below] = replace(known.get(below, parent(below, known, assumed)), **changes)
+    for owner, part in sorted(own.items(), key=lambda item: "." in item[0]):
+        said = gives(section, owner, part, parent(owner, own, assumed), given)
+        changes = {key: getattr(part, key) for key in said}
+        for name in (owner, *_under_kernels(owner, base)):
+            known[name] = replace(known.get(name, parent(name, known, assumed)), **changes)
     return known
+
+
+def _under_kernels(name: str, parts: dict[str, Part]) -> Iterator[str]:
+    """Names of what a family has under one kernel set each."""
+    return (other for other in parts if other.startswith(f"{name}."))
 
 
 def _points(key: Callable[[T], Hashable], base: tuple[T, ...], own: tuple[T, ...]) -> tuple[T, ...]:

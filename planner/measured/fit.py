@@ -259,7 +259,10 @@ FEWEST = 5
 ROUNDS = 12
 NEAR = 0.02
 """Largest change of a constant's logarithm in the last round."""
+FULL_STEPS = 4
 LARGEST_STEP = 0.5
+LARGEST_LEFT_OUT = 1.5
+"""Largest change of a logarithm in a round, and of a constant that only one source tells when that is left out."""
 TOLD = 0.9
 """A constant is fitted when runs narrow its spread to less than this share of the prior's."""
 
@@ -314,7 +317,9 @@ class _Problem:
         values = np.minimum(self.before, self.most)
         for rounds in range(1, ROUNDS + 1):
             errors, slopes = self.errors_and_slopes(values)
-            change = np.clip(self._step(values, errors, slopes), -LARGEST_STEP, LARGEST_STEP)
+            step = self._step(values, list(self._normal(errors, slopes).values()))
+            # Late steps are shorter: where the longest path changes, full ones go to and fro.
+            change = np.clip(step, -LARGEST_STEP, LARGEST_STEP) * min(1.0, 2.0 ** (FULL_STEPS - rounds))
             values = np.minimum(values + change, self.most)
             if self.progress is not None:
                 self.progress(rounds, float(np.mean(np.abs(errors))))
@@ -322,13 +327,10 @@ class _Problem:
                 break
         return values
 
-    def _step(
-        self, values: Vector, errors: Vector, slopes: Vector, used: NDArray[np.bool_] | None = None
-    ) -> Vector:
-        """One Gauss-Newton step towards the most likely constants of the runs that are used."""
-        curvature, pull = self._normal(errors, slopes, used)
-        curvature += np.diag(self.spreads**-2)
-        pull += (self.before - values) * self.spreads**-2
+    def _step(self, values: Vector, told: Sequence[tuple[Vector, Vector]]) -> Vector:
+        """One Gauss-Newton step to the most likely constants, by normal equations of runs and the priors."""
+        curvature = np.diag(self.spreads**-2) + sum(item[0] for item in told)
+        pull = (self.before - values) * self.spreads**-2 + sum(item[1] for item in told)
         free = np.ones(len(values), dtype=bool)
         # A constant at its bound that would go beyond it stays there, and the others do without it.
         while True:
@@ -339,21 +341,15 @@ class _Problem:
                 return step
             free &= ~stuck
 
-    def _normal(
-        self, errors: Vector, slopes: Vector, used: NDArray[np.bool_] | None = None
-    ) -> tuple[Vector, Vector]:
-        """Normal equations of the runs, source by source."""
-        size = slopes.shape[1]
-        curvature, pull = np.zeros((size, size)), np.zeros(size)
+    def _normal(self, errors: Vector, slopes: Vector) -> dict[str, tuple[Vector, Vector]]:
+        """Normal equations of each source's runs: curvature, [constant, constant], and pull, [constant]."""
+        found = {}
         for source in sorted(set(self.sources)):
-            rows = (self.sources == source) & (True if used is None else used)
-            if not rows.any():
-                continue
+            rows = self.sources == source
             jacobian, left = slopes[rows], -errors[rows]
             whitened = np.linalg.solve(self._covariance(rows, left), np.column_stack([jacobian, left]))
-            curvature += jacobian.T @ whitened[:, :-1]
-            pull += jacobian.T @ whitened[:, -1]
-        return curvature, pull
+            found[source] = jacobian.T @ whitened[:, :-1], jacobian.T @ whitened[:, -1]
+        return found
 
     def _covariance(self, rows: NDArray[np.bool_], left: Vector) -> Vector:
         """Of the errors of one source's runs: each one's own, those of a layer's shape, those of the whole source."""
@@ -400,12 +396,13 @@ class _Problem:
     def fitted(self, values: Vector) -> Fit:
         """The result, rounded as it is written; constants that the runs hardly tell keep their provenance."""
         errors, slopes = self.errors_and_slopes(values)
-        curvature = self._normal(errors, slopes)[0] + np.diag(self.spreads**-2)
+        told = self._normal(errors, slopes)
+        curvature = np.diag(self.spreads**-2) + sum(item[0] for item in told.values())
         after = np.sqrt(np.diag(np.linalg.inv(curvature)))
         kept = {item: float(f"{exp(value):.4g}") for item, value in zip(self.parameters, values, strict=True)}
         calibration = with_values(self.base, kept)
         errors = self.errors(calibration, range(len(self.runs)))
-        left_out = self._left_out(values, errors, slopes)
+        left_out = self._left_out(values, told)
         constants = tuple(
             Constant(
                 name=name,
@@ -432,17 +429,13 @@ class _Problem:
             left_out_errors=tuple(map(float, left_out)),
         )
 
-    def _left_out(self, values: Vector, errors: Vector, slopes: Vector) -> Vector:
-        """The errors of each source when it is left out: constants by steps on the linear model, errors exact."""
-        left_out = np.empty_like(errors)
-        for source in sorted(set(self.sources)):
+    def _left_out(self, values: Vector, told: Mapping[str, tuple[Vector, Vector]]) -> Vector:
+        """The errors of each source when it is left out: constants by one step without it, errors exact."""
+        left_out = np.empty(len(self.runs))
+        for source in told:
+            step = self._step(values, [item for name, item in told.items() if name != source])
+            moved = np.minimum(values + np.clip(step, -LARGEST_LEFT_OUT, LARGEST_LEFT_OUT), self.most)
             own = self.sources == source
-            moved = values
-            for _ in range(ROUNDS):
-                step = self._step(moved, errors + slopes @ (moved - values), slopes, ~own)
-                moved = np.minimum(moved + np.clip(step, -LARGEST_STEP, LARGEST_STEP), self.most)
-                if float(np.max(np.abs(step))) < NEAR:
-                    break
             left_out[own] = self.errors(self.calibration(moved), np.flatnonzero(own))
         return left_out
 

@@ -141,7 +141,7 @@ def _shares(family: str, constant: str) -> list[float]:
     found = (
         reader(row) for row in microbenchmarks() if row.device and catalog.gpu(row.device).family == family
     )
-    return [min(share, 0.98) for share in found if share is not None]
+    return [round(min(share, 0.98), 4) for share in found if share is not None]
 
 
 def _matmul(row: Microbenchmark) -> float | None:
