@@ -63,19 +63,23 @@ FIT_LEGEND = (
 )
 
 
+@told(inline=("truth",), names={"predictions": "runs"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
     """Predictions of measured runs, and where they come from."""
 
     measured: str
-    """Where the measured runs are from."""
+    """File of the measured runs, or published runs."""
     calibration: str
-    """Where the calibration is from."""
+    """Calibration file, or shipped calibration."""
     half: str | None
-    """``fitted`` or ``held-out``; None when all runs are predicted."""
-    predictions: tuple[Prediction, ...]
-    skipped: tuple[Skipped, ...]
+    """fitted or held-out; None for all runs."""
     truth: Truth
+    """Every statistic."""
+    predictions: tuple[Prediction, ...]
+    """Every prediction."""
+    skipped: tuple[Skipped, ...]
+    """Rows that are no runs that hetplan can predict."""
 
 
 def validation_sections(
@@ -261,25 +265,15 @@ def _correlation(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
 
 
-@told(inline=("truth",))
+@told(inline=("validation",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationDocument(JsonDocument):
     """The answer of ``validate``."""
 
-    measured: str
-    """File of the measured runs, or published runs."""
-    calibration: str
-    """Calibration file, or shipped calibration."""
-    half: str | None
-    """fitted or held-out; null for all runs."""
-    truth: Truth
-    """Every statistic."""
+    validation: Validation
+    """Every statistic and every prediction."""
     worst: tuple[str, ...]
     """Ids of the runs with the largest errors of the step time, largest first."""
-    runs: tuple[Prediction, ...]
-    """Every prediction."""
-    skipped: tuple[Skipped, ...]
-    """Rows that are no runs that hetplan can predict."""
     not_predicted: dict[str, int]
     """Numbers of skipped rows and of runs that could not be priced, by reason."""
 
@@ -288,13 +282,8 @@ def validation_document(validation: Validation, most_worst: int) -> ValidationDo
     """The answer of ``validate``: every statistic and every prediction."""
     return ValidationDocument(
         command="validate",
-        measured=validation.measured,
-        calibration=validation.calibration,
-        half=validation.half,
-        truth=validation.truth,
+        validation=validation,
         worst=tuple(entry.run.id for entry in worst(validation.predictions, most_worst)),
-        runs=tuple(validation.predictions),
-        skipped=tuple(validation.skipped),
         not_predicted=dict(sorted(not_predicted(validation).items())),
     )
 
