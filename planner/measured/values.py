@@ -13,6 +13,9 @@ from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 
 
+MemoryOf = Literal["device", "tensors"]
+
+
 def fitted_half(runs: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
     """The half to fit to and the half held out, both in the order of the runs.
 
@@ -64,6 +67,8 @@ class Run:
     """Seconds of one optimizer step; None when only memory is known."""
     peak_memory_bytes: float | None
     """Bytes on the fullest device; None when not stated."""
+    peak_memory_of: MemoryOf = "device"
+    """device: all that was in use; tensors: what the allocator had handed out."""
     fits: bool
     """False when the run was out of memory."""
     doubt: str
