@@ -79,7 +79,7 @@ class Stack:
     """Share of gradient and parameter traffic that is free while it runs under a computation."""
     runtime_bytes: OptionalBytes = 1.5 * 2**30
     """Device context and libraries of one process."""
-    allocator_slack: Fraction = 0.07
+    allocator_slack: Factor = 0.06
     """What the allocator holds beyond its tensors over these, as long as the device has room."""
     wire: Share = 1.0
     """Share of a fabric's rate that the framework's own collectives between nodes reach: 1 for large buckets."""

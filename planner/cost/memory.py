@@ -31,7 +31,7 @@ MOST_CONTEXT = 0.08
 PLAIN_LOGIT_BYTES = 12.0
 """Bytes of an element of the logits in the backward of torch's own loss: fp32 log-probabilities and two gradients."""
 
-FRAGMENTS = 0.02
+FRAGMENTS = 0.03
 """Part of its tensors' bytes that an allocator cannot use between them, and that a driver keeps of the device."""
 
 LIVE_ELEMENTS = 1e9
@@ -220,7 +220,7 @@ def _logits(model: ModelSpec, load: Load) -> float:
     size = ELEMENT_BYTES[model.training.precision]
     # Fused, Megatron's has an fp32 copy that becomes the gradient; torch's libraries have the working format for both.
     fused = size + (4.0 if load.layers_by == "kernels" else size)
-    element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES + (size - 2.0) / 2.0
+    element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
     return max(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
 
 

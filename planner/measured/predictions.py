@@ -376,8 +376,13 @@ class Prediction:
 
     @property
     def predicted_bytes(self) -> float | None:
-        """Bytes on the fullest device, without the reserve."""
-        return None if self.estimate is None else self.estimate.peak_memory_bytes
+        """Bytes on the fullest device, without the reserve; of its tensors alone where those were measured."""
+        if self.estimate is None:
+            return None
+        if self.run.peak_memory_of == "device":
+            return self.estimate.peak_memory_bytes
+        found = (group.memory for stage in self.estimate.stages for group in stage.groups)
+        return max(memory.used_bytes - memory.runtime_bytes for memory in found)
 
     @property
     def fits(self) -> bool | None:

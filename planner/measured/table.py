@@ -40,7 +40,7 @@ from planner.files.fields import (
 from planner.files.messages import figure, messages_of, nearest
 from planner.files.nodes import resolve
 from planner.files.short_lists import numbered_hosts
-from planner.measured.values import Run, Skipped, Table
+from planner.measured.values import MemoryOf, Run, Skipped, Table
 from planner.model.file import load_model
 from planner.model.spec import (
     Attention,
@@ -203,6 +203,8 @@ class Row(Frozen):
     """Seconds of one optimizer step."""
     peak_memory_bytes: Bytes | None = None
     """Bytes in use on the fullest device."""
+    peak_memory_of: MemoryOf = "device"
+    """device: all that was in use; tensors: what the allocator had handed out."""
     fits: bool = True
     """no when the run was out of memory."""
 
@@ -654,6 +656,7 @@ class _Made:
             plan=plan,
             step_seconds=row.step_seconds,
             peak_memory_bytes=row.peak_memory_bytes,
+            peak_memory_of=row.peak_memory_of,
             fits=row.fits,
             doubt=row.doubt,
         )

@@ -40,7 +40,11 @@ def test_every_bound_is_of_a_constant_and_holds_its_assumed_value() -> None:
     known = {
         f"{section}.{item.name}": item.default for section, kind in KINDS.items() for item in fields(kind)
     }
-    assert set(known) - set(BOUNDS) == {"stacks.runtime_bytes", "stacks.micro_batch_launches"}
+    assert set(known) - set(BOUNDS) == {
+        "stacks.runtime_bytes",
+        "stacks.allocator_slack",
+        "stacks.micro_batch_launches",
+    }
     assert set(PULLS) | set(STARTS) <= set(BOUNDS) <= set(known)
     for kind, (low, high) in BOUNDS.items():
         assert 0 < low < high
