@@ -286,17 +286,23 @@ def _parts(
 ) -> dict[str, Part]:
     """What ``own`` says of a family holds under all kernels: ``base`` does not know its devices better."""
     known = dict(base)
-    for owner, part in sorted(own.items(), key=lambda item: "." in item[0]):
-        said = gives(section, owner, part, parent(owner, own, assumed), given)
-        changes = {key: getattr(part, key) for key in said}
-        for name in (owner, *_under_kernels(owner, base)):
+    for owner in sorted(own, key=_depth):
+        part: Part = own[owner]
+        above: Part = parent(owner, own, assumed)
+        changes = {key: getattr(part, key) for key in gives(section, owner, part, above, given)}
+        for name in _and_under_kernels(owner, base):
             known[name] = replace(known.get(name, parent(name, known, assumed)), **changes)
     return known
 
 
-def _under_kernels(name: str, parts: dict[str, Part]) -> Iterator[str]:
-    """Names of what a family has under one kernel set each."""
-    return (other for other in parts if other.startswith(f"{name}."))
+def _depth(name: str) -> int:
+    """0 for a family, 1 for what it has under one kernel set."""
+    return name.count(".")
+
+
+def _and_under_kernels(name: str, parts: dict[str, Part]) -> tuple[str, ...]:
+    """The name, and those of what a family has under one kernel set each."""
+    return (name, *(other for other in parts if other.startswith(f"{name}.")))
 
 
 def _points(key: Callable[[T], Hashable], base: tuple[T, ...], own: tuple[T, ...]) -> tuple[T, ...]:
