@@ -98,8 +98,7 @@ class Row(Frozen):
     stack: str = ""
     """Framework as the source names it."""
     kernels: Kernels | None = None
-    """megatron, megatron-2021, torch, torch-compiled or deepspeed, as ``training`` of a model file; empty where the
-    source is silent."""
+    """Kernel set, as ``training.kernels`` of a model file; empty where the source is silent."""
     gpu: Text | None = None
     """Device type, a name of the catalogue."""
     nodes: Nodes = 1
