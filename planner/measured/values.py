@@ -12,7 +12,6 @@ from planner.cluster.spec import ClusterSpec
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 
-
 MemoryOf = Literal["device", "tensors"]
 
 

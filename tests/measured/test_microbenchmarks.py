@@ -60,7 +60,9 @@ def test_collectives_name_their_network() -> None:
         assert (row.fabric is not None) == (row.nic_gbps is not None) == (row.nodes > 1), row
 
 
-@pytest.mark.parametrize("family", ["A100", "B200", "H100", "L40S", "A40", "V100", "T4", "P100", "MI250X", "MI300X"])
+@pytest.mark.parametrize(
+    "family", ["A100", "B200", "H100", "L40S", "A40", "V100", "T4", "P100", "MI250X", "MI300X"]
+)
 def test_every_family_has_a_matrix_product(family: str) -> None:
     """What constants of a family without runs are derived from."""
     named = {row.device for row in rows("matmul")}
