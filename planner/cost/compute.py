@@ -71,6 +71,8 @@ class LayerPass:
     """Forward of the attention core alone: what selective recomputation runs again."""
     host_seconds: float
     """Seconds the host needs to launch one forward; a backward needs as many."""
+    product_seconds: float = 0.0
+    """Matrix products of the forward outside attention, part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +222,7 @@ def layer_pass(
     forward, backward = device.products(layer_products(model, tp=tp, tokens=tokens))
     core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch)
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
+    products = forward
     forward += core + device.stream(wide + narrow, 7)
     backward += core_back + device.stream(1.6 * (wide + narrow), 8)
     launches = FORWARD_KERNELS + (2 if tp > 1 else 0)
@@ -231,6 +234,7 @@ def layer_pass(
         forward_seconds=forward,
         backward_seconds=backward,
         attention_seconds=core,
+        product_seconds=products,
         host_seconds=launches
         * device.family.launch_seconds
         * device.stack.host_factor

@@ -14,6 +14,7 @@ from planner.cost.compute import (
     Device,
     EndPass,
     LayerPass,
+    Product,
     embedding_pass,
     head_pass,
     layer_pass,
@@ -48,15 +49,30 @@ class LayerPrice:
 
 
 def layer_price(
-    one: LayerPass, ring: Ring, model: ModelSpec, sequences: int, recompute: Recompute
+    one: LayerPass,
+    ring: Ring,
+    model: ModelSpec,
+    sequences: int,
+    recompute: Recompute,
+    by_operation: bool = False,
 ) -> LayerPrice:
-    """Two all-reduces a direction; with sequence parallelism a gather and a scatter of the same bytes."""
+    """Two all-reduces a direction; with sequence parallelism a gather and a scatter of the same bytes.
+
+    Selective recomputation ``by_operation`` does all again but attention, every second product and the last collective.
+    """
     collective = _collective_seconds(ring, model, sequences)
     whole = recompute == "full"
+    partly = recompute == "selective" and by_operation
     forward = _with_host(one.forward_seconds + collective, one.host_seconds) - collective
     again = 0.0
     if whole:
         again = forward
+    elif partly:
+        streams = one.forward_seconds - one.attention_seconds - one.product_seconds
+        device = streams + products_again(model) * one.product_seconds
+        if model.training.attention == "unfused":
+            device += one.attention_seconds
+        again = _with_host(device, one.host_seconds)
     elif recompute == "selective" and model.training.attention == "unfused":
         again = one.attention_seconds
     return LayerPrice(
@@ -64,21 +80,49 @@ def layer_price(
         backward_seconds=_with_host(one.backward_seconds + collective, one.host_seconds) - collective,
         recompute_seconds=again,
         collective_forward=collective,
-        collective_backward=(2 if whole else 1) * collective,
+        collective_backward=(2 if whole else 1.5 if partly else 1) * collective,
     )
 
 
+def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
+    """Seconds of Muon's five Newton-Schulz steps on the matrices of a layer, in bf16 where the device has it.
+
+    With X of m x n, m <= n: X X', its square, and their sum by X (arXiv:2502.16982, section 2.1).
+    """
+    hidden, precision = model.hidden, "bf16" if "bf16" in device.kind.peak_flops else None
+    query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    widths = [query, query, pairs, *[model.ffn] * (3 if model.gated_mlp else 2)]
+    products: tuple[Product, ...] = ()
+    for low, high in (sorted((hidden, width)) for width in widths):
+        products += (Product(low, low, high), Product(low, low, low), Product(low, high, low))
+    return 5.0 * device.products(products, precision)[0]
+
+
+def products_again(model: ModelSpec) -> float:
+    """Share of the matrix products in keys and values and, of the MLP, gate or first: those that are not kept."""
+    query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    mlp = (3 if model.gated_mlp else 2) * model.ffn
+    return (pairs + model.ffn) / (2 * query + pairs + mlp)
+
+
 def measured_layer(
-    times: LayerTimes, ring: Ring, model: ModelSpec, sequences: int, recompute: Recompute
+    times: LayerTimes,
+    ring: Ring,
+    model: ModelSpec,
+    sequences: int,
+    recompute: Recompute,
+    by_operation: bool = False,
 ) -> LayerPrice:
     """A measured layer: the host's work is in its times already, and its collectives unless the times lack them."""
+    partly = recompute == "selective" and by_operation
+    share = 1.0 if recompute == "full" else products_again(model) if partly else 0.0
     collective = _collective_seconds(ring, model, sequences) if times.without_collectives else 0.0
     return LayerPrice(
         forward_seconds=times.forward_seconds,
         backward_seconds=times.backward_seconds,
-        recompute_seconds=times.forward_seconds if recompute == "full" else 0.0,
+        recompute_seconds=share * times.forward_seconds,
         collective_forward=collective,
-        collective_backward=(2 if recompute == "full" else 1) * collective,
+        collective_backward=(2 if recompute == "full" else 1.5 if partly else 1) * collective,
     )
 
 
@@ -356,8 +400,9 @@ class Pricer:
     ) -> LayerPrice:
         measured = self.layer_curves and self.layer_curves.at(device_type.gpu, self.model.name, tp, sequences)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
+        by_operation = self.target.eager_layers
         if measured:
-            return measured_layer(measured, ring, self.model, sequences, recompute)
+            return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
         return layer_price(
             layer_pass(
                 self.model,
@@ -371,6 +416,7 @@ class Pricer:
             self.model,
             sequences,
             recompute,
+            by_operation,
         )
 
     def _device(self, device_type: DeviceType) -> Device:
@@ -440,7 +486,11 @@ class Pricer:
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
         share = count / optimizer_ways(shape.zero, ring.size)
         update = self.optimizer_curves.seconds(device_type.gpu, share) if self.optimizer_curves else None
-        return optimizer_seconds(share, self._device(device_type), self.model, update)
+        device = self._device(device_type)
+        seconds = optimizer_seconds(share, device, self.model, update)
+        if self.model.training.optimizer == "muon":
+            seconds += shape.layers * orthogonal_seconds(self.model, device)
+        return seconds
 
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica."""

@@ -57,8 +57,8 @@ def recompute_text(plan: Plan) -> str:
 def recomputes_of(
     target: Target, limit: tuple[Recompute, ...] | None, model: ModelSpec
 ) -> tuple[Recompute, ...]:
-    """Recomputations worth trying: with flash attention the selective kind has nothing left to save."""
+    """Recomputations worth trying: with flash attention fused kernels' selective kind has nothing left to save."""
     found = tuple(item for item in target.recomputes if limit is None or item in limit)
-    if model.training.attention == "flash" and "none" in found:
+    if model.training.attention == "flash" and "none" in found and not target.eager_layers:
         return tuple(item for item in found if item != "selective")
     return found

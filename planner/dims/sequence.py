@@ -32,7 +32,7 @@ class SequenceParallelism(Dimension):
             return
         path, length = ("sequence_parallel",), model.training.sequence_length
         degrees = sorted({group.tp for _, group in groups_of(plan)})
-        if not target.sequence_parallel:
+        if not (target.sequence_parallel or target.unemitted_sequence_parallel):
             yield Fault(path, f"{target.name} has no sequence parallelism, expected false")
         elif degrees == [1]:
             yield Fault(path, "sequence parallelism needs tp of at least 2, expected false")

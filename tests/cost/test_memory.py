@@ -204,7 +204,7 @@ def test_an_allocator_gives_back_what_it_caches() -> None:
 
 
 def test_half_precision_gradients_are_copied_for_the_optimizer() -> None:
-    """fp32 copies of two-byte gradients, sharded by ZeRO, in the room of activations; fp32 and ZeRO-3 need none."""
+    """fp32 copies of two-byte gradients, sharded with ZeRO, where activations were; fp32 ones and ZeRO-3 need none."""
     model = gpt(sequence_length=1)
     parameters = parameters_of(model, layers=24, first=True, last=True, tp=1)
 

@@ -53,6 +53,7 @@ def drawn(row: Target, count: int, seed: int) -> Iterator[tuple[Case, bool]]:
         except HetplanError:
             continue  # no plan of any runtime
         allowed = case.model.training.precision in row.offered_precisions
+        allowed = allowed and (row.sequence_parallel or not case.plan.sequence_parallel)
         yield case, allowed and not target_faults(case.plan, case.model)
 
 

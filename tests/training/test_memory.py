@@ -30,7 +30,8 @@ class Held(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, *there: Any) -> None:
         """Without what is there before."""
         super().__init__()
-        self.now = self.most = 0
+        self.now: int = 0
+        self.most: int = 0
         storages = [each.untyped_storage() for each in there]
         self._there = storages
         self._known: Any = weakref.WeakValueDictionary({each._cdata: each for each in storages})
@@ -68,7 +69,7 @@ def kept(of: ModelSpec, recompute: str) -> int:
     with Held(hidden, *layer.parameters()) as held:
         output = layer(hidden)
     assert output.requires_grad
-    return held.now  # with its output in place of its input
+    return int(held.now)  # with its output in place of its input
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

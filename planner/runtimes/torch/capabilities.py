@@ -34,6 +34,7 @@ CAPABILITIES = Target(
     network_per_group=False,
     sharding_optimizers=("adamw", "sgd", "lion"),
     optimizers=("adamw", "sgd", "lion", "muon", "adafactor"),
+    unemitted_sequence_parallel=True,
     eager_layers=True,
     rests_in_fp32=True,
     whole_optimizers=("muon", "adafactor"),
