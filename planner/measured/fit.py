@@ -284,6 +284,8 @@ class Fit:
     """The same when the run's whole source is left out of the fit, [run]."""
     without: Callable[[Callable[[Run], bool]], Calibration] = field(compare=False, repr=False)
     """The constants when the runs of which this is true are left out: one step back from those of all."""
+    warnings: tuple[str, ...]
+    """What a reader should doubt: few runs, sources that contradict each other."""
 
 
 def fit(runs: Sequence[Run], base: Calibration | None = None, progress: Progress | None = None) -> Fit:
@@ -437,6 +439,9 @@ class _Problem:
             errors=tuple(map(float, errors)),
             left_out_errors=tuple(map(float, left_out)),
             without=without,
+            warnings=tuple(
+                _warnings(self.runs, errors, [item for item in constants if item.provenance == "fitted"])
+            ),
         )
 
     def without(
@@ -466,6 +471,35 @@ class _Problem:
             calibration = without(partial(_is_of, source))
             left_out[own] = self.errors(calibration, np.flatnonzero(own))
         return left_out
+
+
+CONTRADICTION = 3.0
+"""Standard errors of two sources' difference beyond which one of them must be wrong, or miss something."""
+
+
+def _warnings(runs: Sequence[Run], errors: Vector, fitted: Sequence[Constant]) -> Iterator[str]:
+    """Fewer runs than constants; sources of one family and kernel set that no constants fit together."""
+    if len(runs) < len(fitted):
+        yield (
+            f"{len(runs)} runs tell {len(fitted)} constants: each rests on its prior too, so that more runs "
+            "would move them"
+        )
+    levels: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for index, run in enumerate(runs):
+        for family in families_of(run) if certain(run) else ():
+            levels.setdefault((family, kernels_of(run)), {}).setdefault(run.source, []).append(index)
+    for (family, kernels), sources in sorted(levels.items()):
+        known = sorted((float(np.median(errors[rows])), name, rows) for name, rows in sources.items())
+        low, high = known[0], known[-1]
+        width = sqrt(
+            sum(COMMON_ERROR**2 + (OWN_ERROR**2 + SHAPE_ERROR**2) / len(rows) for _, _, rows in (low, high))
+        )
+        if high[0] - low[0] > CONTRADICTION * width:
+            first, last = (
+                f"{name} ({runs[rows[0]].id}{' and others' if len(rows) > 1 else ''}, predicted {exp(level) - 1:+.0%})"
+                for level, name, rows in (low, high)
+            )
+            yield f"sources of {family} with {kernels} kernels contradict each other: {first} and {last}"
 
 
 def _is_of(source: str, run: Run) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from math import exp
-from typing import Any
+from typing import Any, TypeVar
 
-from planner.calibration.values import Calibration
+from planner.calibration.values import Calibration, Family, Link, Stack
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.measured.priors import priors
@@ -16,26 +16,25 @@ from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.worlds import GPUS, cluster, gpt, pool
 
+Part = TypeVar("Part", Family, Stack, Link)
+
 BEFORE = priors(("A100",))
 """What is known before the fit."""
 
 
 def moved(base: Calibration, **factors: float) -> Calibration:
     """Constants of the A100, Megatron and InfiniBand that are so many times what is known of them."""
-    owners = {
-        "families": (base.families, "A100"),
-        "stacks": (base.stacks, "megatron"),
-        "links": (base.links, "infiniband"),
-    }
-    made = {}
-    for section, (parts, name) in owners.items():
-        part = parts[name]
+
+    def scaled(part: Part) -> Part:
         known = {field.name for field in fields(part)} & factors.keys()
-        made[section] = {
-            **parts,
-            name: replace(part, **{key: getattr(part, key) * factors[key] for key in known}),
-        }
-    return replace(base, **made)
+        return replace(part, **{key: getattr(part, key) * factors[key] for key in known})
+
+    return replace(
+        base,
+        families={**base.families, "A100": scaled(base.families["A100"])},
+        stacks={**base.stacks, "megatron": scaled(base.stacks["megatron"])},
+        links={**base.links, "infiniband": scaled(base.links["infiniband"])},
+    )
 
 
 TRUTH = moved(

@@ -261,3 +261,19 @@ def test_equal_runs_give_equal_fits() -> None:
     assert first == fit(few(), BEFORE)
     for name, item in constants(first).items():
         assert constants(again)[name].value == pytest.approx(item.value, rel=5e-3)
+
+
+def test_sources_that_contradict_each_other_are_named() -> None:
+    """One measures the same plans half as fast: nobody but the reader can say which is wrong."""
+    slow = [scaled(item, f"slow-{item.id}", 2.0, "other") for item in measured()]
+    warnings = fit([*measured(), *slow], BEFORE).warnings
+    assert any(
+        "contradict" in line and "lab" in line and "other" in line and slow[0].id in line for line in warnings
+    )
+    assert not any("contradict" in line for line in whole().warnings)
+
+
+def test_few_runs_are_said_to_be_few() -> None:
+    """Three runs move more constants than that only with the help of their priors."""
+    assert any("runs tell" in line for line in fit(few(3), BEFORE).warnings)
+    assert not any("runs tell" in line for line in whole().warnings)
