@@ -54,11 +54,11 @@ Constants, fitted to 3 runs, wrote calibration.yaml
   stacks.megatron.runtime_bytes    4200000000       -
 
 Errors of the fitted runs
-                            own model
-  source  runs  mean error   left out
-  ───────────────────────────────────
-  lab        2        15 %       50 %
-  paper      1     < 0.1 %       10 %
+                            own source
+  source  runs  mean error    left out
+  ────────────────────────────────────
+  lab        2        15 %        50 %
+  paper      1     < 0.1 %        10 %
 
 Error bars
   family  framework  runs  spread
