@@ -33,13 +33,8 @@ def test_names_are_those_of_the_catalogue() -> None:
 def test_no_matrix_product_beats_the_peak_by_more_than_boosted_clocks() -> None:
     """Data sheets of GeForce cards count a clock that good cards exceed."""
     for row in rows("matmul"):
-<<<<<<< HEAD
-        assert row.precision is not None, row
-        peak = catalog.gpu(row.device or "").tflops.get(row.precision)
-=======
         peaks: dict[str | None, float] = {**catalog.gpu(row.device or "").tflops}
         peak = peaks.get(row.precision)
->>>>>>> tests-5
         assert peak is not None, row
         assert 0.1 * peak < row.value / 1e12 < 1.1 * peak, row
 
