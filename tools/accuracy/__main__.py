@@ -19,7 +19,7 @@ def main() -> int:
     wanted = page(material())
     if parser.parse_args().check:
         if (DOCS / "accuracy.md").read_text(encoding="utf-8") != wanted:
-            print("docs/accuracy.md is outdated: make accuracy", file=sys.stderr)
+            sys.stderr.write("docs/accuracy.md is outdated: make accuracy\n")
             return 1
         return 0
     (DOCS / "accuracy.md").write_text(wanted, encoding="utf-8")
