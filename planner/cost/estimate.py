@@ -27,7 +27,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.placement import Placement, place
 from planner.plan.values import Plan, Stage
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
 
 
@@ -274,7 +274,7 @@ class Durations(Protocol):
 
 
 def with_sends(
-    stages: Sequence[Durations], sends: Sequence[float], runtime: Target
+    stages: Sequence[Durations], sends: Sequence[float], runtime: Capabilities
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Forward and backward seconds [stage][chunk] with the sends that go with each; ``sends`` to the next, [stage]."""
     depth, chunks = len(stages), len(stages[0].forward)
@@ -303,7 +303,7 @@ def _step_seconds(plan: Plan, priced: Priced) -> float:
     return max(end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True))
 
 
-def outer_stages_wait(model: ModelSpec, runtime: Target, depth: int) -> bool:
+def outer_stages_wait(model: ModelSpec, runtime: Capabilities, depth: int) -> bool:
     """True when the first and the last stage wait for each other before they reduce gradients."""
     return runtime.reduces_tied_first and model.tied_embeddings and depth > 1
 

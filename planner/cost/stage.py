@@ -32,7 +32,7 @@ from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
-from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.capabilities import Capabilities, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ class Pricer:
         topology: Topology,
         model: ModelSpec,
         calibration: Calibration,
-        target: Target,
+        target: Capabilities,
         link_curves: LinkCurves | None = None,
     ) -> None:
         self.topology = topology

@@ -15,7 +15,7 @@ from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Dimension:
         """Its decision in the one line that names a plan; empty where it is off."""
         return ""
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """What of the plan the target does not run, or not with this model."""
         yield from ()
 
@@ -51,7 +51,9 @@ class Dimension:
         """What the cluster lacks for it beside devices and links."""
         yield from ()
 
-    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
         """Plans that differ in this dimension alone."""
         yield from ()
 

@@ -11,7 +11,7 @@ from planner.errors import KeyPath
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, groups_of
 from planner.plan.values import Plan, ReplicaGroup
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 
 
 class TensorParallelism(Dimension):
@@ -23,7 +23,7 @@ class TensorParallelism(Dimension):
         """The degree of each stage."""
         return {"tp": by_stage(by_group(str(group.tp) for group in stage.replicas) for stage in plan.stages)}
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """One degree for all, or one a stage, and key/value heads that it divides."""
         first = plan.stages[0].replicas[0].tp
         for path, group in groups_of(plan):
@@ -53,7 +53,7 @@ def head_faults(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterato
 
 
 def tp_degrees(
-    target: Target, limit: tuple[int, ...] | None, model: ModelSpec, device_types: Sequence[DeviceType]
+    target: Capabilities, limit: tuple[int, ...] | None, model: ModelSpec, device_types: Sequence[DeviceType]
 ) -> tuple[int, ...]:
     """Degrees that divide the heads and stay inside a node of at least one device type.
 

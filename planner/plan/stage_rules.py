@@ -8,13 +8,13 @@ from planner.cluster.spec import ClusterSpec
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place_stages, split_nodes
 from planner.plan.values import ReplicaGroup
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 
 Groups = Sequence[ReplicaGroup]
 """Replicas of one stage."""
 
 
-def joins_ends(row: Target, model: ModelSpec) -> bool:
+def joins_ends(row: Capabilities, model: ModelSpec) -> bool:
     """True when the runtime ties the embedding of the first stage to the output layer of the last under conditions."""
     return row.joins_tied_ends and model.tied_embeddings
 
@@ -29,6 +29,6 @@ def ends_fault(zero: int, first: Groups, last: Groups) -> str:
     return ""
 
 
-def nodes_once(row: Target, stages: Sequence[Groups], cluster: ClusterSpec) -> bool:
+def nodes_once(row: Capabilities, stages: Sequence[Groups], cluster: ClusterSpec) -> bool:
     """True when the runtime starts each node at most as often as it can; raises PlanError for too few devices."""
     return not (row.hosts_once and split_nodes(place_stages(stages, cluster)))

@@ -15,7 +15,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_joined_pools
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import RECOMPUTES, Target
+from planner.runtimes.capabilities import RECOMPUTES, Capabilities
 from planner.runtimes.registry import TARGETS, target
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH
@@ -48,7 +48,7 @@ class Field:
         self.targets = [TARGETS[limits.target]] if limits.target else rows
         """Runtimes that the search considers too."""
 
-    def degrees(self, row: Target) -> list[int]:
+    def degrees(self, row: Capabilities) -> list[int]:
         """Tensor-parallel degrees that the heads and the nodes allow."""
         most = (
             1
@@ -135,7 +135,7 @@ def _attempt(make: Callable[[], Plan | None]) -> Plan | None:
         return None
 
 
-def _pipeline(field: Field, row: Target) -> Plan | None:
+def _pipeline(field: Field, row: Capabilities) -> Plan | None:
     """Equal micro-batches: any depth, any stages, layers by speed or by chance."""
     rng, model = field.rng, field.model
     tp = rng.choice(field.degrees(row))
@@ -200,7 +200,11 @@ def _dealt(rng: random.Random, total: int, weights: Sequence[float]) -> list[int
 
 
 def _plan(
-    field: Field, row: Target, stages: Sequence[tuple[ReplicaGroup, ...]], layers: Sequence[int], tp: int
+    field: Field,
+    row: Capabilities,
+    stages: Sequence[tuple[ReplicaGroup, ...]],
+    layers: Sequence[int],
+    tp: int,
 ) -> Plan:
     rng, model = field.rng, field.model
     zeros = row.zero_without_pipeline if len(stages) == 1 else row.zero_with_pipeline
@@ -219,7 +223,7 @@ def _plan(
     )
 
 
-def _data_parallel(field: Field, row: Target) -> Plan | None:
+def _data_parallel(field: Field, row: Capabilities) -> Plan | None:
     """One stage, any devices, a batch for each device type."""
     rng = field.rng
     chosen = rng.sample(field.device_types, rng.randint(1, len(field.device_types)))

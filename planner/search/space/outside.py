@@ -11,7 +11,7 @@ from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.values import Limits
@@ -35,7 +35,7 @@ def outside(
 
 
 def _of_target(
-    row: Target, device_types: tuple[DeviceType, ...], model: ModelSpec, limits: Limits
+    row: Capabilities, device_types: tuple[DeviceType, ...], model: ModelSpec, limits: Limits
 ) -> Iterator[str]:
     devices = sum(device_type.devices for device_type in device_types)
     deepest = min(model.layers, devices)
