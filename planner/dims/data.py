@@ -9,8 +9,7 @@ from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_group, by_stage
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.values import Fault, Plan, ReplicaGroup, Stage, groups_of
 from planner.runtimes.capabilities import BatchRule, Capabilities
 
 

@@ -13,8 +13,7 @@ from itertools import groupby
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault
-from planner.plan.values import Plan
+from planner.plan.values import Fault, Plan
 from planner.runtimes.capabilities import Capabilities
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from planner.dims.dimension import Dimension
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault
-from planner.plan.values import Plan
+from planner.plan.values import Fault, Plan
 from planner.runtimes.capabilities import Capabilities
 
 MAX_INTERLEAVE = 4

@@ -9,8 +9,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of, in_words
-from planner.plan.values import ON_DEVICE, Plan
+from planner.plan.values import ON_DEVICE, Fault, Plan, groups_of, in_words
 from planner.runtimes.capabilities import Capabilities
 
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_stage
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault
-from planner.plan.stage_rules import ends_fault, joins_ends
-from planner.plan.values import Plan, Stage
+from planner.plan.placement import ends_fault, joins_ends
+from planner.plan.values import Fault, Plan, Stage
 from planner.runtimes.capabilities import Capabilities
 
 

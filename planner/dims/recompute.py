@@ -8,8 +8,7 @@ from dataclasses import replace
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_stage
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, in_words
-from planner.plan.values import Plan
+from planner.plan.values import Fault, Plan, in_words
 from planner.runtimes.capabilities import Capabilities, Recompute
 
 

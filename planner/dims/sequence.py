@@ -8,8 +8,7 @@ from dataclasses import replace
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of, in_words
-from planner.plan.values import Plan
+from planner.plan.values import Fault, Plan, groups_of, in_words
 from planner.runtimes.capabilities import Capabilities
 
 

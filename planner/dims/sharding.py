@@ -9,8 +9,7 @@ from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
 from planner.dims.gradients import gradient_faults, gradients_at
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, in_words
-from planner.plan.values import Plan
+from planner.plan.values import Fault, Plan, in_words
 from planner.runtimes.capabilities import Capabilities
 from planner.units import divisors
 

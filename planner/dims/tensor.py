@@ -9,8 +9,7 @@ from planner.dims.dimension import Dimension, allowed, by_group, by_stage
 from planner.dims.sequence import splits_sequence
 from planner.errors import KeyPath
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of
-from planner.plan.values import Plan, ReplicaGroup
+from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
 from planner.runtimes.capabilities import Capabilities
 
 

@@ -13,9 +13,8 @@ from planner.dims.tensor import head_faults
 from planner.errors import KeyPath, PlanError, UsageError, dotted
 from planner.files.document import Document
 from planner.model.spec import ModelSpec, TrainingSpec
-from planner.plan.faults import Fault, groups_of
 from planner.plan.placement import place, split_nodes
-from planner.plan.values import Plan, ReplicaGroup
+from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
 

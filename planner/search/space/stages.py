@@ -19,8 +19,7 @@ from planner.cost.shape import Shape, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.errors import PlanError
-from planner.plan.placement import place_stages
-from planner.plan.stage_rules import ends_fault, joins_ends, nodes_once
+from planner.plan.placement import ends_fault, joins_ends, nodes_once, place_stages
 from planner.plan.values import Plan, Stage
 from planner.runtimes.capabilities import Recompute
 from planner.search.space.choices import (
