@@ -15,7 +15,7 @@ from planner.job.readme import FILL_IN
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.flagscale.capabilities import CAPABILITIES
-from planner.runtimes.flagscale.settings import Sections, check_widths, host_types, meshes, settings
+from planner.runtimes.flagscale.settings import Sections, check_meshes, host_types, meshes, settings
 from planner.runtimes.interface import Runtime
 from planner.runtimes.megatron.arguments import differences
 from planner.runtimes.megatron.log import MegatronLines
@@ -52,7 +52,7 @@ class FlagScale(Runtime):
 
     def check(self, plan: Plan, model: ModelSpec) -> None:
         """Raise EmitError for a model that FlagScale cannot cut so, and meshes that cannot talk."""
-        check_widths(plan, model)
+        check_meshes(plan)
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The experiment and the plan in FlagScale's words."""
