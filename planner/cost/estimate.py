@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from planner.calibration.values import ASSUMED, Calibration
@@ -192,7 +192,10 @@ class Estimator:
                 raise PlanError(f"stages[{index}]: its replicas stand on pools without a common fabric")
             if not sent.link:
                 raise PlanError(f"stages[{index}] and the next stand on pools without a common fabric")
-        stages = tuple(_stage_prices(plan, rings, pricer))
+        stages = tuple(
+            pricer.price(shape_of(plan, index), stage.replicas, ring)
+            for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True))
+        )
         forward, backward = with_sends(stages, [sent.seconds for sent in sends], target(plan.target))
         return Priced(
             placement=placement,
@@ -240,19 +243,6 @@ class Estimator:
             for stage in plan.stages
             for group in stage.replicas
         )
-
-
-def _stage_prices(plan: Plan, rings: Sequence[Ring], pricer: Pricer) -> Iterator[StagePrice]:
-    """The price of each stage; like stages take as long, each with its own number of micro-batches alive."""
-    known: dict[tuple[object, ...], StagePrice] = {}
-    for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True)):
-        shape = shape_of(plan, index)
-        key = shape.chunks, shape.first, shape.last, shape.recompute, stage.replicas, ring
-        if key in known:
-            yield replace(known[key], memories=pricer.memories(shape, stage.replicas, ring))
-        else:
-            known[key] = pricer.price(shape, stage.replicas, ring)
-            yield known[key]
 
 
 def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:

@@ -43,12 +43,14 @@ class TensorParallelism(Dimension):
 
 
 def head_faults(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
-    """Heads that the devices of a replica cannot share, whatever the target."""
+    """Heads, or a feed-forward layer, that the devices of a replica cannot share, whatever the target."""
     tp, where = group.tp, (*path, "tp")
     if model.heads % tp:
         yield Fault(where, f"tp {tp} does not divide the {model.heads} attention heads")
     elif model.kv_heads % tp and tp % model.kv_heads:
         yield Fault(where, f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other")
+    elif model.ffn % tp:
+        yield Fault(where, f"tp {tp} does not divide the feed-forward width {model.ffn}")
 
 
 def tp_degrees(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from planner.calibration.file import shipped
 from planner.cluster.spec import ClusterSpec
@@ -13,7 +14,8 @@ from planner.dims.interleave import MAX_INTERLEAVE
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
-from planner.plan.equal_pools import joined, on_joined_pools
+from planner.plan.equal_pools import Joined, joined, on_joined_pools
+from planner.plan.placement import Slot, place
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import RECOMPUTES, Capabilities
 from planner.runtimes.registry import TARGETS, target
@@ -61,6 +63,7 @@ class Field:
         """Step of a plan that can be launched, is allowed, and fits; None of any other."""
         if (
             outside(on_joined_pools(plan, self.joined, self.cluster), self.limits, self.model)
+            or parts_neighbours(plan, self.joined, self.cluster)
             or plan.micro_batches * plan.pp > MOST_OPERATIONS
         ):
             return None
@@ -71,6 +74,24 @@ class Field:
         except PlanError:  # replicas that reach each other only over a network that the job does not use
             return None
         return found.step_seconds if found.fits else None
+
+
+def parts_neighbours(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
+    """True when stages stand apart that share a node in the plan on joined pools: the search has no such plans."""
+    try:
+        alike = (
+            place(on_joined_pools(plan, seen, cluster), seen),
+            Joined(cluster).placement(place(plan, cluster)),
+        )
+    except PlanError:
+        return False
+    together, own = ([_shares_node(*pair) for pair in pairwise(placed)] for placed in alike)
+    return any(one and not other for one, other in zip(together, own, strict=True))
+
+
+def _shares_node(first: Sequence[Slot], last: Sequence[Slot]) -> bool:
+    nodes = ({(slot.pool, slot.first_node) for slot in slots if slot.nodes == 1} for slots in (first, last))
+    return not next(nodes).isdisjoint(next(nodes))
 
 
 def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
