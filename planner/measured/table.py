@@ -54,9 +54,8 @@ from planner.model.spec import (
     TrainingSpec,
 )
 from planner.plan.checks import faults
-from planner.plan.faults import Fault
 from planner.plan.file import load_plan
-from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import Fault, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import DEVICES, LAYERS, NODE_DEVICES, STAGES
 from planner.runtimes.capabilities import OffloadTo, Recompute
 from planner.runtimes.registry import NAMES, REFERENCE, in_words
