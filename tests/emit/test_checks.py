@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from planner.emit.checks import cautions, check_inputs, is_tried
@@ -191,7 +193,7 @@ def test_is_tried() -> None:
         ),
     ],
 )
-def test_what_no_runtime_or_no_folder_has(name: str, zero: int, training: dict[str, str], what: str) -> None:
+def test_what_no_runtime_or_no_folder_has(name: str, zero: int, training: dict[str, Any], what: str) -> None:
     """Optimizers, formats of moments and gradients, and kinds of loss."""
     chosen = plan(name, zero, [4], [(group(*A, count=2, share=4),)])
     with pytest.raises(EmitError, match=what):
