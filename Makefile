@@ -16,6 +16,9 @@ PACKAGES ?= cost,plan,emit,search
 SEED ?= 1
 JOBS ?= auto
 
+# Where Python must not keep its bytecode, every process that the tests start would compile hetplan anew.
+test test-slow fuzz: export PYTHONDONTWRITEBYTECODE =
+
 # Everything else has the versions of the lock file. These are pinned to what the launch files were checked against; torch
 # comes first, so that nothing that needs it chooses another build.
 TORCH ?= torch==2.13.0
@@ -85,12 +88,12 @@ format: $(VENV)/test.stamp  ## put the code into its format
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/base.stamp  ## write docs/cli.md, the ranges in docs/formats.md and every output in README.md and docs
-	$(BIN)/python -m planner.cli.reference > docs/cli.md
+	$(BIN)/python -m tools.reference > docs/cli.md
 	$(BIN)/python -m tools.outputs
 	$(BIN)/python -m tools.ranges_table
 
 docs-check: $(VENV)/base.stamp  ## docs/cli.md and every output in README.md and docs are what the program prints
-	@$(BIN)/python -m planner.cli.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)
+	@$(BIN)/python -m tools.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)
 	@$(BIN)/python -m tools.outputs --check || (echo "outputs in README.md or docs are outdated: make docs"; exit 1)
 
 rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, about an hour

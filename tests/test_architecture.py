@@ -20,7 +20,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "deepspeed": ("runtimes/deepspeed/train.py",),
     "highspy": ("search/milp",),
     "jinja2": ("job/files.py",),
-    "matplotlib": ("report/validation_plot.py",),
+    "matplotlib": ("report/validation.py",),
     "networkx": ("cluster/topology.py", "cluster/routes.py"),
     "pulp": ("search/milp",),
     "rich": ("report", "cli"),

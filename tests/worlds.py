@@ -7,15 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.calibration.values import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
-from planner.cluster.spec import (
-    ClusterSpec,
-    FabricLinkSpec,
-    FabricSpec,
-    GpuSpec,
-    IntraNodeSpec,
-    NicSpec,
-    PoolSpec,
-)
+from planner.catalog import GpuSpec, IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, NicSpec, PoolSpec
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 

@@ -276,14 +276,33 @@ def gives(section: str, name: str, part: Part, assumed: Part, given: Iterable[st
     )
 
 
+def parent(name: str, parts: dict[str, Part], assumed: Part) -> Part:
+    """What a part has that says nothing of its own: for ``family.kernels`` that of the family, else the assumed."""
+    return parts.get(name.rpartition(".")[0], assumed)
+
+
 def _parts(
     section: str, base: dict[str, Part], own: dict[str, Part], assumed: Part, given: set[str]
 ) -> dict[str, Part]:
-    found = dict(base)
-    for name, part in own.items():
-        changes = {key: getattr(part, key) for key in gives(section, name, part, assumed, given)}
-        found[name] = replace(found.get(name, assumed), **changes)
-    return found
+    """What ``own`` says of a family holds under all kernels: ``base`` does not know its devices better."""
+    known = dict(base)
+    for owner in sorted(own, key=_depth):
+        part: Part = own[owner]
+        above: Part = parent(owner, own, assumed)
+        changes = {key: getattr(part, key) for key in gives(section, owner, part, above, given)}
+        for name in _and_under_kernels(owner, base):
+            known[name] = replace(known.get(name, parent(name, known, assumed)), **changes)
+    return known
+
+
+def _depth(name: str) -> int:
+    """0 for a family, 1 for what it has under one kernel set."""
+    return name.count(".")
+
+
+def _and_under_kernels(name: str, parts: dict[str, Part]) -> tuple[str, ...]:
+    """The name, and those of what a family has under one kernel set each."""
+    return (name, *(other for other in parts if other.startswith(f"{name}.")))
 
 
 def _points(key: Callable[[T], Hashable], base: tuple[T, ...], own: tuple[T, ...]) -> tuple[T, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from planner.calibration.values import ASSUMED, Calibration
@@ -73,21 +74,33 @@ class Estimator:
         self.one_network = one_network
         self.cluster = cluster
         self.model = model
-        self.calibration = calibration
         self.topology = Topology(cluster)
+        self._seen: dict[bool, tuple[Topology, Joined]] = {}
+        self._calibrate(calibration)
+
+    def _calibrate(self, calibration: Calibration) -> None:
+        self.calibration = calibration
         self.curves = LinkCurves(calibration) if calibration.link_points else None
-        self._sockets = Topology(sockets_only(cluster))
-        self._joined = {
-            sockets: Joined(found.cluster)
-            for sockets, found in ((False, self.topology), (True, self._sockets))
-        }
         self._pricers: dict[tuple[str, bool], Pricer] = {}
+
+    def with_calibration(self, calibration: Calibration) -> Estimator:
+        """The same cluster and model with other constants; what does not depend on them is shared."""
+        other = copy(self)
+        other._calibrate(calibration)
+        return other
+
+    def _network(self, sockets: bool) -> tuple[Topology, Joined]:
+        """What a job sees of the cluster, and the same with its equal pools joined."""
+        if sockets not in self._seen:
+            topology = Topology(sockets_only(self.cluster)) if sockets else self.topology
+            self._seen[sockets] = topology, Joined(topology.cluster)
+        return self._seen[sockets]
 
     def pricer(self, target_name: str, *, sockets: bool = False) -> Pricer:
         """The pricer of a target, shared by all its plans on the same network."""
         key = (target_name, sockets)
         if key not in self._pricers:
-            topology = self._sockets if sockets else self.topology
+            topology, _ = self._network(sockets)
             self._pricers[key] = Pricer(
                 topology, self.model, self.calibration, target(target_name), self.curves
             )
@@ -104,9 +117,7 @@ class Estimator:
         if self.curves is not None:
             self.curves.forget_guesses()
         priced = self.price(plan)
-        ends = pipeline_ends(plan, priced)
-        finish = [end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True)]
-        step = max(finish)
+        step = _step_seconds(plan, priced)
         flops = model_flops(self.model)
         used = devices_of(plan)
         return Estimate(
@@ -123,6 +134,11 @@ class Estimator:
             price_per_hour=price_per_hour(used, self.cluster),
             watts=watts(used, self.cluster),
         )
+
+    def step_seconds(self, plan: Plan) -> float:
+        """Seconds of one optimizer step of a plan alone."""
+        priced = self.price(plan)
+        return _step_seconds(plan, priced)
 
     def _warnings(self, plan: Plan) -> Iterator[str]:
         """Measured layers and links that the plan was priced with beyond what was measured."""
@@ -154,7 +170,7 @@ class Estimator:
             for stage in plan.stages
             for group in stage.replicas
         }
-        return self.calibration.spread(families, plan.target)
+        return self.calibration.spread(families, self.pricer(plan.target).kernels)
 
     def timeline(self, plan: Plan) -> Timeline:
         """Every operation of the pipeline, for traces and for the cuts of the search."""
@@ -165,10 +181,10 @@ class Estimator:
         """Prices of all stages on their devices; raises PlanError when members of a group cannot talk."""
         self._require_precision(plan)
         placement, sockets = place(plan, self.cluster), self.uses_sockets(plan)
-        pricer, joined = self.pricer(plan.target, sockets=sockets), self._joined[sockets]
+        pricer, (_, joined) = self.pricer(plan.target, sockets=sockets), self._network(sockets)
         nodes = joined.placement(placement)
         rings = stage_rings(
-            nodes, plan.shard_size, joined.topology, self.calibration, plan.target, self.curves
+            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves
         )
         sends = self._sends(plan, nodes, joined.topology)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
@@ -176,10 +192,7 @@ class Estimator:
                 raise PlanError(f"stages[{index}]: its replicas stand on pools without a common fabric")
             if not sent.link:
                 raise PlanError(f"stages[{index}] and the next stand on pools without a common fabric")
-        stages = tuple(
-            pricer.price(shape_of(plan, index), stage.replicas, ring)
-            for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True))
-        )
+        stages = tuple(_stage_prices(plan, rings, pricer))
         forward, backward = with_sends(stages, [sent.seconds for sent in sends], target(plan.target))
         return Priced(
             placement=placement,
@@ -229,6 +242,19 @@ class Estimator:
         )
 
 
+def _stage_prices(plan: Plan, rings: Sequence[Ring], pricer: Pricer) -> Iterator[StagePrice]:
+    """The price of each stage; like stages take as long, each with its own number of micro-batches alive."""
+    known: dict[tuple[object, ...], StagePrice] = {}
+    for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True)):
+        shape = shape_of(plan, index)
+        key = shape.chunks, shape.first, shape.last, shape.recompute, stage.replicas, ring
+        if key in known:
+            yield replace(known[key], memories=pricer.memories(shape, stage.replicas, ring))
+        else:
+            known[key] = pricer.price(shape, stage.replicas, ring)
+            yield known[key]
+
+
 def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:
     """Bytes one replica sends for one micro-batch; its devices send a part each (arXiv:2104.04473, section 4.1)."""
     tokens = micro_batch * model.training.sequence_length
@@ -269,6 +295,12 @@ def pipeline_ends(plan: Plan, priced: Priced) -> tuple[float, ...]:
         return (priced.stages[0].work_seconds + priced.stages[0].waiting_seconds,)
     ends = stage_ends(priced.forward, priced.backward, plan.micro_batches, priced.held)
     return together(ends) if priced.outer_wait else ends
+
+
+def _step_seconds(plan: Plan, priced: Priced) -> float:
+    """Until the last stage has ended, with what follows its last backward."""
+    ends = pipeline_ends(plan, priced)
+    return max(end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True))
 
 
 def outer_stages_wait(model: ModelSpec, runtime: Target, depth: int) -> bool:

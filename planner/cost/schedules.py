@@ -26,12 +26,13 @@ def warm_up(stage: int, depth: int, micro_batches: int, chunks: int = 1) -> int:
 
 
 def layers_in_flight(*, layers: int, stage: int, depth: int, micro_batches: int, interleave: int) -> float:
-    """Layers times micro-batches alive on a stage: those of its warm-up, and the one that follows.
+    """Layers times micro-batches alive on a stage; interleaved as in arXiv:2205.05198, section 4.2.3."""
+    return layers / interleave * alive(stage, depth, micro_batches, interleave)
 
-    Interleaved as in arXiv:2205.05198, section 4.2.3.
-    """
-    alive = warm_up(stage, depth, micro_batches, interleave) + 1
-    return layers / interleave * min(alive, micro_batches * interleave)
+
+def alive(stage: int, depth: int, micro_batches: int, chunks: int) -> int:
+    """Micro-batches alive on a stage, each counted once for every chunk: those of its warm-up, and one that follows."""
+    return min(warm_up(stage, depth, micro_batches, chunks) + 1, micro_batches * chunks)
 
 
 def uniform_seconds(busy: float, depth: int, micro_batches: int, chunks: int = 1) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
@@ -22,8 +23,8 @@ from planner.cost.compute import (
 from planner.cost.measured_curves import LayerCurves, LayerTimes, LinkCurves, OptimizerCurves
 from planner.cost.memory import Load, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
-from planner.cost.schedules import layers_in_flight
-from planner.cost.shape import Shape
+from planner.cost.schedules import alive, layers_in_flight
+from planner.cost.shape import Shape, chunk_layers
 from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
 from planner.cost.traffic import EndTraffic, Seconds, Traffic
 from planner.cost.values import Memory
@@ -83,19 +84,18 @@ def layer_price(
     )
 
 
-def orthogonal_seconds(model: ModelSpec, device_type: DeviceType, calibration: Calibration) -> float:
+def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
     """Seconds of Muon's five Newton-Schulz steps on the matrices of a layer, in bf16 where the device has it.
 
     With X of m x n, m <= n: X X', its square, and their sum by X (arXiv:2502.16982, section 2.1).
     """
-    precision = "bf16" if "bf16" in device_type.peak_flops else model.training.precision
-    device, hidden = Device(device_type, calibration, precision), model.hidden
+    hidden, precision = model.hidden, "bf16" if "bf16" in device.kind.peak_flops else None
     query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
     widths = [query, query, pairs, *[model.ffn] * (3 if model.gated_mlp else 2)]
     products: tuple[Product, ...] = ()
     for low, high in (sorted((hidden, width)) for width in widths):
         products += (Product(low, low, high), Product(low, low, low), Product(low, high, low))
-    return 5.0 * device.products(products)[0]
+    return 5.0 * device.products(products, precision)[0]
 
 
 def products_again(model: ModelSpec) -> float:
@@ -137,7 +137,8 @@ def _with_host(device_seconds: float, host_seconds: float) -> float:
 
     The fourth-power mean stands for launches and kernels that vary: each waits for the other now and then.
     """
-    return float((device_seconds**4 + host_seconds**4) ** 0.25)
+    seconds: float = (device_seconds**4 + host_seconds**4) ** 0.25
+    return seconds
 
 
 class Pricer:
@@ -155,14 +156,17 @@ class Pricer:
         self.model = model
         self.calibration = calibration
         self.target = target
-        self.stack = calibration.stack(target.name)
+        self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
+        self.stack = calibration.stack(self.kernels)
         self.traffic = Traffic(model, target, self.stack)
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration) if calibration.layers else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
+        self._devices: dict[tuple[str, str], Device] = {}
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
+        self._most: dict[tuple[object, ...], int] = {}
 
     def price(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> StagePrice:
         """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
@@ -191,12 +195,11 @@ class Pricer:
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
-            memories=tuple(self.memory(shape, group, ring.size) for group in groups),
+            memories=self.memories(shape, groups, ring),
         )
 
-    def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
-        """What follows the last backward on one group: exposed synchronisation and optimizer."""
-        micro = self.micro_batch(shape, group, group.micro_batch, ring)
+    def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
+        """What follows the last backward, that of ``micro``, on one group: exposed synchronisation and optimizer."""
         return (
             self.sync_seconds(shape, group, ring, micro)
             + self.update_seconds(shape, group, ring)
@@ -308,9 +311,24 @@ class Pricer:
             hidden_seconds=hidden_forward + hidden_backward + moved.hidden(on_forward, on_backward),
         )
 
+    def ends_seconds(self, group: ReplicaGroup) -> tuple[float, float]:
+        """Forward and backward of the embedding and of the head for one micro-batch."""
+        device_type = self.topology.device_type(group.pool, group.gpu)
+        embedding, head = (
+            self._end(which, device_type, group.tp, group.micro_batch) for which in ("embedding", "head")
+        )
+        return (
+            embedding.forward_seconds + embedding.backward_seconds,
+            head.forward_seconds + head.backward_seconds,
+        )
+
     def host_seconds(self, device_type: DeviceType) -> float:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
         return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
+
+    def memories(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> tuple[Memory, ...]:
+        """Bytes on one device of each group."""
+        return tuple(self.memory(shape, group, ring.size) for group in groups)
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
         """Bytes on one device of the group."""
@@ -344,6 +362,31 @@ class Pricer:
         )
         return memory(self.model, self.topology.device_type(group.pool, group.gpu), self.stack, load)
 
+    def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
+        """The largest number of the model's layers with which a stage like ``shape`` fits on the group; 0 for none.
+
+        No component of the memory shrinks as layers grow.
+        """
+        chunks = len(shape.chunks)
+        key = (
+            *(group.pool, group.gpu, group.tp, group.micro_batch, dp, shape.first, shape.last, chunks),
+            alive(shape.stage, shape.depth, shape.micro_batches, chunks),
+            *(shape.recompute, shape.sequence_parallel, shape.zero, shape.offload),
+        )
+        if key not in self._most:
+            self._most[key] = self._most_layers(shape, group, dp)
+        return self._most[key]
+
+    def _most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
+        chunks = len(shape.chunks)
+
+        def too_many(layers: int) -> bool:
+            return not self.memory(replace(shape, chunks=chunk_layers(layers, chunks)), group, dp).fits
+
+        tried = range(chunks, self.model.layers + 1)
+        fitting = bisect_left(tried, True, key=too_many)
+        return tried[fitting - 1] if fitting else 0
+
     def _layer(
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
     ) -> LayerPrice:
@@ -363,8 +406,7 @@ class Pricer:
         return layer_price(
             layer_pass(
                 self.model,
-                device_type,
-                self.calibration,
+                self._device(device_type),
                 self.target,
                 tp=tp,
                 micro_batch=sequences,
@@ -377,13 +419,18 @@ class Pricer:
             by_operation,
         )
 
+    def _device(self, device_type: DeviceType) -> Device:
+        key = device_type.key
+        if key not in self._devices:
+            precision = self.model.training.precision
+            self._devices[key] = Device(device_type, self.calibration, precision, self.kernels)
+        return self._devices[key]
+
     def _end(self, which: str, device_type: DeviceType, tp: int, sequences: int) -> EndPass:
         key = (which, device_type.key, tp, sequences)
         if key not in self._ends:
             function = embedding_pass if which == "embedding" else head_pass
-            self._ends[key] = function(
-                self.model, device_type, self.calibration, tp=tp, micro_batch=sequences
-            )
+            self._ends[key] = function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
         return self._ends[key]
 
     def _chunks(
@@ -439,9 +486,10 @@ class Pricer:
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
         share = count / optimizer_ways(shape.zero, ring.size)
         update = self.optimizer_curves.seconds(device_type.gpu, share) if self.optimizer_curves else None
-        seconds = optimizer_seconds(share, device_type, self.model, self.calibration, update)
+        device = self._device(device_type)
+        seconds = optimizer_seconds(share, device, self.model, update)
         if self.model.training.optimizer == "muon":
-            seconds += shape.layers * orthogonal_seconds(self.model, device_type, self.calibration)
+            seconds += shape.layers * orthogonal_seconds(self.model, device)
         return seconds
 
     def _parameters(self, shape: Shape, tp: int) -> float:

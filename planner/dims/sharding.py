@@ -1,4 +1,4 @@
-"""Sharding of states over replicas: the ZeRO stage, and groups of replicas that share one copy (hybrid sharding)."""
+"""Sharding of states over replicas: the ZeRO stage, and groups of replicas that share one copy (HSDP)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.runtimes.capabilities import Target
 from planner.units import divisors
 
 MAX_SHARD_NODES = 16
-"""Nodes that may share a copy in hybrid sharding; more where so many divide a device type evenly."""
+"""Nodes that may share a copy in HSDP; more where so many divide a device type evenly."""
 
 
 class Sharding(Dimension):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Dimension, allowed, by_group, by_stage
 from planner.dims.sequence import splits_sequence
-from planner.errors import Path
+from planner.errors import KeyPath
 from planner.model.spec import ModelSpec
 from planner.plan.faults import Fault, groups_of
 from planner.plan.values import Plan, ReplicaGroup
@@ -43,7 +43,7 @@ class TensorParallelism(Dimension):
                 yield Fault(where, f"{what}, got {tp}")
 
 
-def head_faults(path: Path, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
+def head_faults(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
     """Heads that the devices of a replica cannot share, whatever the target."""
     tp, where = group.tp, (*path, "tp")
     if model.heads % tp:

@@ -78,13 +78,13 @@ def table_text(job: Job) -> str:
 def _rank_rows(
     ranks: tuple[Rank, ...], batches: list[list[Batch]], index: dict[Batch, int]
 ) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    table: list[dict[str, object]] = []
     first, following = 0, 0
     for rank in ranks:
         if rank.tp_rank == 0:  # all ranks of a replica process the same sequences
             first = following if rank.replica else 0
         mine = batches[rank.stage][rank.group]
-        found.append(
+        table.append(
             {
                 "rank": rank.rank,
                 "host": rank.host,
@@ -98,7 +98,7 @@ def _rank_rows(
             }
         )
         following = first + mine.share
-    return found
+    return table
 
 
 def example_files(job: Job) -> tuple[EmittedFile, ...]:

@@ -409,7 +409,7 @@ def predict(
     runs: Sequence[Run], calibration: Calibration, progress: Progress | None = None
 ) -> tuple[Prediction, ...]:
     """A prediction of every run, in their order."""
-    estimators = _Estimators(calibration)
+    estimators = Estimators(calibration)
     found = []
     for done, run in enumerate(runs, start=1):
         found.append(_predicted(run, estimators))
@@ -418,7 +418,7 @@ def predict(
     return tuple(found)
 
 
-def _predicted(run: Run, estimators: _Estimators) -> Prediction:
+def _predicted(run: Run, estimators: Estimators) -> Prediction:
     try:
         estimate = estimators.of(run.cluster, run.model).estimate(run.plan)
     except HetplanError as error:
@@ -430,7 +430,7 @@ def _relative(predicted: float | None, measured: float | None) -> float | None:
     return None if predicted is None or measured is None else predicted / measured - 1
 
 
-class _Estimators:
+class Estimators:
     """One estimator for equal clusters and models; specs have no hash, so equal names are compared."""
 
     def __init__(self, calibration: Calibration) -> None:

@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from planner import catalog
-from planner.cluster.file import catalogue_gpu, catalogue_link, load_cluster
-from planner.cluster.spec import (
-    ClusterSpec,
-    FabricKind,
-    FabricSpec,
-    HostSpec,
-    IntraNodeSpec,
-    NicSpec,
-    PoolSpec,
-)
+from planner.catalog import IntraNodeSpec
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec, FabricKind, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.errors import PlanError, Problem, SpecError, dotted
 from planner.files.document import fail_on
 from planner.files.fields import (
@@ -44,15 +37,16 @@ from planner.files.fields import (
     Width,
     ZeroStage,
 )
-from planner.files.messages import complaints, figure, nearest
+from planner.files.messages import figure, messages_of, nearest
 from planner.files.nodes import resolve
 from planner.files.short_lists import numbered_hosts
-from planner.measured.values import Kernels, MemoryOf, Run, Skipped, Table
+from planner.measured.values import MemoryOf, Run, Skipped, Table
 from planner.model.file import load_model
 from planner.model.spec import (
     Attention,
     CrossEntropy,
     GradientFormat,
+    Kernels,
     ModelSpec,
     Optimizer,
     Precision,
@@ -104,7 +98,7 @@ class Row(Frozen):
     stack: str = ""
     """Framework as the source names it."""
     kernels: Kernels | None = None
-    """megatron-2021, megatron-core, torch-eager, torch-compiled or deepspeed; empty where the source is silent."""
+    """Kernel set, as ``training.kernels`` of a model file; empty where the source is silent."""
     gpu: Text | None = None
     """Device type, a name of the catalogue."""
     nodes: Nodes = 1
@@ -244,7 +238,7 @@ def parse_row(cells: Mapping[str, str]) -> Row | tuple[tuple[str, str, str | Non
 
 def _row_problems(error: ValidationError, data: dict[str, Cell]) -> Iterator[tuple[str, str, str | None]]:
     seen = set()
-    for item in complaints(error, Row, data):
+    for item in messages_of(error, Row, data):
         column = str(item.path[0])
         if column not in seen:
             yield column, _in_table_words(column, item.what, data.get(column)), item.hint
@@ -395,7 +389,7 @@ LATENCY_US = {"infiniband": 5.0, "roce": 5.0, "ethernet": 30.0}
 """Latency of one message between two nodes, microseconds (assumed; no source states it)."""
 _UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
 """Network inside nodes of one device; carries nothing."""
-_TRAINING = columns("sequence_length", "dropout")
+_TRAINING = (*columns("sequence_length", "dropout"), "kernels")
 """Columns that also replace what a model file says of the training."""
 
 T = TypeVar("T")
@@ -470,7 +464,7 @@ def cluster_of(item: NumberedRow) -> ClusterSpec:
     row = item.row
     if row.cluster_file:
         return _from_file(item, "cluster_file", row.cluster_file, load_cluster)
-    gpu, per_node = catalogue_gpu(row.gpu or ""), row.devices_per_node
+    gpu, per_node = catalog.gpu_spec(row.gpu or ""), row.devices_per_node
     pool = PoolSpec(
         name="pool",
         devices=(gpu.name,) * per_node,
@@ -553,7 +547,7 @@ def _stages(row: Row, group: ReplicaGroup, model: ModelSpec) -> tuple[Stage, ...
 
 
 def _link(name: str | None) -> IntraNodeSpec:
-    return _UNUSED if name is None else catalogue_link(name)
+    return _UNUSED if name is None else catalog.link_spec(name)
 
 
 def _nics(row: Row) -> tuple[NicSpec, ...]:
@@ -656,7 +650,6 @@ class _Made:
             source=source,
             reference=row.reference,
             stack=row.stack,
-            kernels=row.kernels,
             cluster=cluster,
             model=model,
             plan=plan,

@@ -42,9 +42,6 @@ def _alternating(names: Collection[str]) -> set[str]:
     return set(sorted(names, key=lambda name: (crc32(name.encode()), name))[::2])
 
 
-Kernels = Literal["megatron-2021", "megatron-core", "torch-eager", "torch-compiled", "deepspeed"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One measured configuration as cluster, model and plan, and what was measured."""
@@ -57,8 +54,6 @@ class Run:
     """Paper, page or file that states the measurement."""
     stack: str
     """Framework as the source names it, as ``Megatron-DeepSpeed``."""
-    kernels: Kernels | None = None
-    """Kernels that ran; None where the source does not say."""
     cluster: ClusterSpec
     model: ModelSpec
     plan: Plan

@@ -27,6 +27,7 @@ StateFormat = Literal["fp32", "bf16", "int8"]
 GradientFormat = Literal["fp32", "bf16"]
 CrossEntropy = Literal["plain", "fused"]
 Attention = Literal["flash", "unfused"]
+Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021"]
 
 MOMENTS = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1, "adafactor": 0}
 """Moments of one element of a layer's matrix; Adafactor has those of rows and columns alone (arXiv:1804.04235)."""
@@ -57,6 +58,9 @@ class TrainingSpec(Frozen):
     """plain: probabilities and both gradients in fp32; fused: in place; the runtime's own when absent."""
     attention: Attention = "flash"
     """flash keeps no attention matrix; unfused stores it."""
+    kernels: Kernels | None = None
+    """Kernel set that the software runs: megatron (Megatron-Core, TransformerEngine), megatron-2021 (unfused), torch
+    (eager), torch-compiled, deepspeed or deepspeed-2021; absent, the usual one of the runtime and attention."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
 

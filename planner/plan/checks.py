@@ -10,7 +10,7 @@ from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
 from planner.dims.gradients import gradient_faults
 from planner.dims.tensor import head_faults
-from planner.errors import Path, PlanError, UsageError, dotted
+from planner.errors import KeyPath, PlanError, UsageError, dotted
 from planner.files.document import Document
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.faults import Fault, groups_of
@@ -55,7 +55,7 @@ def fail_on_faults(document: Document, found: tuple[Fault, ...]) -> None:
         raise PlanError(*(str(document.problem(fault.path, fault.what)) for fault in found))
 
 
-def _where(path: Path) -> str:
+def _where(path: KeyPath) -> str:
     return f"{dotted(path)}: " if path else ""
 
 
@@ -84,7 +84,7 @@ def _devices(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fau
         yield from head_faults(path, group, model)
 
 
-def _precision(path: Path, group: ReplicaGroup, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fault]:
+def _precision(path: KeyPath, group: ReplicaGroup, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fault]:
     formats = cluster.gpus[group.gpu].tflops
     wanted = model.training.precision
     if wanted not in formats:

@@ -32,6 +32,8 @@ def joined(cluster: ClusterSpec) -> ClusterSpec:
 
 def _alike(cluster: ClusterSpec) -> list[list[PoolSpec]]:
     """Sets of equal pools, in the order of the first of each."""
+    if len(cluster.pools) == 1:
+        return [list(cluster.pools)]
     found: dict[str, list[PoolSpec]] = {}
     for pool in cluster.pools:
         found.setdefault(_likeness(pool), []).append(pool)
@@ -110,16 +112,15 @@ class Joined:
 
     def _moved(self, slot: Slot) -> Slot:
         pool, first = self._starts[slot.pool]
-        return replace(slot, pool=pool, first_node=first + slot.first_node)
+        return replace(slot, pool=pool, first_node=first + slot.first_node) if first else slot
 
 
 def _runs(slots: Iterable[Slot]) -> Iterator[Slot]:
     """Slots in order, those that go on where the one before ends as one with it."""
     last: Slot | None = None
     for slot in slots:
-        if last is not None and slot == replace(
-            last, first_node=last.first_node + last.nodes, nodes=slot.nodes
-        ):
+        end = last.first_node + last.nodes if last else None
+        if last and slot.first_node == end and slot == replace(last, first_node=end, nodes=slot.nodes):
             last = replace(last, nodes=last.nodes + slot.nodes)
             continue
         if last is not None:

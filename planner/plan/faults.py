@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from planner.errors import Path
+from planner.errors import KeyPath
 from planner.plan.values import Plan, ReplicaGroup
 
 
@@ -13,13 +13,13 @@ from planner.plan.values import Plan, ReplicaGroup
 class Fault:
     """One broken rule and where in the plan it shows."""
 
-    path: Path
+    path: KeyPath
     """Keys of the plan file, e.g. ``("stages", 1, "replicas", 0, "tp")``."""
     what: str
     """What is wrong and what was expected."""
 
 
-def groups_of(plan: Plan) -> Iterator[tuple[Path, ReplicaGroup]]:
+def groups_of(plan: Plan) -> Iterator[tuple[KeyPath, ReplicaGroup]]:
     """Every group of replicas with its place in the plan file."""
     for number, stage in enumerate(plan.stages):
         for index, group in enumerate(stage.replicas):

@@ -196,7 +196,7 @@ class Plan:
     zero: ZeroStage
     """ZeRO stage of the data-parallel groups; 1 is Megatron's distributed optimizer."""
     shard_size: Devices | None = None
-    """Replicas of a stage that share one copy of what ZeRO shards (hybrid sharding); None: all of them.
+    """Replicas of a stage that share one copy of what ZeRO shards (HSDP); None: all of them.
 
     Consecutive replicas form such a group.
     """
@@ -249,7 +249,7 @@ class Plan:
 
     @property
     def zero_text(self) -> str:
-        """``ZeRO 3``, or ``ZeRO 3 in groups of 8`` with hybrid sharding."""
+        """``ZeRO 3``, or ``ZeRO 3 in groups of 8`` with HSDP."""
         return f"ZeRO {self.zero}" + (f" in groups of {self.shard_size}" if self.shard_size else "")
 
     @property

@@ -66,6 +66,10 @@ class Target:
     name: str
     version: str
     """Version of the runtime that the row was checked against."""
+    kernels: tuple[str, ...]
+    """Kernel sets that it may run with, the usual one first: constants belong to (family, kernel set)."""
+    unfused_kernels: str = ""
+    """The usual one with unfused attention, where that is another."""
     by_default: bool
     """True when a search without a target considers it; the rest are searched when asked for."""
     tensor_parallel: TensorParallel
@@ -98,6 +102,8 @@ class Target:
     """True when the parameters updated by ZeRO-1 are gathered under the next forward."""
     overlaps_reduction_always: bool
     """True when gradients are reduced under the backward whatever the plan; else with ZeRO >= 1 and no pipeline."""
+    gathers_per_layer: int = 1
+    """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
     network_per_group: bool
     """True when groups may use different networks; else one slow pair puts all groups on sockets."""
     sharding_optimizers: tuple[str, ...]
@@ -155,3 +161,12 @@ class Target:
     def offered_precisions(self) -> tuple[str, ...]:
         """Number formats that a search may propose the target for."""
         return tuple(name for name in self.precisions if name not in self.unemitted_precisions)
+
+    def kernels_of(self, wanted: str | None, attention: str) -> str:
+        """The kernel set of a run: the one its training names, where this runtime has it, else the usual one.
+
+        Unfused attention is taken for a sign of the time when nothing else was fused either.
+        """
+        if wanted in self.kernels:
+            return wanted
+        return self.unfused_kernels if attention == "unfused" and self.unfused_kernels else self.kernels[0]

@@ -78,5 +78,5 @@ class Runtime(Protocol):
 def runtime(name: str) -> Runtime:
     """The runtime of a target; raises UsageError with the known names."""
     module = import_module(f"planner.runtimes.{target(name).name}.runtime")
-    found: Runtime = module.RUNTIME
-    return found
+    own: Runtime = module.RUNTIME
+    return own

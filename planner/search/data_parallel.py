@@ -227,7 +227,10 @@ class Shares:
                 if count
             )
             self._rings[counts] = ring_alone(
-                groups, self.estimator, self.choice.target, self.choice.shard_size
+                groups,
+                self.estimator,
+                self.estimator.pricer(self.choice.target).kernels,
+                self.choice.shard_size,
             )
         return self._rings[counts]
 
@@ -251,8 +254,8 @@ class Shares:
         ring = self._ring(box.low)
         if (self.choice.shard_size is None or box.single) and self._settled(box):
             return ring
-        copies = ring.copies and replace(ring.copies, latency_seconds=0.0)
-        return replace(ring, latency_seconds=0.0, copies=copies)
+        copies = ring.copies and replace(ring.copies, latency_seconds=0.0, around_seconds=0.0)
+        return replace(ring, latency_seconds=0.0, around_seconds=0.0, copies=copies)
 
     def _settled(self, box: Box) -> bool:
         """True when the most devices on a node are the same for all sets, however they stand."""

@@ -6,12 +6,13 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from planner.plan.file import read
-from tests.cli.running import ROOT, Outcome, separately, write_plan
+from tests.cli.running import ROOT, Command, Outcome, separately, write_plan
 
 COMMANDS = {
     "help": "--help",
@@ -73,31 +74,43 @@ def run(command: str, redirection: str, **environment: str) -> Outcome:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_answer_that_is_lost_is_one_error(folder: Path, name: str) -> None:
+def lost_answers() -> Iterator[object]:
+    """Commands with situations: all of them for one command; for the others all but one are left to the slow tests."""
+    for name in COMMANDS:
+        for number, (redirection, reason) in enumerate(SITUATIONS):
+            quick = name == "check" or number == (2 if name in WRITTEN else 1)
+            marks = () if quick else (pytest.mark.slow,)
+            yield pytest.param(name, redirection, reason, id=f"{name}{redirection}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "redirection", "reason"), list(lost_answers()))
+def test_an_answer_that_is_lost_is_one_error(folder: Path, name: str, redirection: str, reason: str) -> None:
     """Standard output closed, full, and with standard error closed too: exit 2, and the file is there."""
-    for redirection, reason in SITUATIONS if name == "check" else SITUATIONS[1:3]:
-        if name in WRITTEN:
-            subprocess.run(["rm", "-rf", WRITTEN[name].split("/")[0]], check=True)
-        done = run(COMMANDS[name], redirection)
-        assert done.code == 2, redirection
-        assert not {"bug", "Traceback"} & set(done.err.split())
-        if reason:
-            assert done.err.splitlines()[-1] == f"error: standard output: cannot be written: {reason}"
-        if name in WRITTEN:
-            assert (folder / WRITTEN[name]).stat().st_size > 0
+    done = run(COMMANDS[name], redirection)
+    assert done.code == 2
+    assert not {"bug", "Traceback"} & set(done.err.split())
+    if reason:
+        assert done.err.splitlines()[-1] == f"error: standard output: cannot be written: {reason}"
+    if name in WRITTEN:
+        assert (folder / WRITTEN[name]).stat().st_size > 0
     if name == "search":
         assert read(folder / "found.yaml").summary is not None
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
-def test_standard_error_is_missed_only_where_something_was_said(folder: Path, redirection: str) -> None:
+def test_standard_error_is_missed_only_where_something_was_said(
+    folder: Path, hetplan: Command, redirection: str
+) -> None:
     """An answer without a word on standard error is whole; errors keep their code, a lost warning is an error."""
     whole = run("check cluster.yaml", redirection)
     assert whole.code == 0
-    assert whole.out == run("check cluster.yaml", "").out
-    assert run("check nothing.yaml", redirection).code == 2
-    assert run("nonsense", redirection).code == 2
+    assert whole.out == hetplan("check", "cluster.yaml").out
+    assert run("check nothing.yaml" if redirection == "2>&-" else "nonsense", redirection).code == 2
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
+def test_no_plan_is_no_plan_without_standard_error(folder: Path, redirection: str) -> None:
+    """The code that says so is kept."""
     model = folder / "model.yaml"
     model.write_text(
         model.read_text().replace("hidden: 512", "hidden: 200000").replace("layers: 6", "layers: 90")
@@ -115,8 +128,7 @@ def test_a_lost_warning(folder: Path) -> None:
     said = run(COMMANDS["merge"], "")
     assert said.code == 0
     assert said.err.startswith("warning: ")
-    for redirection in ("2>&-", "2>/dev/full"):
-        assert run(COMMANDS["merge"] + " --force", redirection).code == 2
+    assert run(COMMANDS["merge"] + " --force", "2>/dev/full").code == 2
 
 
 def test_files_do_not_take_the_numbers_of_closed_streams(folder: Path) -> None:
@@ -127,26 +139,31 @@ def test_files_do_not_take_the_numbers_of_closed_streams(folder: Path) -> None:
     assert all(path.read_bytes() == text for path, text in texts.items())
 
 
+@pytest.mark.parametrize("redirection", ["", "2>&1"])
 @pytest.mark.parametrize(
-    "command", ["check cluster.yaml", "--help", "search cluster.yaml model.yaml -o found.yaml"]
+    "command",
+    [
+        "check cluster.yaml",
+        "--help",
+        pytest.param("search cluster.yaml model.yaml -o found.yaml", marks=pytest.mark.slow),
+    ],
 )
-def test_a_reader_that_has_gone(folder: Path, command: str) -> None:
+def test_a_reader_that_has_gone(folder: Path, command: str, redirection: str) -> None:
     """A pipe that nobody reads is as closed as any; with ``2>&1`` there is nowhere to say so."""
-    for redirection in ("", "2>&1"):
-        reader, writer = os.pipe()
-        os.close(reader)
-        words = [sys.executable, "-c", "from planner.cli.app import main; main()", *shlex.split(command)]
-        done = subprocess.run(
-            ["sh", "-c", f'exec "$@" {redirection}', "sh", *words],
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            check=False,
-        )
-        os.close(writer)
-        told = "" if redirection else "error: standard output: cannot be written: Broken pipe\n"
-        assert (done.returncode, done.stderr) == (2, told)
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-c", "from planner.cli.app import main; main()", *shlex.split(command)]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *words],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    os.close(writer)
+    told = "" if redirection else "error: standard output: cannot be written: Broken pipe\n"
+    assert (done.returncode, done.stderr) == (2, told)
 
 
 def test_a_reader_that_leaves_after_a_line(folder: Path) -> None:
@@ -160,16 +177,24 @@ FORCING = {"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1", "TTY_COMPATIBLE": "1", "CO
 
 
 def test_colour_only_when_asked(folder: Path) -> None:
-    """No escape sequence in a pipe unless it is forced; none at all with NO_COLOR, which wins over everything."""
-    plain = separately("check", "cluster.yaml").out
-    assert "\033" not in plain
+    """No escape sequence in a pipe unless it is forced."""
+    assert "\033" not in separately("check", "cluster.yaml").out
     assert "\033[1m" in separately("check", "cluster.yaml", FORCE_COLOR="1").out
-    for forced in (
-        {},
-        *({name: value} for name, value in FORCING.items()),
+
+
+@pytest.mark.parametrize(
+    "forced",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        *(pytest.param({name: value}, marks=pytest.mark.slow) for name, value in FORCING.items()),
         {**FORCING, "TERM": "xterm-256color"},
-    ):
-        done = separately("check", "cluster.yaml", NO_COLOR="1", **forced)
-        assert (done.out, done.err) == (plain, "")
-        assert "\033" not in separately("check", "nothing.yaml", NO_COLOR="1", **forced).err
-        assert "\033" not in separately("--help", NO_COLOR="1", **forced).out
+    ],
+)
+def test_no_color_wins(folder: Path, hetplan: Command, forced: dict[str, str]) -> None:
+    """No escape sequence with NO_COLOR, whatever forces them, in answers, errors and help."""
+    plain = hetplan("check", "cluster.yaml").out
+    assert "\033" not in plain
+    done = separately("check", "cluster.yaml", NO_COLOR="1", **forced)
+    assert (done.out, done.err) == (plain, "")
+    assert "\033" not in separately("check", "nothing.yaml", NO_COLOR="1", **forced).err
+    assert "\033" not in separately("--help", NO_COLOR="1", **forced).out

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cluster.file import catalogue_gpu
+from planner.catalog import gpu_spec
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.estimate import estimate
@@ -18,7 +18,7 @@ from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.registry import target
 from tests.worlds import cluster, gpt, pool
 
-V100 = catalogue_gpu("V100-SXM-32GB")
+V100 = gpu_spec("V100-SXM-32GB")
 STATES = Offload(optimizer="cpu")
 ALL = Offload(optimizer="cpu", parameters="cpu", activations="cpu")
 NVME = Offload(optimizer="nvme", parameters="nvme")

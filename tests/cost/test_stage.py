@@ -60,7 +60,9 @@ def test_the_tail_is_synchronisation_and_the_optimizer() -> None:
     micro = one.micro_batch(SHAPE, GROUP, GROUP.micro_batch, RING)
     assert one.sync_seconds(SHAPE, GROUP, RING, micro) == whole.sync_seconds
     assert whole.optimizer_seconds > 0
-    assert one.tail_seconds(SHAPE, GROUP, RING) == pytest.approx(whole.sync_seconds + whole.optimizer_seconds)
+    assert one.tail_seconds(SHAPE, GROUP, RING, whole.micro_batches[0]) == pytest.approx(
+        whole.sync_seconds + whole.optimizer_seconds
+    )
 
 
 def test_gradients_of_a_tied_embedding_cross_between_the_ends() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.emit.checks import cautions, check_inputs, is_tried
-from planner.emit.interface import emit
+from planner.emit.interface import cautions, check_inputs, emit, is_tried
 from planner.errors import EmitError
 from planner.plan.checks import faults, target_faults
 from planner.plan.values import Offload, Plan

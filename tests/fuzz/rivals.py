@@ -109,7 +109,7 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
     if row.tensor_parallel == "per-stage" and tp > 1 and not plan.sequence_parallel:
         return "a degree that does not divide the sequence"
     if plan.shard_size and (plan.pp > 1 or groups[0].tp > 1):
-        return "hybrid sharding in a pipeline"
+        return "HSDP in a pipeline"
     return ""
 
 

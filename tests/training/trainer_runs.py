@@ -18,8 +18,8 @@ import torch
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.plan.values import Plan
-from tests.training import reference, trainer_program
-from tests.training.launching import free_port, run_together
+from tests.training import ranks, reference, trainer_program
+from tests.training.launching import run_together
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 RANKS = 2
@@ -80,15 +80,8 @@ def train_all(root: Path, runs: Sequence[Run]) -> None:
         spec = model(BATCH, layers=2, precision=run.precision, optimizer=run.optimizer)
         write_folder(emit(run.plan(), two_nodes(), spec), root / run.name)
     (root / "runs.json").write_text(json.dumps([order(root, run) for run in runs]))
-    program = str(Path(trainer_program.__file__))
-    torchrun = [
-        "python",
-        "-m",
-        "torch.distributed.run",
-        f"--nproc-per-node={RANKS}",
-        "--master-addr=127.0.0.1",
-    ]
-    run_together([[*torchrun, f"--master-port={free_port()}", program, str(root / "runs.json")]], root)
+    program = Path(trainer_program.__file__)
+    run_together([ranks.command(RANKS, program, root / "runs.json")], root)
 
 
 def order(root: Path, run: Run) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.report.validation_plot import write_plot
+from planner.report.validation import write_plot
 from tools.accuracy.material import ROOT, material
 from tools.accuracy.page import page
 
@@ -13,7 +13,7 @@ def main() -> None:
     """Write both."""
     found = material()
     (DOCS / "accuracy.md").write_text(page(found), encoding="utf-8")
-    write_plot(found.held_out, DOCS / "accuracy.png")
+    write_plot(found.left_out, DOCS / "accuracy.png")
 
 
 if __name__ == "__main__":

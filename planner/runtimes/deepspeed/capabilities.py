@@ -7,6 +7,8 @@ from planner.runtimes.capabilities import Gradients, Offloading, Target
 CAPABILITIES = Target(
     name="deepspeed",
     version="0.19.8",
+    kernels=("deepspeed", "deepspeed-2021"),
+    unfused_kernels="deepspeed-2021",
     by_default=True,
     tensor_parallel="none",
     zero_without_pipeline=(0, 1, 2, 3),
@@ -28,6 +30,7 @@ CAPABILITIES = Target(
     scatters_gradients=(3,),
     overlaps_parameter_gather=False,
     overlaps_reduction_always=False,
+    gathers_per_layer=4,
     network_per_group=False,
     sharding_optimizers=("adamw", "sgd", "lion"),
     optimizers=("adamw", "sgd", "lion"),

@@ -8,13 +8,12 @@ from planner.cost.compute import MIXED
 from planner.cost.memory import BUCKET_ELEMENTS, LIVE_ELEMENTS
 from planner.dims.gradients import gradients_of
 from planner.job.batches import example_files
-from planner.job.files import EmittedFile, document, node_file
+from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
 from planner.job.job import LOOPBACK, Job
-from planner.job.launch import launch_files, number_format
 from planner.model.spec import HALVES, ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES
-from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_kinds
+from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_types
 from planner.runtimes.deepspeed.log import DeepSpeedLines
 from planner.runtimes.interface import Runtime
 
@@ -47,7 +46,7 @@ class DeepSpeed(Runtime):
         """Whether DeepSpeed's own launcher can start the plan, and how; whether gradients are clipped."""
         return {
             "has_hostfile": hostfile(job.agents) is not None,
-            "keeps_kinds": keeps_kinds(job.agents, job.ranks),
+            "keeps_types": keeps_types(job.agents, job.ranks),
             "include": include(job.agents, SHOWN_HOSTS),
             "loopback": LOOPBACK,
             "clips": clips(job.plan, job.model),

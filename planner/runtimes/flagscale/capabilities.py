@@ -7,6 +7,8 @@ from planner.runtimes.capabilities import Gradients, Target
 CAPABILITIES = Target(
     name="flagscale",
     version="da4935ec6",
+    kernels=("megatron", "megatron-2021", "torch"),
+    unfused_kernels="megatron-2021",
     by_default=False,
     tensor_parallel="per-stage",
     zero_without_pipeline=(0, 1),

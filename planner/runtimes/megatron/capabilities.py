@@ -7,6 +7,8 @@ from planner.runtimes.capabilities import Gradients, Offloading, Target
 CAPABILITIES = Target(
     name="megatron",
     version="core 0.20.0",
+    kernels=("megatron", "megatron-2021", "torch"),
+    unfused_kernels="megatron-2021",
     by_default=True,
     tensor_parallel="one-degree",
     zero_without_pipeline=(0, 1),

@@ -7,6 +7,7 @@ from planner.runtimes.capabilities import Gradients, Offloading, Target
 CAPABILITIES = Target(
     name="torch",
     version="2.13",
+    kernels=("torch", "torch-compiled"),
     by_default=True,
     tensor_parallel="one-degree",
     zero_without_pipeline=(0, 1, 2, 3),

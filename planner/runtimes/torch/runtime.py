@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from planner.dims.gradients import gradients_of
 from planner.job.batches import example_files
-from planner.job.files import EmittedFile, document, node_file
+from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
 from planner.job.job import Job
-from planner.job.launch import launch_files, number_format
 from planner.runtimes.interface import Runtime
 from planner.runtimes.torch.capabilities import CAPABILITIES
 

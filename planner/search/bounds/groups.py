@@ -66,23 +66,24 @@ def grouped(items: Iterable[Family]) -> tuple[Group, ...]:
     return tuple(Group(tuple(members)) for members in found.values())
 
 
+def group_rates(group: Group, bounds: FamilyBounds) -> list[tuple[int, float]]:
+    """(replicas, layers of a micro-batch a second of one) of each device type, without other traffic, at best."""
+    family = group.first
+    assert family.dp is not None
+    zero, batch = min(TARGETS[family.target].zero_without_pipeline), family.batch // family.dp
+    steps = bounds.estimator.model.training.global_batch // batch
+    return bounds.rates.free_rates(replace(family, zero=zero, dp=1, batch=batch, micro_batches=steps))
+
+
 def group_bound(group: Group, bounds: FamilyBounds) -> float:
     """No plan of the group is faster than all devices at the best rate of its micro-batches, without other traffic."""
-    family = group.first
+    family, model = group.first, bounds.estimator.model
     if family.tp is None or family.dp is None:
         return 0.0
-    model = bounds.estimator.model
-    batch = family.batch // family.dp
-    alone = replace(
-        family,
-        zero=min(TARGETS[family.target].zero_without_pipeline),
-        dp=1,
-        batch=batch,
-        micro_batches=model.training.global_batch // batch,
-    )
-    rate = bounds.rates.free_rate(alone)
+    rate = sum(slots * each for slots, each in group_rates(group, bounds))
+    steps = model.training.global_batch // (family.batch // family.dp)
     # T >= L m / sum over devices of layers of a micro-batch a second
-    return model.layers * alone.micro_batches / rate if rate else float("inf")
+    return model.layers * steps / rate if rate else float("inf")
 
 
 def members(group: Group, partition: NetworkPartition, limits: Limits, deadline: Deadline) -> Families:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import floor
 
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
+from planner.cost.values import Memory
+from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Recompute
@@ -88,6 +90,10 @@ class Rates:
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
+        self._free_rates: dict[Family, list[tuple[int, float]]] = {}
+        self._rings: dict[tuple[str, str, str, int, int], Ring | None] = {}
+        self._activations: dict[tuple[object, ...], float] = {}
+        """Bytes of one more micro-batch of one layer."""
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
         """Speeds of all device types, fastest first."""
@@ -99,18 +105,22 @@ class Rates:
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
 
-    def free_rate(self, family: Family) -> float:
-        """Layers of a micro-batch a second on all devices, each with replicas of its own, whatever they hold."""
+    def free_rates(self, family: Family) -> list[tuple[int, float]]:
+        """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
+        if family not in self._free_rates:
+            self._free_rates[family] = list(self._find_free_rates(family))
+        return self._free_rates[family]
+
+    def _find_free_rates(self, family: Family) -> Iterator[tuple[int, float]]:
         assert family.tp is not None
-        rate = 0.0
         for device_type in self.device_types:
             slots = device_type.replicas(family.tp) if device_type.per_node >= family.tp else 0
             if slots:
                 speed = self._of_group(
                     family, device_type, self._group(family, device_type, family.tp, 1), slots, _UNLIMITED
                 )
-                rate += slots / speed.layer_seconds if speed else 0.0
-        return rate
+                if speed is not None:
+                    yield slots, 1 / speed.layer_seconds
 
     def crossing(self, family: Family) -> Crossing | None:
         """The cheapest send from island to island; None where stages may stand on several."""
@@ -224,10 +234,7 @@ class Rates:
         self, family: Family, device_type: DeviceType, group: ReplicaGroup, slots: float, room: Room
     ) -> Speed | None:
         pricer = self.estimator.pricer(family.target)
-        shape, fastest = (
-            self._shape(family, group.tp, 1),
-            fastest_ring(self.estimator, family.target, self.device_types, group),
-        )
+        shape, fastest = self._shape(family, group.tp, 1), self._fastest_ring(pricer.kernels, group)
         if fastest is None:
             return None
         # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
@@ -235,22 +242,25 @@ class Rates:
         layer_seconds = micro.seconds - micro.host_seconds
         # The computation of an end may hide traffic of layers, and shows with what is left of it.
         shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
-        ends = []
-        for stage in (0, 2):
-            whole = pricer.micro_batch(replace(shape, stage=stage), group, group.micro_batch, fastest)
-            ends.append(max(0.0, shown * (whole.compute_seconds - micro.compute_seconds)))
+        embedding, head = pricer.ends_seconds(group)
         return Speed(
             device_type=device_type.key,
             slots=slots,
             layer_seconds=layer_seconds,
             forward_seconds=micro.forward_seconds - micro.host_seconds / 2,
             backward_seconds=micro.backward_seconds - micro.host_seconds / 2,
-            first_seconds=ends[0],
-            last_seconds=ends[1],
-            tail_seconds=pricer.tail_seconds(shape, group, fastest),
+            first_seconds=shown * embedding,
+            last_seconds=shown * head,
+            tail_seconds=pricer.tail_seconds(shape, group, fastest, micro),
             room=room,
             most_layers=min(self.estimator.model.layers, room.layers(1)),
         )
+
+    def _fastest_ring(self, stack: str, group: ReplicaGroup) -> Ring | None:
+        key = stack, group.pool, group.gpu, group.tp, group.count
+        if key not in self._rings:
+            self._rings[key] = fastest_ring(self.estimator, stack, self.device_types, group)
+        return self._rings[key]
 
     def room(self, family: Family, group: ReplicaGroup) -> Room:
         """Memory of a stage in the middle, never less than there is whatever it recomputes."""
@@ -265,12 +275,18 @@ class Rates:
     def _room_with(self, family: Family, group: ReplicaGroup, recompute: Recompute) -> Room:
         """Bytes are concave in layers: the line through both ends is never above them."""
         pricer, many = self.estimator.pricer(family.target), max(2, self.estimator.model.layers)
-        one, all_layers, two = (
-            pricer.memory(self._shape(family, group.tp, layers, flights, recompute), group, group.count)
-            for layers, flights in ((1, 1), (many, 1), (1, 2))
-        )
-        activations = two.used_bytes - one.used_bytes
-        each = (all_layers.used_bytes - one.used_bytes) / (many - 1)
+
+        def memory(layers: int, flights: int) -> Memory:
+            shape = self._shape(family, group.tp, layers, flights, recompute)
+            return pricer.memory(shape, group, group.count)
+
+        one = memory(1, 1)
+        each = (memory(many, 1).used_bytes - one.used_bytes) / (many - 1)
+        # Sharding the states and the number of replicas change nothing of them.
+        key = family.target, group.pool, group.gpu, group.tp, group.micro_batch, recompute
+        if key not in self._activations:
+            self._activations[key] = memory(1, 2).activations_bytes - one.activations_bytes
+        activations = self._activations[key]
         return Room(
             free_bytes=one.headroom_bytes + each,
             layer_bytes=max(0.0, each - activations),
@@ -286,9 +302,15 @@ class Rates:
         recompute: Recompute | None = None,
     ) -> Shape:
         """A stage in the middle with the least in flight: the last but one of a pipeline that has no head."""
-        least = replace(family, micro_batches=micro_batches)
-        policy = recompute or family.recompute or "none"
-        return least.shape((layers,), 1, 3, self.estimator.model, policy, tp)
+        return Shape(
+            chunks=(layers,),
+            stage=1,
+            depth=3,
+            micro_batches=micro_batches,
+            zero=family.zero,
+            recompute=recompute or family.recompute or "none",
+            sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
+        )
 
 
 def fastest_ring(

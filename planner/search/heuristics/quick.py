@@ -24,10 +24,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.cost.schedules import uniform_seconds
+from planner.search.bounds.groups import Group, group_rates, grouped
 from planner.search.data_parallel import best_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
@@ -66,6 +68,15 @@ def everywhere(estimator: Estimator) -> Wanted:
     return Wanted(pools=frozenset(pool.name for pool in estimator.cluster.pools))
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A family that was not looked at yet, and a bound of its plans."""
+
+    least_seconds: float
+    family: Family
+    partition: NetworkPartition
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranked:
     """A choice, and about how long it takes."""
@@ -100,7 +111,7 @@ class _QuickSearch:
 
     def run(self) -> None:
         """Data parallelism on the wanted devices, then what else promises most."""
-        ranked: list[_Ranked] = []
+        waiting: list[_Waiting] = []
         for row in targets_of(self.limits):
             for network, partition in network_partitions(self.estimator, row, apart=True).items():
                 device_types = {device_type.key for device_type in partition.device_types}
@@ -109,10 +120,26 @@ class _QuickSearch:
                 for choice in data_parallel_choices(row, self.limits, partition.estimator):
                     self.deadline.check()
                     self._share(Shares(choice, partition.estimator, self.limits, self.deadline))
-                for family in families(row, self.limits, partition.estimator.model, partition.device_types):
+                model = partition.estimator.model
+                for group in grouped(families(row, self.limits, model, partition.device_types)):
                     self.deadline.check()
-                    ranked += _rank(replace(family, network=network), partition, self.limits, self.wanted)
-        self._stage(sorted(ranked, key=lambda item: item.seconds))
+                    waiting += _waiting(group, network, partition, self.limits)
+        self._stage(self._ranked(waiting))
+
+    def _ranked(self, waiting: list[_Waiting]) -> Iterator[_Ranked]:
+        """Choices by about how long they take; a family is not looked at before its bound is the least."""
+        waiting.sort(key=lambda item: item.least_seconds, reverse=True)
+        heap: list[tuple[float, int, _Ranked]] = []
+        count = 0
+        while waiting or heap:
+            self.deadline.check()
+            if waiting and (not heap or waiting[-1].least_seconds <= heap[0][0]):
+                item = waiting.pop()
+                for choice in _rank(item.family, item.partition, self.limits, self.wanted):
+                    count += 1
+                    heappush(heap, (choice.seconds, count, choice))
+            else:
+                yield heappop(heap)[2]
 
     def _offer(self, scored: Scored | None) -> None:
         if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.seconds:
@@ -132,7 +159,7 @@ class _QuickSearch:
             self.deadline.check()
             self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
 
-    def _stage(self, ranked: list[_Ranked]) -> None:
+    def _stage(self, ranked: Iterable[_Ranked]) -> None:
         """The most promising choices until one fits for each target and degrees."""
         tried, done = 0, set()
         for item in ranked:
@@ -155,6 +182,22 @@ class _QuickSearch:
 def _both_ways(slots: list[int]) -> list[list[int]]:
     """A pipeline and its reverse, where there is one and they differ."""
     return [order for order in (slots, slots[::-1])[: 1 + (slots != slots[::-1])] if order]
+
+
+def _waiting(group: Group, network: str, partition: NetworkPartition, limits: Limits) -> Iterator[_Waiting]:
+    """The families of a group that have a depth, each with less than its choices take by ``_rank``."""
+    if group.first.dp is None:
+        return
+    layers = partition.estimator.model.layers
+    rates = group_rates(group, partition.bounds)
+    rate, fastest = sum(slots * each for slots, each in rates), max((each for _, each in rates), default=0.0)
+    for family in group.families:
+        possible = depths(family, limits, partition.estimator.model, partition.device_types)
+        if possible and rate and family.dp:
+            # d stages do no more than d of the fastest, and no more than all devices: most where both meet.
+            best = max(1.0, min(possible[-1], rate / family.dp / fastest))
+            seconds = (family.micro_batches + best - 1) * layers / fastest / best
+            yield _Waiting(seconds * (1 - 1e-9), replace(family, network=network), partition)
 
 
 def _rank(family: Family, partition: NetworkPartition, limits: Limits, wanted: Wanted) -> Iterator[_Ranked]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from planner.cluster.spec import ClusterSpec, IntraNodeSpec, PoolSpec
+from planner.catalog import IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import Devices, price_per_hour, watts
 from planner.errors import PlanError

@@ -197,12 +197,13 @@ def depths(
         slots = sum(device_type.devices for device_type in device_types)
     else:
         slots = sum(device_type.replicas(family.tp) for device_type in device_types) // family.dp
-    found = range(1, min(model.layers, slots, MAX_DEPTH) + 1)
-    kept = (depth for depth in found if family.zero in zeros_at(row, depth))
+    most = min(model.layers, slots, MAX_DEPTH)
     # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
     covered = row.batch_without_pipeline == "per-device" and family.tp == 1
-    kept = (depth for depth in kept if depth > 1 or not covered)
-    return allowed(tuple(kept), limits.pp)
+    found: tuple[int, ...] = (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
+    if family.zero in zeros_at(row, 2):
+        found += tuple(range(2, most + 1))
+    return allowed(found, limits.pp)
 
 
 def compositions(

@@ -71,11 +71,11 @@ def _of_target(
     if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
         yield f"micro-batches of more than {most_offered(model)} sequences"
     if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
-        yield "hybrid sharding in pipelines and with tensor parallelism"
+        yield "HSDP in pipelines and with tensor parallelism"
         sizes = {device_type.per_node for device_type in device_types} - {1}
         if not all(holds_groups(device_type, size) for device_type in device_types for size in sizes):
-            yield "hybrid sharding in groups that nodes do not hold whole"
+            yield "HSDP in groups that nodes do not hold whole"
         if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
-            yield f"hybrid sharding over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
+            yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
     if row.offloading != type(row.offloading)():
         yield "offloading"

@@ -80,7 +80,7 @@ class StageOptions:
         found = compositions(choice.family, device_types, estimator.model, limits)
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
-        rings = [ring_alone(item, estimator, choice.family.target) for item in found]
+        rings = [ring_alone(item, estimator, self.pricer.kernels) for item in found]
         kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
@@ -93,7 +93,7 @@ class StageOptions:
         """What a stage may recompute, from least on: more takes longer and is only worth its memory."""
         self._prices: dict[tuple[int, int, bool, bool, Recompute], Option] = {}
         self._sends: dict[tuple[int, int], Sends] = {}
-        self._most: dict[tuple[int, int], int] = {}
+        self._most: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def used_islands(self, *compositions: Composition) -> frozenset[int]:
         """Indices of the islands that stages of these compositions stand on."""
@@ -113,31 +113,27 @@ class StageOptions:
 
     def most_layers(self, stage: int, composition: int) -> int:
         """The largest number of layers whose memory fits on every device of the composition; 0 for none."""
+        rest = self.estimator.model.layers - (self.choice.depth - 1) * self.choice.interleave
+        most = max(self._fitting(stage, composition), default=0)
+        return min(rest, max(most, self.choice.interleave - 1))
+
+    def _fitting(self, stage: int, composition: int) -> tuple[int, ...]:
+        """The largest number of layers that fits, with each recomputation."""
         key = (stage, composition)
         if key not in self._most:
-            self._most[key] = self._most_layers(stage, composition)
+            dp, groups = self.rings[composition].size, self.compositions[composition]
+            shapes = [self.shape(stage, self.choice.interleave, recompute) for recompute in self.recomputes]
+            self._most[key] = tuple(
+                min(self.pricer.most_layers(shape, group, dp) for group in groups) for shape in shapes
+            )
         return self._most[key]
-
-    def _most_layers(self, stage: int, composition: int) -> int:
-        low, high = 0, self.estimator.model.layers - (self.choice.depth - 1) * self.choice.interleave
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._least_recompute(stage, composition, middle) is not None:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
     def _least_recompute(self, stage: int, composition: int, layers: int) -> Recompute | None:
         """The least recomputation with which so many layers fit; None when none does."""
         if layers < self.choice.interleave:
             return self.recomputes[0]
-        dp = self.rings[composition].size
-        for recompute in self.recomputes:
-            shape = self.shape(stage, layers, recompute)
-            if all(self.pricer.memory(shape, group, dp).fits for group in self.compositions[composition]):
-                return recompute
-        return None
+        fitting = zip(self.recomputes, self._fitting(stage, composition), strict=True)
+        return next((recompute for recompute, most in fitting if layers <= most), None)
 
     def option(self, stage: int, composition: int, layers: int) -> Option:
         """The price of one option, with the most recomputation where it does not fit at all."""
