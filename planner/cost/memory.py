@@ -19,8 +19,8 @@ from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload
 from planner.runtimes.capabilities import Recompute
 
-LayersBy = Literal["kernels", "torch"]
-"""``kernels``: fused ones of Megatron, Transformer Engine and the like; ``torch``: eager layers of the examples."""
+LayersBy = Literal["kernels", "eager"]
+"""``kernels``: fused ones of Megatron, Transformer Engine and the like; ``eager``: layers of the examples."""
 
 BUCKET_ELEMENTS = 2e8
 """Elements of a reduction or gather bucket; the emitted DeepSpeed configuration sets the same."""
@@ -108,7 +108,7 @@ def activation_bytes_per_layer(
     scale = ELEMENT_BYTES[model.training.precision] / 2
     if recompute == "full":
         return scale * 2.0 * model.hidden * tokens / ways
-    plain, length = layers_by == "torch", model.training.sequence_length
+    plain, length = layers_by == "eager", model.training.sequence_length
     width, heads = model.head_dim, model.heads
     if recompute == "selective" and plain:
         # Layer input, query, attention and its output product; then of both or three of the MLP the second.

@@ -356,7 +356,7 @@ class Pricer:
             layer_bytes=measured.activation_bytes if measured else None,
             layer_parameters=measured.parameters if measured else None,
             cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
-            layers_by="torch" if self.target.eager_layers else "kernels",
+            layers_by="eager" if self.target.eager_layers else "kernels",
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
         )
