@@ -113,7 +113,7 @@ def test_number_formats() -> None:
         "fp16": ["--fp16"],
         "fp32": [],
         "tf32": [],
-        "fp8": ["--bf16", "--fp8-format", "hybrid"],
+        "fp8": ["--bf16", "--fp8-format", "hybrid", "--fp8-param-gather"],
     }
 
 
