@@ -176,7 +176,7 @@ class Row(Frozen):
     zero: ZeroStage = 0
     """ZeRO stage."""
     shard_size: Devices | None = None
-    """Replicas that share one copy of what ZeRO shards (hybrid sharding); all of them when absent."""
+    """Replicas that share one copy of what ZeRO shards (HSDP); all of them when absent."""
     recompute: Recompute = "none"
     """none, selective or full."""
     sequence_parallel: bool = False
