@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -375,10 +376,10 @@ def test_a_step_has_the_constants_of_its_kernel_set() -> None:
     """The usual one of runtime and attention, or what the training names; those of other sets count for nothing."""
     spec, plan = slow_network(), replicas(tp=2)
 
-    def seconds(calibration: Calibration, **training: object) -> float:
+    def seconds(calibration: Calibration, **training: Any) -> float:
         return estimate(plan, spec, gpt(**training), calibration).step_seconds
 
-    settings = (
+    settings: tuple[tuple[dict[str, str], str], ...] = (
         ({}, "megatron"),
         ({"attention": "unfused"}, "megatron-2021"),
         ({"attention": "unfused", "kernels": "megatron"}, "megatron"),
