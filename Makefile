@@ -66,6 +66,7 @@ lint: $(VENV)/test.stamp docs-check  ## formatting, style, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.accuracy --check
 
 audit: $(VENV)/test.stamp  ## known vulnerabilities of the locked packages; says so where no service can be reached
 	$(BIN)/python -m tools.supply.audit $(LOCK)
@@ -88,12 +89,12 @@ format: $(VENV)/test.stamp  ## put the code into its format
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/base.stamp  ## write docs/cli.md, the ranges in docs/formats.md and every output in README.md and docs
-	$(BIN)/python -m planner.cli.reference > docs/cli.md
+	$(BIN)/python -m tools.reference > docs/cli.md
 	$(BIN)/python -m tools.outputs
 	$(BIN)/python -m tools.ranges_table
 
 docs-check: $(VENV)/base.stamp  ## docs/cli.md and every output in README.md and docs are what the program prints
-	@$(BIN)/python -m planner.cli.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)
+	@$(BIN)/python -m tools.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)
 	@$(BIN)/python -m tools.outputs --check || (echo "outputs in README.md or docs are outdated: make docs"; exit 1)
 
 rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, about an hour

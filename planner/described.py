@@ -1,12 +1,14 @@
 """What a class says of its own fields, written beside the field and nowhere else.
 
-Labels for tables, meanings for the reference page, and the keys under which ``--json`` documents hold it all.
+Labels for tables, meanings for the reference page, and the ``--json`` documents that hold it all.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -49,17 +51,17 @@ def _marks(cls: type) -> Iterator[tuple[str, tuple[Any, ...]]]:
 @cache
 def meanings(cls: type) -> dict[str, str]:
     """The docstring of every field and property that has one, inherited ones too."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for owner in reversed(cls.__mro__):
         if owner.__module__.partition(".")[0] not in ("builtins", "pydantic", "typing"):
-            found |= _own(owner)
-    return found
+            texts |= _own(owner)
+    return texts
 
 
 def _own(cls: type) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(tree, ast.ClassDef)
-    found = {}
+    texts = {}
     for node, following in zip(tree.body, [*tree.body[1:], None], strict=True):
         text = None
         if isinstance(node, ast.FunctionDef):
@@ -69,8 +71,8 @@ def _own(cls: type) -> dict[str, str]:
             if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
                 text = str(following.value.value)
         if text:
-            found[name] = inspect.cleandoc(text)
-    return found
+            texts[name] = inspect.cleandoc(text)
+    return texts
 
 
 def sentence(text: str) -> str:
@@ -180,8 +182,8 @@ def plain(value: object) -> Json:
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
     dump = getattr(value, "model_dump", None)
-    found: Json = str(value) if dump is None else dump(mode="json")
-    return found
+    dumped: Json = str(value) if dump is None else dump(mode="json")
+    return dumped
 
 
 def _entries(value: object) -> Iterator[tuple[str, Json]]:
@@ -209,18 +211,61 @@ def _blank(cls: Any) -> Iterator[tuple[str, Json]]:
 
 def keys(cls: Any, at: str = "") -> dict[str, str]:
     """What every key of a class's document means; ``[]`` stands for every entry of a list, ``.*`` for free keys."""
-    found: dict[str, str] = {}
+    meanings_by_key: dict[str, str] = {}
     for member in _members(cls):
         if member.inline:
-            found |= keys(member.hint, at)
+            meanings_by_key |= keys(member.hint, at)
             continue
         key, hint = at + member.key, member.hint
         if get_origin(hint) is tuple and is_dataclass(get_args(hint)[0]):
             key, hint = f"{key}[]", get_args(hint)[0]
         if is_dataclass(hint) and not member.brief:
-            found |= keys(hint, f"{key}.")
+            meanings_by_key |= keys(hint, f"{key}.")
         elif member.brief or get_origin(hint) is dict or hasattr(hint, "model_dump"):
-            found[f"{key}.*"] = member.meaning
+            meanings_by_key[f"{key}.*"] = member.meaning
         else:
-            found[key] = member.meaning
-    return found
+            meanings_by_key[key] = member.meaning
+    return meanings_by_key
+
+
+FORMAT = 1
+"""Version of the documents; grows when a key changes its meaning or goes away."""
+
+
+MOST_INDENTED = 10_000
+"""Entries of a list in an indented document."""
+
+
+def text(document: object) -> str:
+    """A document as JSON; numbers that are infinite or unknown become null.
+
+    A very long one is not indented: that takes ten times as long.
+    """
+    content = plain(document)
+    assert isinstance(content, dict), "a document is a mapping"
+    long = any(isinstance(value, list) and len(value) > MOST_INDENTED for value in content.values())
+    indent = None if long else 2
+    try:
+        return json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+    except ValueError:
+        return json.dumps(_finite(content), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Json) -> Json:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonDocument:
+    """What every document begins with."""
+
+    format: int = FORMAT
+    """Version of the document, 1; grows when a key changes its meaning or goes away."""
+    command: str
+    """The command that wrote it."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Keys and indices that lead to a value: ``("stages", 2, "replicas")``."""
 
 
@@ -26,7 +26,7 @@ def dotted(path: Iterable[str | int]) -> str:
 class PartError(ValueError):
     """A part of a value that is not what it must be; the reader of a file adds file and line."""
 
-    def __init__(self, what: str, path: Path) -> None:
+    def __init__(self, what: str, path: KeyPath) -> None:
         super().__init__(what)
         self.path = path
         """Leads from the value to the part."""
@@ -90,7 +90,7 @@ class PlanError(HetplanError, ValueError):
 
     exit_code = 2
 
-    def __init__(self, *lines: str, path: Path = (), hint: str | None = None) -> None:
+    def __init__(self, *lines: str, path: KeyPath = (), hint: str | None = None) -> None:
         """``path`` leads from the value that refuses to the part that is wrong; a file's reader finds its line."""
         where = f"{dotted(path)}: " if path else ""
         super().__init__(*(f"{where}{line}" for line in lines), hint=hint)

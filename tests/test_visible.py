@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from planner.files.nodes import parse
-from planner.files.yaml_text import dump
+from planner.files.writing import dump
 from planner.visible import is_hidden, visible, visible_json
 
 

@@ -7,15 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.calibration.values import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
-from planner.cluster.spec import (
-    ClusterSpec,
-    FabricLinkSpec,
-    FabricSpec,
-    GpuSpec,
-    IntraNodeSpec,
-    NicSpec,
-    PoolSpec,
-)
+from planner.catalog import GpuSpec, IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, NicSpec, PoolSpec
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 
@@ -114,11 +107,7 @@ def gpt(
 
 def model(global_batch: int, layers: int = 4, **changes: Any) -> ModelSpec:
     """A tiny decoder; ``changes`` go to the model, or to its training under their own name."""
-    training = {
-        name: changes.pop(name)
-        for name in ("precision", "optimizer", "attention", "dropout")
-        if name in changes
-    }
+    training = {name: changes.pop(name) for name in TrainingSpec.model_fields if name in changes}
     values: dict[str, Any] = {
         "name": "tiny",
         "layers": layers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, T
 from pydantic import Discriminator, Field, Tag, create_model
 
 from planner import catalog
-from planner.calibration.merge import gives, link_name_key, name_key, sections
+from planner.calibration.merge import gives, link_name_key, name_key, parent, sections
 from planner.calibration.values import (
     ASSUMED,
+    ASSUMED_FAMILY,
     Calibration,
     Constant,
     CurveError,
@@ -30,13 +31,10 @@ from planner.calibration.values import (
 )
 from planner.described import meanings
 from planner.errors import Problem
-from planner.files.document import MOST_BYTES, Document, fail_on
+from planner.files.document import MOST_BYTES, Document, fail_on, mappings, read_as
 from planner.files.fields import DefaultSpread, Frozen, Name, Spread, form
-from planner.files.kinds import read_as
-from planner.files.lenient import mappings
 from planner.files.nodes import MOST_NODES
-from planner.files.whole import write_whole
-from planner.files.yaml_text import dump
+from planner.files.writing import dump, write_whole
 
 FORMAT = "hetplan-calibration/1"
 """Name and version of the calibration file's format."""
@@ -278,7 +276,7 @@ def _calibration(record: WrittenCalibration) -> Calibration:
     links = {name: getattr(record.links, name) for name in _given(record.links)}
     parts = (("families", record.families), ("stacks", record.stacks), ("links", links))
     return Calibration(
-        families={name: Family(**_values(part)) for name, part in record.families.items()},
+        families=_families({name: _values(part) for name, part in record.families.items()}),
         stacks={name: Stack(**_values(part)) for name, part in record.stacks.items()},
         links={name: Link(**_values(part)) for name, part in links.items()},
         constants=tuple(
@@ -289,6 +287,15 @@ def _calibration(record: WrittenCalibration) -> Calibration:
         ),
         **{name: getattr(record, name) for name in _SAME},
     )
+
+
+def _families(given: dict[str, dict[str, float]]) -> dict[str, Family]:
+    """Families, and what differs under one set of kernels on top of them."""
+    plain = {name: Family(**values) for name, values in given.items() if "." not in name}
+    return {
+        name: replace(parent(name, plain, plain.get(name, ASSUMED_FAMILY)), **values)
+        for name, values in given.items()
+    }
 
 
 def _given(record: Frozen) -> list[str]:
@@ -335,7 +342,7 @@ def _data(calibration: Calibration) -> dict[str, Any]:
         data[section] = {
             name: {
                 key: _constant(getattr(part, key), known.get(f"{section}.{name}.{key}"))
-                for key in gives(section, name, part, assumed, known)
+                for key in gives(section, name, part, parent(name, parts, assumed), known)
             }
             for name, part in parts.items()
         }

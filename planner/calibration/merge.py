@@ -127,14 +127,20 @@ def _shape_clashes(first: Calibration, last: Calibration) -> Iterator[Clash]:
         if known[model] != others[model]:
             texts = ["; ".join(sorted(found[model])) for found in (known, others)]
             yield Clash(what=f"layers of {model}", first=texts[0], last=texts[1], newer="unknown")
-    sizes = {_curve(point): point.parameters for point in first.layers if point.parameters}
+    sizes: dict[Hashable, list[float]] = {}
+    for point in first.layers:
+        if point.parameters:
+            sizes.setdefault(_curve(point), []).append(point.parameters)
     told: set[Hashable] = set()
     for point in last.layers:
-        size, curve = sizes.get(_curve(point)), _curve(point)
-        if size and point.parameters and size != point.parameters and curve not in told:
+        curve = _curve(point)
+        known_sizes = sizes.get(curve, [])
+        if known_sizes and point.parameters and point.parameters not in known_sizes and curve not in told:
             told.add(curve)
             what = f"parameters of a layer of {point.model}, tp {point.tp}"
-            yield Clash(what=what, first=f"{size:.0f}", last=f"{point.parameters:.0f}", newer="unknown")
+            yield Clash(
+                what=what, first=f"{known_sizes[-1]:.0f}", last=f"{point.parameters:.0f}", newer="unknown"
+            )
 
 
 def _curve(point: LayerPoint) -> Hashable:
@@ -276,14 +282,33 @@ def gives(section: str, name: str, part: Part, assumed: Part, given: Iterable[st
     )
 
 
+def parent(name: str, parts: dict[str, Part], assumed: Part) -> Part:
+    """What a part has that says nothing of its own: for ``family.kernels`` that of the family, else the assumed."""
+    return parts.get(name.rpartition(".")[0], assumed)
+
+
 def _parts(
     section: str, base: dict[str, Part], own: dict[str, Part], assumed: Part, given: set[str]
 ) -> dict[str, Part]:
-    found = dict(base)
-    for name, part in own.items():
-        changes = {key: getattr(part, key) for key in gives(section, name, part, assumed, given)}
-        found[name] = replace(found.get(name, assumed), **changes)
-    return found
+    """What ``own`` says of a family holds under all kernels: ``base`` does not know its devices better."""
+    known = dict(base)
+    for owner in sorted(own, key=_depth):
+        part: Part = own[owner]
+        above: Part = parent(owner, own, assumed)
+        changes = {key: getattr(part, key) for key in gives(section, owner, part, above, given)}
+        for name in _and_under_kernels(owner, base):
+            known[name] = replace(known.get(name, parent(name, known, assumed)), **changes)
+    return known
+
+
+def _depth(name: str) -> int:
+    """0 for a family, 1 for what it has under one kernel set."""
+    return name.count(".")
+
+
+def _and_under_kernels(name: str, parts: dict[str, Part]) -> tuple[str, ...]:
+    """The name, and those of what a family has under one kernel set each."""
+    return (name, *(other for other in parts if other.startswith(f"{name}.")))
 
 
 def _points(key: Callable[[T], Hashable], base: tuple[T, ...], own: tuple[T, ...]) -> tuple[T, ...]:

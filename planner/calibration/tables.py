@@ -18,7 +18,7 @@ from planner.described import meanings
 from planner.errors import Problem
 from planner.files.document import MOST_PROBLEMS, fail_on, read_text
 from planner.files.fields import form
-from planner.files.messages import complaints, nearest
+from planner.files.messages import messages_of, nearest
 from planner.files.nodes import resolve
 
 IGNORED = "reference"
@@ -138,7 +138,7 @@ def _cell_problems(table: _Table, line: int, row: dict[str, Any], kind: type) ->
     except ValidationError as error:
         return [
             table.problem(line, str(item.path[0]), item.what, item.hint)
-            for item in complaints(error, kind, row)
+            for item in messages_of(error, kind, row)
         ]
     return []
 

@@ -69,12 +69,18 @@ class Family:
 class Stack:
     """Constants of one training framework."""
 
+    matmul_factor: Share = 1.0
+    """Share of a family's matmul efficiency that the products of a training step reach."""
+    stream_factor: Factor = 1.0
+    """Traffic of its element-wise kernels over that of unfused ones."""
     host_factor: Factor = 0.5
     """Host time per layer over that of Megatron without captured graphs: below 1 thin, compiled or captured code."""
     overlap: Fraction = 0.70
     """Share of gradient and parameter traffic that is free while it runs under a computation."""
     runtime_bytes: OptionalBytes = 1.5 * 2**30
-    """Device context, libraries and allocator slack of one process."""
+    """Device context and libraries of one process."""
+    allocator_slack: Factor = 0.06
+    """What the allocator holds beyond its tensors over these, as long as the device has room."""
     wire: Share = 1.0
     """Share of a fabric's rate that the framework's own collectives between nodes reach: 1 for large buckets."""
     micro_batch_launches: Factor = 0.0
@@ -89,6 +95,8 @@ class Link:
     """Share of the wire that a collective or a send carries on nodes with one card."""
     rail: Share = 0.85
     """What is left of that share each time the cards of a node are doubled: bridges, rings that miss a card."""
+    host_bytes_per_second: Bytes = 1e12
+    """What the host of a node moves at most where there is no RDMA and every byte passes its processors."""
 
 
 @strict()
@@ -249,9 +257,14 @@ class Calibration:
     sources: dict[str, dict[str, str]] = field(default_factory=dict)
     """The same for each source that points and constants name."""
 
-    def family(self, name: str) -> Family:
-        """Constants of a GPU family; the defaults for an unknown one."""
-        return self.families.get(name, ASSUMED_FAMILY)
+    def family(self, name: str, kernels: str = "") -> Family:
+        """Constants of a GPU family under a kernel set; the defaults for an unknown one.
+
+        ``families`` holds those that the family has with all kernels by its name, and those of one set, where they
+        differ, as ``family.set``.
+        """
+        known = self.families
+        return known.get(f"{name}.{kernels}") or known.get(name, ASSUMED_FAMILY)
 
     def stack(self, name: str) -> Stack:
         """Constants of a framework; the defaults for an unknown one."""

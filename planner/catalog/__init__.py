@@ -7,66 +7,100 @@ works too (``NVIDIA A100-SXM4-80GB``).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, TypeVar
 
 import yaml
+from pydantic import Field
+
+from planner.files.fields import (
+    Dtype,
+    Frozen,
+    Gib,
+    Latency,
+    Name,
+    OptionalName,
+    Rate,
+    ReserveGib,
+    Source,
+    Watts,
+    whole,
+)
+from planner.ranges import MULTIPROCESSORS
 
 _VENDOR_WORDS = ("nvidia", "geforce", "tesla", "quadro", "amd", "instinct", "radeon")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """A kind of device."""
+class GpuSpec(Frozen):
+    """A device type, by its numbers: of the catalogue, of the file's ``gpus``, or written where it is used."""
 
-    name: str
-    memory_gib: float
-    """Total that the driver reports, GiB."""
-    memory_bandwidth_gBps: float
-    """Gigabyte/s."""
-    tflops: Mapping[str, float]
-    """Dense peak by number format, TFLOP/s; an absent format is not supported."""
-    family: str
-    """Generation that calibrations are kept for."""
-    multiprocessors: int
-    """Streaming multiprocessors or compute units."""
-    tdp_watts: float | None
-    host_link_gBps: float
-    """Wire to its host in one direction, gigabyte/s."""
-    sources: Mapping[str, str]
+    name: Name = ""
+    """What to call it; the pool's name when absent."""
+    memory_gib: Gib
+    """Memory of one device, GiB; what nvidia-smi calls memory.total."""
+    memory_bandwidth_gBps: Rate
+    """Memory bandwidth, gigabyte/s."""
+    tflops: Annotated[dict[Dtype, Rate], Field(min_length=1)]
+    """Dense peak by number format (bf16, fp16, fp32, tf32, fp8), TFLOP/s; an absent one is not supported."""
+    family: OptionalName = ""
+    """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
+    multiprocessors: Annotated[int, whole(MULTIPROCESSORS, least=0)] = 0
+    """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
+    tdp_watts: Watts | None = None
+    """Board power, watt."""
+    reserve_gib: ReserveGib | None = None
+    """Memory kept free on each device of this type, GiB; a pool's own value wins over it."""
+    host_link_gBps: Rate | None = None
+    """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
+    source: Source = None
+
+
+class IntraNodeSpec(Frozen):
+    """The network between the devices of one node."""
+
+    bandwidth_gBps: Rate
+    """Bandwidth of one device in one direction, gigabyte/s."""
+    latency_us: Latency = 3.0
+    """Latency of one message, microseconds."""
+    shared: bool = False
+    """True when all devices of the node share the bandwidth (a PCIe host bridge)."""
+
+
+class CatalogueGpu(GpuSpec):
+    """A device of the catalogue, with where its numbers are from."""
+
+    sources: dict[str, str]
     """Where each number was taken from, by key."""
-    assumed: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
     """Keys whose number no document confirms, e.g. ``memory_gib`` or ``tflops.fp32``."""
-    note: str | None
-    aliases: tuple[str, ...]
+    note: str | None = None
+    aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A network between the devices of one node."""
+class CatalogueLink(IntraNodeSpec):
+    """A network inside nodes of the catalogue."""
 
     name: str
-    bandwidth_gBps: float
-    """One device in one direction, gigabyte/s."""
-    latency_us: float
-    """One hop, microseconds."""
-    shared: bool
-    """True when the devices of the node share the bandwidth."""
     source: str
-    assumed: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
 
 
-def gpu(name: str) -> Gpu:
+Entry = TypeVar("Entry", CatalogueGpu, CatalogueLink)
+
+
+def gpu(name: str) -> CatalogueGpu:
     """The device of that name or alias; raises KeyError."""
-    return _gpus_by_key()[_key(name)]
+    return _gpus_by_key()[_key(name)].model_copy(deep=True)
+
+
+def gpu_spec(name: str) -> GpuSpec:
+    """The numbers of a device by name or alias; raises KeyError."""
+    return GpuSpec.model_validate(gpu(name).model_dump(include=set(GpuSpec.model_fields)))
 
 
 def driver_names(name: str) -> tuple[str, ...]:
-    """Names that nvidia-smi may print for a kind of the cluster file; none for a kind that is not in the catalogue."""
+    """Names that nvidia-smi may print for a device type of a cluster file; none for one that the catalogue lacks."""
     try:
         known = gpu(name)
     except KeyError:
@@ -80,9 +114,14 @@ def product_labels(name: str) -> tuple[str, ...]:
     return tuple(each.replace(" ", "-") for each in driver_names(name) if each.startswith(vendor))
 
 
-def link(name: str) -> Link:
+def link(name: str) -> CatalogueLink:
     """The link of that name; raises KeyError."""
     return _links_by_key()[_key(name)]
+
+
+def link_spec(name: str) -> IntraNodeSpec:
+    """The numbers of a link by name; raises KeyError."""
+    return IntraNodeSpec.model_validate(link(name).model_dump(include=set(IntraNodeSpec.model_fields)))
 
 
 def gpu_names() -> tuple[str, ...]:
@@ -102,49 +141,22 @@ def gpus_like(name: str) -> tuple[str, ...]:
 
 
 @cache
-def _gpus() -> tuple[Gpu, ...]:
-    return tuple(_gpu(name, entry) for name, entry in _read("gpus.yaml").items())
-
-
-def _gpu(name: str, entry: dict[str, Any]) -> Gpu:
-    return Gpu(
-        name=name,
-        memory_gib=float(entry["memory_gib"]),
-        memory_bandwidth_gBps=float(entry["memory_bandwidth_gBps"]),
-        tflops=MappingProxyType({dtype: float(peak) for dtype, peak in entry["tflops"].items()}),
-        family=entry["family"],
-        multiprocessors=int(entry["multiprocessors"]),
-        tdp_watts=float(entry["tdp_watts"]) if "tdp_watts" in entry else None,
-        host_link_gBps=float(entry["host_link_gBps"]),
-        sources=MappingProxyType(dict(entry["sources"])),
-        assumed=tuple(entry.get("assumed", ())),
-        note=entry.get("note"),
-        aliases=tuple(entry.get("aliases", ())),
-    )
+def _gpus() -> tuple[CatalogueGpu, ...]:
+    return _entries("gpus.yaml", CatalogueGpu)
 
 
 @cache
-def _links() -> tuple[Link, ...]:
-    return tuple(
-        Link(
-            name=name,
-            bandwidth_gBps=float(entry["bandwidth_gBps"]),
-            latency_us=float(entry["latency_us"]),
-            shared=bool(entry.get("shared", False)),
-            source=entry["source"],
-            assumed=tuple(entry.get("assumed", ())),
-        )
-        for name, entry in _read("links.yaml").items()
-    )
+def _links() -> tuple[CatalogueLink, ...]:
+    return _entries("links.yaml", CatalogueLink)
 
 
 @cache
-def _gpus_by_key() -> dict[str, Gpu]:
+def _gpus_by_key() -> dict[str, CatalogueGpu]:
     return {_key(name): entry for entry in _gpus() for name in (*entry.aliases, entry.name)}
 
 
 @cache
-def _links_by_key() -> dict[str, Link]:
+def _links_by_key() -> dict[str, CatalogueLink]:
     return {_key(entry.name): entry for entry in _links()}
 
 
@@ -154,8 +166,7 @@ def _key(name: str) -> str:
     return "".join(word for word in words if word not in _VENDOR_WORDS).removesuffix("gb")
 
 
-def _read(file: str) -> dict[str, Any]:
+def _entries(file: str, cls: type[Entry]) -> tuple[Entry, ...]:
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-    text = files(__package__).joinpath(file).read_text(encoding="utf-8")
-    entries: dict[str, Any] = yaml.load(text, Loader=loader)
-    return entries
+    entries = yaml.load(files(__package__).joinpath(file).read_text(encoding="utf-8"), Loader=loader)
+    return tuple(cls.model_validate({"name": name, **entry}, strict=False) for name, entry in entries.items())

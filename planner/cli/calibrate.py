@@ -12,9 +12,9 @@ from planner.calibration.file import save_calibration, too_large
 from planner.calibration.tables import import_layers_csv, import_links_csv
 from planner.calibration.values import Calibration
 from planner.cli.options import AsJson
-from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import warn
-from planner.errors import OutputError, Problem, SpecError, UsageError
+from planner.errors import Problem, SpecError, UsageError
 from planner.report.calibrated import calibrate_document, calibrated_section
 
 T = TypeVar("T")
@@ -45,25 +45,18 @@ def import_tables(
     """
     if layers is None and links is None:
         raise UsageError("calibrate import: expected --layers FILE, --links FILE, or both")
-    require_new(output, force)
-    found = _imported(layers, links)
-    save_readable(found, output)
-    _tell(found, output, as_json)
+    require_new(output, force, EXAMPLE)
+    imported = _imported(layers, links)
+    save_readable(imported, output)
+    _tell(imported, output, as_json)
 
 
-def save_readable(found: Calibration, output: Path) -> None:
+def save_readable(calibration: Calibration, output: Path) -> None:
     """Write the calibration file, and warn when it is larger than what other commands read."""
-    save_calibration(found, output)
-    problem = too_large(found, output)
+    save_calibration(calibration, output)
+    problem = too_large(calibration, output)
     if problem is not None:
         warn(f"{output}: {problem}: leave out what you do not plan with")
-
-
-def require_new(output: Path, force: bool) -> None:
-    """Raise OutputError when the file cannot be written, or is there and may not be replaced."""
-    require_writable(output, EXAMPLE)
-    if output.is_file() and not force:
-        raise OutputError(f"{output}: exists already", hint="name another file, or add --force to replace it")
 
 
 def _imported(layers: Path | None, links: Path | None) -> Calibration:
@@ -92,13 +85,13 @@ def _table(
         return ()
 
 
-def _tell(found: Calibration, output: Path, as_json: bool) -> None:
+def _tell(calibration: Calibration, output: Path, as_json: bool) -> None:
     """What was written, a line for each curve."""
     if as_json:
-        show_document(calibrate_document(found, output))
+        show_document(calibrate_document(calibration, output))
         return
 
     show(
-        calibrated_section(found, output),
+        calibrated_section(calibration, output),
         then=typed("hetplan", "search", "CLUSTER", "MODEL", "--calibration", output),
     )

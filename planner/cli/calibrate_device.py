@@ -14,7 +14,7 @@ import typer
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import sourced
 from planner.calibration.values import ASSUMED, Calibration
-from planner.cli.calibrate import EXAMPLE, Force
+from planner.cli.calibrate import EXAMPLE, Force, Output
 from planner.cli.inputs import Overrides, overridden
 from planner.cli.options import AsJson, Precision, SequenceLength, choices, integers
 from planner.cli.output import require_writable, show, show_document, typed
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from planner.measure.backend import Backend
     from planner.measure.session import Request, Session
 
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
 Model = Annotated[
     Path | None, typer.Option("--model", metavar="FILE", help="Also measure layers of this model.")
 ]
@@ -76,8 +75,8 @@ class _Writer:
     facts: dict[str, str]
     latest: Calibration | None = field(default=None)
 
-    def keep(self, found: Calibration) -> None:
-        self.latest = with_facts(found, self.facts)
+    def keep(self, calibration: Calibration) -> None:
+        self.latest = with_facts(calibration, self.facts)
         save_calibration(self.latest, self.path)
 
 

@@ -13,13 +13,13 @@ import typer
 
 from planner.calibration.file import save_calibration, shipped
 from planner.calibration.values import Calibration
-from planner.cli.calibrate import Force, require_new
+from planner.cli.calibrate import EXAMPLE, Force
 from planner.cli.options import AsJson
-from planner.cli.output import show, show_document, typed
-from planner.cli.process import colours
+from planner.cli.output import require_new, show, show_document, typed
+from planner.cli.process import colours, warn
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
-from planner.measured.fit import BARE, Fit, Progress, fit, fit_memory
-from planner.report.fitted import fitted_document, fitted_sections
+from planner.measured.fit import Fit, Progress, fit, fit_memory
+from planner.report.calibrated import fitted_document, fitted_sections
 from planner.report.layout import PlainConsole
 
 MaybeOutput = Annotated[
@@ -37,33 +37,35 @@ def fit_constants(
 ) -> None:
     """Fit the constants of the cost model to measured runs.
 
-    Prints each constant with its spread, and the errors of the fitted runs with and without their own model in
-    the fit. Fits to your own runs start from the built-in constants, fits to the published runs from the assumed
-    ones.
+    Prints each constant with its spread, and the errors of the fitted runs with and without their own
+    source in the fit. Fits to your own runs start from the built-in constants, fits to the published runs from what
+    microbenchmarks say.
     """
     if output is not None:
-        require_new(output, force)
-    found, calibration = _fitted(measured, source, half)
+        require_new(output, force, EXAMPLE)
+    fitted, calibration = _fitted(measured, source, half)
     if output is not None:
         save_calibration(calibration, output)
+    for line in fitted.warnings:
+        warn(line)
 
     if as_json:
-        show_document(fitted_document(found, calibration, output))
+        show_document(fitted_document(fitted, calibration, output))
         return
     then = "add -o calibration.yaml to keep them"
     if output:
         then = typed("hetplan", "validate", "--calibration", output)
-    show(*fitted_sections(found, calibration, output), then=then)
+    show(*fitted_sections(fitted, calibration, output), then=then)
 
 
 def _fitted(measured: Path | None, source: list[str] | None, half: str | None) -> tuple[Fit, Calibration]:
     runs = asked_runs(measured, source, half)
     with _progress() as progress:
-        found = fit(runs, shipped() if measured else BARE, progress)
+        fitted = fit(runs, shipped() if measured else None, progress)
     words = ["hetplan calibrate fit", *([f"--measured {measured}"] if measured else [])]
     words += [f"--source {name}" for name in source or ()] + ([f"--half {half}"] if half else [])
-    told = {"command": " ".join(words), "runs": str(len(found.runs))}
-    return found, replace(fit_memory(runs, found.calibration), provenance=told)
+    told = {"command": " ".join(words), "runs": str(len(fitted.runs))}
+    return fitted, replace(fit_memory(runs, fitted.calibration), provenance=told)
 
 
 @contextmanager

@@ -17,8 +17,8 @@ import typer
 from planner.calibration.file import save_calibration
 from planner.calibration.merge import link_key, link_name_key, merged
 from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
-from planner.cli.calibrate import EXAMPLE, Force
-from planner.cli.calibrate_device import Minutes, Output, before, budget_seconds, require_torch
+from planner.cli.calibrate import EXAMPLE, Force, Output
+from planner.cli.calibrate_device import Minutes, before, budget_seconds, require_torch
 from planner.cli.options import AsJson, a_number, choices
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import BAD_INPUT, fail, warn
@@ -28,12 +28,12 @@ from planner.errors import UsageError
 from planner.measure.fits import with_errors, without_lonely
 from planner.measure.nccl_tests import read_nccl_tests
 from planner.measure.resume import resumable, run_facts, with_facts
-from planner.measure.teams import cluster_teams, teams
+from planner.measure.teams import BrokenError, FirstStoppedError, Work, cluster_teams, teams
 from planner.ranges import DEVICES, TENSOR_MIB
 from planner.report.measured import network_document, network_sections
 
 if TYPE_CHECKING:
-    from planner.measure.network import Work, World
+    from planner.measure.network import World
 
 Cluster = Annotated[
     Path | None,
@@ -122,12 +122,12 @@ def measure_network(
         raise UsageError("--link, --operation and --members: expected --from-nccl-tests FILE with them")
     require_torch()
     choices("--device", device, ("cuda", "cpu"))
-    asked = _Asked(output, cluster, fabric, int(largest_mib * 2**20), budget_seconds(minutes), force)
-    from planner.measure.network import FirstStoppedError, close_world, open_world
+    request = _Request(output, cluster, fabric, int(largest_mib * 2**20), budget_seconds(minutes), force)
+    from planner.measure.network import close_world, open_world
 
     try:
         with _parting_told(output):
-            _measure(open_world(device), asked, as_json)
+            _measure(open_world(device), request, as_json)
     except FirstStoppedError:
         # The first process has said why.
         raise typer.Exit(BAD_INPUT) from None
@@ -138,7 +138,6 @@ def measure_network(
 @contextmanager
 def _parting_told(output: Path) -> Iterator[None]:
     """One error where the processes lose each other, and where torchrun ends the first because another has failed."""
-    from planner.measure.network import BrokenError
 
     def ended(*_: object) -> None:
         # What is being told already stays as it is.
@@ -166,7 +165,7 @@ def _parted(error: Exception, output: Path) -> UsageError:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """Options of a measurement."""
 
     output: Path
@@ -189,8 +188,8 @@ class _Record:
     def keep(self, points: tuple[LinkPoint, ...]) -> None:
         """Write what there is, one point or more; a curve of one size waits for its second."""
         self.new += points
-        found = without_lonely(merged(self._kept, Calibration(link_points=tuple(self.new))))
-        self.latest = with_facts(found, self._facts)
+        calibration = without_lonely(merged(self._kept, Calibration(link_points=tuple(self.new))))
+        self.latest = with_facts(calibration, self._facts)
         save_calibration(self.latest, self.path)
 
     def left_out(self, what: str) -> None:
@@ -224,12 +223,12 @@ class _Record:
         show(*network_sections(points, new, self.latest, self.path), then=then)
 
 
-def _measure(world: World, asked: _Asked, as_json: bool) -> None:
+def _measure(world: World, request: _Request, as_json: bool) -> None:
     """Measure, write and report on the first process; whatever ends it, the points so far are written.
 
     Raises BrokenError, after which there is no report.
     """
-    from planner.measure.network import BrokenError, agreed
+    from planner.measure.network import agreed
     from planner.measure.network import measure_network as measure
 
     facts = {**world.backend.facts, **run_facts(" ".join(["hetplan", *sys.argv[1:]]))}
@@ -238,11 +237,11 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
 
     def decide() -> Work:
         nonlocal kept
-        kept = _kept(asked, facts)
-        return _work(world, asked, kept)
+        kept = _kept(request, facts)
+        return _work(world, request, kept)
 
     work = agreed(world, decide)
-    record = _Record(asked.output, kept, facts)
+    record = _Record(request.output, kept, facts)
     curves: set[Hashable] = {(link_name_key(team.link), len(team.ranks)) for team in work.teams}
     try:
         with measuring(first) as tell:
@@ -259,28 +258,26 @@ def _measure(world: World, asked: _Asked, as_json: bool) -> None:
         record.report(curves, complete, as_json)
 
 
-def _kept(asked: _Asked, facts: dict[str, str]) -> Calibration:
+def _kept(request: _Request, facts: dict[str, str]) -> Calibration:
     """What the output has already."""
-    found, warnings = resumable(before(asked.output, asked.force), facts)
+    calibration, warnings = resumable(before(request.output, request.force), facts)
     for line in warnings:
-        warn(f"{asked.output}: {line}")
-    return found
+        warn(f"{request.output}: {line}")
+    return calibration
 
 
-def _work(world: World, asked: _Asked, kept: Calibration) -> Work:
+def _work(world: World, request: _Request, kept: Calibration) -> Work:
     """Groups by the cluster file, or by host names alone, and what is known of them."""
-    from planner.measure.network import Work
-
-    if asked.cluster is None:
-        groups = teams(world.hosts, world.gpus, asked.fabric)
+    if request.cluster is None:
+        groups = teams(world.hosts, world.gpus, request.fabric)
     else:
-        groups, notes = cluster_teams(load_cluster(asked.cluster), world.hosts, world.gpus, asked.fabric)
+        groups, notes = cluster_teams(load_cluster(request.cluster), world.hosts, world.gpus, request.fabric)
         for line in notes:
-            warn(f"{asked.cluster}: {line}")
+            warn(f"{request.cluster}: {line}")
     return Work(
         teams=groups,
-        largest_bytes=asked.largest_bytes,
-        seconds=asked.seconds,
+        largest_bytes=request.largest_bytes,
+        seconds=request.seconds,
         known=frozenset(link_key(point) for point in kept.link_points),
     )
 

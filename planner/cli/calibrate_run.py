@@ -11,23 +11,22 @@ import typer
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED
-from planner.cli.calibrate import EXAMPLE, Force, require_new
+from planner.cli.calibrate import EXAMPLE, Force, Output
 from planner.cli.inputs import concerning, read_calibration
 from planner.cli.options import AsJson, CalibrationFile
-from planner.cli.output import show, show_document
+from planner.cli.output import require_new, show, show_document
 from planner.logs.reading import read_logs, require_same_job
 from planner.logs.trial import host_launches
 from planner.logs.values import Observed, observed
 from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
-from planner.report.fitted import TrialDocument, trial_section
+from planner.report.calibrated import TrialDocument, trial_section
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan of the run, with at least two stages.")]
 Logs = Annotated[
     list[Path], typer.Option("--log", metavar="FILE", help="Log of the run; repeatable, one per node.")
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
 
 
 def fit_run(
@@ -45,29 +44,29 @@ def fit_run(
     becomes a constant of the runtime. Measure devices and networks first: the output also contains everything in
     the --calibration file.
     """
-    require_new(output, force)
+    require_new(output, force, EXAMPLE)
 
     saved = read(plan)
     constants = read_calibration(calibration)
     with concerning(*log):
         seen = _observed(log, saved)
     with concerning(plan, *log):
-        found = host_launches(saved.plan, saved.cluster, saved.model, constants, seen.step_seconds)
+        trial = host_launches(saved.plan, saved.cluster, saved.model, constants, seen.step_seconds)
     own = ASSUMED if calibration is None else load_calibration(calibration)
     facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
-    save_calibration(merged(own, with_facts(found.measured(saved.plan.target), facts)), output)
+    save_calibration(merged(own, with_facts(trial.measured(saved.plan.target), facts)), output)
     if as_json:
         show_document(
-            TrialDocument(command="calibrate run", file=str(output), stack=saved.plan.target, trial=found)
+            TrialDocument(command="calibrate run", file=str(output), stack=saved.plan.target, trial=trial)
         )
         return
 
     then = f"hetplan search CLUSTER MODEL --calibration {output}"
-    show(trial_section(found, saved.plan.target, seen, output), then=then)
+    show(trial_section(trial, saved.plan.target, seen, output), then=then)
 
 
 def _observed(logs: list[Path], saved: PlanFile) -> Observed:
     """Steps after the warm-up; raises UsageError for logs of another job."""
-    found = read_logs(logs, saved.plan)
-    require_same_job(found, saved.plan, ranks(saved.plan, saved.cluster))
-    return observed(found)
+    log = read_logs(logs, saved.plan)
+    require_same_job(log, saved.plan, ranks(saved.plan, saved.cluster))
+    return observed(log)

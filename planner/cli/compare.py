@@ -106,24 +106,24 @@ def _against_logs(
         require_same_job(log, saved.plan, placed)
         seen = observed(log)
     comparison = compared(seen, expected)
-    found = findings(seen, comparison, expected)
+    reasons = findings(seen, comparison, expected)
     if as_json:
-        show_document(observed_document(seen, comparison, found))
+        show_document(observed_document(seen, comparison, reasons))
     else:
         given = [word for path in logs for word in ("--log", path)]
         again = typed("hetplan", "compare", plans[0], *given, "--calibration", "calibration.yaml")
-        then = again if any(finding.commands for finding in found) else None
-        show(observed_sections(seen, comparison, found), then=then)
+        then = again if any(finding.commands for finding in reasons) else None
+        show(observed_sections(seen, comparison, reasons), then=then)
 
 
 def _contenders(
     paths: list[Path], constants: Calibration, calibration: Path | None
 ) -> tuple[PlanFile, list[Contender]]:
     """The first plan file, and all as contenders with what makes each comparison uneven."""
-    found = [(path, *read_priced(path, constants)) for path in paths]
-    first = found[0][1]
+    priced = [(path, *read_priced(path, constants)) for path in paths]
+    first = priced[0][1]
     contenders = []
-    for path, saved, scored in found:
+    for path, saved, scored in priced:
         _require_same_model(path, saved, first)
         warn_of_other_calibration(path, saved, calibration)
         unlike = uneven(saved.cluster, saved.model, first.cluster, first.model)
@@ -147,8 +147,8 @@ def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
 
 def _today(first: PlanFile, constants: Calibration) -> list[Contender]:
     """What people do today on the first plan's cluster, for its runtime."""
-    found = baselines(first.cluster, first.model, constants, Limits(target=first.plan.target))
-    return [_contender(entry.family, entry.scored, first.cluster, entry.reason) for entry in found]
+    alternatives = baselines(first.cluster, first.model, constants, Limits(target=first.plan.target))
+    return [_contender(entry.family, entry.scored, first.cluster, entry.reason) for entry in alternatives]
 
 
 def _contender(name: str, scored: Scored | None, cluster: ClusterSpec, note: str) -> Contender:

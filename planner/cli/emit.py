@@ -13,8 +13,14 @@ from planner.cli.inputs import check_same_inputs, concerning, read_calibration, 
 from planner.cli.options import AsJson, SavedPlan
 from planner.cli.output import show, show_document
 from planner.cli.process import warn
-from planner.emit.checks import cautions, installed_versions
-from planner.emit.interface import folder_files, job_of, unnamed_hosts, write_folder
+from planner.emit.interface import (
+    cautions,
+    folder_files,
+    installed_versions,
+    job_of,
+    unnamed_hosts,
+    write_folder,
+)
 from planner.launchers.registry import check_launcher
 from planner.report.document import emit_document
 from planner.report.layout import bullets, section

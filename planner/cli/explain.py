@@ -6,8 +6,6 @@ from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
 from planner.cli.inputs import (
-    considered_in,
-    proof_in,
     read_calibration,
     read_priced,
     warn_of_doubts,
@@ -18,15 +16,17 @@ from planner.cli.output import show, show_document, typed
 from planner.cost.binding import Binding, binding
 from planner.cost.estimate import Estimator
 from planner.plan.file import PlanFile
-from planner.report.alternatives import (
-    Considered,
+from planner.report.document import explain_document
+from planner.report.explain import (
     Neighbour,
     advice_section,
     alternatives_section,
+    balance_section,
+    binding_section,
     neighbours,
+    neighbours_section,
+    time_section,
 )
-from planner.report.document import explain_document
-from planner.report.explain import balance_section, binding_section, neighbours_section, time_section
 from planner.report.plan_table import plan_section, warnings_of
 from planner.report.ranks import idle_section
 from planner.report.understood import understood
@@ -44,14 +44,12 @@ def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJso
     warn_of_other_calibration(plan, saved, calibration)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     around = neighbours(saved.plan, saved.cluster, saved.model, constants)
-    lost = considered_in(saved)
     binds = binding(saved.plan, Estimator(saved.cluster, saved.model, constants))
     if as_json:
-        proof = proof_in(saved)
-        show_document(explain_document(scored, saved.cluster, saved.model, proof, lost, around, binds))
+        show_document(explain_document(scored, saved, around, binds))
     else:
         show(
-            *_report(saved, scored, constants, lost, around, binds),
+            *_report(saved, scored, constants, around, binds),
             then=typed("hetplan", "emit", plan, "-o", "run/"),
         )
 
@@ -60,18 +58,17 @@ def _report(
     saved: PlanFile,
     scored: Scored,
     calibration: Calibration,
-    lost: tuple[Considered, ...],
     around: tuple[Neighbour, ...],
     binds: Binding,
 ) -> list[RenderableType | None]:
     return [
         understood(saved.cluster, saved.model, calibration),
-        plan_section(scored, saved.cluster, proof_in(saved)),
+        plan_section(scored, saved.cluster, saved.summary),
         time_section(scored.estimate),
         balance_section(scored.estimate),
         binding_section(binds),
         idle_section(saved.plan, saved.cluster),
-        alternatives_section(lost) if lost else None,
+        alternatives_section(saved.considered) if saved.considered else None,
         neighbours_section(around, scored) if around else None,
         advice_section(saved.summary.advice) if saved.summary and saved.summary.advice else None,
         *warnings_of(scored.estimate),

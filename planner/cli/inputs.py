@@ -21,22 +21,18 @@ from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.difference import cluster_differences, model_differences, told
-from planner.plan.file import Alternative, PlanFile, Summary, UsedCalibration, read
-from planner.report.alternatives import Considered, advice_text, considered
+from planner.plan.file import PlanFile, Summary, UsedCalibration, read
 from planner.report.calibration import doubts
-from planner.report.plan_table import Proof
+from planner.report.explain import advice_text, considered
 from planner.search.values import Scored, SearchResult
-
-CHOSEN = "chosen"
-"""Reason of the family that the plan belongs to, in the plan file."""
 
 
 def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]:
     """A plan file and its plan with its estimate."""
     saved = read(path)
     with concerning(path):
-        found = estimate(saved.plan, saved.cluster, saved.model, calibration)
-    return saved, Scored(plan=saved.plan, estimate=found)
+        priced = estimate(saved.plan, saved.cluster, saved.model, calibration)
+    return saved, Scored(plan=saved.plan, estimate=priced)
 
 
 def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: Path | None) -> None:
@@ -47,9 +43,9 @@ def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: 
     if model is not None:
         parts.append(("model", model, model_differences(saved.model, load_model(model))))
     lines = [
-        f"{path}: made for another {part} than {file}: {told(found, str(file))}"
-        for part, file, found in parts
-        if found
+        f"{path}: made for another {part} than {file}: {told(differences, str(file))}"
+        for part, file, differences in parts
+        if differences
     ]
     if lines:
         raise PlanError(
@@ -60,47 +56,15 @@ def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: 
 
 def warn_of_other_calibration(path: Path, saved: PlanFile, calibration: Path | None) -> None:
     """Say on stderr when a plan was found with a calibration file and is priced without it."""
-    found = saved.calibration
-    if found is None:
+    used = saved.calibration
+    if used is None:
         return
     now = used_calibration(calibration)
-    if now is not None and now.digest == found.digest:
+    if now is not None and now.digest == used.digest:
         return
-    without = f"without it: add --calibration {found.name}"
+    without = f"without it: add --calibration {used.name}"
     instead = f"with another {now.name} ({now.digest})" if now else without
-    warn(f"{path}: found with the calibration {found.name} ({found.digest}), priced here {instead}")
-
-
-def proof_in(saved: PlanFile) -> Proof | None:
-    """What the search that wrote the file had proven; None for a plan by hand."""
-    summary = saved.summary
-    if summary is None:
-        return None
-    return Proof(
-        status=summary.status,
-        bound_seconds=summary.bound_seconds,
-        gap=summary.gap,
-        objective=summary.objective or "time",
-        subclusters=summary.subclusters,
-        outside=summary.outside,
-    )
-
-
-def considered_in(saved: PlanFile) -> tuple[Considered, ...]:
-    """The families that the search had considered; none for a plan by hand."""
-    if saved.summary is None:
-        return ()
-    tokens = saved.plan.global_batch * saved.model.training.sequence_length
-    return tuple(
-        Considered(
-            family=entry.family,
-            step_seconds=entry.step_seconds,
-            tokens_per_second=tokens / entry.step_seconds if entry.step_seconds else None,
-            reason=entry.reason,
-            chosen=entry.reason == CHOSEN,
-        )
-        for entry in saved.summary.alternatives
-    )
+    warn(f"{path}: found with the calibration {used.name} ({used.digest}), priced here {instead}")
 
 
 def summary_of(result: SearchResult) -> Summary | None:
@@ -116,16 +80,9 @@ def summary_of(result: SearchResult) -> Summary | None:
         objective=None if result.goal.objective == "time" else result.goal.objective,
         subclusters=result.subclusters,
         outside=result.outside,
-        alternatives=tuple(
-            Alternative(family=entry.family, step_seconds=entry.step_seconds, reason=_reason(entry))
-            for entry in considered(result.alternatives)
-        ),
+        alternatives=considered(result.alternatives),
         advice=tuple(advice_text(entry) for entry in result.advice),
     )
-
-
-def _reason(entry: Considered) -> str:
-    return CHOSEN if entry.chosen else entry.reason
 
 
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")
@@ -141,12 +98,12 @@ class Overrides:
 
     def given(self) -> dict[str, str | int]:
         """The settings that are not None, by the name of their field."""
-        found = {
+        settings = {
             "precision": self.precision,
             "global_batch": self.global_batch,
             "sequence_length": self.sequence_length,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 @contextmanager

@@ -66,10 +66,10 @@ def integers(option: str, text: str | None, allowed: Range) -> tuple[int, ...] |
     """``1,2,4`` or ``1..4`` or a mixture, sorted, each once; None stays None."""
     if text is None:
         return None
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
-        found.update(_range(option, part.strip(), allowed))
-    return tuple(sorted(found))
+        numbers.update(_range(option, part.strip(), allowed))
+    return tuple(sorted(numbers))
 
 
 def _range(option: str, part: str, allowed: Range) -> range:
@@ -95,8 +95,8 @@ def choices(option: str, text: str | None, allowed: tuple[str, ...]) -> tuple[st
     """A comma-separated choice of words in the order of ``allowed``; None stays None."""
     if text is None:
         return None
-    found = {part.strip() for part in text.split(",")}
-    unknown = sorted(found - set(allowed))
+    words = {part.strip() for part in text.split(",")}
+    unknown = sorted(words - set(allowed))
     if unknown:
         raise UsageError(f"{option}: expected some of {', '.join(allowed)}, got {unknown[0]!r}")
-    return tuple(word for word in allowed if word in found)
+    return tuple(word for word in allowed if word in words)

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.measure import Measurement
 
 from planner.cli.process import colours, write, write_through
+from planner.described import text
 from planner.errors import OutputError
-from planner.report.json_document import text
 from planner.report.layout import Next, PlainConsole
 from planner.visible import visible_json
 
@@ -27,6 +27,13 @@ def require_writable(path: Path, example: str = "plan.yaml") -> None:
         raise OutputError(f"{path}: the folder {folder} does not exist", hint=f"mkdir -p {folder}")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise OutputError(f"{path}: no permission to write", hint="name a file in a folder of yours")
+
+
+def require_new(path: Path, force: bool, example: str) -> None:
+    """Raise OutputError when the file cannot be written, or is there and may not be replaced."""
+    require_writable(path, example)
+    if path.is_file() and not force:
+        raise OutputError(f"{path}: exists already", hint="name another file, or add --force to replace it")
 
 
 NARROWEST = 80

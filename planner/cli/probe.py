@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.output import require_writable, typed
+from planner.cli.output import require_new, typed
 from planner.cli.process import warn, write
-from planner.errors import OutputError, UsageError
-from planner.files.whole import write_whole
+from planner.errors import UsageError
+from planner.files.writing import write_whole
 from planner.probe.draft import assumptions, draft, lacking, unseen
-from planner.probe.hosts import Host, parse_hostfile, parse_slurm
-from planner.probe.node import Node, collection, folders, parse_node, read, this_host, this_machine
+from planner.probe.hosts import ListedHost, parse_hostfile, parse_slurm
+from planner.probe.node import ProbedNode, collection, folders, parse_node, read, this_host, this_machine
 from planner.probe.text import Text
 
 EXAMPLE = "cluster.yaml"
@@ -23,8 +23,8 @@ EXAMPLE = "cluster.yaml"
 
 
 def _file(option: str, what: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option(option, metavar="FILE", help=what)
-    return found
+    entry: typer.models.OptionInfo = typer.Option(option, metavar="FILE", help=what)
+    return entry
 
 
 NvidiaSmi = Annotated[Path | None, _file("--nvidia-smi", "Devices: output of nvidia-smi --query-gpu (CSV).")]
@@ -75,7 +75,8 @@ def probe(
     if commands:
         write(collection())
         return
-    _require_new(output, force)
+    if output is not None:
+        require_new(output, force, EXAMPLE)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise UsageError(f"--name: expected letters, digits, dots, dashes and underscores, got {name!r}")
     files = {
@@ -93,16 +94,7 @@ def probe(
     _deliver(_nodes(folder, given, hosts), hosts, name, output)
 
 
-def _require_new(output: Path | None, force: bool) -> None:
-    """Raise OutputError before the work when the output cannot be written or may not be replaced."""
-    if output is None:
-        return
-    require_writable(output, EXAMPLE)
-    if output.is_file() and not force:
-        raise OutputError(f"{output}: exists already", hint="name another file, or add --force to replace it")
-
-
-def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[Host, ...]:
+def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[ListedHost, ...]:
     """Hosts of a list, that of the Slurm job around us where nothing else is said."""
     if hostfile is not None and slurm is not None:
         raise UsageError("probe: expected --hostfile or --slurm, not both")
@@ -114,7 +106,7 @@ def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[Ho
     return parse_slurm(Text(job, "SLURM_JOB_NODELIST")) if job else ()
 
 
-def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[Host, ...]) -> list[Node]:
+def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[ListedHost, ...]) -> list[ProbedNode]:
     """The nodes of the folder, the node of the files, or this machine."""
     if folder is not None:
         return [parse_node(host, texts) for host, texts in folders(folder)]
@@ -126,7 +118,7 @@ def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[Host, ...])
     return [parse_node(host, this_machine())]
 
 
-def _deliver(nodes: list[Node], hosts: tuple[Host, ...], name: str, output: Path | None) -> None:
+def _deliver(nodes: list[ProbedNode], hosts: tuple[ListedHost, ...], name: str, output: Path | None) -> None:
     """The draft on stdout or in the file; what it lacks on stderr."""
     text = draft(nodes, hosts, name)
     if output is None:

@@ -3,13 +3,86 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel, TypeAdapter
 
+from planner.catalog import gpu_names, link_names
 from planner.cli.process import write
+from planner.cluster.file import ClusterFile
 from planner.errors import UsageError
-from planner.model.schema import cluster_schema, model_schema
+from planner.model.file import ImportedModelFile, ModelFile
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+Schema = dict[str, Any]
+
+
+def cluster_schema() -> Schema:
+    """Schema of a cluster file."""
+    schema = _of(ClusterFile, "hetplan cluster file")
+    pool = schema["$defs"]["PoolFile"]
+    _suggest(pool["properties"]["gpu"], gpu_names())
+    _suggest(pool["properties"]["devices"]["items"], gpu_names())
+    _suggest(pool["properties"]["intra_node"], link_names())
+    pool["allOf"] = [
+        {"oneOf": [{"required": ["gpu"]}, {"required": ["devices"]}]},
+        {"oneOf": [{"required": ["nodes"]}, {"required": ["hosts"]}]},
+    ]
+    return schema
+
+
+def model_schema() -> Schema:
+    """Schema of a model file: by shape, or by a Hugging Face configuration."""
+    schema = _of(ModelFile | ImportedModelFile, "hetplan model file")
+    one_batch: list[Schema] = [{"required": ["global_batch"]}, {"required": ["global_batch_tokens"]}]
+    schema["$defs"]["TrainingFile"]["oneOf"] = one_batch
+    schema["$defs"]["ImportedTrainingFile"]["not"] = {"required": ["global_batch", "global_batch_tokens"]}
+    return schema
+
+
+def _suggest(choice: Schema, names: tuple[str, ...]) -> None:
+    """Catalogue names for an editor's completion; other names stay allowed."""
+    for option in choice.get("oneOf") or choice.get("anyOf") or []:
+        if option.get("type") == "string":
+            option["examples"] = list(names)
+
+
+def _of(files: Any, title: str) -> Schema:
+    schema = TypeAdapter[BaseModel](files).json_schema()
+    _clean(schema)
+    return {"$schema": DRAFT, **schema, "title": title}
+
+
+def _clean(schema: Any) -> None:
+    """Drop the titles and nulls that pydantic adds: an absent key is left out, not written as null."""
+    if isinstance(schema, list):
+        for item in schema:
+            _clean(item)
+    if not isinstance(schema, dict):
+        return
+    for value in schema.values():
+        _clean(value)
+    if isinstance(schema.get("title"), str):
+        del schema["title"]
+    if schema.get("default", 0) is None:
+        del schema["default"]
+    if isinstance(schema.get("description"), str):
+        schema["description"] = schema["description"].replace("``", "").strip()
+    _without_null(schema)
+
+
+def _without_null(schema: Schema) -> None:
+    options = schema.get("anyOf")
+    if not isinstance(options, list):
+        return
+    kept = [option for option in options if option.get("type") != "null"]
+    if len(kept) == 1 and len(kept) < len(options):
+        del schema["anyOf"]
+        schema.update({**kept[0], **schema})
+    else:
+        schema["anyOf"] = kept
+
 
 FILES = ("cluster", "model")
 """Files with a schema."""
@@ -24,5 +97,5 @@ def schema(name: WhichFile) -> None:
     """
     if name not in FILES:
         raise UsageError(f"schema: expected {' or '.join(FILES)}, got {name!r}")
-    found = cluster_schema() if name == "cluster" else model_schema()
-    write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    document = cluster_schema() if name == "cluster" else model_schema()
+    write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

@@ -1,19 +1,32 @@
-"""``hetplan search``: from two files to a proven plan."""
+"""``hetplan search``: from two files to a proven plan.
+
+The plan file is written as soon as there is a plan, at every better one, and whole at the end.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import traceback
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, NoReturn, cast
 
 import typer
 from rich.console import RenderableType
 
+from planner.calibration.values import Calibration
 from planner.cli.goal import MaxCost, MinSpeed, ObjectiveName, Pareto, UseAtMost, read_goal, require_one_plan
-from planner.cli.inputs import Overrides, read_calibration, read_inputs, used_calibration, warn_of_doubts
-from planner.cli.kept import Asked, KeptPlan
+from planner.cli.inputs import (
+    Overrides,
+    read_calibration,
+    read_inputs,
+    summary_of,
+    used_calibration,
+    warn_of_doubts,
+)
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -39,9 +52,12 @@ from planner.cli.process import (
 )
 from planner.cli.progress import reporter
 from planner.cluster.spec import ClusterSpec
+from planner.errors import OutputError
+from planner.model.spec import ModelSpec
+from planner.plan.file import PlanFile, Summary, UsedCalibration, write
 from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
-from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
 from planner.report.document import search_document
+from planner.report.explain import advice_section, advice_text, alternatives_section, considered
 from planner.report.goal import (
     goal_text,
     infeasible_section,
@@ -51,43 +67,121 @@ from planner.report.goal import (
 )
 from planner.report.layout import warnings_section
 from planner.report.pareto import front_document, front_section, use_at_most
-from planner.report.plan_table import plan_section, proof_of
+from planner.report.plan_table import plan_section
 from planner.report.understood import understood
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
-from planner.search.values import Limits, Scored, SearchResult
+from planner.search.values import Goal, Limits, Scored, SearchResult
 
 
-def answer_front(asked: Asked, as_json: bool) -> NoReturn:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """What is searched for."""
+
+    cluster: ClusterSpec
+    model: ModelSpec
+    calibration: Calibration
+    used: UsedCalibration | None
+    """The user's calibration file."""
+    limits: Limits
+    goal: Goal
+
+
+PAUSE_SECONDS = 0.5
+"""Least time between two plans that are written while better ones keep coming."""
+
+
+class KeptPlan:
+    """A plan file that holds the best plan, whatever ends the program."""
+
+    def __init__(self, request: SearchRequest, path: Path) -> None:
+        self._request, self._path = request, path
+        self._written = -PAUSE_SECONDS
+        self._waiting: Scored | None = None
+
+    def better(self, scored: Scored) -> None:
+        """A better plan; the first one is written at once."""
+        self._waiting = scored
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Write what waits, unless something was written a moment ago."""
+        if self._waiting is None or monotonic() - self._written < PAUSE_SECONDS:
+            return
+        scored, self._waiting = self._waiting, None
+        with suppress(OutputError):  # said at the end, where it is tried again
+            self._write(scored, self._unproven(scored))
+        self._written = monotonic()
+
+    def finish(self, result: SearchResult) -> OutputError | None:
+        """Write the answer with what the search says of it; a failure is returned, so that the report comes first."""
+        if result.best is None:
+            return None
+        try:
+            self._write(result.best, summary_of(result))
+        except OutputError as error:
+            return error
+        return None
+
+    def _unproven(self, scored: Scored) -> Summary:
+        """What is known of a plan while the search goes on."""
+        objective = self._request.goal.objective
+        return Summary(
+            status="feasible",
+            step_seconds=scored.estimate.step_seconds,
+            bound_seconds=0.0,
+            gap=1.0,
+            tokens_per_second=scored.estimate.tokens_per_second,
+            objective=None if objective == "time" else objective,
+        )
+
+    def _write(self, scored: Scored, summary: Summary | None) -> None:
+        file = PlanFile(
+            plan=scored.plan,
+            cluster=self._request.cluster,
+            model=self._request.model,
+            summary=summary,
+            calibration=self._request.used,
+        )
+        write(file, self._path)
+
+
+def answer_front(request: SearchRequest, as_json: bool) -> NoReturn:
     """Print the table, or its document; the exit code says what kind of answer it is."""
     wish = Wish()
-    deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
+    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
     with keeping_the_best(wish), reporter() as talk:
-        found = front(
-            asked.cluster, asked.model, asked.calibration, asked.limits, asked.goal, talk, deadline=deadline
+        table = front(
+            request.cluster,
+            request.model,
+            request.calibration,
+            request.limits,
+            request.goal,
+            talk,
+            deadline=deadline,
         )
     if as_json:
-        show_document(front_document(found, asked.cluster, asked.model))
+        show_document(front_document(table, request.cluster, request.model))
     else:
-        goal = goal_text(asked.goal, pareto=True)
-        head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal)
+        goal = goal_text(request.goal, pareto=True)
+        head = understood(request.cluster, request.model, request.calibration, request.limits, goal)
         following = None
-        if found.worth is not None:
-            options = use_at_most(found.points[found.worth], asked.cluster)
+        if table.worth is not None:
+            options = use_at_most(table.points[table.worth], request.cluster)
             following = f"the same with {options} -o plan.yaml in place of --pareto"
-        show(head, front_section(found, asked.cluster), then=following)
-    raise typer.Exit(_front_exit_code(found))
+        show(head, front_section(table, request.cluster), then=following)
+    raise typer.Exit(_front_exit_code(table))
 
 
-def _front_exit_code(found: Front) -> int:
-    if found.interrupted:
+def _front_exit_code(table: Front) -> int:
+    if table.interrupted:
         return INTERRUPTED
-    if found.points:
+    if table.points:
         return ANSWER
-    return NO_PLAN_IN_TIME if found.unfinished else INFEASIBLE
+    return NO_PLAN_IN_TIME if table.unfinished else INFEASIBLE
 
 
 Output = Annotated[
@@ -209,7 +303,7 @@ def search(
     )
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, found_cluster, found_model)
-    asked = Asked(
+    request = SearchRequest(
         cluster=found_cluster,
         model=found_model,
         calibration=constants,
@@ -218,8 +312,8 @@ def search(
         goal=goal,
     )
     if pareto:
-        answer_front(asked, as_json)
-    _answer(asked, top, output, as_json)
+        answer_front(request, as_json)
+    _answer(request, top, output, as_json)
 
 
 def _target(name: str | None) -> str | None:
@@ -232,15 +326,15 @@ def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
 
 
-def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -> None:
+def _answer(request: SearchRequest, top: int | None, output: Path | None, as_json: bool) -> None:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
     if output is not None:
         require_writable(output)
-    kept = None if output is None else KeptPlan(asked, output)
+    kept = None if output is None else KeptPlan(request, output)
     wish = Wish()
     with keeping_the_best(wish):
         try:
-            result = _run(asked, kept, wish)
+            result = _run(request, kept, wish)
         except Exception:
             # The second Ctrl-C may have been raised inside a solver, which makes something else of it.
             if wish.insisted:
@@ -250,23 +344,23 @@ def _answer(asked: Asked, top: int | None, output: Path | None, as_json: bool) -
     if result.reasons_error is not None and not result.interrupted:
         _tell_of_reasons(result.reasons_error)
     if as_json:
-        show_document(search_document(result, asked.cluster, asked.model))
+        show_document(search_document(result, request.cluster, request.model))
     else:
-        show(*_report(result, asked, top), then=_next(result, output))
+        show(*_report(result, request, top), then=_next(result, output))
     if unwritten is not None:
         raise unwritten
     raise typer.Exit(_exit_code(result))
 
 
-def _run(asked: Asked, kept: KeptPlan | None, wish: Wish) -> SearchResult:
-    deadline = Deadline.after(asked.limits.time_limit_seconds, since=started(), flag=wish)
+def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchResult:
+    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
     with reporter(kept.catch_up if kept else None) as talk:
         return choose(
-            asked.cluster,
-            asked.model,
-            asked.calibration,
-            asked.limits,
-            asked.goal,
+            request.cluster,
+            request.model,
+            request.calibration,
+            request.limits,
+            request.goal,
             talk,
             deadline=deadline,
             better=kept.better if kept else None,
@@ -291,17 +385,19 @@ def _exit_code(result: SearchResult) -> int:
     return ANSWER if result.best is not None else NO_PLAN_IN_TIME
 
 
-def _report(result: SearchResult, asked: Asked, top: int | None) -> list[RenderableType]:
+def _report(result: SearchResult, request: SearchRequest, top: int | None) -> list[RenderableType]:
     """Understood, answer, alternatives, warnings."""
-    head = understood(asked.cluster, asked.model, asked.calibration, asked.limits, goal_text(asked.goal))
+    head = understood(
+        request.cluster, request.model, request.calibration, request.limits, goal_text(request.goal)
+    )
     warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
-    answer = _found(result, result.best, asked.cluster, top) if result.best else _nothing(result)
+    answer = _found(result, result.best, request.cluster, top) if result.best else _nothing(result)
     tail = [warnings_section(warnings)] if warnings else []
     return [head, *answer, *tail]
 
 
 def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
-    parts: list[RenderableType] = [plan_section(best, cluster, proof_of(result), idle=result.idle_costs)]
+    parts: list[RenderableType] = [plan_section(best, cluster, result, idle=result.idle_costs)]
     step = best.estimate.step_seconds
     parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
     parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []

@@ -14,7 +14,6 @@ from planner.calibration.merge import sourced
 from planner.calibration.values import Calibration
 from planner.cli.inputs import (
     Overrides,
-    proof_in,
     read_calibration,
     read_inputs,
     read_priced,
@@ -74,7 +73,7 @@ def show_plan(
     warn_of_other_calibration(plan, saved, calibration)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     if as_json:
-        show_document(plan_document("show", scored, saved.cluster, saved.model, proof_in(saved)))
+        show_document(plan_document("show", scored, saved.cluster, saved.model, saved.summary))
     else:
         show(
             *_report(saved, scored, constants),
@@ -92,14 +91,14 @@ def _is_calibration(path: Path) -> bool:
 
 
 def _show_calibration(path: Path, cluster: Path | None, model: Path | None, as_json: bool) -> None:
-    found = sourced(load_calibration(path))
+    calibration = sourced(load_calibration(path))
     known_cluster, known_model = _what_for(cluster, model)
-    rows = coverage(found, shipped(), known_cluster, known_model) if known_cluster else None
+    rows = coverage(calibration, shipped(), known_cluster, known_model) if known_cluster else None
     if as_json:
-        show_document(calibration_document(found, path, rows))
+        show_document(calibration_document(calibration, path, rows))
         return
     show(
-        *calibration_sections(found, path),
+        *calibration_sections(calibration, path),
         coverage_section(rows, known_cluster, known_model) if rows and known_cluster else None,
         then=typed("hetplan", "search", cluster or "CLUSTER", model or "MODEL", "--calibration", path),
     )
@@ -120,7 +119,7 @@ def _what_for(cluster: Path | None, model: Path | None) -> tuple[ClusterSpec | N
 def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[RenderableType | None]:
     return [
         understood(saved.cluster, saved.model, calibration),
-        plan_section(scored, saved.cluster, proof_in(saved), few=saved.plan.pp),
+        plan_section(scored, saved.cluster, saved.summary, few=saved.plan.pp),
         time_section(scored.estimate),
         balance_section(scored.estimate),
         memory_section(scored.estimate),

@@ -21,9 +21,14 @@ from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Run, Table, fitted_half
 from planner.ranges import COUNT
 from planner.report.layout import PlainConsole
-from planner.report.validation import Validation, shows_groups, validation_sections
-from planner.report.validation_document import validation_document
-from planner.report.validation_plot import require_matplotlib, write_plot
+from planner.report.validation import (
+    Validation,
+    require_matplotlib,
+    shows_groups,
+    validation_document,
+    validation_sections,
+    write_plot,
+)
 
 HALVES = ("fitted", "held-out")
 

@@ -11,11 +11,9 @@ from itertools import islice
 from typing import Any
 
 from planner import catalog
-from planner.errors import Problem
-from planner.files.document import Document
-from planner.files.lenient import devices_per_node, keys_of, mappings, pools_of
-from planner.files.messages import MOST_COMPLAINTS, nearest, shown
-from planner.files.nodes import Path as KeyPath
+from planner.errors import KeyPath, Problem
+from planner.files.document import Document, devices_per_node, keys_of, mappings, pools_of
+from planner.files.messages import MOST_MESSAGES, nearest, shown
 from planner.files.short_lists import MOST_HOSTS, expand_hosts, numbered_hosts, split_times
 from planner.ranges import DEVICES, NODE_DEVICES, NODES
 
@@ -61,11 +59,11 @@ def own_names(document: Document) -> Iterator[Problem]:
 def whole_gpus(document: Document) -> Iterator[Problem]:
     """Every device of a pool must be one of ``gpus``."""
     own = document.data.get("gpus")
-    kinds = own if isinstance(own, dict) else {}
+    types = own if isinstance(own, dict) else {}
     for index, pool in pools_of(document):
         devices = pool.get("devices")
         for position, device in enumerate(devices if isinstance(devices, list) else []):
-            if isinstance(device, str) and split_times(device)[1] not in kinds:
+            if isinstance(device, str) and split_times(device)[1] not in types:
                 path = ("pools", index, "devices", position)
                 yield document.problem(path, f"expected a device of gpus, got {shown(device)}")
 
@@ -136,15 +134,15 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
 
     A ``whole`` cluster, as plan files hold it, names no device of the catalogue: its ``gpus`` are all there is.
     """
-    kinds = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
-    checks = (_pool_names, _choices, _hosts, own_names, *kinds, intra_nodes, _nics, _links)
+    names = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
+    checks = (_pool_names, _choices, _hosts, own_names, *names, intra_nodes, _nics, _links)
     if sum(1 for _ in pools_of(document)) > MOST_POOLS:
         return []
     too_large = _size(document)
     if too_large:
         return too_large
-    found = [problem for check in checks for problem in islice(check(document), MOST_COMPLAINTS)]
-    return found or list(_connected(document))
+    problems = [problem for check in checks for problem in islice(check(document), MOST_MESSAGES)]
+    return problems or list(_connected(document))
 
 
 def _size(document: Document) -> list[Problem]:
@@ -184,7 +182,11 @@ def _pool_names(document: Document) -> Iterator[Problem]:
 def _choices(document: Document) -> Iterator[Problem]:
     for index, pool in pools_of(document):
         for one, other, hint in (
-            ("gpu", "devices", "write gpu and gpus_per_node for nodes of one kind, devices for mixed nodes"),
+            (
+                "gpu",
+                "devices",
+                "write gpu and gpus_per_node for nodes of one device type, devices for mixed nodes",
+            ),
             ("nodes", "hosts", "write nodes: 4, or hosts: [name-01, name-02]"),
         ):
             given = [key for key in (one, other) if pool.get(key) is not None]

@@ -9,19 +9,11 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag
 
 from planner import catalog
+from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.checks import MOST_POOLS, check_cluster
-from planner.cluster.spec import (
-    ClusterSpec,
-    FabricLinkSpec,
-    FabricSpec,
-    GpuSpec,
-    HostSpec,
-    IntraNodeSpec,
-    NicSpec,
-    PoolSpec,
-)
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.errors import Problem
-from planner.files.document import Document, fail_on
+from planner.files.document import Document, fail_on, read_as
 from planner.files.fields import (
     Frozen,
     Name,
@@ -31,11 +23,12 @@ from planner.files.fields import (
     ReserveGib,
     Watts,
 )
-from planner.files.kinds import read_as
 from planner.files.short_lists import expand_hosts, numbered_hosts, split_times
 
 _UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
 """Network inside nodes of one device; carries nothing."""
+_UNSOURCED = {"source": None}
+"""Where numbers are from makes no difference to a cluster."""
 
 
 def _written(value: Any) -> str:
@@ -56,11 +49,11 @@ class PoolFile(Frozen):
     name: Name
     """Name of the pool; nodes are called after it when only their number is given."""
     gpu: _Gpu | None = None
-    """Kind of all devices of a node: a name of the catalogue or of ``gpus``, or its numbers."""
+    """Type of all devices of a node: a name of the catalogue or of ``gpus``, or its numbers."""
     gpus_per_node: NodeDevices | None = None
     """Devices of one node; 1 when absent."""
     devices: Annotated[tuple[_Gpu, ...], Field(min_length=1, max_length=1000)] | None = None
-    """Kind of each device of a node in index order, for nodes that mix kinds; ``3 x T4`` stands for three."""
+    """Type of each device of a node in index order, for nodes that mix types; ``3 x T4`` stands for three."""
     nodes: Nodes | None = None
     """Number of nodes; they are called <pool>-0, <pool>-1 and so on."""
     hosts: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -72,25 +65,11 @@ class PoolFile(Frozen):
     price_per_gpu_hour: Price | None = None
     """Price of one device for one hour, in the currency of your choice."""
     watts_per_gpu: Watts | None = None
-    """Power of one device while it trains, watt; the board power of its kind when absent."""
+    """Power of one device while it trains, watt; the board power of its type when absent."""
     reserve_gib: ReserveGib | None = None
-    """Memory kept free on each device of the pool, GiB; wins over the kind's and the cluster's."""
+    """Memory kept free on each device of the pool, GiB; wins over the device type's and the cluster's."""
     host: HostSpec | None = None
     """What a node offers to what is kept off its devices; for plans that offload."""
-    source: str | None = None
-    """Where the numbers are from; free text."""
-
-
-class FabricFile(FabricSpec):
-    """A network on which NICs talk natively."""
-
-    source: str | None = None
-    """Where the numbers are from; free text."""
-
-
-class FabricLinkFile(FabricLinkSpec):
-    """A gateway or WAN link that joins two fabrics; all traffic across shares it."""
-
     source: str | None = None
     """Where the numbers are from; free text."""
 
@@ -105,12 +84,12 @@ class ClusterFile(Frozen):
     source: str | None = None
     """Where the numbers are from; free text."""
     gpus: dict[Name, GpuSpec] = Field(default_factory=dict)
-    """Your own kinds of devices, by name; they win over the catalogue's."""
+    """Your own device types, by name; they win over the catalogue's."""
     pools: Annotated[tuple[PoolFile, ...], Field(min_length=1, max_length=MOST_POOLS)]
     """Pools of identical nodes."""
-    fabrics: dict[Name, FabricFile] = Field(default_factory=dict)
+    fabrics: dict[Name, FabricSpec] = Field(default_factory=dict)
     """Networks between nodes, by name."""
-    links: Annotated[tuple[FabricLinkFile, ...], Field(max_length=10_000)] = ()
+    links: Annotated[tuple[FabricLinkSpec, ...], Field(max_length=10_000)] = ()
     """Gateways and WAN links between fabrics."""
     reserve_gib: ReserveGib = 2.0
     """Memory kept free on each device, GiB."""
@@ -129,29 +108,24 @@ def problems_of(document: Document) -> list[Problem]:
 
 
 def _cluster(file: ClusterFile) -> ClusterSpec:
-    kinds: dict[str, GpuSpec] = {}
-    pools = tuple(_pool(pool, file, kinds) for pool in file.pools)
+    types: dict[str, GpuSpec] = {}
+    pools = tuple(_pool(pool, file, types) for pool in file.pools)
     return ClusterSpec(
         name=file.name,
-        gpus=kinds,
+        gpus=types,
         pools=pools,
-        fabrics={
-            name: FabricSpec.model_validate(fabric.model_dump(exclude={"source"}))
-            for name, fabric in file.fabrics.items()
-        },
-        links=tuple(
-            FabricLinkSpec.model_validate(link.model_dump(exclude={"source"})) for link in file.links
-        ),
+        fabrics={name: fabric.model_copy(update=_UNSOURCED) for name, fabric in file.fabrics.items()},
+        links=tuple(link.model_copy(update=_UNSOURCED) for link in file.links),
         reserve_gib=file.reserve_gib,
     )
 
 
-def _pool(pool: PoolFile, file: ClusterFile, kinds: dict[str, GpuSpec]) -> PoolSpec:
-    found = [_kind(gpu, name, file) for gpu, name in _devices(pool)]
-    kinds.update({gpu.name: gpu for gpu in found})
+def _pool(pool: PoolFile, file: ClusterFile, types: dict[str, GpuSpec]) -> PoolSpec:
+    gpus = [_gpu_spec(gpu, name, file) for gpu, name in _devices(pool)]
+    types.update({gpu.name: gpu for gpu in gpus})
     return PoolSpec(
         name=pool.name,
-        devices=tuple(gpu.name for gpu in found),
+        devices=tuple(gpu.name for gpu in gpus),
         hosts=expand_hosts(pool.hosts) if pool.hosts else numbered_hosts(pool.name, pool.nodes or 1),
         intra_node=_intra_node(pool),
         nics=pool.nics,
@@ -173,31 +147,16 @@ def _devices(pool: PoolFile) -> Iterator[tuple[str | GpuSpec, str]]:
             yield gpu, f"{pool.name}-gpu{index}"
 
 
-def _kind(gpu: str | GpuSpec, default_name: str, file: ClusterFile) -> GpuSpec:
+def _gpu_spec(gpu: str | GpuSpec, default_name: str, file: ClusterFile) -> GpuSpec:
     """The device under its name: its own, that of the file's ``gpus``, or the catalogue's."""
     if isinstance(gpu, GpuSpec):
-        return gpu.model_copy(update={"name": gpu.name or default_name, "source": None})
+        return gpu.model_copy(update={"name": gpu.name or default_name, **_UNSOURCED})
     if gpu in file.gpus:
-        return file.gpus[gpu].model_copy(update={"name": gpu, "source": None})
-    return catalogue_gpu(gpu)
-
-
-def catalogue_gpu(name: str) -> GpuSpec:
-    """A device of the catalogue; raises KeyError."""
-    known = catalog.gpu(name)
-    numbers = {key: getattr(known, key) for key in GpuSpec.model_fields if hasattr(known, key)}
-    return GpuSpec.model_validate({**numbers, "tflops": dict(known.tflops)})
+        return file.gpus[gpu].model_copy(update={"name": gpu, **_UNSOURCED})
+    return catalog.gpu_spec(gpu)
 
 
 def _intra_node(pool: PoolFile) -> IntraNodeSpec:
     if isinstance(pool.intra_node, str):
-        return catalogue_link(pool.intra_node)
+        return catalog.link_spec(pool.intra_node)
     return pool.intra_node or _UNUSED
-
-
-def catalogue_link(name: str) -> IntraNodeSpec:
-    """A network inside nodes of the catalogue; raises KeyError."""
-    known = catalog.link(name)
-    return IntraNodeSpec(
-        bandwidth_gBps=known.bandwidth_gBps, latency_us=known.latency_us, shared=known.shared
-    )

@@ -39,8 +39,6 @@ class End:
     bytes_per_second: float
     """What they carry together in one direction, and the fabric of it when all nodes send."""
     cards: int
-    families: tuple[str, ...]
-    """GPU families of the nodes."""
 
 
 def ends_of(cluster: ClusterSpec) -> dict[str, dict[str, End]]:
@@ -54,11 +52,9 @@ def ends_of(cluster: ClusterSpec) -> dict[str, dict[str, End]]:
 def _end(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> End:
     nics = [nic for nic in pool.nics if nic.fabric == fabric]
     rate = sum(bytes_per_second_from_gbps(nic.bandwidth_gbps) * nic.count for nic in nics)
-    families = sorted({cluster.gpus[name].family for name in pool.devices})
     return End(
         bytes_per_second=rate / cluster.fabrics[fabric].oversubscription,
         cards=sum(nic.count for nic in nics),
-        families=tuple(families),
     )
 
 
@@ -121,10 +117,10 @@ class Routes:
     def _widest_from(self, first: str) -> dict[str, float]:
         """Rate of the widest chain to each other fabric, bytes/s."""
         if first not in self._widest:
-            found = {first: float("inf")}
+            widest = {first: float("inf")}
             for near, far in nx.bfs_edges(self._widest_tree, first):
-                found[far] = min(found[near], self._hops[near][far].bytes_per_second)
-            self._widest[first] = found
+                widest[far] = min(widest[near], self._hops[near][far].bytes_per_second)
+            self._widest[first] = widest
         return self._widest[first]
 
     @cached_property

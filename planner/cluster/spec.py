@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from pydantic import Field, field_serializer, field_validator
 
+from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.files.fields import (
     Cards,
     DeviceNames,
-    Dtype,
     Frozen,
     Gib,
     Latency,
     Name,
-    OptionalName,
     Oversubscription,
     Price,
     Rate,
     ReserveGib,
+    Source,
     Watts,
-    whole,
 )
 from planner.files.short_lists import compress_devices, compress_hosts, expand_devices, expand_hosts
-from planner.ranges import MULTIPROCESSORS
 
 FabricKind = Literal["infiniband", "roce", "ethernet"]
 
@@ -33,48 +31,12 @@ def _texts(value: object) -> TypeGuard[Sequence[str]]:
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
-class GpuSpec(Frozen):
-    """A kind of device, by its numbers: of the catalogue, of the file's ``gpus``, or written where it is used."""
-
-    name: Name = ""
-    """What to call it; the pool's name when absent."""
-    memory_gib: Gib
-    """Memory of one device, GiB; what nvidia-smi calls memory.total."""
-    memory_bandwidth_gBps: Rate
-    """Memory bandwidth, gigabyte/s."""
-    tflops: Annotated[dict[Dtype, Rate], Field(min_length=1)]
-    """Dense peak by number format (bf16, fp16, fp32, tf32, fp8), TFLOP/s; an absent one is not supported."""
-    family: OptionalName = ""
-    """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
-    multiprocessors: Annotated[int, whole(MULTIPROCESSORS, least=0)] = 0
-    """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
-    tdp_watts: Watts | None = None
-    """Board power, watt."""
-    reserve_gib: ReserveGib | None = None
-    """Memory kept free on each device of this type, GiB; a pool's own value wins over it."""
-    host_link_gBps: Rate | None = None
-    """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
-    source: Annotated[str | None, Field(exclude=True)] = None
-    """Where the numbers are from; free text."""
-
-
-class IntraNodeSpec(Frozen):
-    """The network between the devices of one node."""
-
-    bandwidth_gBps: Rate
-    """Bandwidth of one device in one direction, gigabyte/s."""
-    latency_us: Latency = 3.0
-    """Latency of one message, microseconds."""
-    shared: bool = False
-    """True when all devices of the node share the bandwidth (a PCIe host bridge)."""
-
-
 class HostSpec(Frozen):
     """What a node offers to what is kept off its devices."""
 
     link_gBps: Rate | None = None
-    """Copies between one device and host memory in one direction, as measured, gigabyte/s; 0.76 of the kind's
-    wire when absent."""
+    """Copies between one device and host memory in one direction, as measured, gigabyte/s; 0.76 of the device
+    type's wire when absent."""
     all_links_gBps: Rate | None = None
     """The same for all devices of the node at once; their sum when absent."""
     memory_gib: Gib | None = None
@@ -106,7 +68,7 @@ class PoolSpec(Frozen):
 
     name: Name
     devices: tuple[Name, ...] = Field(min_length=1)
-    """Kinds of the devices of one node (keys of ``ClusterSpec.gpus``), in index order; kinds may mix."""
+    """Types of the devices of one node (keys of ``ClusterSpec.gpus``), in index order; types may mix."""
     hosts: tuple[str, ...] = Field(min_length=1)
     """Host names, one a node."""
     intra_node: IntraNodeSpec
@@ -114,9 +76,9 @@ class PoolSpec(Frozen):
     price_per_gpu_hour: Price | None = None
     """Price of one device for one hour, in the user's currency."""
     watts_per_gpu: Watts | None = None
-    """Power of one device while it trains, watt; None takes the board power of its kind."""
+    """Power of one device while it trains, watt; None takes the board power of its type."""
     reserve_gib: ReserveGib | None = None
-    """Memory kept free on each device of the pool, GiB; None takes the kind's, else the cluster's."""
+    """Memory kept free on each device of the pool, GiB; None takes the device type's, else the cluster's."""
     host: HostSpec | None = None
     """What a node offers to what is kept off its devices."""
 
@@ -156,6 +118,7 @@ class FabricSpec(Frozen):
     """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
     oversubscription: Oversubscription = 1.0
     """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
+    source: Source = None
 
 
 class FabricLinkSpec(Frozen):
@@ -167,6 +130,7 @@ class FabricLinkSpec(Frozen):
     """Bandwidth in one direction, gigabit/s."""
     latency_us: Latency
     """Latency of one message, microseconds."""
+    source: Source = None
 
 
 HOST_LINK_EFFICIENCY = 0.76
@@ -178,7 +142,7 @@ class ClusterSpec(Frozen):
 
     name: Name
     gpus: dict[Name, GpuSpec] = Field(min_length=1)
-    """Every kind of device that a pool names."""
+    """Every device type that a pool names."""
     pools: tuple[PoolSpec, ...] = Field(min_length=1)
     fabrics: dict[Name, FabricSpec] = Field(default_factory=dict)
     links: tuple[FabricLinkSpec, ...] = ()
@@ -186,11 +150,11 @@ class ClusterSpec(Frozen):
     """Memory kept free on each device, GiB."""
 
     def watts_of(self, pool: PoolSpec, gpu: str) -> float | None:
-        """Power of one ``gpu`` of the pool, watt: the pool's, else the kind's; None when both are unknown."""
+        """Power of one ``gpu`` of the pool, watt: the pool's, else the device type's; None when both are unknown."""
         return self.gpus[gpu].tdp_watts if pool.watts_per_gpu is None else pool.watts_per_gpu
 
     def reserve_of(self, pool: PoolSpec, gpu: str) -> float:
-        """Memory kept free on a ``gpu`` of the pool, GiB: the pool's, else the kind's, else the cluster's."""
+        """Memory kept free on a ``gpu`` of the pool, GiB: the pool's, else the device type's, else the cluster's."""
         if pool.reserve_gib is not None:
             return pool.reserve_gib
         own = self.gpus[gpu].reserve_gib
@@ -199,7 +163,7 @@ class ClusterSpec(Frozen):
     def host_link_of(self, pool: PoolSpec, gpu: str) -> float | None:
         """Copies between a ``gpu`` of the pool and host memory, all devices of its node at once, gigabyte/s.
 
-        None when neither the pool nor the kind says it.
+        None when neither the pool nor the device type says it.
         """
         host, wire = pool.host or HostSpec(), self.gpus[gpu].host_link_gBps
         alone = host.link_gBps or (wire and HOST_LINK_EFFICIENCY * wire)

@@ -1,4 +1,4 @@
-"""From a cluster to its graph: kinds of devices, and the best path between any two nodes.
+"""From a cluster to its graph: device types, and the best path between any two nodes.
 
 Pools and fabrics are the nodes of a graph; a pool hangs on a fabric by its NICs, fabrics hang together by
 links. Two nodes talk along the widest path; pools never forward traffic for others.
@@ -103,9 +103,6 @@ class Path:
     first_cards: int
     """Network cards of one node at the first end that carry it; 1 inside a node."""
     last_cards: int
-    first_families: tuple[str, ...]
-    """GPU families of the nodes at the first end, whose hosts run the sockets."""
-    last_families: tuple[str, ...]
 
     @property
     def bytes_per_second(self) -> float:
@@ -127,8 +124,6 @@ NO_PATH = Path(
     kind="",
     first_cards=1,
     last_cards=1,
-    first_families=(),
-    last_families=(),
 )
 
 
@@ -171,7 +166,7 @@ class Topology:
         return tuple(self._device_type(*key) for key in keys)
 
     def device_type(self, pool: str, gpu: str) -> DeviceType:
-        """The kind with this pool and GPU name; KeyError when the cluster has none."""
+        """The device type with this pool and GPU name; KeyError when the cluster has none."""
         return self._kind_index[pool, gpu]
 
     @cached_property
@@ -223,8 +218,8 @@ class Topology:
     def _in_order(self, sets: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
         """Sets of pools, and the pools of each, in the order of the cluster."""
         index = list(self._pools).index
-        found = (tuple(sorted(part, key=index)) for part in sets)
-        return tuple(sorted(found, key=lambda part: [*map(index, part)]))
+        parts = (tuple(sorted(part, key=index)) for part in sets)
+        return tuple(sorted(parts, key=lambda part: [*map(index, part)]))
 
     def node_bytes_per_second(self, pool: str) -> float:
         """What the cards of one node carry on its widest fabric; inside the node where it has none."""
@@ -268,7 +263,7 @@ class Topology:
 
     @cached_property
     def _alike(self) -> dict[str, str]:
-        """Pool -> the first pool with the same cards and families, whose nodes reach others in the same way."""
+        """Pool -> the first pool with the same cards, whose nodes reach others in the same way."""
         first: dict[frozenset[tuple[str, End]], str] = {}
         return {pool: first.setdefault(frozenset(ends.items()), pool) for pool, ends in self._ends.items()}
 
@@ -286,8 +281,6 @@ class Topology:
             kind=max((spec.kind for spec in specs), key=SLOWER.index),
             first_cards=near.cards,
             last_cards=far.cards,
-            first_families=near.families,
-            last_families=far.families,
         )
 
     @staticmethod
@@ -302,8 +295,6 @@ class Topology:
             kind="node",
             first_cards=1,
             last_cards=1,
-            first_families=(),
-            last_families=(),
         )
 
     def _device_type(self, pool: PoolSpec, gpu: str) -> DeviceType:

@@ -1,8 +1,8 @@
 """Seconds of collectives: latency plus bytes over bandwidth of the path they take.
 
-A ring moves (n-1)/n of the data per pass over its narrowest hop (Patarasuk and Yuan 2009); latency is paid per
-member inside a node and per level of a tree between nodes, as NCCL does for large groups. Rings that leave a node
-at the same time share its NICs. Measured curves win over all of this.
+A ring moves (n-1)/n of the data per pass over its narrowest hop (Patarasuk and Yuan 2009). Every message pays latency:
+a gather or a scatter that of a hop for each member, since NCCL has nothing but rings for them, an all-reduce that of a
+tree between nodes. Rings that leave a node at the same time share its NICs. Measured curves win over all of this.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Ring:
     bytes_per_second: float
     """Bandwidth of its narrowest hop."""
     latency_seconds: float
-    """Latency of one pass over all members."""
+    """Latency of one pass of an all-reduce: a hop for each member of a node, and for each level of a tree of nodes."""
     crosses: str
     """``device`` for one member, ``node``, or the fabric of the narrowest hop; empty when unreachable."""
     curves: LinkCurves | None = None
@@ -36,6 +36,8 @@ class Ring:
     """What the curves call the link: ``node:<gpu>``, or the fabric."""
     sharing: int = 1
     """Rings that share the link's cards with this one."""
+    around_seconds: float | None = None
+    """Latency of one pass around all members, as gathers and scatters go; ``latency_seconds`` when absent."""
     copies: Ring | None = None
     """The ring between groups that hold a copy each of what this ring shards; None when there is one group."""
 
@@ -44,15 +46,23 @@ class Ring:
         """False when two members, or two copies, cannot talk."""
         return bool(self.crosses) and (self.copies is None or self.copies.connected)
 
-    def gather_seconds(self, size_bytes: float) -> float:
-        """An all-gather to ``size_bytes`` on every member."""
-        return self._pass_seconds("all-gather", "reduce-scatter", size_bytes)
+    def gather_seconds(self, size_bytes: float, messages: int = 1) -> float:
+        """An all-gather to ``size_bytes`` on every member, in so many equal messages."""
+        return messages * self._pass_seconds(
+            "all-gather", "reduce-scatter", size_bytes / messages, self._around
+        )
 
-    def scatter_seconds(self, size_bytes: float) -> float:
-        """A reduce-scatter from ``size_bytes`` on every member."""
-        return self._pass_seconds("reduce-scatter", "all-gather", size_bytes)
+    def scatter_seconds(self, size_bytes: float, messages: int = 1) -> float:
+        """A reduce-scatter from ``size_bytes`` on every member, in so many equal messages."""
+        return messages * self._pass_seconds(
+            "reduce-scatter", "all-gather", size_bytes / messages, self._around
+        )
 
-    def _pass_seconds(self, operation: str, like: str, size_bytes: float) -> float:
+    @property
+    def _around(self) -> float:
+        return self.latency_seconds if self.around_seconds is None else self.around_seconds
+
+    def _pass_seconds(self, operation: str, like: str, size_bytes: float, latency_seconds: float) -> float:
         """One pass around the ring; where only the other operation was measured, it stands for both."""
         if self.size == 1:
             return 0.0
@@ -60,16 +70,18 @@ class Ring:
         if measured is not None:
             return measured
         passes = (self.size - 1) / self.size
-        formula = passes * size_bytes / self.bytes_per_second + self.latency_seconds
+        formula = passes * size_bytes / self.bytes_per_second + latency_seconds
         return max(formula, self._least(operation, size_bytes) or self._least(like, size_bytes))
 
-    def reduce_seconds(self, size_bytes: float) -> float:
-        """An all-reduce of ``size_bytes``: a reduce-scatter and an all-gather."""
-        measured = self._measured("all-reduce", size_bytes)
+    def reduce_seconds(self, size_bytes: float, messages: int = 1) -> float:
+        """An all-reduce of ``size_bytes`` in so many equal messages: a pass that reduces and a pass that gathers."""
+        size = size_bytes / messages
+        measured = self._measured("all-reduce", size)
         if measured is not None:
-            return measured
-        parts = self.scatter_seconds(size_bytes) + self.gather_seconds(size_bytes)
-        return max(parts, self._least("all-reduce", size_bytes))
+            return messages * measured
+        pair = ("reduce-scatter", "all-gather")
+        passes = sum(self._pass_seconds(*names, size, self.latency_seconds) for names in (pair, pair[::-1]))
+        return messages * max(passes, self._least("all-reduce", size))
 
     def copies_seconds(self, size_bytes: float) -> float:
         """Adding up over the copies what each member has of ``size_bytes``."""
@@ -171,10 +183,12 @@ def data_ring(
     together = max(members.values())
     inside = max((hop[2] for hop in hops if _in_node(hop[3])), default=0.0)
     between = max((hop[2] for hop in hops if not _in_node(hop[3])), default=0.0)
+    nodes = -(-size // together)
     return Ring(
         size=size,
         bytes_per_second=rate,
-        latency_seconds=(together - 1) * inside + ceil(log2(-(-size // together))) * between,
+        latency_seconds=(together - 1) * inside + ceil(log2(nodes)) * between,
+        around_seconds=(size - nodes) * inside + (nodes - 1) * between,
         crosses="node" if _in_node(link) else link,
         curves=curves,
         link=link,
@@ -222,29 +236,19 @@ def _between(
 def carried_rates(path: Path, calibration: Calibration) -> tuple[float, float, float]:
     """Bytes per second that the first end, the last end and the gateways of a path between nodes really carry."""
     ends = (
-        (path.first_bytes_per_second, path.first_cards, path.first_families),
-        (path.last_bytes_per_second, path.last_cards, path.last_families),
+        (path.first_bytes_per_second, path.first_cards),
+        (path.last_bytes_per_second, path.last_cards),
     )
-    first, last = (
-        min(wire * fabric_share(path.kind, cards, calibration), _host_rate(path.kind, families, calibration))
-        for wire, cards, families in ends
-    )
-    return first, last, path.shared_bytes_per_second * fabric_share(path.kind, 1, calibration)
-
-
-SOCKET_BYTES = 2.5e5
-"""Bytes that a host moves through TCP sockets in the time of one kernel launch (16 T4 on 50 Gbit/s Ethernet)."""
-
-
-def _host_rate(kind: str, families: Sequence[str], calibration: Calibration) -> float:
-    """What the hosts of a node can process: without RDMA every byte passes the processor."""
-    if kind != "ethernet":
-        return float("inf")
-    slowest = max((calibration.family(name).launch_seconds for name in families), default=0.0)
-    return SOCKET_BYTES / slowest if slowest else float("inf")
+    most = calibration.link(path.kind).host_bytes_per_second
+    first, last = (min(wire * fabric_share(path.kind, cards, calibration), most) for wire, cards in ends)
+    gateways = path.shared_bytes_per_second
+    if gateways < float("inf"):
+        gateways *= fabric_share(path.kind, 1, calibration)
+    return first, last, gateways
 
 
 def fabric_share(kind: str, cards: int, calibration: Calibration) -> float:
     """Share of the wire of ``cards`` cards a node that traffic on a kind of fabric carries."""
     link = calibration.link(kind)
-    return float(link.efficiency * link.rail ** log2(max(1, cards)))
+    share: float = link.efficiency * link.rail ** log2(max(1, cards))
+    return share

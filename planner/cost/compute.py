@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2
 
-from planner.calibration.values import Calibration, Family
+from planner.calibration.values import Calibration, Family, Stack
 from planner.cluster.topology import DeviceType
-from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import Target
+from planner.model.spec import ModelSpec, TrainingSpec
+from planner.runtimes.capabilities import Capabilities
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
 """Bytes of a stored element; fp8 is a format of products only, weights and activations stay in bf16."""
@@ -71,6 +71,8 @@ class LayerPass:
     """Forward of the attention core alone: what selective recomputation runs again."""
     host_seconds: float
     """Seconds the host needs to launch one forward; a backward needs as many."""
+    product_seconds: float = 0.0
+    """Matrix products of the forward outside attention, part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +84,15 @@ class EndPass:
 
 
 class Device:
-    """One device type in one precision, with the constants of its family."""
+    """One device type in one precision, with the constants of its family under a set of kernels."""
 
-    def __init__(self, device_type: DeviceType, calibration: Calibration, precision: str) -> None:
+    def __init__(
+        self, device_type: DeviceType, calibration: Calibration, precision: str, kernels: str = ""
+    ) -> None:
         self.kind = device_type
-        self.family: Family = calibration.family(device_type.family)
+        self.family: Family = calibration.family(device_type.family, kernels)
+        self.stack: Stack = calibration.stack(kernels)
+        self.kernels = kernels
         self.precision = precision
         self.size = ELEMENT_BYTES[precision]
         self._bytes_rate = device_type.memory_bytes_per_second * self.family.memory_efficiency
@@ -94,7 +100,7 @@ class Device:
     def product(self, product: Product, precision: str | None = None) -> float:
         """Seconds of a product and its traffic."""
         name = precision or self.precision
-        rate = self._rate(product, name) * self.family.matmul_efficiency
+        rate = self._rate(product, name) * self.family.matmul_efficiency * self.stack.matmul_factor
         flops = 2.0 * product.count * product.rows * product.columns * product.inner
         moved = (
             product.count
@@ -117,7 +123,9 @@ class Device:
 
     def stream(self, moved_bytes: float, kernels: int = 1) -> float:
         """Seconds of element-wise kernels."""
-        return moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
+        return (
+            self.stack.stream_factor * moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
+        )
 
     def flash(self, flops: float) -> float:
         """Seconds of a fused attention kernel."""
@@ -160,7 +168,7 @@ def layer_products(model: ModelSpec, *, tp: int, tokens: int) -> tuple[Product, 
 
 
 def attention_seconds(
-    model: ModelSpec, device: Device, target: Target, *, tp: int, micro_batch: int
+    model: ModelSpec, device: Device, target: Capabilities, *, tp: int, micro_batch: int
 ) -> tuple[float, float]:
     """Forward and backward of scores, softmax and weighted sum; causal flash kernels skip half of the scores."""
     length, heads = model.training.sequence_length, model.heads / tp
@@ -177,47 +185,61 @@ def attention_seconds(
     forward, backward = device.products(products, precision)
     scores = device.size * count * length**2
     # Softmax and dropout read and write the scores; the products' own traffic is counted with them.
-    streams, kernels = (2.0, 1) if fused_softmax(model, target, tp=tp, micro_batch=micro_batch) else (9.0, 6)
+    fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
+    (streams, kernels), (back, back_kernels) = FUSED_SCORES if fused else UNFUSED_SCORES
     dropout = 2.5 if model.drops else 0.0
     forward += device.stream((streams + dropout) * scores, kernels + 1)
-    return forward, backward + device.stream((3.0 + dropout) * scores, 2)
+    return forward, backward + device.stream((back + dropout) * scores, back_kernels)
 
 
-def fused_softmax(model: ModelSpec, target: Target, *, tp: int, micro_batch: int) -> bool:
+FUSED_SCORES = ((2.0, 1), (3.0, 2))
+UNFUSED_SCORES = ((9.0, 6), (9.0, 6))
+"""How often the scores are read or written, and kernels, forward and backward; without fusion, scaling, mask, casts
+and softmax go one by one, and each has a backward of its own."""
+
+FUSED_SOFTMAX = ("megatron", "megatron-2021", "deepspeed-2021")
+"""Kernel sets with a softmax that scales, masks and casts."""
+
+
+def fused_softmax(
+    model: ModelSpec, device: Device, target: Capabilities, *, tp: int, micro_batch: int
+) -> bool:
     """True when a fused softmax takes the score matrices: some work on four of them at a time."""
+    if device.kernels not in FUSED_SOFTMAX:
+        return False
     return not target.softmax_in_fours or micro_batch * model.heads // tp % 4 == 0
 
 
 def layer_pass(
     model: ModelSpec,
-    device_type: DeviceType,
-    calibration: Calibration,
-    target: Target,
+    device: Device,
+    target: Capabilities,
     *,
     tp: int,
     micro_batch: int,
     sequence_parallel: bool,
 ) -> LayerPass:
     """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format."""
-    device = Device(device_type, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
     forward, backward = device.products(layer_products(model, tp=tp, tokens=tokens))
     core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch)
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
+    products = forward
     forward += core + device.stream(wide + narrow, 7)
     backward += core_back + device.stream(1.6 * (wide + narrow), 8)
     launches = FORWARD_KERNELS + (2 if tp > 1 else 0)
     if model.training.attention == "unfused" and not fused_softmax(
-        model, target, tp=tp, micro_batch=micro_batch
+        model, device, target, tp=tp, micro_batch=micro_batch
     ):
         launches += UNFUSED_SOFTMAX_KERNELS
     return LayerPass(
         forward_seconds=forward,
         backward_seconds=backward,
         attention_seconds=core,
+        product_seconds=products,
         host_seconds=launches
         * device.family.launch_seconds
-        * calibration.stack(target.name).host_factor
+        * device.stack.host_factor
         # Every collective waits for the slowest of its members' hosts.
         * (1.0 + HOST_JITTER * log2(tp)),
     )
@@ -238,11 +260,8 @@ def element_wise_bytes(
     return size * tokens * streams * model.hidden / ways, size * tokens * inner / tp
 
 
-def embedding_pass(
-    model: ModelSpec, device_type: DeviceType, calibration: Calibration, *, tp: int, micro_batch: int
-) -> EndPass:
+def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
     """Seconds of the input embedding: a gather of rows, and a scatter of their gradients."""
-    device = Device(device_type, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
     forward = device.stream(4.0 * device.size * tokens * model.hidden, 3)
     return EndPass(forward_seconds=forward, backward_seconds=2 * forward)
@@ -252,16 +271,8 @@ LOGIT_BYTES = (24.0, 20.0)
 """Bytes per logit that the loss streams forward and backward: an fp32 copy, maximum, exponent, sum, gradient."""
 
 
-def head_pass(
-    model: ModelSpec,
-    device_type: DeviceType,
-    calibration: Calibration,
-    *,
-    tp: int,
-    micro_batch: int,
-) -> EndPass:
+def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
     """Seconds of the output layer and the loss, the vocabulary split over ``tp``."""
-    device = Device(device_type, calibration, model.training.precision)
     tokens = micro_batch * model.training.sequence_length
     # Runtimes pad the vocabulary, so its columns are always aligned.
     columns = ceil(model.vocab / tp / 64) * 64
@@ -273,15 +284,15 @@ def head_pass(
     )
 
 
-OPTIMIZER_STATES = {"adamw": 24.0, "sgd": 16.0}
-"""Bytes read and written for the fp32 weight and the moments of one element; SGD with momentum has one less."""
+def update_bytes(training: TrainingSpec) -> float:
+    """Bytes read and written for the fp32 weight and the moments of one element."""
+    return 2.0 * (4.0 + training.moment_bytes)
 
 
 def optimizer_seconds(
     parameters: float,
-    device_type: DeviceType,
+    device: Device,
     model: ModelSpec,
-    calibration: Calibration,
     update_seconds: float | None = None,
 ) -> float:
     """Seconds to update ``parameters`` elements on one device.
@@ -290,11 +301,10 @@ def optimizer_seconds(
     Besides, the gradient is copied to fp32, measured for clipping and cleared, and the working copy of the weight
     is written.
     """
-    device = Device(device_type, calibration, model.training.precision)
     moved = (2.0 + 4.0 if model.training.precision in MIXED else 0.0) + 4.0 + 4.0
     moved += device.size if model.training.precision in MIXED else 0.0
     if update_seconds is None:
-        moved += OPTIMIZER_STATES[model.training.optimizer] + 4.0
+        moved += update_bytes(model.training) + 4.0
     return device.stream(parameters * moved, kernels=0) + (update_seconds or 0.0)
 
 

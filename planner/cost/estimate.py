@@ -27,7 +27,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.placement import Placement, place
 from planner.plan.values import Plan, Stage
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
 
 
@@ -58,9 +58,20 @@ class Priced:
 
 
 class Estimator:
-    """Estimates many plans of one model on one cluster."""
+    """Estimates many plans of one model on one cluster.
 
-    def __init__(self, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED) -> None:
+    ``one_network``: no runtime gives each process group its own network, as those do not that hetplan did not emit.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        model: ModelSpec,
+        calibration: Calibration = ASSUMED,
+        *,
+        one_network: bool = False,
+    ) -> None:
+        self.one_network = one_network
         self.cluster = cluster
         self.model = model
         self.topology = Topology(cluster)
@@ -98,16 +109,15 @@ class Estimator:
     def uses_sockets(self, plan: Plan) -> bool:
         """True when the runtime has one network for all groups and some nodes of the plan share no RDMA fabric."""
         pools = {group.pool for stage in plan.stages for group in stage.replicas}
-        return not target(plan.target).network_per_group and self.topology.needs_sockets(pools)
+        per_group = target(plan.target).network_per_group and not self.one_network
+        return not per_group and self.topology.needs_sockets(pools)
 
     def estimate(self, plan: Plan) -> Estimate:
         """The estimate of one plan."""
         if self.curves is not None:
             self.curves.forget_guesses()
         priced = self.price(plan)
-        ends = pipeline_ends(plan, priced)
-        finish = [end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True)]
-        step = max(finish)
+        step = _step_seconds(plan, priced)
         flops = model_flops(self.model)
         used = devices_of(plan)
         return Estimate(
@@ -124,6 +134,11 @@ class Estimator:
             price_per_hour=price_per_hour(used, self.cluster),
             watts=watts(used, self.cluster),
         )
+
+    def step_seconds(self, plan: Plan) -> float:
+        """Seconds of one optimizer step of a plan alone."""
+        priced = self.price(plan)
+        return _step_seconds(plan, priced)
 
     def _warnings(self, plan: Plan) -> Iterator[str]:
         """Measured layers and links that the plan was priced with beyond what was measured."""
@@ -155,7 +170,7 @@ class Estimator:
             for stage in plan.stages
             for group in stage.replicas
         }
-        return self.calibration.spread(families, plan.target)
+        return self.calibration.spread(families, self.pricer(plan.target).kernels)
 
     def timeline(self, plan: Plan) -> Timeline:
         """Every operation of the pipeline, for traces and for the cuts of the search."""
@@ -169,7 +184,7 @@ class Estimator:
         pricer, (_, joined) = self.pricer(plan.target, sockets=sockets), self._network(sockets)
         nodes = joined.placement(placement)
         rings = stage_rings(
-            nodes, plan.shard_size, joined.topology, self.calibration, plan.target, self.curves
+            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves
         )
         sends = self._sends(plan, nodes, joined.topology)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
@@ -249,7 +264,7 @@ class Durations(Protocol):
 
 
 def with_sends(
-    stages: Sequence[Durations], sends: Sequence[float], runtime: Target
+    stages: Sequence[Durations], sends: Sequence[float], runtime: Capabilities
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Forward and backward seconds [stage][chunk] with the sends that go with each; ``sends`` to the next, [stage]."""
     depth, chunks = len(stages), len(stages[0].forward)
@@ -272,7 +287,13 @@ def pipeline_ends(plan: Plan, priced: Priced) -> tuple[float, ...]:
     return together(ends) if priced.outer_wait else ends
 
 
-def outer_stages_wait(model: ModelSpec, runtime: Target, depth: int) -> bool:
+def _step_seconds(plan: Plan, priced: Priced) -> float:
+    """Until the last stage has ended, with what follows its last backward."""
+    ends = pipeline_ends(plan, priced)
+    return max(end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True))
+
+
+def outer_stages_wait(model: ModelSpec, runtime: Capabilities, depth: int) -> bool:
     """True when the first and the last stage wait for each other before they reduce gradients."""
     return runtime.reduces_tied_first and model.tied_embeddings and depth > 1
 

@@ -21,11 +21,18 @@ from planner.runtimes.capabilities import Recompute
 BUCKET_ELEMENTS = 2e8
 """Elements of a reduction or gather bucket; the emitted DeepSpeed configuration sets the same."""
 
-MOST_SLACK = 0.08
-"""Largest share of a device that context, libraries and allocator slack take: small devices run with less."""
+MOST_CONTEXT = 0.08
+"""Largest share of a device that context and libraries take: small devices run with less."""
 
-OPTIMIZER_BYTES = {("adamw", True): 12, ("sgd", True): 8, ("adamw", False): 8, ("sgd", False): 4}
-"""Bytes per parameter by (optimizer, mixed precision): fp32 copy and moments, or moments alone."""
+PLAIN_LOGIT_BYTES = 12.0
+"""Bytes of an element of the logits in the backward of torch's own loss: fp32 log-probabilities and two gradients."""
+
+FRAGMENTS = 0.03
+"""Part of its tensors' bytes that an allocator cannot use between them, and that a driver keeps of the device."""
+
+LIVE_ELEMENTS = 1e9
+"""Most parameters that a runtime that gathers matrix by matrix has whole at a time; the emitted DeepSpeed
+configuration sets the same."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +59,14 @@ class Load:
     """Measured activations that one layer keeps for one micro-batch without recomputation."""
     layer_parameters: float | None = None
     """Measured parameters of one layer on one device."""
+    cross_entropy: str = "fused"
+    """How the loss is computed, ``plain`` or ``fused``."""
+    eager: bool = False
+    """True for eager layers of plain torch, as the examples have; else for fused kernels of Megatron and the like."""
+    rests_in_fp32: bool = False
+    """True when sharded parameters rest in fp32 alone and get their working format when they are gathered."""
+    gathers_matrices: bool = False
+    """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
 
 
 def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int) -> float:
@@ -64,23 +79,46 @@ def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp:
     return total / tp
 
 
+def optimizer_bytes(model: ModelSpec) -> float:
+    """Bytes of the optimizer's states of one element of a layer: moments and, in mixed precision, an fp32 copy."""
+    return model.training.moment_bytes + (4.0 if model.training.precision in MIXED else 0.0)
+
+
 def activation_bytes_per_layer(
-    model: ModelSpec, *, tp: int, micro_batch: int, recompute: Recompute, sequence_parallel: bool
+    model: ModelSpec,
+    *,
+    tp: int,
+    micro_batch: int,
+    recompute: Recompute,
+    sequence_parallel: bool,
+    eager: bool = False,
 ) -> float:
-    """Bytes one layer keeps for the backward of one micro-batch (arXiv:2205.05198, table 2)."""
+    """Bytes one layer keeps for the backward of one micro-batch (arXiv:2205.05198, table 2).
+
+    Layers of plain torch keep the nonlinearity of a gated MLP beside both factors, and a copy of each key and value for
+    every head; with selective recomputation they keep every second matrix product, and attention. Kernels of
+    Transformer Engine keep inputs of fp8 products in fp8.
+    """
     tokens = micro_batch * model.training.sequence_length
     ways = norm_ways(tp, sequence_parallel)
     scale = ELEMENT_BYTES[model.training.precision] / 2
     if recompute == "full":
         return scale * 2.0 * model.hidden * tokens / ways
-    masks = 2 if model.drops else 0
-    whole = (8.0 + masks) * model.hidden / ways
-    attention = 2.0 * model.head_dim * (2 * model.heads + 2 * model.kv_heads) / tp
-    mlp = (6.0 if model.gated_mlp else 4.0) * model.ffn / tp
+    plain, length = eager, model.training.sequence_length
+    width, heads = model.head_dim, model.heads
+    if recompute == "selective" and plain:
+        # Layer input, query, attention and its output product; then of both or three of the MLP the second.
+        kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways + 4.0 * width * heads / tp
+        return scale * tokens * (kept + (2.0 * model.ffn / tp if model.gated_mlp else 0.0))
+    pairs = heads if plain else model.kv_heads
+    narrow = not eager and model.training.precision == "fp8"
+    whole = ((6.0 if narrow else 8.0) + (2 if model.drops else 0)) * model.hidden / ways
+    attention = width * ((5.0 if narrow else 4.0) * heads + 4.0 * pairs) / tp
+    mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none":
-        scores = (5.0 if model.drops else 2.0) * model.heads * model.training.sequence_length / tp
-    return scale * tokens * (whole + attention + mlp + scores)
+        scores = (5.0 if model.drops else 2.0) * heads * length / tp
+    return scale * tokens * (whole + attention + mlp * model.ffn / tp + scores)
 
 
 def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) -> Memory:
@@ -88,12 +126,12 @@ def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) 
     parameters = parameters_of(model, layers=load.layers, first=load.first, last=load.last, tp=load.tp)
     if load.layer_parameters is not None:
         parameters += load.layers * (load.layer_parameters - model.layer_parameters / load.tp)
-    mixed = model.training.precision in MIXED
     size = ELEMENT_BYTES[model.training.precision]
-    states = (
-        parameters * OPTIMIZER_BYTES[model.training.optimizer, mixed] / optimizer_ways(load.zero, load.dp)
-    )
-    weights = parameters * size / parameter_ways(load.zero, load.dp)
+    ends = parameters_of(model, layers=0, first=load.first, last=load.last, tp=load.tp)
+    more = model.training.end_moment_bytes - model.training.moment_bytes
+    states = (parameters * optimizer_bytes(model) + ends * more) / optimizer_ways(load.zero, load.dp)
+    ways = parameter_ways(load.zero, load.dp)
+    weights = parameters * size * _copies(model, load) / ways
     gradients = parameters * load.gradient_bytes / gradient_ways(load.zero, load.dp)
     offload, updated_on_host = load.offload, load.offload.optimizer != "none"
     layer = _layer_activations(model, load, load.recompute)
@@ -106,14 +144,25 @@ def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) 
             in_host += parameters * load.gradient_bytes / optimizer_ways(load.zero, load.dp)
         in_host += weights if offload.parameters == "cpu" else 0.0
         in_host += load.layers_in_flight * layer if offload.activations == "cpu" else 0.0
+    activations = _activations(model, load, layer)
+    logits = _logits(model, load)
+    copy = _gradient_copy(model, load, parameters)
+    weights = 0.0 if offload.parameters != "none" else weights
+    gradients = 0.0 if leaves else gradients
+    # The optimizer makes its copy once activations are gone.
+    buffers = _buffers(model, load, parameters) + max(0.0, copy - activations - logits)
+    tensors = weights + gradients + (0.0 if updated_on_host else states) + activations + logits + buffers
+    context = min(stack.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes) + FRAGMENTS * tensors
+    room = device_type.memory_bytes - device_type.reserve_bytes - tensors - context
     return Memory(
-        parameters_bytes=0.0 if offload.parameters != "none" else weights,
-        gradients_bytes=0.0 if leaves else gradients,
+        parameters_bytes=weights,
+        gradients_bytes=gradients,
         optimizer_bytes=0.0 if updated_on_host else states,
-        activations_bytes=_activations(model, load, layer),
-        logits_bytes=_logits(model, load),
-        buffers_bytes=_buffers(model, load, parameters) + _gradient_copy(model, load, parameters),
-        runtime_bytes=min(stack.runtime_bytes, MOST_SLACK * device_type.memory_bytes),
+        activations_bytes=activations,
+        logits_bytes=logits,
+        buffers_bytes=buffers,
+        # What the allocator holds beyond its tensors it gives back before it runs out.
+        runtime_bytes=context + max(0.0, min(stack.allocator_slack * tensors, room)),
         reserve_bytes=device_type.reserve_bytes,
         capacity_bytes=device_type.memory_bytes,
         host_bytes=in_host,
@@ -121,9 +170,16 @@ def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) 
     )
 
 
+def _copies(model: ModelSpec, load: Load) -> float:
+    """Working copies of each parameter: none beside the optimizer's, one, or with fp8 matrices of bf16 weights two."""
+    if load.rests_in_fp32 and load.zero == 3 and model.training.precision in MIXED:
+        return 0.0
+    doubled = model.training.precision == "fp8" and not load.eager
+    return 2.0 if doubled and (load.zero == 0 or load.dp == 1) else 1.0
+
+
 def _activations(model: ModelSpec, load: Load, layer: float) -> float:
     """Kept activations of all layers in flight, the working set of a layer that is recomputed, embeddings."""
-    working = _layer_activations(model, load, "none") if load.recompute != "none" else 0.0
     embedding = 0.0
     if load.first:
         ways = norm_ways(load.tp, load.sequence_parallel)
@@ -131,7 +187,12 @@ def _activations(model: ModelSpec, load: Load, layer: float) -> float:
         embedding = ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways
     # One checkpoint is in use and one on its way while the others are in host memory.
     alive = load.layers_in_flight if load.offload.activations == "none" else min(2.0, load.layers_in_flight)
-    return alive * layer + working + embedding * load.layers_in_flight / load.layers
+    return alive * layer + _working(model, load) + embedding * load.layers_in_flight / load.layers
+
+
+def _working(model: ModelSpec, load: Load) -> float:
+    """What a layer that is recomputed has in its backward."""
+    return _layer_activations(model, load, "none") if load.recompute != "none" else 0.0
 
 
 def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> float:
@@ -143,15 +204,20 @@ def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> fl
         micro_batch=load.micro_batch,
         recompute=recompute,
         sequence_parallel=load.sequence_parallel,
+        eager=load.eager,
     )
 
 
 def _logits(model: ModelSpec, load: Load) -> float:
-    """Logits in the working format and in fp32 for the loss, with the gradient in place."""
+    """Logits and their gradients beyond the working set of a recomputed layer, which comes when they are gone."""
     if not load.last:
         return 0.0
     tokens = load.micro_batch * model.training.sequence_length
-    return (ELEMENT_BYTES[model.training.precision] + 4.0) * tokens * model.vocab / load.tp
+    size = ELEMENT_BYTES[model.training.precision]
+    # Fused, Megatron's has an fp32 copy that becomes the gradient; torch's libraries have the working format for both.
+    fused = size + (size if load.eager else 4.0)
+    element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
+    return max(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
 
 
 def _gradient_copy(model: ModelSpec, load: Load, parameters: float) -> float:
@@ -172,8 +238,14 @@ def _buffers(model: ModelSpec, load: Load, parameters: float) -> float:
     if load.zero in (1, 2):
         return 2 * bucket
     if load.zero == 3:
-        largest = max(
-            2 * model.layer_parameters, model.embedding_parameters if load.first or load.last else 0
-        )
-        return bucket + 2.0 * size * largest / load.tp
+        layer, ends = model.layer_parameters, model.embedding_parameters if load.first or load.last else 0
+        if load.gathers_matrices:
+            # The matrices that are whole, and the gradient of the last one.
+            whole = max(min(2.0 * layer, LIVE_ELEMENTS), ends, _largest_matrix(model))
+            return bucket + size * (whole + max(ends, _largest_matrix(model))) / load.tp
+        return bucket + 2.0 * size * max(2 * layer, ends) / load.tp
     return bucket
+
+
+def _largest_matrix(model: ModelSpec) -> float:
+    return model.hidden * max(model.ffn, model.heads * model.head_dim)

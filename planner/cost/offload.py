@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.cluster.topology import DeviceType
-from planner.cost.compute import ELEMENT_BYTES, MIXED, OPTIMIZER_STATES
-from planner.cost.memory import OPTIMIZER_BYTES, activation_bytes_per_layer
+from planner.cost.compute import ELEMENT_BYTES
+from planner.cost.memory import activation_bytes_per_layer, optimizer_bytes
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Offload
-from planner.runtimes.capabilities import OffloadTo, Target
+from planner.runtimes.capabilities import Capabilities, OffloadTo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +94,17 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
 
 
 def host_optimizer_seconds(
-    offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec, target: Target
+    offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec, target: Capabilities
 ) -> float:
     """Seconds to update one device's shard on its host, states on NVMe read and written meanwhile."""
-    optimizer = model.training.optimizer
     rate = (
         device_type.host.parameters_per_second
         or target.offloading.parameters_per_second / device_type.host.devices
     )
-    # What a processor updates in a second goes with the bytes of its states.
-    seconds = held.shard / rate * OPTIMIZER_STATES[optimizer] / OPTIMIZER_STATES["adamw"]
+    # What a processor updates in a second goes with the bytes of its states; rates are of AdamW in fp32.
+    seconds = held.shard / rate * (4.0 + model.training.moment_bytes) / 12.0
     if offload.optimizer == "nvme":
-        states = OPTIMIZER_BYTES[optimizer, model.training.precision in MIXED] * held.shard
+        states = optimizer_bytes(model) * held.shard
         seconds = max(seconds, 2.0 * states / _rate(device_type, "nvme"))
     return seconds
 

@@ -10,8 +10,10 @@ from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring, fabric_share, tensor_ring
 from planner.cost.compute import (
     ELEMENT_BYTES,
+    Device,
     EndPass,
     LayerPass,
+    Product,
     embedding_pass,
     head_pass,
     layer_pass,
@@ -25,10 +27,11 @@ from planner.cost.shape import Shape, chunk_layers
 from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
 from planner.cost.traffic import EndTraffic, Seconds, Traffic
 from planner.cost.values import Memory
+from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
-from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.capabilities import Capabilities, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +48,30 @@ class LayerPrice:
 
 
 def layer_price(
-    one: LayerPass, ring: Ring, model: ModelSpec, sequences: int, recompute: Recompute
+    one: LayerPass,
+    ring: Ring,
+    model: ModelSpec,
+    sequences: int,
+    recompute: Recompute,
+    by_operation: bool = False,
 ) -> LayerPrice:
-    """Two all-reduces a direction; with sequence parallelism a gather and a scatter of the same bytes."""
+    """Two all-reduces a direction; with sequence parallelism a gather and a scatter of the same bytes.
+
+    Selective recomputation ``by_operation`` does all again but attention, every second product and the last collective.
+    """
     collective = _collective_seconds(ring, model, sequences)
     whole = recompute == "full"
+    partly = recompute == "selective" and by_operation
     forward = _with_host(one.forward_seconds + collective, one.host_seconds) - collective
     again = 0.0
     if whole:
         again = forward
+    elif partly:
+        streams = one.forward_seconds - one.attention_seconds - one.product_seconds
+        device = streams + products_again(model) * one.product_seconds
+        if model.training.attention == "unfused":
+            device += one.attention_seconds
+        again = _with_host(device, one.host_seconds)
     elif recompute == "selective" and model.training.attention == "unfused":
         again = one.attention_seconds
     return LayerPrice(
@@ -61,21 +79,49 @@ def layer_price(
         backward_seconds=_with_host(one.backward_seconds + collective, one.host_seconds) - collective,
         recompute_seconds=again,
         collective_forward=collective,
-        collective_backward=(2 if whole else 1) * collective,
+        collective_backward=(2 if whole else 1.5 if partly else 1) * collective,
     )
 
 
+def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
+    """Seconds of Muon's five Newton-Schulz steps on the matrices of a layer, in bf16 where the device has it.
+
+    With X of m x n, m <= n: X X', its square, and their sum by X (arXiv:2502.16982, section 2.1).
+    """
+    hidden, precision = model.hidden, "bf16" if "bf16" in device.kind.peak_flops else None
+    query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    widths = [query, query, pairs, *[model.ffn] * (3 if model.gated_mlp else 2)]
+    products: tuple[Product, ...] = ()
+    for low, high in (sorted((hidden, width)) for width in widths):
+        products += (Product(low, low, high), Product(low, low, low), Product(low, high, low))
+    return 5.0 * device.products(products, precision)[0]
+
+
+def products_again(model: ModelSpec) -> float:
+    """Share of the matrix products in keys and values and, of the MLP, gate or first: those that are not kept."""
+    query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    mlp = (3 if model.gated_mlp else 2) * model.ffn
+    return (pairs + model.ffn) / (2 * query + pairs + mlp)
+
+
 def measured_layer(
-    times: LayerTimes, ring: Ring, model: ModelSpec, sequences: int, recompute: Recompute
+    times: LayerTimes,
+    ring: Ring,
+    model: ModelSpec,
+    sequences: int,
+    recompute: Recompute,
+    by_operation: bool = False,
 ) -> LayerPrice:
     """A measured layer: the host's work is in its times already, and its collectives unless the times lack them."""
+    partly = recompute == "selective" and by_operation
+    share = 1.0 if recompute == "full" else products_again(model) if partly else 0.0
     collective = _collective_seconds(ring, model, sequences) if times.without_collectives else 0.0
     return LayerPrice(
         forward_seconds=times.forward_seconds,
         backward_seconds=times.backward_seconds,
-        recompute_seconds=times.forward_seconds if recompute == "full" else 0.0,
+        recompute_seconds=share * times.forward_seconds,
         collective_forward=collective,
-        collective_backward=(2 if recompute == "full" else 1) * collective,
+        collective_backward=(2 if recompute == "full" else 1.5 if partly else 1) * collective,
     )
 
 
@@ -90,7 +136,8 @@ def _with_host(device_seconds: float, host_seconds: float) -> float:
 
     The fourth-power mean stands for launches and kernels that vary: each waits for the other now and then.
     """
-    return float((device_seconds**4 + host_seconds**4) ** 0.25)
+    seconds: float = (device_seconds**4 + host_seconds**4) ** 0.25
+    return seconds
 
 
 MOST_PRICES = 10_000
@@ -105,19 +152,21 @@ class Pricer:
         topology: Topology,
         model: ModelSpec,
         calibration: Calibration,
-        target: Target,
+        target: Capabilities,
         link_curves: LinkCurves | None = None,
     ) -> None:
         self.topology = topology
         self.model = model
         self.calibration = calibration
         self.target = target
-        self.stack = calibration.stack(target.name)
+        self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
+        self.stack = calibration.stack(self.kernels)
         self.traffic = Traffic(model, target, self.stack)
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration) if calibration.layers else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
+        self._devices: dict[tuple[str, str], Device] = {}
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._most: dict[tuple[object, ...], int] = {}
@@ -321,10 +370,14 @@ class Pricer:
             recompute=shape.recompute,
             sequence_parallel=shape.sequence_parallel,
             zero=shape.zero,
-            gradient_bytes=self._gradient_bytes(),
+            gradient_bytes=self._gradient_bytes(shape),
             offload=shape.offload,
             layer_bytes=measured.activation_bytes if measured else None,
             layer_parameters=measured.parameters if measured else None,
+            cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
+            eager=self.target.eager_layers,
+            rests_in_fp32=self.target.rests_in_fp32,
+            gathers_matrices=self.target.gathers_matrices,
         )
         return memory(self.model, self.topology.device_type(group.pool, group.gpu), self.stack, load)
 
@@ -366,13 +419,13 @@ class Pricer:
     ) -> LayerPrice:
         measured = self.layer_curves and self.layer_curves.at(device_type.gpu, self.model.name, tp, sequences)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
+        by_operation = self.target.eager_layers
         if measured:
-            return measured_layer(measured, ring, self.model, sequences, recompute)
+            return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
         return layer_price(
             layer_pass(
                 self.model,
-                device_type,
-                self.calibration,
+                self._device(device_type),
                 self.target,
                 tp=tp,
                 micro_batch=sequences,
@@ -382,15 +435,21 @@ class Pricer:
             self.model,
             sequences,
             recompute,
+            by_operation,
         )
+
+    def _device(self, device_type: DeviceType) -> Device:
+        key = device_type.key
+        if key not in self._devices:
+            precision = self.model.training.precision
+            self._devices[key] = Device(device_type, self.calibration, precision, self.kernels)
+        return self._devices[key]
 
     def _end(self, which: str, device_type: DeviceType, tp: int, sequences: int) -> EndPass:
         key = (which, device_type.key, tp, sequences)
         if key not in self._ends:
             function = embedding_pass if which == "embedding" else head_pass
-            self._ends[key] = function(
-                self.model, device_type, self.calibration, tp=tp, micro_batch=sequences
-            )
+            self._ends[key] = function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
         return self._ends[key]
 
     def _chunks(
@@ -427,7 +486,7 @@ class Pricer:
         """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""
         if not self.model.tied_embeddings or shape.depth == 1 or not (shape.first or shape.last):
             return 0.0
-        size = self.model.vocab * self.model.embedding_width / group.tp * self._gradient_bytes()
+        size = self.model.vocab * self.model.embedding_width / group.tp * self._gradient_bytes(shape)
         return size / self.topology.node_bytes_per_second(group.pool) / self._share(group.pool)
 
     def _share(self, pool: str) -> float:
@@ -446,7 +505,11 @@ class Pricer:
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
         share = count / optimizer_ways(shape.zero, ring.size)
         update = self.optimizer_curves.seconds(device_type.gpu, share) if self.optimizer_curves else None
-        return optimizer_seconds(share, device_type, self.model, self.calibration, update)
+        device = self._device(device_type)
+        seconds = optimizer_seconds(share, device, self.model, update)
+        if self.model.training.optimizer == "muon":
+            seconds += shape.layers * orthogonal_seconds(self.model, device)
+        return seconds
 
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica."""
@@ -457,12 +520,12 @@ class Pricer:
             parameters=parameters,
             ways=optimizer_ways(shape.zero, ring.size),
             zero=shape.zero,
-            gradient_bytes=self._gradient_bytes(),
+            gradient_bytes=self._gradient_bytes(shape),
             micro_batches=shape.micro_batches,
             layers=layers,
             sequences=sequences,
             recomputes=shape.recompute == "full",
         )
 
-    def _gradient_bytes(self) -> int:
-        return self.target.gradient_size(self.model.training.precision)
+    def _gradient_bytes(self, shape: Shape) -> int:
+        return gradients_of(self.target, self.model.training, shape.zero).kept_bytes

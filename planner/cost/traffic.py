@@ -12,8 +12,9 @@ from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
+from planner.dims.gradients import gradients_of
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 
 Seconds = NDArray[np.float64]
 
@@ -39,7 +40,7 @@ class Traffic:
     """Prices what replicas of one model exchange under one target."""
 
     model: ModelSpec
-    target: Target
+    target: Capabilities
     stack: Stack
 
     def exposed(self, traffic: float, compute: float) -> tuple[float, float]:
@@ -62,8 +63,9 @@ class Traffic:
         if shape.zero < 2 or ring.size == 1:
             return 0.0, 0.0
         count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
-        scatter = self._reduction_seconds(shape, ring, count)
-        gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision])
+        messages = layers * (self.target.gathers_per_layer if shape.zero == 3 else 1)
+        scatter = self._reduction_seconds(shape, ring, count, messages)
+        gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision], messages)
         return (gather if shape.zero == 3 else 0.0), scatter
 
     def at_end(
@@ -97,9 +99,10 @@ class Traffic:
         if ring.size == 1:
             return 0.0, 0.0
         element = ELEMENT_BYTES[self.model.training.precision]
-        gather = ring.gather_seconds(parameters * element) if shape.zero in (1, 2) else 0.0
-        reduction = self._reduction_seconds(shape, ring, parameters) if shape.zero < 2 else 0.0
-        return reduction + ring.copies_seconds(parameters * self._gradient_bytes()), gather
+        layers = shape.layers
+        gather = ring.gather_seconds(parameters * element, layers) if shape.zero in (1, 2) else 0.0
+        reduction = self._reduction_seconds(shape, ring, parameters, layers) if shape.zero < 2 else 0.0
+        return reduction + ring.copies_seconds(parameters * self._gradient_bytes(shape)), gather
 
     def _overlaps_reduction(self, shape: Shape) -> bool:
         return self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
@@ -118,11 +121,14 @@ class Traffic:
         """True when a stage passes its last gradient up the pipeline only after its own reduction."""
         return self.target.reduces_in_backward and shape.depth > 1
 
-    def _reduction_seconds(self, shape: Shape, ring: Ring, parameters: float) -> float:
-        """Seconds until every member has its part of the summed gradients; without ZeRO, all of them."""
-        size = parameters * self._gradient_bytes()
-        scatters = shape.zero in self.target.scatters_gradients
-        return ring.scatter_seconds(size) if scatters else ring.reduce_seconds(size)
+    def _reduction_seconds(self, shape: Shape, ring: Ring, parameters: float, messages: int) -> float:
+        """Seconds until every member has its part of the summed gradients; without ZeRO, all of them.
 
-    def _gradient_bytes(self) -> int:
-        return self.target.gradient_size(self.model.training.precision)
+        Gradients and parameters travel layer by layer: buckets and units of the runtimes are about as large.
+        """
+        size = parameters * self._gradient_bytes(shape)
+        scatters = shape.zero in self.target.scatters_gradients
+        return ring.scatter_seconds(size, messages) if scatters else ring.reduce_seconds(size, messages)
+
+    def _gradient_bytes(self, shape: Shape) -> int:
+        return gradients_of(self.target, self.model.training, shape.zero).reduced_bytes

@@ -9,9 +9,8 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of, in_words
-from planner.plan.values import ON_DEVICE, Plan
-from planner.runtimes.capabilities import Target
+from planner.plan.values import ON_DEVICE, Fault, Plan, groups_of, in_words
+from planner.runtimes.capabilities import Capabilities
 
 
 class Offloading(Dimension):
@@ -27,7 +26,7 @@ class Offloading(Dimension):
         """Where anything is."""
         return offload_text(plan)
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """What the target cannot keep off the devices, or not in this plan."""
         offload, can = plan.offload, target.offloading
         if not offload.anything:
@@ -56,6 +55,8 @@ class Offloading(Dimension):
             yield Fault(("offload",), what)
         if offload.activations != "none":
             yield from _checkpoints(plan, target)
+        if offload.optimizer != "none":
+            yield from _updates(target, model)
 
     def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
         """What the file must say of the hosts that hold what the devices do not."""
@@ -71,13 +72,27 @@ class Offloading(Dimension):
                 what = f"the pool {name} has no NVMe, expected host: {{nvme_gBps: ...}} in it"
                 yield Fault(("offload",), what)
 
-    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
         """Nothing kept off the devices."""
         if plan.offload.anything:
             yield Change("offload", "everything on the devices", replace(plan, offload=ON_DEVICE))
 
 
-def _checkpoints(plan: Plan, target: Target) -> Iterator[Fault]:
+def _updates(target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+    """What the processors of a host do not update."""
+    training, path = model.training, ("offload", "optimizer")
+    if training.optimizer not in ("adamw", "sgd"):
+        what = f"{target.name} updates with adamw or sgd on hosts, expected none with {training.optimizer}"
+        yield Fault(path, what)
+    if training.optimizer_states != "fp32":
+        yield Fault(path, f"moments on hosts are in fp32, expected none with {training.optimizer_states}")
+    if training.gradient_dtype or training.reduce_dtype:
+        yield Fault(path, f"gradients for hosts are in {target.name}'s own format, expected no other")
+
+
+def _checkpoints(plan: Plan, target: Capabilities) -> Iterator[Fault]:
     path = ("offload", "activations")
     if not target.offloading.activations:
         yield Fault(path, f"{target.name} keeps activations on the device, expected none")

@@ -1,4 +1,4 @@
-"""Sharding of states over replicas: the ZeRO stage, and groups of replicas that share one copy (hybrid sharding)."""
+"""Sharding of states over replicas: the ZeRO stage, and groups of replicas that share one copy (HSDP)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
+from planner.dims.gradients import gradient_faults, gradients_at
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, in_words
-from planner.plan.values import Plan
-from planner.runtimes.capabilities import Target
+from planner.plan.values import Fault, Plan, in_words
+from planner.runtimes.capabilities import Capabilities
 from planner.units import divisors
 
 MAX_SHARD_NODES = 16
-"""Nodes that may share a copy in hybrid sharding; more where so many divide a device type evenly."""
+"""Nodes that may share a copy in HSDP; more where so many divide a device type evenly."""
 
 
 class Sharding(Dimension):
@@ -27,7 +27,7 @@ class Sharding(Dimension):
         over = f"groups of {plan.shard_size}" if plan.shard_size else "all replicas"
         return {"ZeRO": str(plan.zero), "sharded over": over}
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Stages that the runtime has with and without a pipeline, in groups, and for this optimizer."""
         offered = zeros_at(target, plan.pp)
         if plan.zero not in offered:
@@ -41,8 +41,15 @@ class Sharding(Dimension):
             able = in_words(target.sharding_optimizers)
             what = f"{target.name} shards the states of {able} only, expected ZeRO 0 with {optimizer}"
             yield Fault(("zero",), f"{what}, got {plan.zero}")
+        for what in gradient_faults(target, model.training, (plan.zero,)):
+            yield Fault(("zero",), what)
+        if model.training.optimizer_states != "fp32" and plan.zero not in target.narrow_moments_zero:
+            able, states = in_words(target.narrow_moments_zero), model.training.optimizer_states
+            yield Fault(("zero",), f"{target.name} keeps {states} moments with ZeRO {able}, got {plan.zero}")
 
-    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
         """Other stages; one copy of what is sharded, or one in each group that fills a node or a pool."""
         for zero in zeros_at(target, plan.pp):
             if zero != plan.zero:
@@ -64,27 +71,36 @@ def group_text(plan: Plan) -> str:
     return f"sharded in groups of {plan.shard_size}" if plan.shard_size else ""
 
 
-def zeros_at(target: Target, depth: int) -> tuple[int, ...]:
+def zeros_at(target: Capabilities, depth: int) -> tuple[int, ...]:
     """ZeRO stages that a target runs at a pipeline depth."""
     return target.zero_without_pipeline if depth == 1 else target.zero_with_pipeline
 
 
 def zeros(
-    target: Target, model: ModelSpec, replicas: int | None, limit: tuple[int, ...] | None
+    target: Capabilities, model: ModelSpec, replicas: int | None, limit: tuple[int, ...] | None
 ) -> tuple[int, ...]:
     """Stages worth trying; ``replicas`` None where each pipeline stage has its own number.
 
     A replica alone shards nothing, but ZeRO 3 holds no whole fp32 copy of gradients.
     """
     offered = allowed(tuple(sorted({*target.zero_without_pipeline, *target.zero_with_pipeline})), limit)
-    if model.training.optimizer not in target.sharding_optimizers:
-        offered = tuple(zero for zero in offered if zero == 0)
-    if replicas == 1:
+    offered = tuple(zero for zero in offered if trains_at(target, model, zero))
+    if replicas == 1 and offered:
         offered = tuple(zero for zero in offered if zero in (offered[0], 3))
     return offered
 
 
-def shard_sizes(target: Target, zero: int, device_types: Sequence[DeviceType]) -> tuple[int, ...]:
+def trains_at(target: Capabilities, model: ModelSpec, zero: int) -> bool:
+    """True when the runtime has the model's optimizer, its states and its gradients with a ZeRO stage."""
+    training = model.training
+    if zero and training.optimizer not in target.sharding_optimizers:
+        return False
+    if training.optimizer_states != "fp32" and zero not in target.narrow_moments_zero:
+        return False
+    return gradients_at(target, training, zero) is not None
+
+
+def shard_sizes(target: Capabilities, zero: int, device_types: Sequence[DeviceType]) -> tuple[int, ...]:
     """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of one node or of several.
 
     Each group is of one type whose nodes it fills, or fill it, so that at least two must be found in such device types.

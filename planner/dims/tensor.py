@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Dimension, allowed, by_group, by_stage
 from planner.dims.sequence import splits_sequence
-from planner.errors import Path
+from planner.errors import KeyPath
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of
-from planner.plan.values import Plan, ReplicaGroup
-from planner.runtimes.capabilities import Target
+from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
+from planner.runtimes.capabilities import Capabilities
 
 
 class TensorParallelism(Dimension):
@@ -23,7 +22,7 @@ class TensorParallelism(Dimension):
         """The degree of each stage."""
         return {"tp": by_stage(by_group(str(group.tp) for group in stage.replicas) for stage in plan.stages)}
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """One degree for all, or one a stage, and key/value heads that it divides."""
         first = plan.stages[0].replicas[0].tp
         for path, group in groups_of(plan):
@@ -35,12 +34,15 @@ class TensorParallelism(Dimension):
             own = plan.stages[int(path[1])].replicas[0].tp
             if target.tensor_parallel == "per-stage" and tp != own:
                 yield Fault(where, f"{target.name} has one tp in a stage, expected {own}, got {tp}")
+            if tp > 1 and model.training.optimizer in target.whole_optimizers:
+                what = f"{target.name} updates whole matrices with {model.training.optimizer}, expected 1"
+                yield Fault(where, f"{what}, got {tp}")
             if not target.copies_kv_heads and model.kv_heads % tp:
                 what = f"{target.name} needs a tp that divides the {model.kv_heads} key/value heads"
                 yield Fault(where, f"{what}, got {tp}")
 
 
-def head_faults(path: Path, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
+def head_faults(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
     """Heads, or a feed-forward layer, that the devices of a replica cannot share, whatever the target."""
     tp, where = group.tp, (*path, "tp")
     if model.heads % tp:
@@ -52,7 +54,7 @@ def head_faults(path: Path, group: ReplicaGroup, model: ModelSpec) -> Iterator[F
 
 
 def tp_degrees(
-    target: Target, limit: tuple[int, ...] | None, model: ModelSpec, device_types: Sequence[DeviceType]
+    target: Capabilities, limit: tuple[int, ...] | None, model: ModelSpec, device_types: Sequence[DeviceType]
 ) -> tuple[int, ...]:
     """Degrees that divide the heads and stay inside a node of at least one device type.
 
@@ -63,6 +65,8 @@ def tp_degrees(
         if target.tensor_parallel == "none"
         else max((device_type.per_node for device_type in device_types), default=1)
     )
+    if model.training.optimizer in target.whole_optimizers:
+        largest = 1
     found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
     if not target.copies_kv_heads:
         found = tuple(tp for tp in found if model.kv_heads % tp == 0)

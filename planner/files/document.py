@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from planner.errors import PlanError, Problem, SpecError, dotted
+from planner.errors import KeyPath, PlanError, Problem, SpecError, dotted
 from planner.files.fields import form
-from planner.files.messages import complaints
+from planner.files.messages import messages_of
 from planner.files.nodes import Data, Node, YamlError, empty_values, parse, walk
-from planner.files.nodes import Path as KeyPath
+from planner.files.short_lists import split_times
 
 MOST_BYTES = 4 * 2**20
 """Largest file that is read."""
@@ -77,22 +77,24 @@ class Document:
 
     def to(self, kind: type[T]) -> T:
         """The file as a ``kind``; raises SpecError with every problem, PlanError when only its parts disagree."""
-        found = self._found(kind)
-        if found and all(disagree for _, disagree in found):
-            raise PlanError(*(str(problem) for problem, _ in found))
-        fail_on(problem for problem, _ in found)
+        problems = self._found(kind)
+        if problems and all(disagree for _, disagree in problems):
+            raise PlanError(*(str(problem) for problem, _ in problems))
+        fail_on(problem for problem, _ in problems)
         return self._validate(kind)
 
     def _found(self, kind: type) -> list[tuple[Problem, bool]]:
         """(problem, whether all values are right on their own)."""
         empty = list(islice(empty_values(self.root), MOST_PROBLEMS))
-        found = [(self.problem(path, "has no value", "give one, or remove the key"), False) for path in empty]
+        problems = [
+            (self.problem(path, "has no value", "give one, or remove the key"), False) for path in empty
+        ]
         try:
             self._validate(kind)
         except ValidationError as error:
-            others = (item for item in complaints(error, kind, self.data) if item.path not in empty)
-            found += [(self.problem(item.path, item.what, item.hint), item.disagree) for item in others]
-        return found
+            others = (item for item in messages_of(error, kind, self.data) if item.path not in empty)
+            problems += [(self.problem(item.path, item.what, item.hint), item.disagree) for item in others]
+        return problems
 
     def _validate(self, kind: type[T]) -> T:
         return form(kind).validate_json(json.dumps(self.data))
@@ -168,3 +170,60 @@ def _files_in(folder: Path, kind: str) -> str | None:
 
 def _failure(path: Path, what: str, hint: str | None = None, line: int | None = None) -> SpecError:
     return SpecError((Problem(file=str(path), line=line, key="", what=what, hint=hint),))
+
+
+Kind = Literal["cluster", "model", "plan", "calibration"]
+
+
+def read_as(path: Path, kind: Kind) -> Document:
+    """The file, parsed; raises SpecError when it cannot be read, or is plainly a file of another kind."""
+    document = read_document(path)
+    other = kind_of(document.data)
+    if other not in (None, kind):
+        what = f"is a {other} file, expected a {kind} file"
+        hint = "files go in this order: CLUSTER MODEL PLAN; a calibration goes with --calibration"
+        raise SpecError((Problem(file=document.file, line=None, key="", what=what, hint=hint),))
+    return document
+
+
+def kind_of(data: dict[str, Any]) -> Kind | None:
+    """What the keys of a file tell; None when they tell nothing."""
+    for kind in ("plan", "calibration"):
+        if str(data.get("format", "")).startswith(f"hetplan-{kind}/"):
+            return kind
+    if "pools" in data:
+        return "cluster"
+    if "stages" in data or "replicas" in data:
+        return "plan"
+    if is_config(data) or "huggingface" in data or {"layers", "hidden"} <= data.keys():
+        return "model"
+    return None
+
+
+def is_config(data: dict[str, Any]) -> bool:
+    """True when the file looks like a ``config.json`` of Hugging Face rather than a model file of ours."""
+    return "model_type" in data or "architectures" in data
+
+
+def pools_of(document: Document) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(index, pool) of every pool that is a mapping."""
+    return mappings(document.data.get("pools"))
+
+
+def mappings(value: object) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(index, item) of every mapping of a list, nothing for what is no list."""
+    if isinstance(value, list):
+        yield from ((index, item) for index, item in enumerate(value) if isinstance(item, dict))
+
+
+def keys_of(value: object) -> list[str]:
+    """Keys of a mapping, nothing for what is none."""
+    return [str(key) for key in value] if isinstance(value, dict) else []
+
+
+def devices_per_node(pool: dict[str, Any]) -> int:
+    """Devices of one node of a pool, as far as it can be read."""
+    devices, count = pool.get("devices"), pool.get("gpus_per_node")
+    if isinstance(devices, list):
+        return sum(split_times(item)[0] if isinstance(item, str) else 1 for item in devices)
+    return count if isinstance(count, int) else 1

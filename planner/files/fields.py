@@ -32,7 +32,6 @@ ReserveGib = Annotated[float, number(ranges.RESERVE_GIB)]
 Watts = Annotated[float, number(ranges.WATTS)]
 Price = Annotated[float, number(ranges.PRICE)]
 Oversubscription = Annotated[float, number(ranges.OVERSUBSCRIPTION)]
-Multiprocessors = Annotated[int, whole(ranges.MULTIPROCESSORS)]
 NodeDevices = Annotated[int, whole(ranges.NODE_DEVICES)]
 Nodes = Annotated[int, whole(ranges.NODES)]
 Devices = Annotated[int, whole(ranges.DEVICES)]
@@ -73,6 +72,7 @@ OptionalName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", 
 DeviceNames = Annotated[str, Field(min_length=1, pattern=r"^[ -~]+$", max_length=1000)]
 """Names that the operating system gives: launch files hold them, so they have no character that is not seen."""
 
+Source = Annotated[str | None, Field(exclude=True, description="Where the numbers are from; free text.")]
 
 STRICT = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 """Unknown keys and silent conversions are refused; a field's docstring says what it is."""

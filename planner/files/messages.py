@@ -10,10 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planner.errors import PartError, PlanError
+from planner.errors import KeyPath, PartError, PlanError
 from planner.files.fields import form
 
-Path = tuple[str | int, ...]
 Schema = dict[str, Any]
 
 _UNITS = {
@@ -34,7 +33,7 @@ _SCALES = {
 }
 """Factor of the first letter of a written unit, by the end of the key."""
 _NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)")
-MOST_COMPLAINTS = 1000
+MOST_MESSAGES = 1000
 """Errors of one validation that are put into words."""
 
 _KINDS = {
@@ -49,21 +48,21 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class Message:
     """One thing wrong at one place of a file."""
 
-    path: Path
+    path: KeyPath
     what: str
     hint: str | None
     disagree: bool = False
     """True when each value is right on its own."""
 
 
-def complaints(error: ValidationError, kind: type, data: object) -> list[Complaint]:
+def messages_of(error: ValidationError, kind: type, data: object) -> list[Message]:
     """Every error of a validation, in the user's words."""
     schema = form(kind).json_schema()
-    items = [dict(item) for item in error.errors(include_url=False)[:MOST_COMPLAINTS]]
-    return [_complaint(item, schema, data) for item in items if not _follows(item, items, data)]
+    items = [dict(item) for item in error.errors(include_url=False)[:MOST_MESSAGES]]
+    return [_message(item, schema, data) for item in items if not _follows(item, items, data)]
 
 
 def _follows(item: dict[str, Any], items: list[dict[str, Any]], data: object) -> bool:
@@ -78,8 +77,8 @@ def _follows(item: dict[str, Any], items: list[dict[str, Any]], data: object) ->
 def nearest(name: str, known: list[str]) -> str | None:
     """A hint that names what the user may have meant, or None when nothing is near."""
     lower = {other.lower(): other for other in known}
-    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
-    return f"did you mean {lower[found[0]]}?" if found else None
+    matches = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    return f"did you mean {lower[matches[0]]}?" if matches else None
 
 
 def shown(value: object) -> str:
@@ -96,41 +95,41 @@ def shown(value: object) -> str:
     return text[:60]
 
 
-def _complaint(item: dict[str, Any], schema: Schema, data: object) -> Complaint:
+def _message(item: dict[str, Any], schema: Schema, data: object) -> Message:
     path, kind = _plain_path(item["loc"]), item["type"]
     if kind == "missing" and isinstance(path[-1], int):
         path, kind = path[:-1], "too_short"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = sorted(_resolve(_at(schema, path[:-1], data), schema).get("properties", {}))
         hint = nearest(str(path[-1]), known) or (f"known keys: {', '.join(known)}" if known else None)
-        return Complaint(path, "unknown key", hint)
+        return Message(path, "unknown key", hint)
     if kind == "missing":
         field = _at(schema, path, data)
-        return Complaint(path, f"missing, expected {expected(field, schema)}", _meaning(field))
+        return Message(path, f"missing, expected {expected(field, schema)}", _meaning(field))
     if kind in ("value_error", "assertion_error"):
         cause = item["ctx"]["error"]
         if isinstance(cause, PartError):
-            return Complaint((*path, *cause.path), str(cause), None)
+            return Message((*path, *cause.path), str(cause), None)
         if isinstance(cause, PlanError):
-            return Complaint((*path, *cause.path), cause.what, cause.hint, disagree=True)
-        return Complaint(path, str(cause), None)
+            return Message((*path, *cause.path), cause.what, cause.hint, disagree=True)
+        return Message(path, str(cause), None)
     if item["loc"] and item["loc"][-1] == "[key]":
-        return Complaint(path, "expected a name of letters, digits, dots, dashes and underscores", None)
+        return Message(path, "expected a name of letters, digits, dots, dashes and underscores", None)
     field = _at(schema, path, data)
     got = _value(data, path)
-    return Complaint(
+    return Message(
         path, f"expected {expected(field, schema)}, got {shown(got)}", _hint(path, got, field, schema)
     )
 
 
-def _plain_path(loc: tuple[str | int, ...]) -> Path:
+def _plain_path(loc: tuple[str | int, ...]) -> KeyPath:
     """A pydantic location without the steps that stand for a branch of a union or for a key."""
     return tuple(
         part for part in loc if isinstance(part, int) or not (part.startswith("<") or part == "[key]")
     )
 
 
-def _value(data: object, path: Path) -> object:
+def _value(data: object, path: KeyPath) -> object:
     for part in path:
         try:
             data = data[part]  # type: ignore[index]
@@ -139,7 +138,7 @@ def _value(data: object, path: Path) -> object:
     return data
 
 
-def _at(schema: Schema, path: Path, data: object) -> Schema:
+def _at(schema: Schema, path: KeyPath, data: object) -> Schema:
     """The part of a JSON Schema that describes the value at the path."""
     here = schema
     for part in path:
@@ -161,8 +160,8 @@ def _others(schema: Schema) -> Schema:
 def _resolve(part: Schema, schema: Schema) -> Schema:
     if "$ref" in part:
         name = part["$ref"].rsplit("/", 1)[-1]
-        found: Schema = schema["$defs"][name]
-        return found
+        target: Schema = schema["$defs"][name]
+        return target
     return part
 
 
@@ -170,9 +169,9 @@ def _branch(part: Schema, schema: Schema, data: object) -> Schema:
     """The alternative of a union that has the shape of the data."""
     wanted = "object" if isinstance(data, dict) else "array" if isinstance(data, list) else None
     for option in _options(part):
-        found = _resolve(option, schema)
-        if found.get("type") == wanted:
-            return found
+        branch = _resolve(option, schema)
+        if branch.get("type") == wanted:
+            return branch
     return part
 
 
@@ -183,33 +182,33 @@ def _options(part: Schema) -> list[Schema]:
 
 def expected(part: Schema, schema: Schema) -> str:
     """What a schema allows, in words: ``a number > 0``, ``one of: bf16, fp16``."""
-    found = _resolve(part, schema)
-    if "enum" in found or "const" in found:
-        options = found.get("enum", [found.get("const")])
+    field = _resolve(part, schema)
+    if "enum" in field or "const" in field:
+        options = field.get("enum", [field.get("const")])
         return f"{'one of: ' if len(options) > 1 else ''}{', '.join(str(option) for option in options)}"
-    options = [option for option in _options(found) if option.get("type") != "null"]
+    options = [option for option in _options(field) if option.get("type") != "null"]
     if options:
         return " or ".join(dict.fromkeys(expected(option, schema) for option in options))
-    if found.get("pattern", "").startswith(("^[A-Za-z0-9][", "^([A-Za-z0-9][")):
+    if field.get("pattern", "").startswith(("^[A-Za-z0-9][", "^([A-Za-z0-9][")):
         return "a name of letters, digits, dots, dashes and underscores"
-    if found.get("pattern") == "^[ -~]+$":
+    if field.get("pattern") == "^[ -~]+$":
         return "text of printable ASCII characters"
-    return f"{_KINDS.get(found.get('type', ''), 'another value')}{_limits(found)}"
+    return f"{_KINDS.get(field.get('type', ''), 'another value')}{_limits(field)}"
 
 
-def _limits(found: Schema) -> str:
-    if "prefixItems" in found:
-        return f" of {len(found['prefixItems'])}"
-    if "minItems" in found and "maxItems" in found:
-        return f" of {found['minItems']} to {found['maxItems']} items"
-    if "maxItems" in found:
-        return f" of at most {found['maxItems']} items"
-    if "minItems" in found or "minProperties" in found:
-        return f" with at least {found.get('minItems', found.get('minProperties'))} item"
-    if "minimum" in found and "maximum" in found:
-        return f" from {figure(found['minimum'])} to {figure(found['maximum'])}"
+def _limits(field: Schema) -> str:
+    if "prefixItems" in field:
+        return f" of {len(field['prefixItems'])}"
+    if "minItems" in field and "maxItems" in field:
+        return f" of {field['minItems']} to {field['maxItems']} items"
+    if "maxItems" in field:
+        return f" of at most {field['maxItems']} items"
+    if "minItems" in field or "minProperties" in field:
+        return f" with at least {field.get('minItems', field.get('minProperties'))} item"
+    if "minimum" in field and "maximum" in field:
+        return f" from {figure(field['minimum'])} to {figure(field['maximum'])}"
     parts = [("exclusiveMinimum", ">"), ("minimum", ">="), ("maximum", "<="), ("exclusiveMaximum", "<")]
-    return " and".join(f" {sign} {figure(found[key])}" for key, sign in parts if key in found)
+    return " and".join(f" {sign} {figure(field[key])}" for key, sign in parts if key in field)
 
 
 def figure(number: float) -> str:
@@ -219,7 +218,7 @@ def figure(number: float) -> str:
     return f"{number:.15g}" if 1 <= abs(number) < 1e15 else f"{number:g}"
 
 
-def _hint(path: Path, got: object, field: Schema, schema: Schema) -> str | None:
+def _hint(path: KeyPath, got: object, field: Schema, schema: Schema) -> str | None:
     wants = expected(field, schema)
     if isinstance(got, str) and "number" in wants:
         return _number_hint(path, got)
@@ -237,7 +236,7 @@ def _hint(path: Path, got: object, field: Schema, schema: Schema) -> str | None:
     return _meaning(field)
 
 
-def _number_hint(path: Path, got: str) -> str | None:
+def _number_hint(path: KeyPath, got: str) -> str | None:
     unit = next((text for end, text in _UNITS.items() if _key(path).endswith(end)), None)
     match = _NUMBER.match(got)
     value = _scaled(float(match[1]), match[2], _key(path)) if match else None
@@ -246,7 +245,7 @@ def _number_hint(path: Path, got: str) -> str | None:
     return f"write {value:g} ({unit})" if unit else f"write {value:g}"
 
 
-def _key(path: Path) -> str:
+def _key(path: KeyPath) -> str:
     names = [part for part in path if isinstance(part, str)]
     return "tflops" if "tflops" in names[-2:] else names[-1] if names else ""
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from planner.errors import KeyPath
+
 MOST_NODES = 300_000
 """Values in one file, with every alias expanded."""
 DEEPEST = 60
@@ -23,7 +25,6 @@ _SPECIAL = {"": None, "~": None, "null": None, "true": True, "false": False, ".n
 _TEXT_TAG = "tag:yaml.org,2002:str"
 
 Scalar = str | int | float | bool | None
-Path = tuple[str | int, ...]
 Data = Scalar | list["Data"] | dict[str, "Data"]
 
 
@@ -232,7 +233,7 @@ def _line(text: str, line: int | None) -> str:
     return lines[line - 1] if line and line <= len(lines) else ""
 
 
-def empty_values(node: Node, path: Path = ()) -> Iterator[Path]:
+def empty_values(node: Node, path: KeyPath = ()) -> Iterator[KeyPath]:
     """Paths of the keys and list items without a value."""
     for part, child in node.children.items():
         if child.data is None:
@@ -240,7 +241,7 @@ def empty_values(node: Node, path: Path = ()) -> Iterator[Path]:
         yield from empty_values(child, (*path, part))
 
 
-def walk(node: Node, path: Path) -> Iterator[tuple[int, Node | None]]:
+def walk(node: Node, path: KeyPath) -> Iterator[tuple[int, Node | None]]:
     """(line, node) of each step of the path; ends at a step that the file lacks, with the line before."""
     line = node.line
     yield line, node

@@ -47,26 +47,26 @@ def numbered_hosts(name: str, count: int) -> tuple[str, ...]:
 
 
 def expand_devices(entries: Iterable[str]) -> tuple[str, ...]:
-    """Kind of every device: ``8 x A`` stands for eight devices A; raises ValueError for too many."""
+    """Type of every device: ``8 x A`` stands for eight devices A; raises ValueError for too many."""
     devices: list[str] = []
     for entry in entries:
-        times, kind = split_times(entry)
-        devices.extend([kind] * times)
+        times, gpu = split_times(entry)
+        devices.extend([gpu] * times)
         if len(devices) > NODE_DEVICES.most:
             raise ValueError(f"more than {NODE_DEVICES.most} devices in a node")
     return tuple(devices)
 
 
 def split_times(entry: str) -> tuple[int, str]:
-    """How many devices an entry stands for, and of which kind."""
+    """How many devices an entry stands for, and of which type."""
     match = _TIMES.match(entry)
     return (int(match[1]), match[2]) if match else (1, entry)
 
 
 def compress_devices(devices: Iterable[str]) -> tuple[str, ...]:
     """Runs of equal device types as ``8 x A``; ``expand_devices`` gives the device types back."""
-    runs = ((kind, len(list(group))) for kind, group in groupby(devices))
-    return tuple(kind if count == 1 else f"{count} x {kind}" for kind, count in runs)
+    runs = ((gpu, len(list(group))) for gpu, group in groupby(devices))
+    return tuple(gpu if count == 1 else f"{count} x {gpu}" for gpu, count in runs)
 
 
 def _expand(pattern: str) -> Iterator[str]:

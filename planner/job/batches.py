@@ -78,13 +78,13 @@ def table_text(job: Job) -> str:
 def _rank_rows(
     ranks: tuple[Rank, ...], batches: list[list[Batch]], index: dict[Batch, int]
 ) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    table: list[dict[str, object]] = []
     first, following = 0, 0
     for rank in ranks:
         if rank.tp_rank == 0:  # all ranks of a replica process the same sequences
             first = following if rank.replica else 0
         mine = batches[rank.stage][rank.group]
-        found.append(
+        table.append(
             {
                 "rank": rank.rank,
                 "host": rank.host,
@@ -98,12 +98,19 @@ def _rank_rows(
             }
         )
         following = first + mine.share
-    return found
+    return table
 
 
 def example_files(job: Job) -> tuple[EmittedFile, ...]:
     """The table, the model's shape, and what examples need whatever the runtime."""
-    modules = ("hetplan_runtime", "example_model", "example_data", "example_run", "step_log")
+    modules = (
+        "hetplan_runtime",
+        "example_model",
+        "example_data",
+        "example_optimizers",
+        "example_run",
+        "step_log",
+    )
     return (
         EmittedFile("batches.json", table_text(job)),
         EmittedFile("model.json", document(model_shape(job.model))),
@@ -115,4 +122,5 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
     """What the example needs to build a model of the planned shape."""
     training = model.training
     shape: dict[str, object] = model.model_dump(exclude={"training"})
-    return {**shape, "sequence_length": training.sequence_length, "optimizer": training.optimizer}
+    names = ("sequence_length", "optimizer", "optimizer_states")
+    return {**shape, **{name: getattr(training, name) for name in names}}

@@ -1,16 +1,23 @@
-"""Files of a launch folder: texts from templates, tables as JSON, and modules that run on the nodes."""
+"""Files of a launch folder: texts from templates, tables as JSON, modules that run on the nodes; its start script
+with the table of nodes that it reads and each pool's network environment; and its README.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from planner import __version__
+from planner.files.short_lists import expand_hosts
+from planner.job.job import LOOPBACK, MASTER_PORT, Job
+from planner.job.network import pool_environment
 
 TEMPLATES = Path(__file__).parents[1]
 """Templates stand beside the code that uses them, and are named from here on."""
@@ -67,3 +74,115 @@ def rows(head: Mapping[str, object], **tables: Sequence[Mapping[str, object]]) -
 def document(value: object) -> str:
     """JSON of any value, indented."""
     return json.dumps(value, indent=2) + "\n"
+
+
+FIRST_HOST = "$(awk '$1 == 0 { print $2 }' nodes.txt)"
+
+
+def launch_files(
+    job: Job, command: str, prologue: str = "", *, network_per_group: bool = False
+) -> tuple[EmittedFile, ...]:
+    """``launch.sh``, ``nodes.txt`` and one environment file for each used pool.
+
+    ``command``: shell words after torchrun's own options; may name shell variables. ``prologue``: shell lines before
+    the start, run in the folder. ``network_per_group``: the program itself gives each process group its network.
+    """
+    script = rendered(
+        "job/launch.sh.j2",
+        job=job,
+        address=LOOPBACK if job.is_on_one_node else FIRST_HOST,
+        this_host=FIRST_HOST if job.is_on_any_node else "$(hostname)",
+        port=MASTER_PORT,
+        prologue=prologue,
+        command=command,
+    )
+    sockets = job.network.needs_sockets and not network_per_group
+    return (
+        EmittedFile("launch.sh", script, executable=True),
+        EmittedFile("nodes.txt", nodes_table(job)),
+        *(
+            EmittedFile(f"env/{pool.name}.sh", pool_environment(job.cluster, pool, job.network, sockets))
+            for pool in job.cluster.pools
+            if pool in job.pools
+        ),
+    )
+
+
+def number_format(precision: str) -> str:
+    """Shell lines of a start script without which PyTorch would not multiply in the model's number format."""
+    if precision != "tf32":
+        return ""
+    return (
+        "  # The plan counts on TF32 products of fp32 numbers, which PyTorch leaves off by default.\n"
+        "  export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
+    )
+
+
+def nodes_table(job: Job) -> str:
+    """One line an agent in rank order: node rank, host, pool, devices, first rank."""
+    lines = ["# node-rank host pool devices first-rank"]
+    for index, agent in enumerate(job.agents):
+        devices = ",".join(str(device) for device in agent.devices)
+        lines.append(f"{index} {agent.host} {agent.pool} {devices} {agent.first_rank}")
+    return "\n".join(lines) + "\n"
+
+
+WORD = re.compile(r"[\w.-]+")
+"""What may be a host's name in a file."""
+
+FILL_IN = "# EDIT:"
+"""Marks a line of an environment file that the user has to complete."""
+
+
+def readme(
+    job: Job,
+    files: Sequence[EmittedFile],
+    notes: Mapping[str, object],
+    *,
+    placeholders: Sequence[str],
+    launcher_readme: str,
+) -> EmittedFile:
+    """The README beside these files, from the template in the room of the job's runtime.
+
+    ``notes`` are what that template needs besides the job, ``launcher_readme`` is the launcher's template or empty.
+    """
+    text = rendered(
+        f"runtimes/{job.plan.target}/README.md.j2",
+        job=job,
+        hetplan_version=__version__,
+        sizes_text=sizes_text,
+        listed=listed,
+        to_edit=[file.path for file in files if FILL_IN in file.text and file.path.startswith("env/")],
+        placeholders=placeholders,
+        holders=holders(placeholders, files),
+        launcher_readme=launcher_readme,
+        **notes,
+    )
+    return EmittedFile("README.md", text)
+
+
+def sizes_text(sizes: Iterable[int]) -> str:
+    """Micro-batch sizes, runs of equal ones as a product: ``4 x 3, 2``."""
+    runs: list[list[int]] = []
+    for size in sizes:
+        if runs and runs[-1][0] == size:
+            runs[-1][1] += 1
+        else:
+            runs.append([size, 1])
+    return ", ".join(f"{size} x {count}" if count > 1 else str(size) for size, count in runs)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Code words as a list in a sentence."""
+    *others, last = (f"`{word}`" for word in words)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def holders(names: Sequence[str], files: Sequence[EmittedFile]) -> tuple[str, ...]:
+    """Files that start nodes by one of these hosts, given in short form.
+
+    JSON files and the README name hosts for people only.
+    """
+    wanted = set(expand_hosts(names))
+    paths = (file.path for file in files if wanted.intersection(WORD.findall(file.text)))
+    return tuple(sorted(path for path in paths if not path.endswith((".json", ".md"))))

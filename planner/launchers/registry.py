@@ -1,16 +1,182 @@
-"""The launchers by name, and what each adds to a folder."""
+"""The launchers by name, what each adds to a folder, and what looks at the nodes before a start."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from planner.catalog import driver_names, product_labels
+from planner.cluster.spec import PoolSpec
 from planner.errors import EmitError
-from planner.job.files import EmittedFile
-from planner.job.job import Job
-from planner.launchers import deepspeed, kubernetes, slurm, ssh
-from planner.launchers.preflight import preflight_files
+from planner.job.files import EmittedFile, rendered
+from planner.job.job import MASTER_PORT, Job, is_unnamed, label
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
+from planner.runtimes.deepspeed.hostfile import include, keeps_types
+from planner.runtimes.interface import runtime
+from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
+
+POD_FOLDER = "/hetplan/run"
+"""Where pods see the launch folder."""
+RDMA = ("infiniband", "roce")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pods:
+    """Pods of one pool's nodes, each with the place of one host."""
+
+    name: str
+    pool: PoolSpec
+    hosts: tuple[str, ...]
+    index: str
+    """The shell's sum for a pod's place among the hosts."""
+    has_rdma: bool
+
+    @property
+    def start(self) -> str:
+        """What a pod runs in its shell."""
+        place = f'hosts=({" ".join(self.hosts)}); export HETPLAN_AS="${{hosts[{self.index}]}}"'
+        return f'{place}; exec ./launch.sh "$@"'
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Product labels of the nodes, where they have one device type and the catalogue knows it."""
+        types = set(self.pool.devices)
+        return product_labels(next(iter(types))) if len(types) == 1 else ()
+
+
+def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``pytorchjob.yaml`` where Kubeflow's PyTorchJob can express the pools, else ``jobset.yaml``.
+
+    A PyTorchJob of kubeflow.org/v1 has two replica specs, Master with one pod and Worker, so one spec for each pool
+    is possible only when all nodes behind the first are of one pool. A JobSet (jobset.x-k8s.io/v1alpha2) has any
+    number.
+    """
+    if fits_pytorchjob(job):
+        master = _pods(job, "Master", job.pools[0], job.hosts[:1], "0")
+        pods = [master, _pods(job, "Worker", job.pools[-1], job.hosts[1:], "RANK-1")]
+        return (_resource("pytorchjob.yaml", job, [each for each in pods if each.hosts]),)
+    index = "JOB_COMPLETION_INDEX"
+    names = zip(_job_names(job), job.pools, strict=True)
+    return (
+        _resource(
+            "jobset.yaml", job, [_pods(job, name, pool, job.hosts_of(pool), index) for name, pool in names]
+        ),
+    )
+
+
+def _kubernetes_notes(job: Job) -> Mapping[str, object]:
+    """What the README needs besides the job."""
+    return {"fits_pytorchjob": fits_pytorchjob(job), "folder": POD_FOLDER}
+
+
+def fits_pytorchjob(job: Job) -> bool:
+    """True when the nodes behind the first are of one pool."""
+    first, *others = job.pools
+    return not others or (len(others) == 1 and len(job.hosts_of(first)) == 1)
+
+
+def _resource(name: str, job: Job, pods: list[_Pods]) -> EmittedFile:
+    return EmittedFile(
+        name, rendered(f"launchers/{name}.j2", job=job, pods=pods, folder=POD_FOLDER, port=MASTER_PORT)
+    )
+
+
+def _pods(job: Job, name: str, pool: PoolSpec, hosts: tuple[str, ...], index: str) -> _Pods:
+    has_rdma = any(job.cluster.fabrics[nic.fabric].kind in RDMA for nic in pool.nics)
+    return _Pods(name=name, pool=pool, hosts=hosts, index=index, has_rdma=has_rdma)
+
+
+def _job_names(job: Job) -> list[str]:
+    """A name for each pool's job, no two alike."""
+    names: list[str] = []
+    for index, pool in enumerate(job.pools):
+        name = label(pool.name, "pool")
+        names.append(f"{name}-{index}" if name in names else name)
+    return names
+
+
+def _ssh_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``start.sh``."""
+    return (_start_script(job),)
+
+
+def _start_script(job: Job, starter: str = "") -> EmittedFile:
+    """The script; ``starter`` is a script of the folder that takes the place of torchrun."""
+    variables = runtime(job.plan.target).variables
+    text = rendered("launchers/start.sh.j2", starter=starter, variables=variables)
+    return EmittedFile("start.sh", text, executable=True)
+
+
+NOT_A_NAME = re.compile(r"[0-9.]+|.*:.*")
+"""Hosts that ``--nodelist`` does not take: addresses."""
+
+
+def _slurm_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``job.sbatch``."""
+    named = [pool for pool in job.pools if not any(map(NOT_A_NAME.fullmatch, job.hosts_of(pool)))]
+    return (
+        EmittedFile("job.sbatch", rendered("launchers/job.sbatch.j2", job=job, named=named), executable=True),
+    )
+
+
+STARTER = "./deepspeed.sh"
+
+
+def _deepspeed_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``start.sh`` and ``deepspeed.sh``; raises EmitError for ranks that DeepSpeed's launcher would reorder."""
+    _check_deepspeed(job)
+    chosen = include(job.agents)
+    script = rendered("launchers/deepspeed.sh.j2", include=chosen)
+    return (_start_script(job, STARTER), EmittedFile("deepspeed.sh", script, executable=True))
+
+
+def _check_deepspeed(job: Job) -> None:
+    instead = "use --launcher ssh, which starts the same ranks with torchrun"
+    if job.plan.target != DEEPSPEED.name:
+        raise EmitError(
+            f"launcher deepspeed: starts plans for the target deepspeed, this one is for {job.plan.target}",
+            hint=instead,
+        )
+    if len(job.hosts) < len(job.agents):
+        hosts = [agent.host for agent in job.agents]
+        twice = next(host for host in hosts if hosts.count(host) > 1)
+        raise EmitError(
+            f"launcher deepspeed: a hostfile names each host once, and the plan's rank order uses {twice} twice",
+            hint=instead,
+        )
+    if not keeps_types(job.agents, job.ranks):
+        raise EmitError(
+            "launcher deepspeed: it numbers the devices of a node in its own way, and would give some ranks another "
+            "device type than the plan does",
+            hint=instead,
+        )
+
+
+def preflight_files(job: Job, *, here: bool) -> tuple[EmittedFile, ...]:
+    """The script, and the devices that each pool's nodes must have; ``here`` means one node, that of the caller."""
+    own = runtime(job.plan.target)
+    script = rendered(
+        "launchers/preflight.sh.j2",
+        tried=own.tried,
+        checkout=own.checkout,
+        packages=[name for name in own.tried if name != PYTORCH.name],
+        unnamed=[pool.name for pool in job.pools if is_unnamed(pool)],
+        here=here,
+    )
+    return (
+        EmittedFile("preflight.sh", script, executable=True),
+        EmittedFile("devices.txt", devices_table(job)),
+    )
+
+
+def devices_table(job: Job) -> str:
+    """One line a device of a pool's node: pool, index, the device type, and what the driver may call it."""
+    lines = ["# pool index device-type|driver's names"]
+    for pool in job.pools:
+        for index, gpu in enumerate(pool.devices):
+            lines.append(f"{pool.name} {index} {'|'.join((gpu, *driver_names(gpu)))}")
+    return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +197,12 @@ class Launcher:
 
 LAUNCHERS: dict[str, Launcher] = {
     "torchrun": Launcher(lambda _: (), runs_here=True),
-    DEEPSPEED.name: Launcher(deepspeed.files, "launchers/deepspeed.md.j2"),
-    "slurm": Launcher(slurm.files, "launchers/slurm.md.j2"),
+    DEEPSPEED.name: Launcher(_deepspeed_files, "launchers/deepspeed.md.j2"),
+    "slurm": Launcher(_slurm_files, "launchers/slurm.md.j2"),
     "kubernetes": Launcher(
-        kubernetes.files, "launchers/kubernetes.md.j2", kubernetes.notes, needs_names=False
+        _kubernetes_files, "launchers/kubernetes.md.j2", _kubernetes_notes, needs_names=False
     ),
-    "ssh": Launcher(ssh.files, "launchers/ssh.md.j2"),
+    "ssh": Launcher(_ssh_files, "launchers/ssh.md.j2"),
 }
 """Every launcher; all of them run launch.sh on the nodes."""
 

@@ -16,7 +16,7 @@ from planner.runtimes.log import PARTS, Part, RankMemory
 
 @told("error")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Deviation:
     """A predicted and an observed number of one unit."""
 
     predicted: float
@@ -41,7 +41,7 @@ class Difference:
 
 @told(without=("tp",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartDifference:
+class PartDeviation:
     """One part of the step, on one rank or on the slowest."""
 
     part: Part
@@ -53,7 +53,7 @@ class PartDifference:
     gpu: str
     """Type of its device."""
     tp: int
-    seconds: Difference
+    seconds: Deviation
     """Seconds of a step."""
 
 
@@ -66,7 +66,7 @@ class PartDifference:
     }
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryDifference:
+class MemoryDeviation:
     """Peak of one rank, without the device's context: what the framework's allocator holds."""
 
     rank: int | None
@@ -75,13 +75,13 @@ class MemoryDifference:
     """Its stage."""
     gpu: str
     """Type of its device."""
-    peak: Difference
+    peak: Deviation
     """Bytes at most."""
-    states: Difference | None = None
+    states: Deviation | None = None
     """Parameters, gradients and optimizer states; None where the log does not tell them from the rest."""
-    activations: Difference | None = None
+    activations: Deviation | None = None
     """Activations, logits and buffers; None as above."""
-    fixed: Difference | None = None
+    fixed: Deviation | None = None
     """Context and libraries; None where the log does not say what the whole device uses."""
 
 
@@ -89,15 +89,15 @@ class MemoryDifference:
 class Comparison:
     """All that a log allows to compare."""
 
-    step: Difference
-    tokens: Difference
+    step: Deviation
+    tokens: Deviation
     """Tokens per second."""
     spread: float
     """Relative standard error that the estimate admits to."""
-    parts: tuple[PartDifference, ...]
-    rest: Difference | None
+    parts: tuple[PartDeviation, ...]
+    rest: Deviation | None
     """Seconds of the step outside all parts, on the rank that timed them; None without parts of one rank."""
-    memory: tuple[MemoryDifference, ...]
+    memory: tuple[MemoryDeviation, ...]
     ranks: int
     """Ranks of the plan."""
 
@@ -108,7 +108,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
+class PredictedRun:
     """What a plan's price says of its ranks."""
 
     plan: Plan
@@ -157,62 +157,64 @@ class Predicted:
         return ", ".join(dict.fromkeys(group.gpu for group in self.plan.stages[stage].replicas))
 
 
-def predicted(plan: Plan, estimator: Estimator, ranks: tuple[Rank, ...]) -> Predicted:
+def predicted(plan: Plan, estimator: Estimator, ranks: tuple[Rank, ...]) -> PredictedRun:
     """The prediction of a plan."""
-    return Predicted(plan=plan, estimate=estimator.estimate(plan), priced=estimator.price(plan), ranks=ranks)
-
-
-def compared(seen: Observed, found: Predicted) -> Comparison:
-    """The run next to its prediction."""
-    estimate = found.estimate
-    step = Difference(predicted=estimate.step_seconds, observed=seen.step_seconds)
-    tokens = estimate.tokens_per_second
-    return Comparison(
-        step=step,
-        tokens=Difference(predicted=tokens, observed=tokens * step.predicted / step.observed),
-        spread=estimate.spread,
-        parts=tuple(_parts(seen, found)),
-        rest=_rest(seen, found),
-        memory=tuple(_memory(entry, found) for entry in _told_apart(seen.memory)),
-        ranks=len(found.ranks),
+    return PredictedRun(
+        plan=plan, estimate=estimator.estimate(plan), priced=estimator.price(plan), ranks=ranks
     )
 
 
-def _parts(seen: Observed, found: Predicted) -> Iterator[PartDifference]:
+def compared(seen: Observed, expected: PredictedRun) -> Comparison:
+    """The run next to its prediction."""
+    estimate = expected.estimate
+    step = Deviation(predicted=estimate.step_seconds, observed=seen.step_seconds)
+    tokens = estimate.tokens_per_second
+    return Comparison(
+        step=step,
+        tokens=Deviation(predicted=tokens, observed=tokens * step.predicted / step.observed),
+        spread=estimate.spread,
+        parts=tuple(_parts(seen, expected)),
+        rest=_rest(seen, expected),
+        memory=tuple(_memory(entry, expected) for entry in _told_apart(seen.memory)),
+        ranks=len(expected.ranks),
+    )
+
+
+def _parts(seen: Observed, estimate: PredictedRun) -> Iterator[PartDeviation]:
     """Of each stage the slowest rank that timed a part; of the whole job where ranks were not told apart."""
     for part in PARTS:
         slowest: dict[int, tuple[float, int | None, Rank]] = {}
         for (name, number), seconds in seen.parts.items():
             if name == part:
-                rank = found.slowest(part) if number is None else found.ranks[number]
+                rank = estimate.slowest(part) if number is None else estimate.ranks[number]
                 key = -1 if number is None else rank.stage
                 slowest[key] = max(
                     slowest.get(key, (-1.0, None, rank)), (seconds, number, rank), key=lambda entry: entry[0]
                 )
         for seconds, number, rank in (slowest[key] for key in sorted(slowest)):
-            expected = found.parts(rank)[part]
+            expected = estimate.parts(rank)[part]
             if expected or seconds:
-                yield PartDifference(
+                yield PartDeviation(
                     part=part,
                     rank=number,
                     stage=rank.stage,
                     gpu=rank.gpu,
-                    tp=found.plan.stages[rank.stage].replicas[rank.group].tp,
-                    seconds=Difference(predicted=expected, observed=seconds),
+                    tp=estimate.plan.stages[rank.stage].replicas[rank.group].tp,
+                    seconds=Deviation(predicted=expected, observed=seconds),
                 )
 
 
-def _rest(seen: Observed, found: Predicted) -> Difference | None:
+def _rest(seen: Observed, estimate: PredictedRun) -> Deviation | None:
     """What the only rank with clocks did besides the parts that it timed."""
     numbers = {number for _, number in seen.parts}
     if len(numbers) != 1 or None in numbers:
         return None
     (number,) = numbers
     assert number is not None
-    expected = found.parts(found.ranks[number])
+    expected = estimate.parts(estimate.ranks[number])
     timed = {part for part, _ in seen.parts}
     left = sum(seconds for part, seconds in expected.items() if part not in timed)
-    return Difference(predicted=left, observed=max(0.0, seen.step_seconds - sum(seen.parts.values())))
+    return Deviation(predicted=left, observed=max(0.0, seen.step_seconds - sum(seen.parts.values())))
 
 
 def _told_apart(memory: tuple[RankMemory, ...]) -> tuple[RankMemory, ...]:
@@ -221,23 +223,23 @@ def _told_apart(memory: tuple[RankMemory, ...]) -> tuple[RankMemory, ...]:
     return known or memory
 
 
-def _memory(entry: RankMemory, found: Predicted) -> MemoryDifference:
-    fullest = max(found.ranks, key=lambda rank: found.memory(rank).used_bytes)
-    rank = fullest if entry.rank is None else found.ranks[entry.rank]
-    memory = found.memory(rank)
+def _memory(entry: RankMemory, estimate: PredictedRun) -> MemoryDeviation:
+    fullest = max(estimate.ranks, key=lambda rank: estimate.memory(rank).used_bytes)
+    rank = fullest if entry.rank is None else estimate.ranks[entry.rank]
+    memory = estimate.memory(rank)
     states = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     tensors = memory.used_bytes - memory.runtime_bytes
     held, device = entry.held_bytes, entry.device_bytes
-    return MemoryDifference(
+    return MemoryDeviation(
         rank=entry.rank,
         stage=rank.stage,
         gpu=rank.gpu,
-        peak=Difference(predicted=tensors, observed=entry.peak_bytes),
-        states=None if held is None else Difference(predicted=states, observed=held),
+        peak=Deviation(predicted=tensors, observed=entry.peak_bytes),
+        states=None if held is None else Deviation(predicted=states, observed=held),
         activations=None
         if held is None
-        else Difference(predicted=tensors - states, observed=max(0.0, entry.peak_bytes - held)),
+        else Deviation(predicted=tensors - states, observed=max(0.0, entry.peak_bytes - held)),
         fixed=None
         if device is None
-        else Difference(predicted=memory.runtime_bytes, observed=max(0.0, device - entry.peak_bytes)),
+        else Deviation(predicted=memory.runtime_bytes, observed=max(0.0, device - entry.peak_bytes)),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference, Predicted
+from planner.logs.comparison import Comparison, Deviation, MemoryDeviation, PartDeviation, PredictedRun
 from planner.logs.values import WARM_UP_STEPS, Observed
 from planner.runtimes.interface import runtime
 
@@ -41,10 +41,10 @@ class Finding:
     """What puts it right."""
 
 
-def findings(seen: Observed, comparison: Comparison, found: Predicted) -> tuple[Finding, ...]:
+def findings(seen: Observed, comparison: Comparison, predicted: PredictedRun) -> tuple[Finding, ...]:
     """Doubts of the measurement first, then what is off, the largest part first; never empty."""
-    parts = _parts(comparison, found)
-    step = [] if parts or comparison.within else [_step(seen, comparison, found)]
+    parts = _parts(comparison, predicted)
+    step = [] if parts or comparison.within else [_step(seen, comparison, predicted)]
     told = (*_doubts(seen), *parts, *step, *_memory(comparison))
     return told or (Finding(cause="none", text="the prediction holds: nothing to measure again"),)
 
@@ -66,14 +66,14 @@ def _doubts(seen: Observed) -> Iterator[Finding]:
         yield Finding(cause="spread", text=text)
 
 
-def _parts(comparison: Comparison, found: Predicted) -> tuple[Finding, ...]:
+def _parts(comparison: Comparison, predicted: PredictedRun) -> tuple[Finding, ...]:
     """Parts that are off by more than the spread and matter to the step, the largest first."""
-    off = [*_compute(comparison), *_optimizer(comparison, found), *_sync(comparison, found)]
-    off += _waiting(comparison, found, any(finding.cause == "compute" for _, finding in off))
+    off = [*_compute(comparison), *_optimizer(comparison, predicted), *_sync(comparison, predicted)]
+    off += _waiting(comparison, predicted, any(finding.cause == "compute" for _, finding in off))
     return tuple(finding for _, finding in sorted(off, key=lambda entry: -entry[0]))
 
 
-def _matters(difference: Difference, comparison: Comparison) -> bool:
+def _matters(difference: Deviation, comparison: Comparison) -> bool:
     """True for a part that is off by more than the spread, and by enough of the step."""
     large = abs(difference.excess) >= MATTERS * comparison.step.observed
     return large and not difference.within(comparison.spread)
@@ -84,7 +84,7 @@ def _compute(comparison: Comparison) -> Iterator[tuple[float, Finding]]:
     both = [entry for entry in comparison.parts if entry.part in ("forward", "backward")]
     for stage in sorted({entry.stage for entry in both}):
         mine = [entry for entry in both if entry.stage == stage]
-        total = Difference(
+        total = Deviation(
             predicted=sum(entry.seconds.predicted for entry in mine),
             observed=sum(entry.seconds.observed for entry in mine),
         )
@@ -92,7 +92,7 @@ def _compute(comparison: Comparison) -> Iterator[tuple[float, Finding]]:
             yield abs(total.excess), _compute_finding(mine[0], total, comparison)
 
 
-def _compute_finding(entry: PartDifference, total: Difference, comparison: Comparison) -> Finding:
+def _compute_finding(entry: PartDeviation, total: Deviation, comparison: Comparison) -> Finding:
     whose = f"forward and backward of stage {entry.stage} ({entry.gpu})"
     what = f"{whose} {_ratio(total, 'take')}{_share(total, comparison)}"
     device = DEVICE if entry.tp == 1 else f"{DEVICE} --tp {entry.tp}"
@@ -104,19 +104,19 @@ def _compute_finding(entry: PartDifference, total: Difference, comparison: Compa
     )
 
 
-def _optimizer(comparison: Comparison, found: Predicted) -> Iterator[tuple[float, Finding]]:
+def _optimizer(comparison: Comparison, predicted: PredictedRun) -> Iterator[tuple[float, Finding]]:
     for entry in comparison.parts:
         if entry.part == "optimizer" and _matters(entry.seconds, comparison):
             what = f"the optimizer of stage {entry.stage} ({entry.gpu}) {_ratio(entry.seconds)}"
             text = f"{what}{_share(entry.seconds, comparison)}: measure it on one {entry.gpu}"
-            command = f"{DEVICE} --zero {found.plan.zero}"
+            command = f"{DEVICE} --zero {predicted.plan.zero}"
             yield abs(entry.seconds.excess), Finding(cause="optimizer", text=text, commands=(command,))
 
 
-def _sync(comparison: Comparison, found: Predicted) -> Iterator[tuple[float, Finding]]:
+def _sync(comparison: Comparison, predicted: PredictedRun) -> Iterator[tuple[float, Finding]]:
     for entry in comparison.parts:
         if entry.part == "gradient sync" and _matters(entry.seconds, comparison):
-            stage = found.estimate.stages[entry.stage]
+            stage = predicted.estimate.stages[entry.stage]
             link = stage.copies_cross or stage.crosses
             what = f"gradient sync of stage {entry.stage} over {_named(link)} {_ratio(entry.seconds)}"
             text = f"{what}{_share(entry.seconds, comparison)}: measure that network, under torchrun"
@@ -126,15 +126,17 @@ def _sync(comparison: Comparison, found: Predicted) -> Iterator[tuple[float, Fin
             )
 
 
-def _waiting(comparison: Comparison, found: Predicted, explained: bool) -> Iterator[tuple[float, Finding]]:
+def _waiting(
+    comparison: Comparison, predicted: PredictedRun, explained: bool
+) -> Iterator[tuple[float, Finding]]:
     """Sends and waiting, unless stages that compute otherwise than predicted explain them."""
     timed = [entry.seconds for entry in comparison.parts if entry.part == "sends and waiting"]
     waits = timed or ([comparison.rest] if comparison.rest else [])
     off = [entry for entry in waits if _matters(entry, comparison)]
-    if not off or (explained and len(found.plan.stages) > 1):
+    if not off or (explained and len(predicted.plan.stages) > 1):
         return
     total = max(off, key=lambda entry: abs(entry.excess))
-    if len(found.plan.stages) == 1:
+    if len(predicted.plan.stages) == 1:
         if total.excess > 0:
             text = f"{_percent(total.observed, comparison)} of the step lie outside the runtime's timers"
             advice = (
@@ -142,7 +144,7 @@ def _waiting(comparison: Comparison, found: Predicted, explained: bool) -> Itera
             )
             yield total.excess, Finding(cause="outside", text=f"{text}: {advice}")
         return
-    stage = max(found.estimate.stages[:-1], key=lambda entry: entry.send_seconds)
+    stage = max(predicted.estimate.stages[:-1], key=lambda entry: entry.send_seconds)
     text = f"sends and waiting between stages {_ratio(total, 'take')}{_share(total, comparison)}"
     yield (
         abs(total.excess),
@@ -154,27 +156,27 @@ def _waiting(comparison: Comparison, found: Predicted, explained: bool) -> Itera
     )
 
 
-def _step(seen: Observed, comparison: Comparison, found: Predicted) -> Finding:
+def _step(seen: Observed, comparison: Comparison, predicted: PredictedRun) -> Finding:
     """The step is off, and no part says why: what the prediction holds to be its largest cause."""
-    causes = found.estimate.breakdown
+    causes = predicted.estimate.breakdown
     compute = causes.compute_seconds + causes.recompute_seconds
     talking = causes.tensor_parallel_seconds + causes.zero_seconds + causes.gradient_sync_seconds
     what = f"the step {_ratio(comparison.step)}, beyond ±{100 * comparison.spread:.0f} %"
-    reason = f"the log has no parts ({_how_to_time(seen, found)})"
+    reason = f"the log has no parts ({_how_to_time(seen, predicted)})"
     if comparison.parts:
         reason = "the parts that the log has do not explain it"
-    first = f"compute of stage {found.critical} ({found.gpus(found.critical)})"
+    first = f"compute of stage {predicted.critical} ({predicted.gpus(predicted.critical)})"
     first, command = (first, DEVICE) if compute >= talking else ("communication", NETWORK)
     text = f"{what}, and {reason}: the largest predicted cause is {first}, measure that first"
-    if found.plan.pp == 1 or comparison.step.excess < 0:
+    if predicted.plan.pp == 1 or comparison.step.excess < 0:
         return Finding(cause="step", text=text, commands=(command,))
     text += "; the rest is host overhead per micro-batch, which can be fitted to this log"
     return Finding(cause="step", text=text, commands=(command, RUN))
 
 
-def _how_to_time(seen: Observed, found: Predicted) -> str:
+def _how_to_time(seen: Observed, predicted: PredictedRun) -> str:
     """How this run would print its parts."""
-    own = runtime(found.plan.target).how_to_time(found.plan)
+    own = runtime(predicted.plan.target).how_to_time(predicted.plan)
     return own or f"{seen.source} cannot print them for this plan"
 
 
@@ -191,11 +193,11 @@ def _memory(comparison: Comparison) -> Iterator[Finding]:
         yield Finding(cause="memory", text=text, commands=(DEVICE,))
 
 
-def _memory_matters(difference: Difference, entry: MemoryDifference) -> bool:
+def _memory_matters(difference: Deviation, entry: MemoryDeviation) -> bool:
     return abs(difference.excess) > MEMORY_MATTERS * entry.peak.observed
 
 
-def _memory_finding(entry: MemoryDifference) -> Finding:
+def _memory_finding(entry: MemoryDeviation) -> Finding:
     what = f"tensors on {_where(entry)} {_ratio(entry.peak, 'need')}"
     if entry.states is None or entry.activations is None:
         text = f"{what}: give the peaks of five runs or more to calibrate fit"
@@ -210,19 +212,19 @@ def _memory_finding(entry: MemoryDifference) -> Finding:
     return Finding(cause="memory", text=text, commands=(FIT,))
 
 
-def _where(entry: MemoryDifference) -> str:
+def _where(entry: MemoryDeviation) -> str:
     whose = "the fullest device" if entry.rank is None else f"rank {entry.rank}"
     return f"{whose} (stage {entry.stage}, {entry.gpu})"
 
 
-def _ratio(difference: Difference, verb: str = "takes") -> str:
+def _ratio(difference: Deviation, verb: str = "takes") -> str:
     """``takes 1.42 x the predicted``; in full where next to nothing was predicted."""
     if difference.observed > 100 * difference.predicted:
         return f"{verb} what was hardly predicted"
     return f"{verb} {difference.observed / difference.predicted:.2f} x the predicted"
 
 
-def _share(difference: Difference, comparison: Comparison) -> str:
+def _share(difference: Deviation, comparison: Comparison) -> str:
     """How much of the step's difference a part explains; empty where the step is as predicted."""
     share = difference.excess / comparison.step.excess if comparison.step.excess else 0.0
     return f" ({100 * share:.0f} % of the difference)" if not comparison.within and share > 0 else ""

@@ -1,4 +1,4 @@
-"""From log files to what they say together, and whether it is of the job that a plan describes."""
+"""From log files, the emitted example's among them, to what they say of a run, and whether it is the plan's job."""
 
 from __future__ import annotations
 
@@ -9,13 +9,71 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import Problem, SpecError, UsageError
-from planner.logs.example import ExampleLines
 from planner.logs.values import Log
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.interface import runtime
-from planner.runtimes.log import LogReader, PartTime, RankMemory, Series
+from planner.runtimes.log import Fact, LogReader, PartTime, RankMemory, Series
 from planner.runtimes.registry import NAMES
+
+_JOB = re.compile(r"job ranks (\d{1,7}) global_batch (\d{1,9})(?!\S)")
+_STEP = re.compile(r"step (\d{1,12}) loss \S+ seconds (\d{1,9}\.\d{6})(?!\S)")
+_PEAK = re.compile(r"rank (\d{1,7}) stage (\d{1,5}) peak_bytes ([1-9]\d{0,14})(?=\s)")
+
+
+class ExampleLines:
+    """Reads what step_log.py prints: ``job ranks 4 global_batch 48``, ``step 3 loss 4.1 seconds 0.512345`` and
+    ``rank 2 stage 1 peak_bytes 123``.
+    """
+
+    source = "hetplan's example"
+    lines = "step 3 loss .. seconds .."
+    from_last_rank = False
+
+    def __init__(self) -> None:
+        self.steps = Series(averaged=False)
+        self._peaks: dict[int, RankMemory] = {}
+        self._job: tuple[Fact, ...] = ()
+
+    def restarts(self, line: str) -> bool:
+        """True when the line begins another run."""
+        if self.steps.seconds and _JOB.search(line):
+            return True
+        return any(self.steps.restarts(int(number)) for number, _ in _STEP.findall(line))
+
+    def read(self, line: str) -> None:
+        """Take what the line says, if anything."""
+        for number, seconds in _STEP.findall(line):
+            if float(seconds) > 0:
+                self.steps.add(int(number), float(seconds))
+        for ranks, batch in _JOB.findall(line):
+            self._job = (
+                Fact(field="world size", value=int(ranks)),
+                Fact(field="global batch", value=int(batch)),
+            )
+        for rank, stage, peak in _PEAK.findall(line):
+            self._peaks[int(rank)] = RankMemory(rank=int(rank), stage=int(stage), peak_bytes=float(peak))
+
+    @property
+    def parts(self) -> tuple[PartTime, ...]:
+        """The example does not time parts."""
+        return ()
+
+    @property
+    def memory(self) -> tuple[RankMemory, ...]:
+        """Peaks by rank."""
+        return tuple(self._peaks[rank] for rank in sorted(self._peaks))
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What its first line says of the job; ranks are checked against the plan one by one."""
+        return self._job
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing to add."""
+        return ()
+
 
 LONGEST_LINE = 4096
 """Characters of a line that are looked at; lines of logs that matter are shorter."""
@@ -100,9 +158,9 @@ def _require_known(file: _File) -> None:
 
 def _source(files: Sequence[_File]) -> LogReader | None:
     """The reader that knows step times, the example's before the runtime's own."""
-    found = [reader for file in files for reader in file.readers if reader.steps.seconds]
+    readers = [reader for file in files for reader in file.readers if reader.steps.seconds]
     order = [type(reader) for reader in files[0].readers]
-    return min(found, key=lambda reader: order.index(type(reader)), default=None)
+    return min(readers, key=lambda reader: order.index(type(reader)), default=None)
 
 
 def _require_target(source: LogReader, files: Sequence[_File], plan: Plan) -> None:
@@ -133,12 +191,12 @@ def _parts(readers: Sequence[LogReader]) -> tuple[PartTime, ...]:
 
 def _memory(readers: Sequence[LogReader]) -> tuple[RankMemory, ...]:
     """The highest peak of every rank."""
-    found: dict[int | None, RankMemory] = {}
+    highest: dict[int | None, RankMemory] = {}
     for entry in (entry for reader in readers for entry in reader.memory):
-        known = found.get(entry.rank)
+        known = highest.get(entry.rank)
         if known is None or entry.peak_bytes > known.peak_bytes:
-            found[entry.rank] = entry
-    return tuple(found[rank] for rank in sorted(found, key=lambda rank: -1 if rank is None else rank))
+            highest[entry.rank] = entry
+    return tuple(highest[rank] for rank in sorted(highest, key=lambda rank: -1 if rank is None else rank))
 
 
 def _wrong(path: Path, what: str, hint: str | None = None) -> SpecError:

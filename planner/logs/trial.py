@@ -30,11 +30,11 @@ class Trial:
     observed_seconds: float
     """Median step of the run."""
 
-    def measured(self, stack: str) -> Calibration:
-        """The constant of a stack, to be merged into a calibration."""
-        name = f"stacks.{stack}.micro_batch_launches"
+    def measured(self, framework: str) -> Calibration:
+        """The constant of a framework, to be merged into a calibration."""
+        name = f"stacks.{framework}.micro_batch_launches"
         return Calibration(
-            stacks={stack: Stack(micro_batch_launches=self.launches)},
+            stacks={framework: Stack(micro_batch_launches=self.launches)},
             constants=(Constant(name=name, value=self.launches, provenance="measured"),),
         )
 
@@ -65,7 +65,7 @@ def host_launches(
     )
 
 
-def with_launches(calibration: Calibration, stack: str, launches: float) -> Calibration:
-    """The calibration with another ``micro_batch_launches`` of a stack."""
-    changed = replace(calibration.stack(stack), micro_batch_launches=launches)
-    return replace(calibration, stacks={**calibration.stacks, stack: changed})
+def with_launches(calibration: Calibration, framework: str, launches: float) -> Calibration:
+    """The calibration with another ``micro_batch_launches`` of a framework."""
+    changed = replace(calibration.stack(framework), micro_batch_launches=launches)
+    return replace(calibration, stacks={**calibration.stacks, framework: changed})

@@ -83,10 +83,10 @@ def observed(log: Log) -> Observed:
     )
 
 
-def _parts(found: tuple[PartTime, ...]) -> dict[tuple[Part, int | None], float]:
+def _parts(times: tuple[PartTime, ...]) -> dict[tuple[Part, int | None], float]:
     """Medians after the warm-up; the last one of each where there is nothing after it."""
     mine: dict[tuple[Part, int | None], list[PartTime]] = {}
-    for entry in found:
+    for entry in times:
         mine.setdefault((entry.part, entry.rank), []).append(entry)
     return {
         key: median(

@@ -50,7 +50,7 @@ class Backend:
     """Catalogue name, or a name made from what the driver says."""
     family: str
     """Generation that constants belong to; the device's own name outside the catalogue."""
-    known: catalog.Gpu | None
+    known: catalog.CatalogueGpu | None
     facts: dict[str, str]
     """Device, driver, torch: for readers."""
     clock: Callable[[], float] = time.perf_counter
@@ -80,11 +80,11 @@ class Backend:
         self.synchronize()
         seconds = self._once(call, 1)
         count = max(1, int(LEAST_SECONDS[self.kind] / max(seconds, 1e-9)))
-        found: list[float] = []
+        durations: list[float] = []
         begin = time.perf_counter()
-        while len(found) < REPEATS and (len(found) < 3 or time.perf_counter() - begin < MOST_SECONDS):
-            found.append(self._once(call, count) / count)
-        return sample(found)
+        while len(durations) < REPEATS and (len(durations) < 3 or time.perf_counter() - begin < MOST_SECONDS):
+            durations.append(self._once(call, count) / count)
+        return sample(durations)
 
     def free(self) -> None:
         """Give cached memory of a GPU back, as after running out of it."""
@@ -200,18 +200,18 @@ def _cpu_name() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         text = ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return f"CPU {found.group(1) if found else platform.processor() or platform.machine()}"
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return f"CPU {match.group(1) if match else platform.processor() or platform.machine()}"
 
 
 def _driver() -> dict[str, str]:
     """Versions of the GPU's software, as far as they can be asked."""
-    found = {"cuda": torch.version.cuda, "rocm": getattr(torch.version, "hip", None)}
+    versions = {"cuda": torch.version.cuda, "rocm": getattr(torch.version, "hip", None)}
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", _index()]
     # On ROCm, and in a container without the tool, the other versions still tell.
     with suppress(OSError, subprocess.SubprocessError):
-        found["driver"] = subprocess.check_output(command, text=True, timeout=10).strip()
-    return {key: value for key, value in found.items() if value}
+        versions["driver"] = subprocess.check_output(command, text=True, timeout=10).strip()
+    return {key: value for key, value in versions.items() if value}
 
 
 def _index() -> str:

@@ -92,8 +92,8 @@ def layer_errors(points: Iterable[LayerPoint]) -> Iterator[CurveError]:
     for point in points:
         curves.setdefault((point.gpu, point.model, point.tp), []).append(point)
     for (gpu, model, tp), own in curves.items():
-        found = [_layer_error(point, own) for point in own] if len(own) >= LEAST else []
-        yield from _error(f"layers of {model} on {gpu}, tp {tp}", found)
+        errors = [_layer_error(point, own) for point in own] if len(own) >= LEAST else []
+        yield from _error(f"layers of {model} on {gpu}, tp {tp}", errors)
 
 
 def link_errors(points: Iterable[LinkPoint]) -> Iterator[CurveError]:
@@ -102,8 +102,8 @@ def link_errors(points: Iterable[LinkPoint]) -> Iterator[CurveError]:
     for point in points:
         curves.setdefault((point.link, point.operation, point.members), []).append(point)
     for (link, operation, members), own in curves.items():
-        found = [_link_error(point, own) for point in own] if len(own) >= LEAST else []
-        yield from _error(f"{operation} of {members} over {link}", found)
+        errors = [_link_error(point, own) for point in own] if len(own) >= LEAST else []
+        yield from _error(f"{operation} of {members} over {link}", errors)
 
 
 def without_lonely(calibration: Calibration) -> Calibration:
@@ -121,10 +121,10 @@ def without_lonely(calibration: Calibration) -> Calibration:
 
 def with_errors(calibration: Calibration, more: Iterable[CurveError] = ()) -> Calibration:
     """The calibration with the errors of all its curves, and some of constants, in place of older ones."""
-    found = {error.curve: error for error in calibration.curve_errors}
+    errors = {error.curve: error for error in calibration.curve_errors}
     for source in (more, layer_errors(calibration.layers), link_errors(calibration.link_points)):
-        found |= {error.curve: error for error in source}
-    return replace(calibration, curve_errors=tuple(found.values()))
+        errors |= {error.curve: error for error in source}
+    return replace(calibration, curve_errors=tuple(errors.values()))
 
 
 def _layer_error(point: LayerPoint, own: list[LayerPoint]) -> float:
@@ -137,14 +137,14 @@ def _layer_error(point: LayerPoint, own: list[LayerPoint]) -> float:
 
 def _link_error(point: LinkPoint, own: list[LinkPoint]) -> float:
     others = Calibration(link_points=tuple(other for other in own if other is not point))
-    found = LinkCurves(others).seconds(point.link, point.operation, point.members, point.size_bytes)
-    assert found is not None
-    return abs(found[0] / point.seconds - 1.0)
+    predicted = LinkCurves(others).seconds(point.link, point.operation, point.members, point.size_bytes)
+    assert predicted is not None
+    return abs(predicted[0] / point.seconds - 1.0)
 
 
-def _error(curve: str, found: list[float]) -> Iterator[CurveError]:
-    if found:
-        yield CurveError(curve=curve, points=len(found), mean=mean(found), largest=max(found))
+def _error(curve: str, errors: list[float]) -> Iterator[CurveError]:
+    if errors:
+        yield CurveError(curve=curve, points=len(errors), mean=mean(errors), largest=max(errors))
 
 
 LEAST_INNER = 2 * TILE_FILL
@@ -198,13 +198,13 @@ def fit_family(
     floor = [point.seconds for point in known if point.kernel == "floor"]
     ramp = floor[0] if floor else 0.0
     device = _perfect(peaks, precision)
-    found: dict[str, tuple[float, float | None]] = {}
+    constants: dict[str, tuple[float, float | None]] = {}
     errors: list[CurveError] = []
     if floor:
-        found["kernel_seconds"] = ramp, None
+        constants["kernel_seconds"] = ramp, None
     for point in known:
         if point.kernel == "launch":
-            found["launch_seconds"] = point.seconds / host_factor, point.spread
+            constants["launch_seconds"] = point.seconds / host_factor, point.spread
     for key, kernels, ideal in (
         ("matmul_efficiency", ("matmul",), lambda point: device.product(Product(*point.sizes))),
         ("attention_efficiency", ("attention",), lambda point: device.flash(point.flops)),
@@ -213,13 +213,13 @@ def fit_family(
         own = _comparable(known, kernels, precision, peaks)
         if own:
             shares = [_share(point, ideal, ramp) for point in own]
-            found[key] = min(1.0, median(shares)), sample(shares).spread if len(shares) > 1 else None
+            constants[key] = min(1.0, median(shares)), sample(shares).spread if len(shares) > 1 else None
             errors += _left_out(f"{key} of {name}", own, ideal, ramp)
     return Fitted(
-        family=Family(**{key: value for key, (value, _) in found.items()}),
+        family=Family(**{key: value for key, (value, _) in constants.items()}),
         constants=tuple(
             Constant(name=f"families.{name}.{key}", value=value, provenance="measured", spread=spread)
-            for key, (value, spread) in found.items()
+            for key, (value, spread) in constants.items()
         ),
         errors=tuple(errors),
     )
@@ -258,16 +258,16 @@ def _left_out(
     """How well the median of the other sizes predicts each one."""
     if len(points) < 3:
         return []
-    found = []
+    errors = []
     for index, point in enumerate(points):
         others = [_share(other, ideal, ramp) for other in (*points[:index], *points[index + 1 :])]
-        found.append(abs((ramp + ideal(point) / min(1.0, median(others))) / point.seconds - 1.0))
-    return [CurveError(curve=curve, points=len(points), mean=mean(found), largest=max(found))]
+        errors.append(abs((ramp + ideal(point) / min(1.0, median(others))) / point.seconds - 1.0))
+    return [CurveError(curve=curve, points=len(points), mean=mean(errors), largest=max(errors))]
 
 
 def _perfect(peaks: Peaks, precision: str) -> Device:
     """The cost model's device at full peaks and without ramps."""
-    kind = DeviceType(
+    device_type = DeviceType(
         pool="",
         gpu="",
         family="perfect",
@@ -291,4 +291,4 @@ def _perfect(peaks: Peaks, precision: str) -> Device:
         ),
     )
     full = Family(matmul_efficiency=1.0, attention_efficiency=1.0, memory_efficiency=1.0, kernel_seconds=0.0)
-    return Device(kind, Calibration(families={"perfect": full}), precision)
+    return Device(device_type, Calibration(families={"perfect": full}), precision)

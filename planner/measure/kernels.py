@@ -86,7 +86,7 @@ def _attention_case(precision: str, length: int, batch: int) -> Case:
 
 def measure_kernel(backend: Backend, case: Case) -> KernelPoint:
     """Run and time one kernel; raises what torch raises when memory runs out."""
-    found = _launch(backend) if case.kernel == "launch" else _timed(backend, case)
+    timing = _launch(backend) if case.kernel == "launch" else _timed(backend, case)
     return KernelPoint(
         gpu=backend.name,
         kernel=case.kernel,
@@ -94,8 +94,8 @@ def measure_kernel(backend: Backend, case: Case) -> KernelPoint:
         shape=case.shape,
         flops=case.flops,
         moved_bytes=case.moved_bytes,
-        seconds=found.seconds,
-        spread=found.spread,
+        seconds=timing.seconds,
+        spread=timing.spread,
     )
 
 
@@ -103,8 +103,8 @@ def _timed(backend: Backend, case: Case) -> Sample:
     if case.kernel == "optimizer":
         return backend.time(_update(backend, case))
     if case.kernel == "floor" and backend.kind == "cuda":
-        found = backend.time(_replay(backend))
-        return Sample(found.seconds / REPLAYED, found.spread)
+        timing = backend.time(_replay(backend))
+        return Sample(timing.seconds / REPLAYED, timing.spread)
     with torch.no_grad():
         allowed = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"
@@ -159,8 +159,8 @@ def _launch(backend: Backend) -> Sample:
     hidden: Any = backend.tensor(1, 1, TINY, precision="fp32")
     layer(hidden)
     if backend.kind == "cpu":  # its kernels take the host's own time, and in short bursts no slice ends
-        found = backend.time(lambda: layer(hidden))
-        return Sample(found.seconds / FORWARD_KERNELS, found.spread)
+        timing = backend.time(lambda: layer(hidden))
+        return Sample(timing.seconds / FORWARD_KERNELS, timing.spread)
     seconds = []
     for _ in range(50):
         backend.synchronize()

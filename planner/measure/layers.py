@@ -66,9 +66,9 @@ def _changes_on_host(call: Callable[[], T]) -> tuple[list[int], T]:
     """Bytes that a call took of the host and, negative, gave back, in their order, with what it returned."""
     # The profiler's library would tell on stderr that it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         returned = call()
-    records = [each for each in found.profiler.kineto_results.events() if each.name() == "[memory]"]
+    records = [each for each in trace.profiler.kineto_results.events() if each.name() == "[memory]"]
     return [each.nbytes() for each in sorted(records, key=lambda each: each.start_ns())], returned
 
 
@@ -173,12 +173,12 @@ class LayerBench:
         once = sum(self._reading(layers, hidden, gradient, 1)) * len(layers)
         passes = max(1, ceil(LEAST_SECONDS[self.backend.kind] / max(once, 1e-9)))
         begin = time.perf_counter()
-        found: Readings = []
-        while len(found) < LEAST_READINGS or (
-            len(found) < REPEATS and time.perf_counter() - begin < MOST_SECONDS
+        readings: Readings = []
+        while len(readings) < LEAST_READINGS or (
+            len(readings) < REPEATS and time.perf_counter() - begin < MOST_SECONDS
         ):
-            found.append(self._reading(layers, hidden, gradient, passes))
-        return found
+            readings.append(self._reading(layers, hidden, gradient, passes))
+        return readings
 
     def _reading(self, layers: Any, hidden: Any, gradient: Any, passes: int) -> tuple[float, float]:
         """Mean seconds of a forward, and of its backward, of one layer."""

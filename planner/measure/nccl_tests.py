@@ -64,8 +64,8 @@ def read_nccl_tests(
     known = operation or OPERATIONS[next(iter(table.tests))]
     count = 2 if known == "send" else members or len(table.ranks)
     return tuple(
-        LinkPoint(link=link, operation=known, members=count, size_bytes=float(size), seconds=median(found))
-        for size, found in sorted(table.times.items())
+        LinkPoint(link=link, operation=known, members=count, size_bytes=float(size), seconds=median(times))
+        for size, times in sorted(table.times.items())
     )
 
 
@@ -78,11 +78,11 @@ def _read(table: _Table, number: int, line: str) -> Iterator[Problem]:
             table.ranks.add(int(rank.group(1)))
         elif "time" in text.split() and "size" in text.split():
             table.columns = text.lstrip("# ").split()
-        table.tests |= {found.group(1) for found in _TEST.finditer(text)}
+        table.tests |= {match.group(1) for match in _TEST.finditer(text)}
     elif text[:1].isdigit():
         yield from _row(table, number, text.split())
     elif _TEST.search(text):
-        table.tests |= {found.group(1) for found in _TEST.finditer(text)}
+        table.tests |= {match.group(1) for match in _TEST.finditer(text)}
 
 
 def _row(table: _Table, number: int, cells: list[str]) -> Iterator[Problem]:

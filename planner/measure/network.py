@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -23,7 +23,7 @@ from planner.calibration.values import LinkPoint, Operation
 from planner.errors import UsageError
 from planner.measure.backend import Backend, open_backend, out_of_memory
 from planner.measure.samples import Event, Sample, sample
-from planner.measure.teams import Team
+from planner.measure.teams import BrokenError, FirstStoppedError, Team, Work
 
 T = TypeVar("T")
 
@@ -52,23 +52,6 @@ class World:
     """By rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What the first process has decided that all of them do."""
-
-    teams: tuple[Team, ...]
-    largest_bytes: int
-    seconds: float
-    """Time budget."""
-    known: frozenset[Hashable]
-    """Keys of the points that are not measured again."""
-
-    @property
-    def curves(self) -> int:
-        """Operations of all teams."""
-        return sum(len(team.operations) for team in self.teams)
-
-
 class Recorder(Protocol):
     """Hears of what was measured; on the first process only."""
 
@@ -77,14 +60,6 @@ class Recorder(Protocol):
 
     def left_out(self, what: str) -> None:
         """An operation that the backend does not have, or a size that memory has no room for."""
-
-
-class FirstStoppedError(Exception):
-    """The first process found that there is nothing to measure, and says why."""
-
-
-class BrokenError(Exception):
-    """The processes are no longer together: a connection broke, one of them ended, or one waited too long."""
 
 
 @contextmanager
@@ -153,8 +128,8 @@ def measure_network(world: World, work: Work, recorder: Recorder, tell: Callable
                 with _together(f"{curve.what}, {point.size_bytes:g} bytes"):
                     if _slowest(world, time.monotonic() - begin, None) > work.seconds:
                         return False
-                    found = curve.measured(point) if world.rank in team.ranks else None
-                    if not _collected(world, found, recorder):
+                    reading = curve.measured(point) if world.rank in team.ranks else None
+                    if not _collected(world, reading, recorder):
                         break
     return True
 
@@ -163,10 +138,10 @@ Found = LinkPoint | str | None
 """What one process has of a point: its time, why there is none, or nothing of its own to tell."""
 
 
-def _collected(world: World, found: Found, recorder: Recorder) -> bool:
+def _collected(world: World, reading: Found, recorder: Recorder) -> bool:
     """Tell the first process what the members have, each the same; False on all where there was no point."""
     everyone: list[Any] = [None] * len(world.hosts)
-    distributed.all_gather_object(everyone, found)
+    distributed.all_gather_object(everyone, reading)
     reasons = dict.fromkeys(own for own in everyone if isinstance(own, str))
     if world.rank == 0:
         for what in reasons:
@@ -210,8 +185,8 @@ class _Curve:
             if not _refusal(error):
                 raise
             return f"{self.operation}: {_first_line(error)}"
-        found = _time(self.world, call, self.group)
-        return replace(point, seconds=found.seconds, spread=found.spread)
+        reading = _time(self.world, call, self.group)
+        return replace(point, seconds=reading.seconds, spread=reading.spread)
 
     def _call(self, elements: int) -> tuple[Callable[[], object] | None, str]:
         """The operation, or why memory has no room for its tensors."""
@@ -295,12 +270,12 @@ def _time(world: World, call: Callable[[], object], group: Any) -> Sample:
 
     # All members see the same slowest time, so they agree on the number of calls.
     count = max(1, min(MOST_CALLS, int(LEAST_SECONDS / max(once(1), 1e-9))))
-    found = sample([once(count) for _ in range(REPEATS)])
-    return Sample(found.seconds / getattr(call, "sends", 1), found.spread)
+    timing = sample([once(count) for _ in range(REPEATS)])
+    return Sample(timing.seconds / getattr(call, "sends", 1), timing.spread)
 
 
 def _slowest(world: World, seconds: float, group: Any) -> float:
     """The largest of all members' numbers."""
-    found = torch.tensor(seconds, dtype=torch.float64, device=world.backend.kind)
-    distributed.all_reduce(found, op=distributed.ReduceOp.MAX, group=group)
-    return float(found)
+    slowest = torch.tensor(seconds, dtype=torch.float64, device=world.backend.kind)
+    distributed.all_reduce(slowest, op=distributed.ReduceOp.MAX, group=group)
+    return float(slowest)

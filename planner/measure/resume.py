@@ -29,8 +29,8 @@ def facts_of(backend: Backend, model: ModelSpec | None, command: str) -> dict[st
 
 def with_facts(calibration: Calibration, facts: dict[str, str]) -> Calibration:
     """The calibration with what its new points were measured with, which are those without a source."""
-    found = sourced(calibration, facts)
-    return replace(found, provenance={**calibration.provenance, **facts})
+    known = sourced(calibration, facts)
+    return replace(known, provenance={**calibration.provenance, **facts})
 
 
 def resumable(

@@ -152,10 +152,10 @@ class Session:
             for index, point in enumerate(fresh):
                 self._check_time()
                 what = f"{_what(point.model, point.tp, point.micro_batch)}, again ({turn + 1} of {ROUNDS})"
-                found = self._tried(partial(bench.again, point), what)
-                if found:
-                    fresh[index] = found
-                    self._add(Calibration(layers=(found,)), what)
+                settled = self._tried(partial(bench.again, point), what)
+                if settled:
+                    fresh[index] = settled
+                    self._add(Calibration(layers=(settled,)), what)
 
     def _too_large(self, model: ModelSpec, tp: int) -> UsageError:
         """Not even one sequence fits."""
@@ -192,8 +192,8 @@ class Session:
         finally:
             self.backend.free()
 
-    def _add(self, found: Calibration, what: str) -> None:
-        self.found = merged(self.found, found)
+    def _add(self, measured: Calibration, what: str) -> None:
+        self.found = merged(self.found, measured)
         self._fresh = True
         self._keep(self.found)
         self._report(what)

@@ -6,7 +6,7 @@ the one on the narrowest path stands for all, so that no plan is promised more t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, zip_longest
 
@@ -34,8 +34,33 @@ class Team:
         return tuple(name for name in OPERATIONS if name != "send" or len(self.ranks) == 2)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the first process has decided that all of them do."""
+
+    teams: tuple[Team, ...]
+    largest_bytes: int
+    seconds: float
+    """Time budget."""
+    known: frozenset[Hashable]
+    """Keys of the points that are not measured again."""
+
+    @property
+    def curves(self) -> int:
+        """Operations of all teams."""
+        return sum(len(team.operations) for team in self.teams)
+
+
+class FirstStoppedError(Exception):
+    """The first process found that there is nothing to measure, and says why."""
+
+
+class BrokenError(Exception):
+    """The processes are no longer together: a connection broke, one of them ended, or one waited too long."""
+
+
 def teams(hosts: Sequence[str], gpus: Sequence[str], fabric: str | None) -> tuple[Team, ...]:
-    """Groups of 2, 4, 8 ... and of all: in one node of each kind, one process a node, and everywhere.
+    """Groups of 2, 4, 8 ... and of all: in one node of each device type, one process a node, and everywhere.
 
     Raises UsageError when there are several nodes and the fabric between them has no name.
     """
@@ -58,31 +83,31 @@ def cluster_teams(
     Raises UsageError for hosts that no pool has, and for a fabric that joins none of the nodes.
     """
     pools = _pools_of(cluster, hosts)
-    kinds, notes = _kinds(pools, hosts, gpus)
+    types, notes = _types(pools, hosts, gpus)
     present = {pool.name: pool for pool in pools.values()}
     ordered = [pool for pool in cluster.pools if pool.name in present]
     nodes = {pool.name: [*_nodes(hosts, pools, pool.name).values()] for pool in ordered}
     slow_first = sorted(ordered, key=lambda pool: pool.intra_node.bandwidth_gBps)
-    inside = [team for pool in slow_first for ranks in nodes[pool.name] for team in _inside(ranks, kinds)]
+    inside = [team for pool in slow_first for ranks in nodes[pool.name] for team in _inside(ranks, types)]
     between, more = _paths(Topology(cluster), ordered, nodes)
-    found = _once([*inside, *between])
+    groups = _once([*inside, *between])
     if fabric is not None:
-        found = tuple(team for team in found if link_name_key(team.link) == link_name_key(fabric))
-        if not found:
+        groups = tuple(team for team in groups if link_name_key(team.link) == link_name_key(fabric))
+        if not groups:
             known = sorted({team.link for team in between})
             raise UsageError(
                 f"--fabric {fabric}: joins none of the nodes at hand",
                 hint=f"between them: {', '.join(known) or 'no fabric of the cluster file'}",
             )
-    return found, (*notes, *more)
+    return groups, (*notes, *more)
 
 
 def _pools_of(cluster: ClusterSpec, hosts: Sequence[str]) -> dict[str, PoolSpec]:
     """The pool of each host, by full or by short name; raises UsageError for hosts that no pool has."""
     full = {host: pool for pool in cluster.pools for host in pool.hosts}
     short = {host.partition(".")[0]: pool for host, pool in full.items()}
-    found = {host: full.get(host) or short.get(host.partition(".")[0]) for host in hosts}
-    missing = [host for host, pool in found.items() if pool is None]
+    pools_by_host = {host: full.get(host) or short.get(host.partition(".")[0]) for host in hosts}
+    missing = [host for host, pool in pools_by_host.items() if pool is None]
     if missing:
         raise UsageError(
             f"--cluster: no pool of {cluster.name} has the host{'s' if len(missing) > 1 else ''} "
@@ -90,23 +115,23 @@ def _pools_of(cluster: ClusterSpec, hosts: Sequence[str]) -> dict[str, PoolSpec]
             hint=f"its hosts are {', '.join([*full][:8])}{', ...' if len(full) > 8 else ''}; "
             "hosts: of a pool names them as `hostname` does",
         )
-    return {host: pool for host, pool in found.items() if pool is not None}
+    return {host: pool for host, pool in pools_by_host.items() if pool is not None}
 
 
-def _kinds(
+def _types(
     pools: Mapping[str, PoolSpec], hosts: Sequence[str], gpus: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the cluster file calls each rank's device, and where that is not what torch calls it.
 
-    Raises UsageError where a pool of several kinds has none of that name.
+    Raises UsageError where a pool of several device types has none of that name.
     """
-    found: list[str] = []
+    names: list[str] = []
     notes: dict[str, None] = {}
     for host, seen in zip(hosts, gpus, strict=True):
         pool = pools[host]
         known = {name_key(name): name for name in pool.devices}
         if name_key(seen) in known:
-            found.append(known[name_key(seen)])
+            names.append(known[name_key(seen)])
             continue
         if len(known) > 1:
             raise UsageError(
@@ -117,23 +142,23 @@ def _kinds(
         notes[f"pool {pool.name}: {name} in the cluster file is {seen} here, its curves are named {name}"] = (
             None
         )
-        found.append(name)
-    return tuple(found), tuple(notes)
+        names.append(name)
+    return tuple(names), tuple(notes)
 
 
 def _nodes(
     hosts: Sequence[str], pools: Mapping[str, PoolSpec] | None = None, pool: str = ""
 ) -> dict[str, list[int]]:
     """Ranks by host, of one pool where pools are known."""
-    found: dict[str, list[int]] = {}
+    ranks_by_node: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         if pools is None or pools[host].name == pool:
-            found.setdefault(host, []).append(rank)
-    return found
+            ranks_by_node.setdefault(host, []).append(rank)
+    return ranks_by_node
 
 
 def _inside(ranks: Sequence[int], gpus: Sequence[str]) -> Iterator[Team]:
-    """Devices of one kind in one node."""
+    """Devices of one type in one node."""
     for gpu in dict.fromkeys(gpus[rank] for rank in ranks):
         own = [rank for rank in ranks if gpus[rank] == gpu]
         for size in _sizes(len(own)):
@@ -163,14 +188,14 @@ def _paths(
     )
     joined = [pair for pair in pairs if paths[pair].connected]
     joined.sort(key=lambda pair: (_rate(paths[pair]), -len({*pair})))
-    found = [
+    groups = [
         team
         for pair in joined
         for team in _between(paths[pair].fabric, _dealt(nodes[name] for name in dict.fromkeys(pair)))
     ]
     if len(names) > 2 and joined and not notes:
-        found += _between(paths[joined[0]].fabric, _dealt(nodes.values()))
-    return found, notes
+        groups += _between(paths[joined[0]].fabric, _dealt(nodes.values()))
+    return groups, notes
 
 
 def _rate(path: Path) -> float:
@@ -184,10 +209,10 @@ def _dealt(pools: Iterable[list[list[int]]]) -> list[list[int]]:
     return [node for turn in turns for node in turn if node is not None]
 
 
-def _once(found: Iterable[Team]) -> tuple[Team, ...]:
+def _once(groups: Iterable[Team]) -> tuple[Team, ...]:
     """The first of the groups that would give the same curve."""
     kept: dict[tuple[str, int], Team] = {}
-    for team in found:
+    for team in groups:
         kept.setdefault((link_name_key(team.link), len(team.ranks)), team)
     return tuple(kept.values())
 

@@ -1,25 +1,41 @@
-"""Fits the constants of the cost model to measured runs.
+"""Fits the constants of the cost model to measured runs, from priors.
 
-Least squares on the logarithm of predicted over measured seconds, robust against outliers (soft L1), within bounds,
-with a weak pull towards their values before the fit that decides only what the data leave open. Sources count alike up
-to four times their number of runs. A constant that the runs say less about than the pull keeps that value.
+Every constant starts from a prior (``planner.measured.priors``, or what a calibration says and how sure it is of it)
+and moves as far as runs push it: the most likely constants given runs and priors, found by Gauss-Newton steps with
+exact derivatives (``planner.measured.dual``). Errors are logarithms of predicted over measured seconds. Runs of one
+source share a common error, since they share a machine, a release and the habits of those who measured, so that many
+runs of one source weigh little more than some; likewise runs whose layers have one shape. The rest is each run's own,
+robust against outliers (pseudo-Huber). Doubts about a run widen its errors instead of excluding it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import exp, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibration.values import Calibration, Constant, Family, Link, Residual, Stack
+from planner.calibration.values import Calibration, Constant, Residual
+from planner.cost.estimate import Estimator
 from planner.errors import UsageError
-from planner.measured.predictions import priced
+from planner.measured.dual import Dual, slopes_of
+from planner.measured.predictions import Estimators, priced
+from planner.measured.priors import (
+    FAMILY,
+    NETWORKS,
+    STACK,
+    best_share,
+    catalogue_families,
+    family_prior,
+    kinds_of,
+    priors,
+    stack_prior,
+)
 from planner.measured.values import Run
-from planner.runtimes.registry import REFERENCE
+from planner.runtimes.registry import target
 
 BOUNDS_BYTES = (0.3e9, 12e9)
 
@@ -27,8 +43,8 @@ BOUNDS_BYTES = (0.3e9, 12e9)
 def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
     """The calibration with ``runtime_bytes`` of every stack with enough measured peaks: least absolute log error."""
     fitted = base
-    for stack in sorted({run.plan.target for run in runs}):
-        measured = [run for run in runs if run.plan.target == stack and run.peak_memory_bytes]
+    for stack in sorted({kernels_of(run) for run in runs}):
+        measured = [run for run in runs if kernels_of(run) == stack and run.peak_memory_bytes]
         usable = [run for run in measured if priced(run, base) is not None]
         if len(usable) >= FEWEST:
             fitted = _fitted(stack, usable, fitted)
@@ -68,32 +84,18 @@ def _memory_error(run: Run, calibration: Calibration) -> float:
     return log(predicted.peak_memory_bytes / run.peak_memory_bytes)
 
 
-BOUNDS: dict[str, tuple[float, float]] = {
-    "families.matmul_efficiency": (0.2, 0.98),
-    "families.attention_efficiency": (0.1, 0.9),
-    "families.memory_efficiency": (0.2, 0.92),
-    "families.kernel_seconds": (1e-6, 3e-5),
-    "families.launch_seconds": (1e-6, 3e-4),
-    "families.link_efficiency": (0.2, 0.82),
-    "stacks.host_factor": (0.1, 10.0),
-    "stacks.overlap": (0.02, 0.98),
-    "stacks.wire": (0.02, 1.0),
-    "links.efficiency": (0.15, 0.95),
-    "links.rail": (0.8, 1.0),
+MOST: dict[str, float] = {
+    "families.matmul_efficiency": 0.98,
+    "families.attention_efficiency": 0.9,
+    "families.memory_efficiency": 0.95,
+    "families.link_efficiency": 0.95,
+    "stacks.matmul_factor": 1.0,
+    "stacks.overlap": 0.98,
+    "stacks.wire": 1.0,
+    "links.efficiency": 0.97,
+    "links.rail": 1.0,
 }
-"""Smallest and largest value of each kind of constant; shares end where hardware does (NCCL, STREAM)."""
-
-PULLS = {"families.launch_seconds": 20.0, "stacks.host_factor": 20.0, "families.kernel_seconds": 10.0}
-"""Relative width of the pull towards the value before the fit; 5 for the others."""
-
-BARE = Calibration(stacks={REFERENCE.name: Stack(host_factor=1.0)})
-"""What the shipped constants were fitted from: nothing but the reference.
-
-Without one, families, links and stacks could not be told apart.
-"""
-
-STARTS = {"families.launch_seconds": 1e-4, "links.efficiency": 0.4}
-"""Where the search for a constant begins when not at its assumed value: where its slope shows."""
+"""Largest value of each kind of constant that is a share: shares end where hardware does."""
 
 GUESSED = (
     "micro-batch",
@@ -106,13 +108,13 @@ GUESSED = (
     "read off a figure",
     "and attention kernel not stated",
 )
-"""Words of doubts that concern the plan or the measurement itself; such runs are predicted, never fitted to."""
+"""Words of doubts that concern the plan or the measurement itself."""
 
-_TYPES: dict[str, type[Family] | type[Stack] | type[Link]] = {
-    "families": Family,
-    "stacks": Stack,
-    "links": Link,
-}
+
+def kernels_of(run: Run) -> str:
+    """The kernel set that a run used."""
+    training = run.model.training
+    return target(run.plan.target).kernels_of(training.kernels, training.attention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,41 +124,50 @@ class Parameter:
     section: str
     """families, stacks or links."""
     name: str
-    """Of the family, stack or kind of link."""
+    """Of the family (``family.kernels`` for what differs under one kernel set), kernel set or network."""
     constant: str
 
     @property
-    def dotted(self) -> str:
-        """As in a calibration file."""
-        return f"{self.section}.{self.name}.{self.constant}"
+    def dotted(self) -> tuple[str, ...]:
+        """As in a calibration file; a network stands for several kinds of fabric."""
+        names = kinds_of(self.name) if self.section == "links" else (self.name,)
+        return tuple(f"{self.section}.{name}.{self.constant}" for name in names)
 
     @property
-    def kind(self) -> str:
-        """Key of ``BOUNDS``."""
-        return f"{self.section}.{self.constant}"
+    def most(self) -> float:
+        """Largest value: no family is faster than the best product measured on it."""
+        bound = MOST.get(f"{self.section}.{self.constant}", float("inf"))
+        return min(bound, best_share(self.name)) if self.constant == "matmul_efficiency" else bound
 
     def value(self, base: Calibration) -> float:
-        """Its value before the fit: what a calibration says, else what is assumed."""
-        owner = {"families": base.family, "stacks": base.stack, "links": base.link}[self.section]
-        return float(getattr(owner(self.name), self.constant))
-
-    def start(self, base: Calibration) -> float:
-        """Where the search for it begins."""
-        known = {*base.families, *base.stacks, *base.links}
-        return self.value(base) if self.name in known else STARTS.get(self.kind, self.value(base))
-
-    @property
-    def pull(self) -> float:
-        """Relative width of the pull towards the value before the fit."""
-        return PULLS.get(self.kind, 5.0)
-
-    def concerns(self, run: Run) -> bool:
-        """True when the prediction of a run depends on it."""
+        """Its value before the fit."""
         if self.section == "families":
-            return self.name in families_of(run)
+            return float(getattr(base.family(*_split(self.name)), self.constant))
         if self.section == "stacks":
-            return self.name == run.plan.target
-        return self.name in fabrics_of(run)
+            return float(getattr(base.stack(self.name), self.constant))
+        return float(getattr(base.link(kinds_of(self.name)[0]), self.constant))
+
+    def spread(self, base: Calibration) -> float:
+        """Its relative standard error before the fit: what the calibration says of it, else that of its prior."""
+        said = [
+            item.spread for item in base.constants if item.name in self.dotted and item.spread is not None
+        ]
+        if said:
+            return max(said[0], LEAST_SPREAD)
+        if self.section == "families":
+            return family_prior(self.name, self.constant).spread
+        if self.section == "stacks":
+            return stack_prior(self.name, self.constant).spread
+        return NETWORKS[self.name][self.constant].spread
+
+
+LEAST_SPREAD = 0.01
+"""No constant is known better."""
+
+
+def _split(name: str) -> tuple[str, str]:
+    family, _, kernels = name.partition(".")
+    return family, kernels
 
 
 def certain(run: Run) -> bool:
@@ -170,53 +181,94 @@ def families_of(run: Run) -> frozenset[str]:
     return frozenset(run.cluster.gpus[name].family for name in used)
 
 
-def fabrics_of(run: Run) -> frozenset[str]:
-    """Kinds of fabrics of a run's cluster."""
-    return frozenset(fabric.kind for fabric in run.cluster.fabrics.values())
+def shape_of(run: Run) -> tuple[object, ...]:
+    """What decides the products of its layers: source, device, width, length, tp and micro-batch."""
+    group, model = run.plan.stages[0].replicas[0], run.model
+    return run.source, group.gpu, model.hidden, model.training.sequence_length, group.tp, group.micro_batch
+
+
+def networks_of(run: Run) -> frozenset[str]:
+    """Networks of ``NETWORKS`` that a run's cluster has."""
+    kinds = {fabric.kind for fabric in run.cluster.fabrics.values()}
+    return frozenset(name for name in NETWORKS if kinds & set(kinds_of(name)))
+
+
+VENDORS_KERNELS = "megatron"
+"""Its fused attention is the vendor's own, written for each generation."""
 
 
 def parameters_of(runs: Sequence[Run]) -> Iterator[Parameter]:
-    """Constants of every family, stack and fabric that a run touches."""
-    owners = (
-        ("families", {name for run in runs for name in families_of(run) if name}),
-        ("stacks", {run.plan.target for run in runs}),
-        ("links", {name for run in runs for name in fabrics_of(run)}),
-    )
-    for section, names in owners:
-        for name in sorted(names):
-            for field in fields(_TYPES[section]):
-                parameter = Parameter(section, name, field.name)
-                fixed = name == REFERENCE.name and field.name in ("host_factor", "wire")
-                if parameter.kind in BOUNDS and not fixed:
-                    yield parameter
+    """Constants of every family, kernel set and network that a run touches."""
+    for family in sorted({name for run in runs for name in families_of(run) if name}):
+        for constant in FAMILY:
+            yield Parameter("families", family, constant)
+    for pair in sorted({pair for run in runs for pair in _pairs(run)}):
+        yield Parameter("families", pair, "attention_efficiency")
+    for kernels in sorted({kernels_of(run) for run in runs}):
+        for constant in STACK:
+            yield Parameter("stacks", kernels, constant)
+    for network in sorted({name for run in runs for name in networks_of(run)}):
+        for constant in NETWORKS[network]:
+            yield Parameter("links", network, constant)
 
 
-def with_values(base: Calibration, values: dict[Parameter, float]) -> Calibration:
+def _pairs(run: Run) -> Iterator[str]:
+    """Families whose fused attention under the run's kernels is not that of the vendor."""
+    if run.model.training.attention == "flash" and kernels_of(run) != VENDORS_KERNELS:
+        yield from (f"{family}.{kernels_of(run)}" for family in families_of(run) if family)
+
+
+def with_values(base: Calibration, values: Mapping[Parameter, float]) -> Calibration:
     """A calibration in which these constants have these values."""
-    from dataclasses import replace
+    families, stacks, links = dict(base.families), dict(base.stacks), dict(base.links)
 
-    found: dict[str, dict[str, dict[str, float]]] = {section: {} for section in _TYPES}
+    def family(name: str, changes: dict[str, float]) -> None:
+        families[name] = replace(families.get(name) or base.family(*_split(name)), **changes)
+
+    by_owner: dict[tuple[str, str], dict[str, float]] = {}
     for item, value in values.items():
-        found[item.section].setdefault(item.name, {})[item.constant] = value
-    families, stacks, links = (found[section].items() for section in ("families", "stacks", "links"))
-    return replace(
-        base,
-        families={**base.families, **{name: replace(base.family(name), **new) for name, new in families}},
-        stacks={**base.stacks, **{name: replace(base.stack(name), **new) for name, new in stacks}},
-        links={**base.links, **{name: replace(base.link(name), **new) for name, new in links}},
-    )
+        by_owner.setdefault((item.section, item.name), {})[item.constant] = value
+    # What differs under one kernel set comes after its family, and on top of it.
+    for (section, name), changes in sorted(by_owner.items()):
+        if section == "families":
+            for known in [name, *(other for other in base.families if other.startswith(f"{name}."))]:
+                family(known, changes)
+            if "." in name:
+                families[name] = replace(families[_split(name)[0]], **changes)
+        elif section == "stacks":
+            stacks[name] = replace(base.stack(name), **changes)
+        else:
+            links.update({kind: replace(base.link(kind), **changes) for kind in kinds_of(name)})
+    return replace(base, families=families, stacks=stacks, links=links)
 
 
 Vector = NDArray[np.float64]
+Told = tuple[Vector, Vector]
+"""Curvature, [constant, constant], and pull, [constant], of some runs."""
 Progress = Callable[[int, float], None]
 """Told after every round: rounds done, mean absolute error of the fitted runs."""
 
-SCALE = 0.05
-"""Error from which on a run counts as an outlier: further error weighs in proportion, not squared."""
+OWN_ERROR = 0.03
+"""Error of a run's own: what repeated runs of one setup differ by (1 to 5 %)."""
+SHAPE_ERROR = 0.05
+"""Error that runs of a source with layers of one shape have in common: library kernels are not smooth in shapes."""
+COMMON_ERROR = 0.03
+"""Error that all runs of a source have in common: machine, release, habits of those who measured."""
+DOUBT_ERROR = 0.25
+"""Further error of runs with a doubt about the plan, of each its own and of a source's all in common."""
+ROBUST = 1.5
+"""Errors of a run and its shape, in units of both, beyond which a run counts as an outlier."""
 FEWEST = 5
 """Runs that a family and stack need for an error bar of their own; measured peaks that a stack needs."""
-STEP = 1e-3
-"""Relative step of the forward differences."""
+ROUNDS = 12
+NEAR = 0.02
+"""Largest change of a constant's logarithm in the last round."""
+FULL_STEPS = 4
+LARGEST_STEP = 0.5
+LARGEST_LEFT_OUT = 1.5
+"""Largest change of a logarithm in a round, and of a constant that only one source tells when that is left out."""
+TOLD = 0.9
+"""A constant is fitted when runs narrow its spread to less than this share of the prior's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,156 +281,283 @@ class Fit:
     errors: tuple[float, ...]
     """Logarithm of predicted over measured seconds, [run]."""
     left_out_errors: tuple[float, ...]
-    """The same when the run's group (source, model) is left out of the fit, by one Gauss-Newton step, [run]."""
+    """The same when the run's whole source is left out of the fit, [run]."""
+    without: Callable[[Callable[[Run], bool]], Calibration] = field(compare=False, repr=False)
+    """The constants when the runs of which this is true are left out: one step back from those of all."""
+    warnings: tuple[str, ...]
+    """What a reader should doubt: few runs, sources that contradict each other."""
 
 
-def fit(runs: Sequence[Run], base: Calibration, progress: Progress | None = None) -> Fit:
-    """Fit every constant that the runs tell; raises UsageError without a run that can be fitted to."""
-    from scipy.optimize import least_squares
+def fit(runs: Sequence[Run], base: Calibration | None = None, progress: Progress | None = None) -> Fit:
+    """Fit every constant that the runs touch; raises UsageError when there are fewer than three usable runs.
 
-    problem = _Problem(runs, base, progress)
-    lower, upper = (np.log([BOUNDS[item.kind][side] for item in problem.parameters]) for side in (0, 1))
-    found = least_squares(
-        problem.residuals,
-        np.clip(np.log([item.start(base) for item in problem.parameters]), lower + 1e-6, upper - 1e-6),
-        jac=problem.jacobian,
-        bounds=(lower, upper),
-        loss="soft_l1",
-        f_scale=SCALE,
-        x_scale="jac",
-        max_nfev=200,
-        xtol=1e-6,
-        ftol=1e-7,
-    )
-    return problem.fitted(found.x)
+    ``base`` is what is known before: the priors when absent.
+    """
+    problem = _Problem(runs, priors(catalogue_families()) if base is None else base, progress)
+    return problem.fitted(problem.solved())
 
 
 class _Problem:
-    """Residuals of a set of runs as functions of the logarithms of the constants."""
+    """Runs and priors, and the constants that both make most likely; values are logarithms, [constant]."""
 
     def __init__(self, runs: Sequence[Run], base: Calibration, progress: Progress | None) -> None:
-        self.base = base
-        self.progress = progress
-        self.rounds = 0
-        self.runs = [run for run in runs if certain(run) and priced(run, base) is not None]
+        self.base, self.progress = base, progress
+        self.runs = [run for run in runs if run.step_seconds is not None and priced(run, base) is not None]
         if len(self.runs) < 3:
             raise UsageError(
                 f"{len(self.runs)} of {len(runs)} runs can be fitted to, expected at least 3",
-                hint="runs need a step time, a plan that their target allows, and no doubt about the plan",
+                hint="runs need a step time and a plan that their target allows",
             )
+        estimators = Estimators(base)
+        self.estimators = [estimators.of(run.cluster, run.model) for run in self.runs]
         self.parameters = tuple(parameters_of(self.runs))
         self.before: Vector = np.log([item.value(base) for item in self.parameters])
-        self.pulls: Vector = np.array([item.pull for item in self.parameters])
-        self.concerned = [
-            [index for index, run in enumerate(self.runs) if item.concerns(run)] for item in self.parameters
-        ]
-        counts = Counter(run.source for run in self.runs)
-        share = len(self.runs) / len(counts)
-        self.weights: Vector = np.array([sqrt(min(4.0, share / counts[run.source])) for run in self.runs])
+        self.spreads: Vector = np.array([item.spread(base) for item in self.parameters])
+        self.most: Vector = np.log([item.most for item in self.parameters])
+        self.measured: Vector = np.log([run.step_seconds or 0.0 for run in self.runs])
+        self.doubted: Vector = np.array([0.0 if certain(run) else 1.0 for run in self.runs])
+        shapes = [shape_of(run) for run in self.runs]
+        self.shapes = np.array([shapes.index(shape) for shape in shapes])
+        self.sources = np.array([run.source for run in self.runs])
 
-    def residuals(self, values: Vector) -> Vector:
-        """Weighted errors of the runs, then the pulls, [run + constant]."""
-        errors = self.errors(self.calibration(values))
-        self.rounds += 1
-        if self.progress is not None:
-            self.progress(self.rounds, float(np.mean(np.abs(errors))))
-        return np.concatenate([self.weights * errors, (values - self.before) / self.pulls])
+    def solved(self) -> Vector:
+        """The most likely constants."""
+        values = np.minimum(self.before, self.most)
+        for rounds in range(1, ROUNDS + 1):
+            errors, slopes = self.errors_and_slopes(values)
+            step = self._step(values, list(self._normal(errors, slopes).values()))
+            # Late steps are shorter: where the longest path changes, full ones go to and fro.
+            change = np.clip(step, -LARGEST_STEP, LARGEST_STEP) * min(1.0, 2.0 ** (FULL_STEPS - rounds))
+            values = np.minimum(values + change, self.most)
+            if self.progress is not None:
+                self.progress(rounds, float(np.mean(np.abs(errors))))
+            if float(np.max(np.abs(change))) < NEAR:
+                break
+        return values
 
-    def jacobian(self, values: Vector) -> Vector:
-        """Forward differences; a run is priced again only for the constants it depends on."""
-        return np.vstack([self.weights[:, None] * self._slopes(values), np.diag(1.0 / self.pulls)])
+    def _step(self, values: Vector, told: Sequence[Told]) -> Vector:
+        """One Gauss-Newton step to the most likely constants, by normal equations of runs and the priors."""
+        curvature = np.diag(self.spreads**-2) + sum(item[0] for item in told)
+        pull = (self.before - values) * self.spreads**-2 + sum(item[1] for item in told)
+        free = np.ones(len(values), dtype=bool)
+        # A constant at its bound that would go beyond it stays there, and the others do without it.
+        while True:
+            step = np.zeros(len(values))
+            step[free] = np.linalg.solve(curvature[np.ix_(free, free)], pull[free])
+            stuck = free & (values + step > self.most + 1e-12) & (values >= self.most - 1e-12)
+            if not stuck.any():
+                return step
+            free &= ~stuck
 
-    def errors(self, calibration: Calibration) -> Vector:
-        """Logarithm of predicted over measured seconds, [run]."""
-        return np.array([_error(run, calibration) for run in self.runs])
+    def _normal(self, errors: Vector, slopes: Vector) -> dict[str, Told]:
+        """Normal equations of each source's runs."""
+        return {
+            source: self._told(self.sources == source, errors, slopes) for source in sorted(set(self.sources))
+        }
+
+    def _told(self, rows: NDArray[np.bool_], errors: Vector, slopes: Vector) -> Told:
+        """Normal equations of runs of one source: curvature, [constant, constant], and pull, [constant]."""
+        jacobian, left = slopes[rows], -errors[rows]
+        whitened = np.linalg.solve(self._covariance(rows, left), np.column_stack([jacobian, left]))
+        return jacobian.T @ whitened[:, :-1], jacobian.T @ whitened[:, -1]
+
+    def _covariance(self, rows: NDArray[np.bool_], left: Vector) -> Vector:
+        """Of the errors of one source's runs: each one's own, those of a layer's shape, those of the whole source."""
+        doubted, shapes = self.doubted[rows], self.shapes[rows]
+        apart = (left - float(np.median(left))) / (ROBUST * (OWN_ERROR + SHAPE_ERROR))
+        own = OWN_ERROR**2 * np.diag(np.sqrt(1.0 + apart**2))
+        alike = shapes[:, None] == shapes[None, :]
+        doubts = DOUBT_ERROR**2 * (np.outer(doubted, doubted) + np.diag(doubted))
+        return np.asarray(own + SHAPE_ERROR**2 * alike + COMMON_ERROR**2 + doubts)
+
+    def errors_and_slopes(self, values: Vector) -> tuple[Vector, Vector]:
+        """Logarithm of predicted over measured seconds, [run], and its derivatives, [run, constant]."""
+        size = len(values)
+        exact = {
+            item: Dual(exp(value), row * exp(value))
+            for item, value, row in zip(self.parameters, values.tolist(), np.eye(size), strict=True)
+        }
+        calibration = with_values(self.base, exact)
+        errors, slopes = np.empty(len(self.runs)), np.empty((len(self.runs), size))
+        for index, seconds in self._step_seconds(calibration, range(len(self.runs))):
+            errors[index] = log(seconds) - self.measured[index]
+            slopes[index] = slopes_of(seconds, size) / float(seconds)
+        return errors, slopes
+
+    def _step_seconds(self, calibration: Calibration, rows: Iterable[int]) -> Iterator[tuple[int, float]]:
+        """(run, its predicted seconds) of some runs; those of one cluster and model share what is priced once."""
+        made: dict[int, Estimator] = {}
+        for index in rows:
+            known = self.estimators[index]
+            if id(known) not in made:
+                made[id(known)] = known.with_calibration(calibration)
+            yield index, made[id(known)].step_seconds(self.runs[index].plan)
 
     def calibration(self, values: Vector) -> Calibration:
         """The constants as a calibration."""
         return with_values(self.base, dict(zip(self.parameters, map(float, np.exp(values)), strict=True)))
 
-    def fitted(self, values: Vector) -> Fit:
-        """The result; constants that the runs hardly tell keep their values before the fit."""
-        slopes = self.weights[:, None] * self._slopes(values)
-        told = np.einsum("ij,ij->j", slopes, slopes) > 1.0 / self.pulls**2
-        kept = {
-            item: float(f"{exp(value):.4g}")
-            for item, value, known in zip(self.parameters, values, told, strict=True)
-            if known
-        }
-        calibration = with_values(self.base, kept)
-        errors = self.errors(calibration)
-        left_out = errors + self._left_out(slopes, errors)
-        spreads = self._standard_errors(slopes, errors)
-        constants = tuple(
-            Constant(name=item.dotted, value=kept[item], provenance="fitted", spread=float(f"{spread:.2g}"))
-            for item, spread in zip(self.parameters, spreads, strict=True)
-            if item in kept
+    def errors(self, calibration: Calibration, rows: Iterable[int]) -> Vector:
+        """Logarithm of predicted over measured seconds of some runs."""
+        return np.array(
+            [log(seconds) - self.measured[index] for index, seconds in self._step_seconds(calibration, rows)]
         )
-        residuals = tuple(_residuals(self.runs, errors, self.base.default_spread))
+
+    def fitted(self, values: Vector) -> Fit:
+        """The result, rounded as it is written; constants that the runs hardly tell keep their provenance."""
+        errors_before, slopes = self.errors_and_slopes(values)
+        told = self._normal(errors_before, slopes)
+        curvature = np.diag(self.spreads**-2) + sum(item[0] for item in told.values())
+        after = np.sqrt(np.diag(np.linalg.inv(curvature)))
+        kept = {item: float(f"{exp(value):.4g}") for item, value in zip(self.parameters, values, strict=True)}
+        calibration = with_values(self.base, kept)
+        errors = self.errors(calibration, range(len(self.runs)))
+        without = partial(self.without, values, errors_before, slopes, told)
+        left_out = self._left_out(without)
+        constants = tuple(
+            Constant(
+                name=name,
+                value=kept[item],
+                provenance="fitted" if now < TOLD * before else "assumed",
+                spread=float(f"{now:.2g}"),
+            )
+            for item, now, before in zip(self.parameters, after, self.spreads, strict=True)
+            for name in item.dotted
+        )
+        sure = [index for index, run in enumerate(self.runs) if certain(run)]
+        residuals, foreign = _spreads(
+            [self.runs[index] for index in sure], left_out[sure], self.base.default_spread
+        )
         return Fit(
             calibration=replace(
                 calibration,
                 constants=_united(self.base.constants, constants),
                 residuals=_joined(self.base.residuals, residuals),
+                default_spread=max(self.base.default_spread, foreign),
             ),
             runs=tuple(self.runs),
             errors=tuple(map(float, errors)),
             left_out_errors=tuple(map(float, left_out)),
+            without=without,
+            warnings=tuple(
+                _warnings(self.runs, errors, [item for item in constants if item.provenance == "fitted"])
+            ),
         )
 
-    def _slopes(self, values: Vector) -> Vector:
-        base = self.errors(self.calibration(values))
-        matrix = np.zeros((len(self.runs), len(values)))
-        for column, indices in enumerate(self.concerned):
-            moved = values.copy()
-            moved[column] += STEP
-            shifted = self.calibration(moved)
-            for index in indices:
-                matrix[index, column] = (_error(self.runs[index], shifted) - base[index]) / STEP
-        return matrix
+    def without(
+        self,
+        values: Vector,
+        errors: Vector,
+        slopes: Vector,
+        told: Mapping[str, Told],
+        left: Callable[[Run], bool],
+    ) -> Calibration:
+        """The constants without some runs: one Gauss-Newton step from those of all."""
+        gone = np.array([left(run) for run in self.runs])
+        kept = []
+        for source, whole in told.items():
+            rows = (self.sources == source) & ~gone
+            if rows.any():
+                partly = bool(((self.sources == source) & gone).any())
+                kept.append(self._told(rows, errors, slopes) if partly else whole)
+        step = np.clip(self._step(values, kept), -LARGEST_LEFT_OUT, LARGEST_LEFT_OUT)
+        return self.calibration(np.minimum(values + step, self.most))
 
-    def _standard_errors(self, slopes: Vector, errors: Vector) -> Vector:
-        """Relative standard error of each constant: the curvature of the fit times its robust residual."""
-        curvature = slopes.T @ slopes + np.diag(1.0 / self.pulls**2)
-        return np.asarray(np.sqrt(np.diag(np.linalg.inv(curvature))) * robust_spread(self.weights * errors))
-
-    def _left_out(self, slopes: Vector, errors: Vector) -> Vector:
-        """How far the errors of each group move when it is left out: one Gauss-Newton step without it."""
-        weighted = self.weights * errors
-        robust = 1.0 / np.sqrt(1.0 + (weighted / SCALE) ** 2)
-        whole = slopes.T @ (robust[:, None] * slopes) + np.diag(1.0 / self.pulls**2)
-        moved = np.zeros_like(errors)
-        groups = [(run.source, run.model.name) for run in self.runs]
-        for group in set(groups):
-            own = np.array([item == group for item in groups])
-            rows = slopes[own]
-            without = whole - rows.T @ (robust[own, None] * rows)
-            step = np.linalg.lstsq(without, rows.T @ (robust[own] * weighted[own]), rcond=None)[0]
-            moved[own] = (rows @ step) / self.weights[own]
-        return moved
+    def _left_out(self, without: Callable[[Callable[[Run], bool]], Calibration]) -> Vector:
+        """The errors of each source when it is left out."""
+        left_out = np.empty(len(self.runs))
+        for source in sorted(set(self.sources)):
+            own = self.sources == source
+            calibration = without(partial(_is_of, source))
+            left_out[own] = self.errors(calibration, np.flatnonzero(own))
+        return left_out
 
 
-def _error(run: Run, calibration: Calibration) -> float:
-    predicted = priced(run, calibration)
-    assert predicted is not None
-    assert run.step_seconds is not None
-    return log(predicted.step_seconds / run.step_seconds)
+CONTRADICTION = 3.0
+"""Standard errors of two sources' difference beyond which one of them must be wrong, or miss something."""
 
 
-def _residuals(runs: Sequence[Run], errors: Vector, default: float) -> Iterator[Residual]:
-    found: dict[tuple[str, str], list[float]] = {}
-    for run, error in zip(runs, errors, strict=True):
-        for family in families_of(run):
-            found.setdefault((family, run.plan.target), []).append(float(error))
-    for (family, stack), values in sorted(found.items()):
-        if family and len(values) >= FEWEST:
-            spread = _cautious(robust_spread(np.array(values)), len(values), default)
-            yield Residual(family=family, stack=stack, rows=len(values), spread=float(f"{spread:.3g}"))
+def _warnings(runs: Sequence[Run], errors: Vector, fitted: Sequence[Constant]) -> Iterator[str]:
+    """Fewer runs than constants; sources of one family and kernel set that no constants fit together."""
+    if len(runs) < len(fitted):
+        yield (
+            f"{len(runs)} runs tell {len(fitted)} constants: each rests on its prior too, so that more runs "
+            "would move them"
+        )
+    levels: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for index, run in enumerate(runs):
+        for family in families_of(run) if certain(run) else ():
+            levels.setdefault((family, kernels_of(run)), {}).setdefault(run.source, []).append(index)
+    for (family, kernels), sources in sorted(levels.items()):
+        known = sorted((float(np.median(errors[rows])), name, rows) for name, rows in sources.items())
+        low, high = known[0], known[-1]
+        width = sqrt(
+            sum(COMMON_ERROR**2 + (OWN_ERROR**2 + SHAPE_ERROR**2) / len(rows) for _, _, rows in (low, high))
+        )
+        if high[0] - low[0] > CONTRADICTION * width:
+            first, last = (
+                f"{name} ({runs[rows[0]].id}{' and others' if len(rows) > 1 else ''}, predicted {exp(level) - 1:+.0%})"
+                for level, name, rows in (low, high)
+            )
+            yield f"sources of {family} with {kernels} kernels contradict each other: {first} and {last}"
 
 
-def _cautious(spread: float, runs: int, default: float) -> float:
-    """As if two more runs had been off by the default: few runs do not prove a small error."""
-    return sqrt((runs * spread**2 + 2 * default**2) / (runs + 2))
+def _is_of(source: str, run: Run) -> bool:
+    return run.source == source
+
+
+def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[list[Residual], float]:
+    """Half width that holds 68 % of the errors of each family and kernel set; and of those that no run has.
+
+    Errors are those of sources left out, since what is planned next is a source of its own, and every source counts
+    alike. Where a pair has several sources, theirs and as many of the default say its width; where it has one, all
+    sources whose family and kernels others have too. Sources whose family or kernels nobody else has say how far off
+    a family or kernel set without runs may be.
+    """
+    pairs = [(run.source, family, kernels_of(run)) for run in runs for family in families_of(run) if family]
+    errors = [
+        float(error)
+        for run, error in zip(runs, left_out, strict=True)
+        for family in families_of(run)
+        if family
+    ]
+    alone = {
+        pair
+        for pair in set(pairs)
+        if any(all(other[0] == pair[0] for other in pairs if other[part] == pair[part]) for part in (1, 2))
+    }
+    seen = _by_source(pairs, errors, lambda pair: pair not in alone)
+    foreign = max(_spread(_by_source(pairs, errors, lambda pair: pair in alone), default), default)
+    found = []
+    for family, kernels in sorted({pair[1:] for pair in pairs}):
+        mine = {pair for pair in pairs if pair[1:] == (family, kernels)}
+        own = _by_source(pairs, errors, mine.__contains__)
+        rows = sum(len(values) for values in own)
+        if rows >= FEWEST:
+            spread = _spread(own if len(own) > 1 else [], _spread(seen, default))
+            found.append(Residual(family=family, stack=kernels, rows=rows, spread=float(f"{spread:.3g}")))
+    return found, float(f"{foreign:.3g}")
+
+
+Pair = tuple[str, str, str]
+"""Source, family and kernel set."""
+
+
+def _by_source(
+    pairs: Sequence[Pair], errors: Sequence[float], wanted: Callable[[Pair], bool]
+) -> list[list[float]]:
+    """Errors of the pairs that are wanted, [source][run]."""
+    found: dict[str, list[float]] = {}
+    for pair, error in zip(pairs, errors, strict=True):
+        if wanted(pair):
+            found.setdefault(pair[0], []).append(error)
+    return list(found.values())
+
+
+def _spread(errors: Sequence[Sequence[float]], default: float) -> float:
+    """Root of the mean square over sources of what holds 68 % of each, as if one more had the default."""
+    widths = [robust_spread(np.array(own)) for own in errors]
+    return sqrt((sum(width**2 for width in widths) + default**2) / (len(widths) + 1))
 
 
 def _united(before: Sequence[Constant], now: Sequence[Constant]) -> tuple[Constant, ...]:

@@ -376,8 +376,13 @@ class Prediction:
 
     @property
     def predicted_bytes(self) -> float | None:
-        """Bytes on the fullest device, without the reserve."""
-        return None if self.estimate is None else self.estimate.peak_memory_bytes
+        """Bytes on the fullest device, without the reserve; of its tensors alone where those were measured."""
+        if self.estimate is None:
+            return None
+        if self.run.peak_memory_of == "device":
+            return self.estimate.peak_memory_bytes
+        found = (group.memory for stage in self.estimate.stages for group in stage.groups)
+        return max(memory.used_bytes - memory.runtime_bytes for memory in found)
 
     @property
     def fits(self) -> bool | None:
@@ -404,7 +409,7 @@ def predict(
     runs: Sequence[Run], calibration: Calibration, progress: Progress | None = None
 ) -> tuple[Prediction, ...]:
     """A prediction of every run, in their order."""
-    estimators = _Estimators(calibration)
+    estimators = Estimators(calibration)
     found = []
     for done, run in enumerate(runs, start=1):
         found.append(_predicted(run, estimators))
@@ -413,7 +418,7 @@ def predict(
     return tuple(found)
 
 
-def _predicted(run: Run, estimators: _Estimators) -> Prediction:
+def _predicted(run: Run, estimators: Estimators) -> Prediction:
     try:
         estimate = estimators.of(run.cluster, run.model).estimate(run.plan)
     except HetplanError as error:
@@ -425,7 +430,7 @@ def _relative(predicted: float | None, measured: float | None) -> float | None:
     return None if predicted is None or measured is None else predicted / measured - 1
 
 
-class _Estimators:
+class Estimators:
     """One estimator for equal clusters and models; specs have no hash, so equal names are compared."""
 
     def __init__(self, calibration: Calibration) -> None:

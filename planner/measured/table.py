@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from planner import catalog
-from planner.cluster.file import catalogue_gpu, catalogue_link, load_cluster
-from planner.cluster.spec import (
-    ClusterSpec,
-    FabricKind,
-    FabricSpec,
-    HostSpec,
-    IntraNodeSpec,
-    NicSpec,
-    PoolSpec,
-)
+from planner.catalog import IntraNodeSpec
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec, FabricKind, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.errors import PlanError, Problem, SpecError, dotted
 from planner.files.document import fail_on
 from planner.files.fields import (
@@ -44,16 +37,25 @@ from planner.files.fields import (
     Width,
     ZeroStage,
 )
-from planner.files.messages import complaints, figure, nearest
+from planner.files.messages import figure, messages_of, nearest
 from planner.files.nodes import resolve
 from planner.files.short_lists import numbered_hosts
-from planner.measured.values import Run, Skipped, Table
+from planner.measured.values import MemoryOf, Run, Skipped, Table
 from planner.model.file import load_model
-from planner.model.spec import Attention, ModelSpec, Optimizer, Precision, TrainingSpec
+from planner.model.spec import (
+    Attention,
+    CrossEntropy,
+    GradientFormat,
+    Kernels,
+    ModelSpec,
+    Optimizer,
+    Precision,
+    StateFormat,
+    TrainingSpec,
+)
 from planner.plan.checks import faults
-from planner.plan.faults import Fault
 from planner.plan.file import load_plan
-from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import Fault, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import DEVICES, LAYERS, NODE_DEVICES, STAGES
 from planner.runtimes.capabilities import OffloadTo, Recompute
 from planner.runtimes.registry import NAMES, REFERENCE, in_words
@@ -69,8 +71,8 @@ Cell = str | int | float | bool | None | list[str | int | float | bool | None]
 
 _TEXTS = frozenset(
     {
-        *("id", "source", "reference", "doubt", "inexpressible", "stack"),
-        *("gpu", "intra_node", "model", "cluster_file", "model_file", "plan_file"),
+        *("id", "source", "reference", "doubt", "inexpressible", "stack", "kernels"),
+        *("gpu", "intra_node", "model", "kind", "cluster_file", "model_file", "plan_file"),
     }
 )
 """Columns whose cells are never read as numbers."""
@@ -94,6 +96,8 @@ class Row(Frozen):
     """Why hetplan cannot describe the run; such a row is kept but skipped."""
     stack: str = ""
     """Framework as the source names it."""
+    kernels: Kernels | None = None
+    """Kernel set, as ``training.kernels`` of a model file; empty where the source is silent."""
     gpu: Text | None = None
     """Device type, a name of the catalogue."""
     nodes: Nodes = 1
@@ -114,6 +118,8 @@ class Row(Frozen):
     """What a node reads from or writes to NVMe, gigabyte/s."""
     model: Name = "model"
     """Name of the model."""
+    kind: Literal["decoder", "encoder"] = "decoder"
+    """decoder (causal attention) or encoder (full attention)."""
     layers: Layers | None = None
     """Transformer layers."""
     hidden: Width | None = None
@@ -141,7 +147,15 @@ class Row(Frozen):
     precision: Precision = "bf16"
     """Number format of the matrices' inputs: bf16, fp16, fp32, tf32 or fp8."""
     optimizer: Optimizer = "adamw"
-    """adamw or sgd."""
+    """adamw, sgd, lion, muon or adafactor."""
+    optimizer_states: StateFormat = "fp32"
+    """Number format of the optimizer's moments: fp32, bf16 or int8."""
+    gradient_dtype: GradientFormat | None = None
+    """Number format of kept gradients, fp32 or bf16; the runtime's own when absent."""
+    reduce_dtype: GradientFormat | None = None
+    """Number format in which gradients are added up over replicas, fp32 or bf16; the runtime's own when absent."""
+    cross_entropy: CrossEntropy = "fused"
+    """plain or fused; published software seldom leaves the loss to plain torch."""
     attention: Attention = "flash"
     """flash or unfused."""
     dropout: bool | None = None
@@ -161,6 +175,8 @@ class Row(Frozen):
     """Chunks of layers per device."""
     zero: ZeroStage = 0
     """ZeRO stage."""
+    shard_size: Devices | None = None
+    """Replicas that share one copy of what ZeRO shards (hybrid sharding); all of them when absent."""
     recompute: Recompute = "none"
     """none, selective or full."""
     sequence_parallel: bool = False
@@ -185,6 +201,8 @@ class Row(Frozen):
     """Seconds of one optimizer step."""
     peak_memory_bytes: Bytes | None = None
     """Bytes in use on the fullest device."""
+    peak_memory_of: MemoryOf = "device"
+    """device: all that was in use; tensors: what the allocator had handed out."""
     fits: bool = True
     """no when the run was out of memory."""
 
@@ -219,7 +237,7 @@ def parse_row(cells: Mapping[str, str]) -> Row | tuple[tuple[str, str, str | Non
 
 def _row_problems(error: ValidationError, data: dict[str, Cell]) -> Iterator[tuple[str, str, str | None]]:
     seen = set()
-    for item in complaints(error, Row, data):
+    for item in messages_of(error, Row, data):
         column = str(item.path[0])
         if column not in seen:
             yield column, _in_table_words(column, item.what, data.get(column)), item.hint
@@ -370,7 +388,7 @@ LATENCY_US = {"infiniband": 5.0, "roce": 5.0, "ethernet": 30.0}
 """Latency of one message between two nodes, microseconds (assumed; no source states it)."""
 _UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
 """Network inside nodes of one device; carries nothing."""
-_TRAINING = columns("sequence_length", "dropout")
+_TRAINING = (*columns("sequence_length", "dropout"), "kernels")
 """Columns that also replace what a model file says of the training."""
 
 T = TypeVar("T")
@@ -445,7 +463,7 @@ def cluster_of(item: NumberedRow) -> ClusterSpec:
     row = item.row
     if row.cluster_file:
         return _from_file(item, "cluster_file", row.cluster_file, load_cluster)
-    gpu, per_node = catalogue_gpu(row.gpu or ""), row.devices_per_node
+    gpu, per_node = catalog.gpu_spec(row.gpu or ""), row.devices_per_node
     pool = PoolSpec(
         name="pool",
         devices=(gpu.name,) * per_node,
@@ -458,7 +476,8 @@ def cluster_of(item: NumberedRow) -> ClusterSpec:
     if row.fabric:
         fabrics[row.fabric] = FabricSpec(kind=row.fabric, latency_us=LATENCY_US[row.fabric])
     name = f"{row.nodes}x{per_node}-{gpu.name}"
-    return ClusterSpec(name=name, gpus={gpu.name: gpu}, pools=(pool,), fabrics=fabrics)
+    # A measured run kept nothing free.
+    return ClusterSpec(name=name, gpus={gpu.name: gpu}, pools=(pool,), fabrics=fabrics, reserve_gib=0.0)
 
 
 def model_of(item: NumberedRow) -> ModelSpec:
@@ -473,7 +492,7 @@ def model_of(item: NumberedRow) -> ModelSpec:
         "head_dim": (row.hidden or 0) // (row.heads or 1),
         "ffn": 4 * (row.hidden or 0),
     }
-    shape = row.model_dump(include=set(columns("layers", "learned_positions")), exclude_none=True)
+    shape = row.model_dump(include=set(columns("kind", "learned_positions")), exclude_none=True)
     training = TrainingSpec.model_validate(row.model_dump(include=set(_TRAINING)))
     return ModelSpec.model_validate({**defaults, **shape, "name": row.model, "training": training})
 
@@ -500,6 +519,7 @@ def plan_of(item: NumberedRow, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     return Plan(
         target=row.target,
         zero=row.zero,
+        shard_size=row.shard_size,
         stages=_stages(row, group, model),
         interleave=row.interleave,
         sequence_parallel=row.sequence_parallel,
@@ -526,7 +546,7 @@ def _stages(row: Row, group: ReplicaGroup, model: ModelSpec) -> tuple[Stage, ...
 
 
 def _link(name: str | None) -> IntraNodeSpec:
-    return _UNUSED if name is None else catalogue_link(name)
+    return _UNUSED if name is None else catalog.link_spec(name)
 
 
 def _nics(row: Row) -> tuple[NicSpec, ...]:
@@ -634,6 +654,7 @@ class _Made:
             plan=plan,
             step_seconds=row.step_seconds,
             peak_memory_bytes=row.peak_memory_bytes,
+            peak_memory_of=row.peak_memory_of,
             fits=row.fits,
             doubt=row.doubt,
         )

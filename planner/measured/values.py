@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 from zlib import crc32
 
 from planner.cluster.spec import ClusterSpec
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
+
+MemoryOf = Literal["device", "tensors"]
 
 
 def fitted_half(runs: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
@@ -58,6 +61,8 @@ class Run:
     """Seconds of one optimizer step; None when only memory is known."""
     peak_memory_bytes: float | None
     """Bytes on the fullest device; None when not stated."""
+    peak_memory_of: MemoryOf = "device"
+    """device: all that was in use; tensors: what the allocator had handed out."""
     fits: bool
     """False when the run was out of memory."""
     doubt: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.errors import Problem, SpecError
-from planner.files.document import Document, fail_on, read_document
+from planner.files.document import Document, fail_on, is_config, read_as, read_document
 from planner.files.fields import (
     Batch,
     BatchTokens,
@@ -13,7 +13,6 @@ from planner.files.fields import (
     Name,
     SequenceLength,
 )
-from planner.files.kinds import is_config, read_as
 from planner.files.messages import shown
 from planner.model.huggingface import DEFAULT_BATCH, shape_of
 from planner.model.spec import ModelSpec, TrainingSpec
@@ -169,15 +168,15 @@ def _too_many(document: Document, batch: int) -> list[Problem]:
 def shape_problems(document: Document) -> list[Problem]:
     """What must hold between the widths and heads of a model; what has the wrong type is skipped."""
     hidden, heads, kv_heads = (document.data.get(key) for key in ("hidden", "heads", "kv_heads"))
-    found = []
+    problems = []
     if not isinstance(heads, int) or heads < 1:
         return []
     if document.data.get("head_dim") is None and isinstance(hidden, int) and hidden % heads:
         what = f"expected a divisor of hidden {hidden}, got {heads}"
-        found.append(document.problem(("heads",), what, "correct one of them, or give head_dim"))
+        problems.append(document.problem(("heads",), what, "correct one of them, or give head_dim"))
     if isinstance(kv_heads, int) and kv_heads > 0 and heads % kv_heads:
         what = f"expected a divisor of heads {heads}, got {kv_heads}"
-        found.append(
+        problems.append(
             document.problem(("kv_heads",), what, "every key/value head serves the same number of heads")
         )
-    return found
+    return problems

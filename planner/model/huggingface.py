@@ -237,12 +237,12 @@ def _wrong_numbers(document: Document, needed: tuple[str, ...]) -> list[Problem]
         *_LENGTHS,
     )
     given = [key for key in optional if document.data.get(key) is not None]
-    found = [
+    problems = [
         document.problem((key,), _need(document, key))
         for key in (*needed, *given)
         if not _in_range(document, key)
     ]
-    return found or _undivided(document)
+    return problems or _undivided(document)
 
 
 def _undivided(document: Document) -> list[Problem]:

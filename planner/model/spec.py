@@ -22,8 +22,19 @@ from planner.files.fields import (
 )
 
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
-Optimizer = Literal["adamw", "sgd"]
+Optimizer = Literal["adamw", "sgd", "lion", "muon", "adafactor"]
+StateFormat = Literal["fp32", "bf16", "int8"]
+GradientFormat = Literal["fp32", "bf16"]
+CrossEntropy = Literal["plain", "fused"]
 Attention = Literal["flash", "unfused"]
+Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021"]
+
+MOMENTS = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1, "adafactor": 0}
+"""Moments of one element of a layer's matrix; Adafactor has those of rows and columns alone (arXiv:1804.04235)."""
+MOMENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0 + 4.0 / 256}
+"""Bytes of a moment; 8-bit ones have an fp32 scale for each 256 elements (arXiv:2110.02861, section 2.1)."""
+HALVES = ("bf16", "fp8")
+"""Precisions whose gradients may be kept and reduced in bf16 or in fp32."""
 
 
 class TrainingSpec(Frozen):
@@ -36,11 +47,33 @@ class TrainingSpec(Frozen):
     precision: Precision = "bf16"
     """Number format: bf16, fp16, fp32, tf32 (stored in fp32) or fp8 (products only); the optimizer keeps fp32."""
     optimizer: Optimizer = "adamw"
-    """adamw (two states) or sgd (momentum)."""
+    """adamw (two states), sgd (momentum), lion, muon (AdamW for all but the layers' matrices) or adafactor."""
+    optimizer_states: StateFormat = "fp32"
+    """Number format of the optimizer's moments: fp32, bf16 or int8; the weights that it updates stay in fp32."""
+    gradient_dtype: GradientFormat | None = None
+    """Number format in which bf16 and fp8 training keep gradients: fp32 or bf16; the runtime's own when absent."""
+    reduce_dtype: GradientFormat | None = None
+    """Number format in which they are added up over the replicas: fp32 or bf16; the runtime's own when absent."""
+    cross_entropy: CrossEntropy | None = None
+    """plain: probabilities and both gradients in fp32; fused: in place; the runtime's own when absent."""
     attention: Attention = "flash"
     """flash keeps no attention matrix; unfused stores it."""
+    kernels: Kernels | None = None
+    """Kernel set that the software runs: megatron (Megatron-Core, TransformerEngine), megatron-2021 (unfused), torch
+    (eager), torch-compiled, deepspeed or deepspeed-2021; absent, the usual one of the runtime and attention."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
+
+    @property
+    def moment_bytes(self) -> float:
+        """Bytes of the optimizer's moments of one element of a layer."""
+        return MOMENTS[self.optimizer] * MOMENT_BYTES[self.optimizer_states]
+
+    @property
+    def end_moment_bytes(self) -> float:
+        """Those of one element of an embedding or a head, which Muon leaves to AdamW."""
+        first = "adamw" if self.optimizer == "muon" else self.optimizer
+        return MOMENTS[first] * MOMENT_BYTES[self.optimizer_states]
 
 
 def _not_gated(fields: dict[str, Any]) -> bool:

@@ -8,14 +8,14 @@ from itertools import combinations, product
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
+from planner.dims.gradients import gradient_faults
 from planner.dims.tensor import head_faults
-from planner.errors import Path, PlanError, UsageError, dotted
+from planner.errors import KeyPath, PlanError, UsageError, dotted
 from planner.files.document import Document
-from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of
+from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.placement import place, split_nodes
-from planner.plan.values import Plan, ReplicaGroup
-from planner.runtimes.capabilities import Target
+from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
 
 
@@ -54,7 +54,7 @@ def fail_on_faults(document: Document, found: tuple[Fault, ...]) -> None:
         raise PlanError(*(str(document.problem(fault.path, fault.what)) for fault in found))
 
 
-def _where(path: Path) -> str:
+def _where(path: KeyPath) -> str:
     return f"{dotted(path)}: " if path else ""
 
 
@@ -83,7 +83,7 @@ def _devices(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fau
         yield from head_faults(path, group, model)
 
 
-def _precision(path: Path, group: ReplicaGroup, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fault]:
+def _precision(path: KeyPath, group: ReplicaGroup, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fault]:
     formats = cluster.gpus[group.gpu].tflops
     wanted = model.training.precision
     if wanted not in formats:
@@ -92,11 +92,18 @@ def _precision(path: Path, group: ReplicaGroup, cluster: ClusterSpec, model: Mod
         )
 
 
-def model_faults(row: Target, model: ModelSpec) -> Iterator[Fault]:
+def model_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
     """What of the model the target does not train, whatever the plan."""
-    wanted, path = model.training.precision, ("target",)
-    if wanted not in row.precisions:
-        yield Fault(path, f"{row.name} does not train in {wanted}, it can: {', '.join(row.precisions)}")
+    training, path = model.training, ("target",)
+    for key, wanted, able, _ in _choices(row, training):
+        if wanted not in able:
+            yield Fault(path, f"{row.name} does not train {key} {wanted}, it can: {', '.join(able)}")
+    if training.optimizer_states != "fp32" and training.optimizer != "adamw":
+        what = f"{training.optimizer_states} moments of adamw only, expected fp32 with {training.optimizer}"
+        yield Fault(path, f"{row.name} keeps {what}")
+    stages = tuple(sorted({*row.zero_without_pipeline, *row.zero_with_pipeline}))
+    for what in gradient_faults(row, training, stages):
+        yield Fault(path, what)
     if model.kind == "encoder" and row.encoders == "none":
         yield Fault(path, f"{row.name} trains no encoders, expected a decoder")
     usual = model.learned_positions > 0 and model.kv_heads == model.heads
@@ -105,12 +112,24 @@ def model_faults(row: Target, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"{row.name} trains {what}")
 
 
-def unwritten(row: Target, model: ModelSpec) -> str | None:
+def unwritten(row: Capabilities, model: ModelSpec) -> str | None:
     """What launch files for the target do not hold of a model that it trains; None where they hold all."""
-    wanted = model.training.precision
-    if wanted in row.offered_precisions:
-        return None
-    return f"training in {wanted} with {row.name} is priced, but hetplan writes no launch files for it"
+    for key, wanted, _, unemitted in _choices(row, model.training):
+        if wanted in unemitted:
+            return f"training {key} {wanted} with {row.name} is priced, but hetplan writes no launch files for it"
+    return None
+
+
+def _choices(
+    row: Capabilities, training: TrainingSpec
+) -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    """(in words, what is asked for, what the target has, what of it is only priced) of what a training chooses."""
+    yield "in", training.precision, row.precisions, row.unemitted_precisions
+    yield "by", training.optimizer, row.optimizers, row.unemitted_optimizers
+    yield "with optimizer_states", training.optimizer_states, row.moments, row.unemitted_moments
+    if training.cross_entropy is not None:
+        asked = training.cross_entropy
+        yield "with cross_entropy", asked, row.cross_entropies, row.unemitted_cross_entropies
 
 
 def _hosts(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:

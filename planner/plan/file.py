@@ -8,29 +8,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from planner.cluster.checks import check_cluster
 from planner.cluster.spec import ClusterSpec
+from planner.described import told
 from planner.errors import PlanError
-from planner.files.document import Document, fail_on
+from planner.files.document import Document, fail_on, read_as
 from planner.files.fields import Fraction, OptionalCount, OptionalPredicted, Predicted, strict, written
-from planner.files.kinds import read_as
-from planner.files.whole import write_whole
-from planner.files.yaml_text import Lines, dump
+from planner.files.writing import Lines, dump, write_whole
 from planner.model.file import shape_problems
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
-from planner.plan.faults import Fault
 from planner.plan.short import short_plan
-from planner.plan.values import Plan
+from planner.plan.values import Fault, Plan
 
 FORMAT = "hetplan-plan/1"
 """Name and version of the plan file's format."""
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+"""optimal: within the asked gap; feasible: a plan with its gap; infeasible: proven; unknown: time was up first."""
 Objective = Literal["time", "cost", "energy"]
+"""What is least: seconds of a step, price of a token, or energy of a token."""
+CHOSEN = "chosen"
+"""Reason of the family that the plan belongs to."""
 
 _HEADER = """\
 # A plan of hetplan. A stage holds the layers [first, end); each of its replicas is tp devices, takes `share`
@@ -38,17 +42,25 @@ _HEADER = """\
 """
 
 
+@told("chosen")
 @strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
-    """The best plan of a family that was considered."""
+class Considered:
+    """One family of plans with its best, as a search or a plan file remembers it."""
 
     family: str
-    """Name of the family of plans."""
+    """A family of plans that was considered."""
     step_seconds: Predicted | None = None
-    """Predicted step; None when the family has no plan."""
+    """Step of its best plan; None when the family has no plan."""
+    tokens_per_second: Annotated[OptionalPredicted | None, Field(exclude=True)] = None
+    """Throughput of its best plan."""
     reason: str
-    """Why it lost, or that it was chosen."""
+    """Why it lost."""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the answer is of this family."""
+        return self.reason == CHOSEN
 
 
 @strict()
@@ -72,7 +84,7 @@ class Summary:
     """Sub-clusters that the gap is over; None for the whole space at once."""
     outside: tuple[str, ...] = ()
     """Plans that the space of the search left out."""
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[Considered, ...] = ()
     """Families of plans that were considered."""
     advice: tuple[str, ...] = ()
     """Faster plans that another runtime could run."""
@@ -136,6 +148,17 @@ class PlanFile:
     """None for a plan that no search made, or whose stages were edited since."""
     calibration: UsedCalibration | None = None
     """None for a plan found with the constants that ship with the package."""
+
+    @property
+    def considered(self) -> tuple[Considered, ...]:
+        """The families that the search had considered; none for a plan by hand."""
+        if self.summary is None:
+            return ()
+        tokens = self.plan.global_batch * self.model.training.sequence_length
+        return tuple(
+            replace(entry, tokens_per_second=tokens / entry.step_seconds if entry.step_seconds else None)
+            for entry in self.summary.alternatives
+        )
 
 
 def to_text(plan_file: PlanFile) -> str:

@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from planner.cluster.spec import ClusterSpec
-from planner.errors import PlanError
+from planner.errors import KeyPath, PlanError
 from planner.files.document import Document
 from planner.files.fields import Batch, Devices, Frozen, Layers, Name, NodeDevices, Stages, ZeroStage
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
-from planner.plan.faults import Fault
-from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import STAGES
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import PER_DEVICE, UNIFORM
-
-Path = tuple[str | int, ...]
 
 
 class ShortStage(Frozen):
@@ -241,7 +238,7 @@ def _most_replicas(short: ShortPlan, entries: list[tuple[int, ShortStage]], room
 
 
 def _groups(
-    short: ShortPlan, entry: ShortStage, path: Path, dp: int, room: list[_Room], model: ModelSpec
+    short: ShortPlan, entry: ShortStage, path: KeyPath, dp: int, room: list[_Room], model: ModelSpec
 ) -> tuple[ReplicaGroup, ...]:
     tp, replicas = entry.tp or short.tp, entry.dp or dp
     micro_batch = entry.micro_batch or short.micro_batch
@@ -269,7 +266,7 @@ def _groups(
     return tuple(groups)
 
 
-def _batch(short: ShortPlan, path: Path, dp: int, micro_batch: int, model: ModelSpec) -> tuple[int, int]:
+def _batch(short: ShortPlan, path: KeyPath, dp: int, micro_batch: int, model: ModelSpec) -> tuple[int, int]:
     """(share, steps) of each replica of a stage."""
     batch = model.training.global_batch
     if batch % (dp * micro_batch):

@@ -14,16 +14,16 @@ from planner.probe.entries import (
     ASSUMED,
     FABRICS,
     NOT_SEEN,
-    Entry,
-    Kind,
+    DraftEntry,
+    DraftType,
     cards_of,
+    device_types_of,
     flow,
     intra_node,
-    kinds_of,
     remark,
 )
-from planner.probe.hosts import Host
-from planner.probe.node import Node
+from planner.probe.hosts import ListedHost
+from planner.probe.node import ProbedNode
 
 
 @dataclass(slots=True)
@@ -31,8 +31,8 @@ class Pool:
     """Hosts with the lines that describe each of them."""
 
     name: str
-    kinds: tuple[Kind, ...]
-    entries: tuple[Entry, ...]
+    device_types: tuple[DraftType, ...]
+    entries: tuple[DraftEntry, ...]
     fabrics: frozenset[str]
     products: frozenset[str] = frozenset()
     """Names of its devices as nvidia-smi prints them, in small letters."""
@@ -42,25 +42,25 @@ class Pool:
     assumed: int = 0
     """Hosts that nobody looked at."""
 
-    def lines(self) -> tuple[Entry, ...]:
+    def lines(self) -> tuple[DraftEntry, ...]:
         """All entries of the pool in the order of docs/formats.md."""
         return (*self._devices(), *self._hosts(), *self.entries)
 
-    def _devices(self) -> tuple[Entry, ...]:
-        names = [kind.name for kind in self.kinds]
+    def _devices(self) -> tuple[DraftEntry, ...]:
+        names = [device_type.name for device_type in self.device_types]
         if not names:
             return ()
         if len(set(names)) > 1:
-            return (Entry("devices", flow(list(compress_devices(names)))),)
-        return (Entry("gpu", flow(names[0])), Entry("gpus_per_node", str(len(names))))
+            return (DraftEntry("devices", flow(list(compress_devices(names)))),)
+        return (DraftEntry("gpu", flow(names[0])), DraftEntry("gpus_per_node", str(len(names))))
 
-    def _hosts(self) -> tuple[Entry, ...]:
+    def _hosts(self) -> tuple[DraftEntry, ...]:
         if not self.hosts:
-            return (Entry("nodes", "1", f"{ASSUMED}no list of hosts was given"),)
+            return (DraftEntry("nodes", "1", f"{ASSUMED}no list of hosts was given"),)
         note = (
             f"{ASSUMED}{self.assumed} not looked at are taken to be like {self.like}" if self.assumed else ""
         )
-        return (Entry("hosts", flow(list(compress_hosts(self.hosts))), note),)
+        return (DraftEntry("hosts", flow(list(compress_hosts(self.hosts))), note),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class Pools:
     """All pools of a draft."""
 
     pools: tuple[Pool, ...]
-    remarks: tuple[Entry, ...] = ()
+    remarks: tuple[DraftEntry, ...] = ()
     """Nodes that are in no pool, and why."""
 
 
-def pools_of(nodes: Sequence[Node], hosts: Sequence[Host]) -> Pools:
+def pools_of(nodes: Sequence[ProbedNode], hosts: Sequence[ListedHost]) -> Pools:
     """Pools of the nodes that were seen and of the hosts that a list has besides."""
     seen, names = list(nodes), {node.host for node in nodes}
     rest = [host for host in hosts if host.name not in names and host.gpus != 0]
@@ -93,35 +93,35 @@ def pools_of(nodes: Sequence[Node], hosts: Sequence[Host]) -> Pools:
             pool = others.setdefault((host.gpus, host.gpu_type), _unseen(host.gpus, host.gpu_type))
         pool.hosts.append(host.name)
     # A node without a name that no listed host looks like is not part of the cluster.
-    found = [*(pool for pool in pools if pool.hosts or not rest), *others.values()]
-    _in_order(found, hosts)
-    _rename(found)
+    kept = [*(pool for pool in pools if pool.hosts or not rest), *others.values()]
+    _in_order(kept, hosts)
+    _rename(kept)
     remarks = [remark(f"left out: {node.host or 'the node that was seen'}, it has no GPU") for node in idle]
     if bare:
         remarks.append(remark(f"left out: {', '.join(bare)}, no GPU by the list of hosts"))
-    return Pools(tuple(found), tuple(remarks))
+    return Pools(tuple(kept), tuple(remarks))
 
 
-def _grouped(nodes: list[Node]) -> list[Pool]:
+def _grouped(nodes: list[ProbedNode]) -> list[Pool]:
     pools: dict[object, Pool] = {}
     for node in nodes:
         pool = _pool(node)
-        known = pools.setdefault((pool.kinds, pool.entries), pool)
+        known = pools.setdefault((pool.device_types, pool.entries), pool)
         known.like = known.like or node.host or "the node that was seen"
         known.hosts += [node.host] if node.host else []
     return list(pools.values())
 
 
-def _pool(node: Node) -> Pool:
+def _pool(node: ProbedNode) -> Pool:
     cards = cards_of(node.network)
     if node.gpus is None:
         return Pool("unseen", (), (*_no_devices(None, None), *cards.entries), cards.fabrics)
-    kinds = kinds_of(node.gpus)
-    names = {kind.name for kind in kinds}
+    device_types = device_types_of(node.gpus)
+    names = {device_type.name for device_type in device_types}
     return Pool(
-        name=kinds[0].name.lower() if len(names) == 1 else "mixed",
-        kinds=kinds,
-        entries=(*intra_node(node.gpus, kinds, node.topo), *cards.entries),
+        name=device_types[0].name.lower() if len(names) == 1 else "mixed",
+        device_types=device_types,
+        entries=(*intra_node(node.gpus, device_types, node.topo), *cards.entries),
         fabrics=cards.fabrics,
         products=frozenset(gpu.name.lower() for gpu in node.gpus),
     )
@@ -131,30 +131,30 @@ def _unseen(gpus: int | None, gpu_type: str | None) -> Pool:
     return Pool("unseen", (), (*_no_devices(gpus, gpu_type), *cards_of(None).entries), frozenset())
 
 
-def _no_devices(gpus: int | None, gpu_type: str | None) -> tuple[Entry, ...]:
+def _no_devices(gpus: int | None, gpu_type: str | None) -> tuple[DraftEntry, ...]:
     """Lines for nodes whose devices nobody saw."""
-    gpu = Entry(
-        "gpu", None, f"kind of the devices; Slurm calls it {gpu_type}" if gpu_type else "kind of the devices"
+    gpu = DraftEntry(
+        "gpu", None, f"type of the devices; Slurm calls it {gpu_type}" if gpu_type else "type of the devices"
     )
     count = (
-        Entry("gpus_per_node", None, "devices of one node; 1 when absent")
+        DraftEntry("gpus_per_node", None, "devices of one node; 1 when absent")
         if gpus is None
-        else Entry("gpus_per_node", str(gpus), "as the list of hosts says")
+        else DraftEntry("gpus_per_node", str(gpus), "as the list of hosts says")
     )
-    link = Entry("intra_node", None, "network between the devices of a node, e.g. nvlink3 or pcie4")
+    link = DraftEntry("intra_node", None, "network between the devices of a node, e.g. nvlink3 or pcie4")
     return (gpu, count, link) if gpus != 1 else (gpu, count)
 
 
-def _fits(host: Host, pool: Pool) -> bool:
+def _fits(host: ListedHost, pool: Pool) -> bool:
     """True when the list of hosts does not contradict what was seen."""
-    if not pool.kinds:
+    if not pool.device_types:
         return False
-    count = host.gpus is None or host.gpus == len(pool.kinds)
-    kind = (host.gpu_type or "").lower()
-    return count and (not kind or any(kind in product for product in pool.products))
+    count = host.gpus is None or host.gpus == len(pool.device_types)
+    called = (host.gpu_type or "").lower()
+    return count and (not called or any(called in product for product in pool.products))
 
 
-def _in_order(pools: list[Pool], hosts: Sequence[Host]) -> None:
+def _in_order(pools: list[Pool], hosts: Sequence[ListedHost]) -> None:
     """Hosts as the list has them, after those that it lacks."""
     order = {host.name: position for position, host in enumerate(hosts)}
     for pool in pools:
@@ -182,14 +182,19 @@ _FABRIC_NOTES = {
 }
 
 
-def draft(nodes: Sequence[Node], hosts: Sequence[Host], name: str) -> str:
+def draft(nodes: Sequence[ProbedNode], hosts: Sequence[ListedHost], name: str) -> str:
     """The cluster file of these nodes and of the hosts that a list has besides."""
-    found = pools_of(nodes, hosts)
-    lines = [f"name: {flow(name)}", *_gpus(found.pools), *(entry.line() for entry in found.remarks), "pools:"]
-    for pool in found.pools:
+    drafted = pools_of(nodes, hosts)
+    lines = [
+        f"name: {flow(name)}",
+        *_gpus(drafted.pools),
+        *(entry.line() for entry in drafted.remarks),
+        "pools:",
+    ]
+    for pool in drafted.pools:
         lines.append(f"  - name: {flow(pool.name)}")
         lines += [_indented(entry, 4) for entry in pool.lines()]
-    lines += _fabrics(found.pools)
+    lines += _fabrics(drafted.pools)
     return _HEAD + "\n".join(lines) + "\n"
 
 
@@ -210,13 +215,18 @@ def assumptions(text: str) -> int:
 
 
 def _gpus(pools: tuple[Pool, ...]) -> Iterator[str]:
-    """Kinds that the catalogue does not have, each once."""
-    kinds = {kind.name: kind for pool in pools for kind in pool.kinds if kind.entries}
-    if kinds:
+    """Device types that the catalogue does not have, each once."""
+    device_types = {
+        device_type.name: device_type
+        for pool in pools
+        for device_type in pool.device_types
+        if device_type.entries
+    }
+    if device_types:
         yield "gpus:"
-    for name, kind in kinds.items():
+    for name, device_type in device_types.items():
         yield f"  {flow(name)}:"
-        yield from (_indented(entry, 4) for entry in kind.entries)
+        yield from (_indented(entry, 4) for entry in device_type.entries)
 
 
 def _fabrics(pools: tuple[Pool, ...]) -> Iterator[str]:
@@ -225,8 +235,8 @@ def _fabrics(pools: tuple[Pool, ...]) -> Iterator[str]:
         yield "fabrics:"
     for fabric in used:
         value = flow({"kind": FABRICS[fabric]})
-        yield f"  {Entry(fabric, value, _FABRIC_NOTES[fabric]).line()}"
+        yield f"  {DraftEntry(fabric, value, _FABRIC_NOTES[fabric]).line()}"
 
 
-def _indented(entry: Entry, blanks: int) -> str:
+def _indented(entry: DraftEntry, blanks: int) -> str:
     return " " * blanks + entry.line().replace("\n", "\n" + " " * blanks)

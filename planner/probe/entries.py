@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner import catalog
-from planner.files.yaml_text import dump
+from planner.files.writing import dump
 from planner.probe.nics import Network, Port, real_interfaces
 from planner.probe.nvidia_smi import SeenGpu, Topo
 
@@ -17,41 +17,43 @@ MEMORY_TOLERANCE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of device of the draft."""
+class DraftType:
+    """A device type of the draft."""
 
     name: str
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[DraftEntry, ...] = ()
     """Its numbers under ``gpus``; none when the catalogue has them."""
-    known: catalog.Gpu | None = field(default=None, compare=False)
+    known: catalog.CatalogueGpu | None = field(default=None, compare=False)
     """The device of the catalogue that it is, or is a variant of."""
 
 
-def kinds_of(gpus: tuple[SeenGpu, ...]) -> tuple[Kind, ...]:
-    """Kind of every device in order; a device cut by MIG gives one for each of its MIG devices."""
-    return tuple(kind for gpu in gpus for kind in (_mig(gpu) if gpu.mig else (_kind(gpu),)))
+def device_types_of(gpus: tuple[SeenGpu, ...]) -> tuple[DraftType, ...]:
+    """Type of every device in order; a device cut by MIG gives one for each of its MIG devices."""
+    return tuple(
+        device_type for gpu in gpus for device_type in (_mig(gpu) if gpu.mig else (_device_type(gpu),))
+    )
 
 
-def _kind(gpu: SeenGpu) -> Kind:
+def _device_type(gpu: SeenGpu) -> DraftType:
     known = _known(gpu.name)
     if known is None:
         return _unknown(gpu)
     if gpu.memory_mib is None:
-        return Kind(known.name, known=known)
+        return DraftType(known.name, known=known)
     gib = gpu.memory_mib / 1024
     if abs(gib / known.memory_gib - 1) <= MEMORY_TOLERANCE:
-        return Kind(known.name, known=known)
+        return DraftType(known.name, known=known)
     return _variant(gpu, known, gib)
 
 
-def _known(name: str) -> catalog.Gpu | None:
+def _known(name: str) -> catalog.CatalogueGpu | None:
     try:
         return catalog.gpu(name)
     except KeyError:
         return None
 
 
-def _variant(gpu: SeenGpu, known: catalog.Gpu, gib: float) -> Kind:
+def _variant(gpu: SeenGpu, known: catalog.CatalogueGpu, gib: float) -> DraftType:
     """A device of the catalogue with another amount of memory, as ECC or a vendor's version makes it."""
     ecc = {None: "", True: ", ECC on", False: ", ECC off"}[gpu.ecc]
     note = f"seen: {gpu.memory_mib:g} MiB{ecc}; the catalogue's {known.name} has {known.memory_gib:g} GiB"
@@ -61,45 +63,45 @@ def _variant(gpu: SeenGpu, known: catalog.Gpu, gib: float) -> Kind:
         "family": known.family,
         "multiprocessors": known.multiprocessors,
         "tdp_watts": known.tdp_watts and number(known.tdp_watts),
-        "host_link_gBps": number(known.host_link_gBps),
+        "host_link_gBps": known.host_link_gBps and number(known.host_link_gBps),
     }
     assumed = f"{ASSUMED}as the catalogue's {known.name}"
-    entries = [Entry(key, flow(value), assumed) for key, value in rest.items() if value is not None]
-    memory = Entry("memory_gib", flow(number(gib)), note)
-    return Kind(f"{known.name}-{number(gib)}GiB", (memory, *entries), known)
+    entries = [DraftEntry(key, flow(value), assumed) for key, value in rest.items() if value is not None]
+    memory = DraftEntry("memory_gib", flow(number(gib)), note)
+    return DraftType(f"{known.name}-{number(gib)}GiB", (memory, *entries), known)
 
 
-def _unknown(gpu: SeenGpu) -> Kind:
+def _unknown(gpu: SeenGpu) -> DraftType:
     memory = None if gpu.memory_mib is None else flow(number(gpu.memory_mib / 1024))
     note = "memory.total of nvidia-smi divided by 1024" if memory is None else "seen"
-    return Kind(_name(gpu.name), (Entry("memory_gib", memory, note), *_data_sheet()))
+    return DraftType(_name(gpu.name), (DraftEntry("memory_gib", memory, note), *_data_sheet()))
 
 
-def _data_sheet() -> tuple[Entry, ...]:
+def _data_sheet() -> tuple[DraftEntry, ...]:
     """What only a data sheet says."""
     return (
-        Entry("memory_bandwidth_gBps", None, "of the data sheet, gigabyte/s"),
-        Entry("tflops", None, "{bf16: N, fp16: N, fp32: N}, dense peaks of the data sheet"),
+        DraftEntry("memory_bandwidth_gBps", None, "of the data sheet, gigabyte/s"),
+        DraftEntry("tflops", None, "{bf16: N, fp16: N, fp32: N}, dense peaks of the data sheet"),
         remark("optional: family, multiprocessors, tdp_watts, host_link_gBps; see docs/formats.md"),
     )
 
 
-def _mig(gpu: SeenGpu) -> tuple[Kind, ...]:
-    """Kinds of the MIG devices: their memory by their profile, nothing of their speed."""
+def _mig(gpu: SeenGpu) -> tuple[DraftType, ...]:
+    """Types of the MIG devices: their memory by their profile, nothing of their speed."""
     known = _known(gpu.name)
     base = known.name if known else _name(gpu.name)
     if not gpu.profiles:
-        memory = Entry("memory_gib", None, "the MIG devices were not listed, add nvidia-smi -L")
-        return (Kind(f"{base}-mig", (memory, *_data_sheet())),)
+        memory = DraftEntry("memory_gib", None, "the MIG devices were not listed, add nvidia-smi -L")
+        return (DraftType(f"{base}-mig", (memory, *_data_sheet())),)
     return tuple(_slice(base, profile) for profile in gpu.profiles)
 
 
-def _slice(base: str, profile: str) -> Kind:
+def _slice(base: str, profile: str) -> DraftType:
     size = re.search(r"\.(\d+)gb", profile)
     note = f"{ASSUMED}by the name of the profile, GB taken as 10^9 bytes"
-    memory = Entry("memory_gib", flow(number(int(size[1]) * 1e9 / 2**30)), note) if size else None
-    missing = Entry("memory_gib", None, "memory of the MIG device, GiB")
-    return Kind(_name(f"{base}-{profile}"), (memory or missing, *_data_sheet()))
+    memory = DraftEntry("memory_gib", flow(number(int(size[1]) * 1e9 / 2**30)), note) if size else None
+    missing = DraftEntry("memory_gib", None, "memory of the MIG device, GiB")
+    return DraftType(_name(f"{base}-{profile}"), (memory or missing, *_data_sheet()))
 
 
 def _name(text: str) -> str:
@@ -137,9 +139,11 @@ _NAMED = (3, 4, 5)
 """PCIe generations that the catalogue has."""
 
 
-def intra_node(gpus: tuple[SeenGpu, ...], kinds: tuple[Kind, ...], topo: Topo | None) -> tuple[Entry, ...]:
+def intra_node(
+    gpus: tuple[SeenGpu, ...], device_types: tuple[DraftType, ...], topo: Topo | None
+) -> tuple[DraftEntry, ...]:
     """The line ``intra_node`` with remarks; nothing for a node of one device."""
-    if len(kinds) < 2:
+    if len(device_types) < 2:
         return ()
     if any(gpu.mig for gpu in gpus):
         return (
@@ -150,40 +154,43 @@ def intra_node(gpus: tuple[SeenGpu, ...], kinds: tuple[Kind, ...], topo: Topo | 
     if set(topo.devices) != {gpu.index for gpu in gpus}:
         return (_missing(f"nvidia-smi lists {len(gpus)} devices, its topo -m {len(topo.devices)}"),)
     if topo.has_nvlink() and topo.joined_by_nvlink():
-        return (_nvlink(kinds, topo.fewest_nvlinks()),)
+        return (_nvlink(device_types, topo.fewest_nvlinks()),)
     note = "NVLink joins some devices only; one number stands for the node, that of PCIe"
-    return (*((remark(note),) if topo.has_nvlink() else ()), _pcie(gpus, kinds, topo.behind_switches()))
+    return (
+        *((remark(note),) if topo.has_nvlink() else ()),
+        _pcie(gpus, device_types, topo.behind_switches()),
+    )
 
 
-def _missing(note: str) -> Entry:
-    return Entry("intra_node", None, note)
+def _missing(note: str) -> DraftEntry:
+    return DraftEntry("intra_node", None, note)
 
 
-def _nvlink(kinds: tuple[Kind, ...], count: int) -> Entry:
+def _nvlink(device_types: tuple[DraftType, ...], count: int) -> DraftEntry:
     """The slowest device's NVLinks; a switch shows all links of a device at each of its peers."""
-    found = [_nvlink_of(kind) for kind in kinds]
-    known = [entry for entry in found if entry is not None]
-    if len(known) < len(found):
-        lost = kinds[found.index(None)].name
+    links = [_nvlink_of(device_type) for device_type in device_types]
+    known = [entry for entry in links if entry is not None]
+    if len(known) < len(links):
+        lost = device_types[links.index(None)].name
         return _missing(f"{{bandwidth_gBps: N}}, gigabyte/s of the NVLinks of one {lost} in one direction")
     link, most = min(known, key=lambda each: each[0].bandwidth_gBps / each[1] * min(each[1], count))
     if count >= most:
-        return Entry("intra_node", link.name)
+        return DraftEntry("intra_node", link.name)
     bandwidth = number(link.bandwidth_gBps / most * count)
     value = {"bandwidth_gBps": bandwidth, "latency_us": link.latency_us}
-    return Entry("intra_node", flow(value), f"{count} of {most} links of {link.name}")
+    return DraftEntry("intra_node", flow(value), f"{count} of {most} links of {link.name}")
 
 
-def _nvlink_of(kind: Kind) -> tuple[catalog.Link, int] | None:
-    if kind.known is None:
+def _nvlink_of(device_type: DraftType) -> tuple[catalog.CatalogueLink, int] | None:
+    if device_type.known is None:
         return None
     for beginning, (name, most) in _NVLINK.items():
-        if kind.known.name == beginning or kind.known.name.startswith(f"{beginning}-"):
+        if device_type.known.name == beginning or device_type.known.name.startswith(f"{beginning}-"):
             return catalog.link(name), most
     return None
 
 
-def _pcie(gpus: tuple[SeenGpu, ...], kinds: tuple[Kind, ...], switched: bool) -> Entry:
+def _pcie(gpus: tuple[SeenGpu, ...], device_types: tuple[DraftType, ...], switched: bool) -> DraftEntry:
     """The slowest device's PCIe link; one host bridge for all unless switches join them."""
     suffix = "-switch" if switched else ""
     seen = [
@@ -192,18 +199,18 @@ def _pcie(gpus: tuple[SeenGpu, ...], kinds: tuple[Kind, ...], switched: bool) ->
         if gpu.pcie_width and gpu.pcie_generation in _LANE_GBPS
     ]
     if len(seen) < len(gpus):
-        return _pcie_of_the_kinds(kinds, suffix)
+        return _pcie_of_the_types(device_types, suffix)
     generation, width = min(seen, key=lambda lanes: _LANE_GBPS[lanes[0]] * lanes[1])
     if width == 16 and generation in _NAMED:
-        return Entry("intra_node", f"pcie{generation}{suffix}")
+        return DraftEntry("intra_node", f"pcie{generation}{suffix}")
     value = {"bandwidth_gBps": number(_LANE_GBPS[generation] * width), "latency_us": 5.7}
     shared = {} if switched else {"shared": True}
-    return Entry("intra_node", flow({**value, **shared}), f"PCIe {generation}, {width} lanes")
+    return DraftEntry("intra_node", flow({**value, **shared}), f"PCIe {generation}, {width} lanes")
 
 
-def _pcie_of_the_kinds(kinds: tuple[Kind, ...], suffix: str) -> Entry:
+def _pcie_of_the_types(device_types: tuple[DraftType, ...], suffix: str) -> DraftEntry:
     """Generations that the data sheets give, for devices that do not say theirs."""
-    wires = [kind.known.host_link_gBps if kind.known else None for kind in kinds]
+    wires = [device_type.known.host_link_gBps if device_type.known else None for device_type in device_types]
     slowest = min((wire for wire in wires if wire is not None), default=None)
     named = {_LANE_GBPS[generation] * 16: generation for generation in _NAMED}
     if None in wires or slowest not in named:
@@ -211,7 +218,7 @@ def _pcie_of_the_kinds(kinds: tuple[Kind, ...], suffix: str) -> Entry:
             f"pcie3{suffix}, pcie4{suffix} or pcie5{suffix}; nvidia-smi did not say the generation"
         )
     note = f"{ASSUMED}x16 of the generation that the data sheet gives"
-    return Entry("intra_node", f"pcie{named[slowest]}{suffix}", note)
+    return DraftEntry("intra_node", f"pcie{named[slowest]}{suffix}", note)
 
 
 FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
@@ -236,23 +243,23 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
+class DraftCards:
     """What a node says of its cards."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[DraftEntry, ...]
     """The key ``nics``, and remarks on what is not in it."""
     fabrics: frozenset[str] = frozenset()
 
 
-def cards_of(network: Network | None) -> Cards:
+def cards_of(network: Network | None) -> DraftCards:
     """The cards of a node; None when nothing was seen of them."""
     if network is None:
-        return Cards((Entry("nics", None, "[{fabric: eth, bandwidth_gbps: N, interface: NAME}]"),))
-    found, remarks = list(_cards(network)), list(_left_out(network))
+        return DraftCards((DraftEntry("nics", None, "[{fabric: eth, bandwidth_gbps: N, interface: NAME}]"),))
+    cards, remarks = list(_cards(network)), list(_left_out(network))
     items: list[str] = []
     fabrics: list[str] = []
     for fabric in FABRICS:
-        mine = [card for card in found if card.fabric == fabric]
+        mine = [card for card in cards if card.fabric == fabric]
         remarks += [
             remark(f"not used: {card.name} ({fabric}), its speed was not seen")
             for card in mine
@@ -266,13 +273,13 @@ def cards_of(network: Network | None) -> Cards:
         items.append(_nic(fabric, fastest, used))
         fabrics.append(fabric)
         remarks += [remark(f"not used: {card.name}, {card.gbps:g} Gbit/s ({fabric})") for card in slower]
-    return Cards((*remarks, _nics(items)), frozenset(fabrics))
+    return DraftCards((*remarks, _nics(items)), frozenset(fabrics))
 
 
-def _nics(items: list[str]) -> Entry:
+def _nics(items: list[str]) -> DraftEntry:
     if not items:
-        return Entry("nics", None, "[{fabric: eth, bandwidth_gbps: N, interface: NAME}]")
-    return Entry("nics", "".join(f"\n  - {item}" for item in items))
+        return DraftEntry("nics", None, "[{fabric: eth, bandwidth_gbps: N, interface: NAME}]")
+    return DraftEntry("nics", "".join(f"\n  - {item}" for item in items))
 
 
 def _nic(fabric: str, gbps: float, cards: list[Card]) -> str:
@@ -301,7 +308,7 @@ def _cards(network: Network) -> Iterator[Card]:
             yield Card("eth", each.gbps, each.name)
 
 
-def _left_out(network: Network) -> Iterator[Entry]:
+def _left_out(network: Network) -> Iterator[DraftEntry]:
     """Cards that are there but cannot be used."""
     for port in _ports(network):
         if not port.active:
@@ -324,7 +331,7 @@ NOT_SEEN = "not seen: "
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DraftEntry:
     """One key with its value, or a comment in its place."""
 
     key: str
@@ -343,9 +350,9 @@ class Entry:
         return f"{self.key}:{gap}{self.value}" + (f"  # {self.note}" if self.note else "")
 
 
-def remark(note: str) -> Entry:
+def remark(note: str) -> DraftEntry:
     """A comment on a line of its own."""
-    return Entry("", None, note)
+    return DraftEntry("", None, note)
 
 
 def flow(value: Any) -> str:

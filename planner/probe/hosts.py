@@ -19,7 +19,7 @@ _AWAY = ("down", "drain", "fail", "maint", "power", "unknown", "future", "reboot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class ListedHost:
     """One node of a list."""
 
     name: str
@@ -29,9 +29,9 @@ class Host:
     """Slurm's own word for their kind, e.g. ``a100``."""
 
 
-def parse_hostfile(text: Text) -> tuple[Host, ...]:
+def parse_hostfile(text: Text) -> tuple[ListedHost, ...]:
     """Hosts of a DeepSpeed (or MPI) hostfile; comments begin with ``#``. Raises SpecError."""
-    hosts: dict[str, Host] = {}
+    hosts: dict[str, ListedHost] = {}
     for number, line in text.lines():
         name, *rest = line.partition("#")[0].split() or [""]
         if not name:
@@ -42,13 +42,13 @@ def parse_hostfile(text: Text) -> tuple[Host, ...]:
         if name in hosts:
             raise text.broken(number, f'the host "{name}" is listed twice', "remove one of the lines")
         _expand(text, number, name, _HOSTFILE_HINT)
-        hosts[name] = Host(name=name, gpus=int(slots[0][1]) if slots else None)
+        hosts[name] = ListedHost(name=name, gpus=int(slots[0][1]) if slots else None)
     if not hosts:
         raise text.broken(None, "expected at least one host", _HOSTFILE_HINT)
     return tuple(hosts.values())
 
 
-def parse_slurm(text: Text) -> tuple[Host, ...]:
+def parse_slurm(text: Text) -> tuple[ListedHost, ...]:
     """Hosts of a node list, of ``scontrol show hostnames``, or of ``sinfo -N -o`` with a header.
 
     Nodes that sinfo shows as down, drained or the like are left out. Raises SpecError.
@@ -57,7 +57,7 @@ def parse_slurm(text: Text) -> tuple[Host, ...]:
     if not rows:
         raise text.broken(None, "expected at least one host", _SLURM_HINT)
     head = rows[0][1].split()
-    hosts: dict[str, Host] = {}
+    hosts: dict[str, ListedHost] = {}
     if "NODELIST" in head or "HOSTNAMES" in head:
         for number, line in rows[1:]:
             for host in _sinfo(text, number, head, line):
@@ -65,13 +65,13 @@ def parse_slurm(text: Text) -> tuple[Host, ...]:
     else:
         for number, line in rows:
             for name in _names(text, number, line.strip()):
-                hosts.setdefault(name, Host(name=name))
+                hosts.setdefault(name, ListedHost(name=name))
     if not hosts:
         raise text.broken(rows[0][0], "no host of the list is up", _SLURM_HINT)
     return tuple(hosts.values())
 
 
-def _sinfo(text: Text, number: int, head: list[str], line: str) -> list[Host]:
+def _sinfo(text: Text, number: int, head: list[str], line: str) -> list[ListedHost]:
     cells = line.split()
     if len(cells) != len(head):
         raise text.broken(
@@ -81,11 +81,11 @@ def _sinfo(text: Text, number: int, head: list[str], line: str) -> list[Host]:
     names = _names(text, number, row.get("NODELIST") or row["HOSTNAMES"])
     if row.get("STATE", "").lower().startswith(_AWAY):
         return []
-    found = _GRES.findall(row.get("GRES", ""))
-    gpus = sum(int(count) for _, count in found) if "GRES" in row else None
-    types = {kind for kind, _ in found if kind}
+    gres = _GRES.findall(row.get("GRES", ""))
+    gpus = sum(int(count) for _, count in gres) if "GRES" in row else None
+    types = {kind for kind, _ in gres if kind}
     gpu_type = types.pop() if len(types) == 1 else None
-    return [Host(name=name, gpus=gpus, gpu_type=gpu_type) for name in names]
+    return [ListedHost(name=name, gpus=gpus, gpu_type=gpu_type) for name in names]
 
 
 def _names(text: Text, number: int, node_list: str) -> tuple[str, ...]:

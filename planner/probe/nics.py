@@ -126,28 +126,28 @@ def parse_ethtool(text: Text) -> Network:
 
 def parse_sysfs(text: Text) -> Network:
     """Ports and interfaces of lines ``/sys/class/...:value``, as grep prints them; raises SpecError."""
-    found = Network()
+    network = Network()
     hardware, bonds, members = set(), set(), set()
     for number, line in text.lines():
         port, owned = _PORT_FILE.fullmatch(line), _OWNED_FILE.fullmatch(line)
         interface = _INTERFACE_FILE.fullmatch(line)
         if port:
             at = (port[1], int(port[2]))
-            known = found.ports.get(at, Port(device=port[1], number=at[1]))
+            known = network.ports.get(at, Port(device=port[1], number=at[1]))
             key = port[3].replace("_", " ")
-            found.ports[at] = _with(text, number, known, key, port[4].strip(), _SYSFS_HINT)
+            network.ports[at] = _with(text, number, known, key, port[4].strip(), _SYSFS_HINT)
         elif owned:
-            found.owners[owned[2]] = owned[1]
+            network.owners[owned[2]] = owned[1]
         elif interface:
             name, file, value = interface.groups()
             hardware |= {name} if file == "device/uevent" else set()
             bonds |= {name} if file == "bonding/mode" else set()
             members |= {name} if file == "bonding_slave/state" else set()
-            state = found.interfaces.get(name, Interface(name=name))
-            found.interfaces[name] = _state(text, number, state, file, value.strip())
+            state = network.interfaces.get(name, Interface(name=name))
+            network.interfaces[name] = _state(text, number, state, file, value.strip())
         else:
             raise text.broken(number, f"expected /sys/class/...:value, got {short(line)}", _SYSFS_HINT)
-    return replace(found, hardware=frozenset(hardware), bonds=frozenset(bonds), members=frozenset(members))
+    return replace(network, hardware=frozenset(hardware), bonds=frozenset(bonds), members=frozenset(members))
 
 
 def _with(text: Text, number: int, port: Port, key: str, value: str, hint: str) -> Port:

@@ -81,14 +81,14 @@ def collection() -> str:
 
 def this_machine() -> dict[str, Text]:
     """What the commands print here; those that fail are left out."""
-    found: dict[str, Text] = {}
+    texts: dict[str, Text] = {}
     for source in SOURCES:
         for shell in source.shell:
             printed = _run(shell.replace("python3", shlex.quote(sys.executable), 1))
             if printed:
-                found[source.name] = Text(printed, f"{source.file} of this machine")
+                texts[source.name] = Text(printed, f"{source.file} of this machine")
                 break
-    return found
+    return texts
 
 
 def this_host() -> str:
@@ -125,11 +125,11 @@ def folders(root: Path) -> Iterator[tuple[str, dict[str, Text]]]:
     if not root.is_dir():
         raise UsageError(f"--from {root}: is not a folder", hint="hetplan probe --commands collects one")
     names = ", ".join(source.file for source in SOURCES)
-    found = [
+    entries = [
         (folder, _texts(folder))
         for folder in (root, *sorted(child for child in root.iterdir() if child.is_dir()))
     ]
-    nodes = [(folder, texts) for folder, texts in found if texts]
+    nodes = [(folder, texts) for folder, texts in entries if texts]
     if not nodes:
         raise UsageError(f"--from {root}: has none of {names}", hint="hetplan probe --commands collects them")
     if nodes[0][0] == root and len(nodes) > 1:
@@ -150,7 +150,7 @@ def _texts(folder: Path) -> dict[str, Text]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class ProbedNode:
     """One machine."""
 
     host: str | None
@@ -162,13 +162,13 @@ class Node:
     """None when nothing was seen of its cards."""
 
 
-def parse_node(host: str | None, texts: Mapping[str, Text]) -> Node:
+def parse_node(host: str | None, texts: Mapping[str, Text]) -> ProbedNode:
     """The node of texts by the names of their sources (see sources.py); raises SpecError."""
     gpus = parse_gpus(texts["nvidia_smi"]) if "nvidia_smi" in texts else None
     if gpus and "gpu_list" in texts:
         gpus = parse_mig(texts["gpu_list"], gpus)
     topo = parse_topo(texts["topo"]) if "topo" in texts else None
-    return Node(host=host, gpus=gpus, topo=topo, network=_network(texts))
+    return ProbedNode(host=host, gpus=gpus, topo=topo, network=_network(texts))
 
 
 _NETWORKS: dict[str, Callable[[Text], Network]] = {
@@ -180,10 +180,10 @@ _NETWORKS: dict[str, Callable[[Text], Network]] = {
 
 
 def _network(texts: Mapping[str, Text]) -> Network | None:
-    found = [parse(texts[name]) for name, parse in _NETWORKS.items() if name in texts]
-    if not found:
+    networks = [parse(texts[name]) for name, parse in _NETWORKS.items() if name in texts]
+    if not networks:
         return None
     whole = Network()
-    for network in found:
+    for network in networks:
         whole = network.over(whole)
     return whole

@@ -25,8 +25,8 @@ class Topo:
 
     def nvlinks(self, one: int, other: int) -> int:
         """NVLinks between two devices, or to the switch between them; 0 without."""
-        found = self.connections[min(one, other), max(one, other)]
-        return int(found[2:]) if found.startswith("NV") else 0
+        connection = self.connections[min(one, other), max(one, other)]
+        return int(connection[2:]) if connection.startswith("NV") else 0
 
     def fewest_nvlinks(self) -> int:
         """Sum of a device's entries, for the device with the fewest."""
@@ -76,15 +76,15 @@ def _row(text: Text, number: int, columns: list[str], cells: list[str]) -> dict[
     """Connections of one device to the devices of the columns."""
     if len(cells) < len(columns):
         raise text.broken(number, f"expected {len(columns)} connections, got {len(cells)}", _TOPO_HINT)
-    found: dict[int, str] = {}
+    cells_by_gpu: dict[int, str] = {}
     for column, cell in zip(columns, cells, strict=False):
         gpu = _COLUMN.fullmatch(column)
         if gpu and not _CONNECTION.fullmatch(cell):
             what = f"expected X, NV12, PIX, PXB, PHB, NODE or SYS below {column}, got {short(cell)}"
             raise text.broken(number, what, _TOPO_HINT)
         if gpu:
-            found[int(gpu[1])] = "SYS" if cell == "SOC" else cell
-    return found
+            cells_by_gpu[int(gpu[1])] = "SYS" if cell == "SOC" else cell
+    return cells_by_gpu
 
 
 def _pairs(
@@ -95,12 +95,12 @@ def _pairs(
     if not table or named != set(table):
         what = f"expected a row for each of the {len(named)} devices of the header, got {len(table)}"
         raise text.broken(last, what, _TOPO_HINT)
-    found = {(one, other): table[one][other] for one, other in combinations(sorted(table), 2)}
-    for (one, other), connection in found.items():
+    pairs = {(one, other): table[one][other] for one, other in combinations(sorted(table), 2)}
+    for (one, other), connection in pairs.items():
         if table[other][one] != connection or connection == "X":
             what = f"GPU{one} and GPU{other}: {connection} one way, {table[other][one]} the other"
             raise text.broken(last, what, _TOPO_HINT)
-    return found
+    return pairs
 
 
 FIELDS = (
@@ -156,13 +156,13 @@ def parse_gpus(text: Text) -> tuple[SeenGpu, ...] | None:
     columns = [column.partition("[")[0].strip() for column in head.split(",")]
     if "name" not in columns:
         raise text.broken(number, f"expected a header with the column name, got {short(head)}", _HINT)
-    found: dict[int, SeenGpu] = {}
+    gpus: dict[int, SeenGpu] = {}
     for position, (number, line) in enumerate(rows[1:]):
         gpu = _gpu(text, number, columns, line, position)
-        if gpu.index in found:
+        if gpu.index in gpus:
             raise text.broken(number, f"index: the device {gpu.index} is listed twice", _HINT)
-        found[gpu.index] = gpu
-    return tuple(found[index] for index in sorted(found))
+        gpus[gpu.index] = gpu
+    return tuple(gpus[index] for index in sorted(gpus))
 
 
 def parse_mig(text: Text, gpus: tuple[SeenGpu, ...]) -> tuple[SeenGpu, ...]:
@@ -191,9 +191,9 @@ def _gpu(text: Text, number: int, columns: list[str], line: str, index: int) -> 
     row = {name: cell for name, cell in zip(columns, cells, strict=True) if cell not in _UNKNOWN}
     if "name" not in row:
         raise text.broken(number, "the device has no name", _HINT)
-    found = _whole(text, number, row, "index")
+    number_of = _whole(text, number, row, "index")
     return SeenGpu(
-        index=index if found is None else found,
+        index=index if number_of is None else number_of,
         name=row["name"],
         memory_mib=_mib(text, number, row.get("memory.total")),
         pcie_generation=_whole(text, number, row, "pcie.link.gen.max"),

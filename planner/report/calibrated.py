@@ -1,25 +1,30 @@
-"""What was written into a calibration file: its curves by name, each with its points."""
+"""What was written into a calibration file: measured curves, or fitted constants and how far the runs are from them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import expm1
 from pathlib import Path, PurePath
 
-from rich.console import Group
+import numpy as np
+from rich.console import Group, RenderableType
 
-from planner.calibration.values import Calibration
-from planner.report.json_document import Head
-from planner.report.layout import bullets, section
-from planner.report.numbers import count
+from planner.calibration.values import Calibration, Constant, Residual
+from planner.described import JsonDocument, told
+from planner.logs.trial import Trial
+from planner.logs.values import Observed
+from planner.measured.fit import Fit
+from planner.report.layout import FittedTable, bullets, number, section, table, words
+from planner.report.numbers import MISSING, count, duration, percent, significant
 
 SHOWN = 12
 """Curves that are listed by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrateDocument(Head):
+class CalibrateDocument(JsonDocument):
     """The answer of ``calibrate import`` and of ``calibrate merge``."""
 
     file: str
@@ -57,3 +62,129 @@ def _curve_lines(calibration: Calibration) -> Iterator[str]:
     links = Counter((point.link, point.operation, point.members) for point in calibration.link_points)
     for (link, operation, members), sizes in links.items():
         yield f"{operation} of {count(members, 'device')} over {link}: {count(sizes, 'size')}"
+
+
+def trial_section(trial: Trial, framework: str, seen: Observed, path: Path) -> Group:
+    """The constant, what it was found from, and where it is."""
+    return section(f"Wrote a constant of {framework} to {path}", bullets([*_lines(trial, framework, seen)]))
+
+
+def _lines(trial: Trial, framework: str, seen: Observed) -> Iterator[str]:
+    yield (
+        f"a step took {duration(trial.observed_seconds)} (median of {count(len(seen.seconds), 'record')}), "
+        f"predicted without host overhead: {duration(trial.before_seconds)}"
+    )
+    if trial.launches:
+        yield f"the host overhead of {framework} per micro-batch of a stage equals {trial.launches:.0f} kernel launches"
+    else:
+        yield "the run was no slower than predicted: no host overhead is visible"
+    if seen.only_warm_up:
+        yield "the log contains only warm-up steps: run twenty steps and measure again"
+
+
+def fitted_sections(fit: Fit, calibration: Calibration, path: Path | None) -> list[RenderableType]:
+    """Constants, errors by source, error bars."""
+    where = f", wrote {path}" if path else ""
+    return [
+        section(f"Constants, fitted to {count(len(fit.runs), 'run')}{where}", _constants(calibration)),
+        section("Errors of the fitted runs", _errors(fit)),
+        *([section("Error bars", _bars(calibration))] if calibration.residuals else []),
+    ]
+
+
+def _constants(calibration: Calibration) -> FittedTable:
+    rows = [
+        (item.name, significant(item.value), MISSING if item.spread is None else f"±{percent(item.spread)}")
+        for item in calibration.constants
+    ]
+    return table([words("constant", least=34), number("value"), number("spread")], rows)
+
+
+def _errors(fit: Fit) -> FittedTable:
+    rows = [
+        (source, str(len(own)), percent(float(np.mean(own))), percent(float(np.mean(left))))
+        for source, own, left in _by_source(fit)
+    ]
+    columns = [words("source"), number("runs"), number("mean error"), number("own source\nleft out")]
+    return table(columns, rows)
+
+
+def _bars(calibration: Calibration) -> FittedTable:
+    rows = [
+        (item.family, item.stack, str(item.rows), f"±{percent(item.spread)}")
+        for item in calibration.residuals
+    ]
+    return table([words("family"), words("framework"), number("runs"), number("spread")], rows)
+
+
+def _by_source(fit: Fit) -> list[tuple[str, list[float], list[float]]]:
+    """(source, errors, errors with the own source of the run left out) of every source, sorted."""
+    errors: dict[str, tuple[list[float], list[float]]] = {}
+    for run, error, left in zip(fit.runs, fit.errors, fit.left_out_errors, strict=True):
+        own, others = errors.setdefault(run.source, ([], []))
+        own.append(abs(expm1(error)))
+        others.append(abs(expm1(left)))
+    return [(source, *errors[source]) for source in sorted(errors)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedSource:
+    """How far the runs of a source are from the fit."""
+
+    source: str
+    """A source."""
+    runs: int
+    """Its runs."""
+    mean_error: float
+    """Mean size of their errors; an error is predicted over measured seconds, less 1."""
+    left_out_error: float
+    """Likewise when all runs of the same source are left out of the fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedDocument(JsonDocument):
+    """The answer of ``calibrate fit``."""
+
+    file: str | None
+    """Calibration file that was written; null without -o."""
+    runs: int
+    """Runs that were fitted to: those with a step time and no doubt about their plan."""
+    constants: tuple[Constant, ...]
+    """Constants of the file."""
+    sources: tuple[FittedSource, ...]
+    """Errors by source."""
+    residuals: tuple[Residual, ...]
+    """Spreads of later estimates."""
+
+
+def fitted_document(fit: Fit, calibration: Calibration, path: Path | None) -> FittedDocument:
+    """The same for ``--json``."""
+    return FittedDocument(
+        command="calibrate fit",
+        file=None if path is None else str(path),
+        runs=len(fit.runs),
+        constants=calibration.constants,
+        sources=tuple(
+            FittedSource(
+                source=source,
+                runs=len(own),
+                mean_error=float(np.mean(own)),
+                left_out_error=float(np.mean(left)),
+            )
+            for source, own, left in _by_source(fit)
+        ),
+        residuals=calibration.residuals,
+    )
+
+
+@told(inline=("trial",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialDocument(JsonDocument):
+    """The answer of ``calibrate run``."""
+
+    file: str
+    """Calibration file that was written."""
+    stack: str
+    """Framework of the plan."""
+    trial: Trial
+    """What the run told."""

@@ -15,9 +15,9 @@ from planner.calibration.values import Calibration, Constant, CurveError
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import carried_rates, inside_rate
+from planner.described import JsonDocument
 from planner.measure.resume import shape_text
 from planner.model.spec import ModelSpec
-from planner.report.json_document import Head
 from planner.report.layout import FittedTable, number, pairs, section, table, words
 from planner.report.measured import error_table
 from planner.report.numbers import MISSING, percent, significant
@@ -74,7 +74,7 @@ class RateCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationDocument(Head):
+class CalibrationDocument(JsonDocument):
     """The answer of ``show`` for a calibration."""
 
     file: str
@@ -145,22 +145,22 @@ def _constants(calibration: Calibration) -> FittedTable:
 
 def _layer_curves(calibration: Calibration) -> Iterator[Curve]:
     """Sequences a second through forward and backward of one layer."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    curves: dict[str, list[tuple[float, float]]] = {}
     for point in calibration.layers:
         rate = point.micro_batch / (point.forward_seconds + point.backward_seconds)
-        found.setdefault(f"layers of {point.model} on {point.gpu}, tp {point.tp}", []).append(
+        curves.setdefault(f"layers of {point.model} on {point.gpu}, tp {point.tp}", []).append(
             (point.micro_batch, rate)
         )
-    yield from ((name, "seq/s", sorted(points)) for name, points in found.items())
+    yield from ((name, "seq/s", sorted(points)) for name, points in curves.items())
 
 
 def _links(calibration: Calibration) -> Iterator[Curve]:
     """Gigabytes of the whole tensor a second."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    curves: dict[str, list[tuple[float, float]]] = {}
     for point in calibration.link_points:
         name = f"{point.operation} of {point.members} over {point.link}"
-        found.setdefault(name, []).append((point.size_bytes, point.size_bytes / point.seconds / 1e9))
-    yield from ((name, "GB/s", sorted(points)) for name, points in found.items())
+        curves.setdefault(name, []).append((point.size_bytes, point.size_bytes / point.seconds / 1e9))
+    yield from ((name, "GB/s", sorted(points)) for name, points in curves.items())
 
 
 def _plots(curves: list[Curve]) -> FittedTable:
@@ -264,11 +264,11 @@ def coverage(
     both, topology = merged(base, own), Topology(cluster)
     names = frozenset(constant.name for constant in own.constants)
     device_types = {device_type.gpu: device_type for device_type in topology.device_types}
-    found = [
+    covered = [
         item for device_type in device_types.values() for item in _device(device_type, both, names, model)
     ]
-    found += [_stack(name, both, names) for name in TARGETS]
-    return (*found, *_inside(topology, both, names), *_between(topology, both, names))
+    covered += [_framework(name, both, names) for name in TARGETS]
+    return (*covered, *_inside(topology, both, names), *_between(topology, both, names))
 
 
 def coverage_section(rows: tuple[Covered, ...], cluster: ClusterSpec, model: ModelSpec | None) -> Group:
@@ -315,7 +315,7 @@ def _layers(device_type: DeviceType, both: Calibration, model: ModelSpec) -> Ite
         yield Covered(part=device_type.gpu, what="layers", state="missing", detail=detail)
 
 
-def _stack(name: str, both: Calibration, own: frozenset[str]) -> Covered:
+def _framework(name: str, both: Calibration, own: frozenset[str]) -> Covered:
     value = both.stack(name).runtime_bytes
     return _constant(name, "runtime bytes", f"stacks.{name}.runtime_bytes", value, both, own)
 

@@ -81,18 +81,18 @@ def _speed(contenders: Sequence[Contender]) -> Group:
 
 def _running_cost(contenders: Sequence[Contender]) -> Iterator[Group]:
     """Price and energy side by side, as far as known."""
-    found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
+    priced = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
     columns = {
-        "price\n(/h)": [estimate.price_per_hour for _, estimate in found],
-        "price\n(/step)": [estimate.cost_per_step for _, estimate in found],
-        "price\n(/M tokens)": [estimate.cost_per_million_tokens for _, estimate in found],
-        "power\n(kW)": [None if estimate.watts is None else estimate.watts / 1000 for _, estimate in found],
-        "energy\n(J/token)": [estimate.joules_per_token for _, estimate in found],
+        "price\n(/h)": [estimate.price_per_hour for _, estimate in priced],
+        "price\n(/step)": [estimate.cost_per_step for _, estimate in priced],
+        "price\n(/M tokens)": [estimate.cost_per_million_tokens for _, estimate in priced],
+        "power\n(kW)": [None if estimate.watts is None else estimate.watts / 1000 for _, estimate in priced],
+        "energy\n(J/token)": [estimate.joules_per_token for _, estimate in priced],
     }
     known = {title: values for title, values in columns.items() if any(value is not None for value in values)}
     rows = [
         [name, *(_or_missing(values[index]) for values in known.values())]
-        for index, (name, _) in enumerate(found)
+        for index, (name, _) in enumerate(priced)
     ]
     if known:
         yield section("Running cost", table((words("plan", least=16), *map(number, known)), rows))
@@ -104,9 +104,9 @@ def _or_missing(value: float | None) -> str:
 
 def close_calls(contenders: Sequence[Contender]) -> list[str]:
     """Plans whose error bars overlap with those of the first."""
-    found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
-    first = found[0][1]
-    close = [name for name, estimate in found[1:] if estimate.fits and _overlap(first, estimate)]
+    priced = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
+    first = priced[0][1]
+    close = [name for name, estimate in priced[1:] if estimate.fits and _overlap(first, estimate)]
     if not close:
         return []
     bars = f"error bars of ±{percent(first.spread)} overlap"
@@ -148,12 +148,12 @@ def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit, speed: Cou
 
 
 def _time(contenders: Sequence[Contender]) -> Group:
-    found = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
-    unit = time_unit(estimate.step_seconds for _, estimate in found)
-    shown = [name for name in CAUSES if any(getattr(estimate.breakdown, name) > 0 for _, estimate in found)]
+    priced = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
+    unit = time_unit(estimate.step_seconds for _, estimate in priced)
+    shown = [name for name in CAUSES if any(getattr(estimate.breakdown, name) > 0 for _, estimate in priced)]
     columns = (words("plan", least=12), *(number(CAUSES[name].heading) for name in shown), number("step"))
-    longest = max(estimate.step_seconds for _, estimate in found)
-    rows = [[name, *_causes(estimate, shown, unit, longest)] for name, estimate in found]
+    longest = max(estimate.step_seconds for _, estimate in priced)
+    rows = [[name, *_causes(estimate, shown, unit, longest)] for name, estimate in priced]
     return section(f"Step time by cause ({unit.name})", table(columns, rows, gap=1))
 
 

@@ -10,11 +10,11 @@ from pathlib import PurePath
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.binding import Binding
-from planner.described import Json, told
+from planner.described import Json, JsonDocument, told
 from planner.model.spec import ModelSpec
-from planner.report.alternatives import Considered, Neighbour, considered
+from planner.plan.file import Considered, PlanFile
 from planner.report.compare import Contender
-from planner.report.json_document import Head
+from planner.report.explain import Neighbour, considered
 from planner.report.plan_table import Proof, in_short, misfits
 from planner.report.ranks import Idle, RankRun, idle_devices, rank_runs
 from planner.search.values import Scored, SearchResult
@@ -30,15 +30,15 @@ class Understood:
     """The model file likewise, and its number of parameters; null when none was given."""
 
 
-def understood(cluster: ClusterSpec, model: ModelSpec | None) -> Understood:
+def understood_inputs(cluster: ClusterSpec, model: ModelSpec | None) -> Understood:
     """The inputs of a command."""
-    found = None if model is None else {**model.model_dump(mode="json"), "parameters": model.parameters}
-    return Understood(cluster=cluster, model=found)
+    shape = None if model is None else {**model.model_dump(mode="json"), "parameters": model.parameters}
+    return Understood(cluster=cluster, model=shape)
 
 
 @told(inline=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PlanAnswer:
     """What every document says of a plan."""
 
     status: str
@@ -58,12 +58,12 @@ class Answer:
     """Where it does not fit, in words."""
 
 
-def _answer(scored: Scored, proof: Proof | None) -> Answer:
-    return Answer(
+def _answer(scored: Scored, proof: Proof | None) -> PlanAnswer:
+    return PlanAnswer(
         status=proof.status if proof else "predicted",
         bound_seconds=proof.bound_seconds if proof else None,
         gap=proof.gap if proof else None,
-        search_seconds=proof.seconds if proof else None,
+        search_seconds=proof.seconds if isinstance(proof, SearchResult) else None,
         outside=proof.outside if proof else (),
         scored=scored,
         misfits=tuple(misfits(scored.estimate)),
@@ -72,7 +72,7 @@ def _answer(scored: Scored, proof: Proof | None) -> Answer:
 
 @told(inline=("result",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchDocument(Head):
+class SearchDocument(JsonDocument):
     """The answer of ``search``."""
 
     result: SearchResult
@@ -96,16 +96,16 @@ def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec
         misfits=tuple(misfits(best.estimate)) if best else (),
         alternatives=considered(result.alternatives),
         warnings=(*result.warnings, *(best.estimate.warnings if best else ())),
-        understood=understood(cluster, model),
+        understood=understood_inputs(cluster, model),
     )
 
 
 @told(inline=("answer",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanDocument(Head):
+class PlanDocument(JsonDocument):
     """The answer of ``predict`` and ``show``."""
 
-    answer: Answer
+    answer: PlanAnswer
     """The plan."""
     ranks: tuple[RankRun, ...]
     """Which ranks run where."""
@@ -127,7 +127,7 @@ def plan_document(
         ranks=rank_runs(scored.plan, cluster),
         idle=idle_devices(scored.plan, cluster),
         warnings=tuple(scored.estimate.warnings),
-        understood=understood(cluster, model),
+        understood=understood_inputs(cluster, model),
     )
 
 
@@ -147,20 +147,14 @@ class ExplainDocument:
 
 
 def explain_document(
-    scored: Scored,
-    cluster: ClusterSpec,
-    model: ModelSpec,
-    proof: Proof | None,
-    alternatives: Sequence[Considered],
-    found: Sequence[Neighbour],
-    binds: Binding,
+    scored: Scored, saved: PlanFile, around: Sequence[Neighbour], binds: Binding
 ) -> ExplainDocument:
     """The answer of ``explain``."""
     return ExplainDocument(
-        plan=plan_document("explain", scored, cluster, model, proof),
+        plan=plan_document("explain", scored, saved.cluster, saved.model, saved.summary),
         binding=binds,
-        alternatives=tuple(alternatives),
-        neighbours=tuple(found),
+        alternatives=saved.considered,
+        neighbours=tuple(around),
     )
 
 
@@ -177,12 +171,12 @@ class ComparedPlan:
     """Its main decisions in one line; null when there is no plan."""
     idle_devices: int | None
     """Devices of its cluster that it leaves idle; null when there is no plan."""
-    plan: Answer | None
+    plan: PlanAnswer | None
     """The keys of a plan as in predict; null when there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareDocument(Head):
+class CompareDocument(JsonDocument):
     """The answer of ``compare``."""
 
     plans: tuple[ComparedPlan, ...]
@@ -224,7 +218,7 @@ class Reached:
 
 @told(names={"device_types": "kinds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckDocument(Head):
+class CheckDocument(JsonDocument):
     """The answer of ``check``."""
 
     devices: int
@@ -250,7 +244,7 @@ def check_document(topology: Topology, model: ModelSpec | None, warnings: Sequen
             _reached(topology, first, last) for first, last in combinations_with_replacement(names, 2)
         ),
         warnings=tuple(warnings),
-        understood=understood(topology.cluster, model),
+        understood=understood_inputs(topology.cluster, model),
     )
 
 
@@ -265,7 +259,7 @@ def _reached(topology: Topology, first: str, last: str) -> Reached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmitDocument(Head):
+class EmitDocument(JsonDocument):
     """The answer of ``emit``."""
 
     target: str

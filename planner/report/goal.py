@@ -104,7 +104,7 @@ def speed_text(tokens_per_second: float) -> str:
 
 
 def devices_text(plan: Plan) -> str:
-    """``8 a100 + 4 v100``; the kind is named where a pool mixes them."""
+    """``8 a100 + 4 v100``; the device type is named where a pool mixes them."""
     used = devices_of(plan)
     pools = [pool for pool, _ in used]
     return " + ".join(

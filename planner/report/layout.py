@@ -202,14 +202,14 @@ class FittedTable:
 
     def widths(self, room: int) -> list[int]:
         """Cells of every column: the widest columns of words give way until the table fits."""
-        found, least = self._natural(), self._least()
-        while self._total(found) > room:
-            spare = [(found[index] - least[index], found[index], -index) for index in range(len(found))]
+        widths, least = self._natural(), self._least()
+        while self._total(widths) > room:
+            spare = [(widths[index] - least[index], widths[index], -index) for index in range(len(widths))]
             best = max((entry for entry in spare if entry[0] > 0), key=lambda entry: entry[1:], default=None)
             if best is None:
                 break
-            found[-best[2]] -= 1
-        return found
+            widths[-best[2]] -= 1
+        return widths
 
     def _natural(self) -> list[int]:
         """Cells of the longest line of every column."""

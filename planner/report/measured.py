@@ -12,10 +12,10 @@ from rich.text import Text
 
 from planner.calibration.merge import name_key
 from planner.calibration.values import Calibration, Constant, CurveError, LayerPoint, LinkPoint
+from planner.described import JsonDocument
 from planner.measure.fits import LinkFit, Peaks, fit_links, link_errors
 from planner.measure.samples import BUSY, Limit
 from planner.model.spec import ModelSpec
-from planner.report.json_document import Head
 from planner.report.layout import FittedTable, bullets, number, section, table, warnings_section, words
 from planner.report.numbers import MISSING, count, gib, percent, significant, time_unit
 from planner.units import gib_from_bytes
@@ -51,7 +51,7 @@ def _title(points: int, new: int, path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkDocument(Head):
+class NetworkDocument(JsonDocument):
     """The answer of ``calibrate network``."""
 
     file: str
@@ -132,7 +132,7 @@ class Told:
 
 def device_sections(told: Told) -> list[RenderableType]:
     """Constants, layers, errors, how to declare the device, warnings."""
-    found = told.calibration
+    calibration = told.calibration
     layers = _layers(told)
     parts: list[RenderableType] = [
         section(f"Measured {told.gpu}, wrote {told.path}", _constants(told)),
@@ -142,8 +142,8 @@ def device_sections(told: Told) -> list[RenderableType]:
             else []
         ),
         *(
-            [section("Each point predicted from the others", error_table(found.curve_errors))]
-            if found.curve_errors
+            [section("Each point predicted from the others", error_table(calibration.curve_errors))]
+            if calibration.curve_errors
             else []
         ),
     ]
@@ -187,11 +187,11 @@ def warnings(told: Told) -> Iterator[str]:
 
 def busy(spreads: Iterable[tuple[str, float]]) -> Iterator[str]:
     """A line on the points, in words, whose repeats differ too much; none when none does."""
-    found = [f"{what} ±{percent(spread)}" for what, spread in spreads if spread > BUSY]
-    if found:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    spreads_shown = [f"{what} ±{percent(spread)}" for what, spread in spreads if spread > BUSY]
+    if spreads_shown:
+        more = f" and {len(spreads_shown) - SHOWN} more" if len(spreads_shown) > SHOWN else ""
         what = f"repeats vary by more than {percent(BUSY)}, as on a busy device"
-        yield f"{what}: {'; '.join(found[:SHOWN])}{more}; --force measures again"
+        yield f"{what}: {'; '.join(spreads_shown[:SHOWN])}{more}; --force measures again"
 
 
 def _spreads(told: Told) -> Iterator[tuple[str, float]]:
@@ -216,7 +216,7 @@ class GrownLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceDocument(Head):
+class DeviceDocument(JsonDocument):
     """The answer of ``calibrate device``."""
 
     file: str
@@ -245,21 +245,21 @@ class DeviceDocument(Head):
 
 def device_document(told: Told) -> DeviceDocument:
     """The same for ``--json``."""
-    found = told.calibration
+    calibration = told.calibration
     return DeviceDocument(
         command="calibrate device",
         file=str(told.path),
         gpu=told.gpu,
         family=told.family,
         ended_by=told.ended or None,
-        kernel_points=len(found.kernel_points),
-        layer_points=len(found.layers),
-        constants=found.constants,
+        kernel_points=len(calibration.kernel_points),
+        layer_points=len(calibration.layers),
+        constants=calibration.constants,
         limits=tuple(
             GrownLimit(tp=tp, micro_batch=limit.fits, out_of_memory=limit.fails)
             for tp, limit in sorted(told.limits.items())
         ),
-        curve_errors=found.curve_errors,
+        curve_errors=calibration.curve_errors,
         declaration=tuple(declaration(told)),
         warnings=tuple(warnings(told)),
     )

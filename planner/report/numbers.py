@@ -124,8 +124,8 @@ def runs(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def names(found: Sequence[str]) -> str:
+def names(words: Sequence[str]) -> str:
     """Names in order; more than three are shortened to the first and last with their number."""
-    if len(found) <= 3:
-        return ", ".join(found)
-    return f"{found[0]} .. {found[-1]} ({len(found)})"
+    if len(words) <= 3:
+        return ", ".join(words)
+    return f"{words[0]} .. {words[-1]} ({len(words)})"

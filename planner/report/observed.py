@@ -8,23 +8,22 @@ from math import isfinite
 
 from rich.console import Group
 
-from planner.described import told
-from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
+from planner.described import JsonDocument, told
+from planner.logs.comparison import Comparison, Deviation, MemoryDeviation, PartDeviation
 from planner.logs.findings import Finding
 from planner.logs.values import Observed
-from planner.report.json_document import Head
 from planner.report.layout import Command, Indented, bullets, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, rate, significant, time_unit
 
 
-def observed_sections(seen: Observed, comparison: Comparison, found: Sequence[Finding]) -> Group:
+def observed_sections(seen: Observed, comparison: Comparison, reasons: Sequence[Finding]) -> Group:
     """What the log says, step and parts, memory, and what to do."""
     parts = [_log(seen), _step(comparison)]
     if comparison.parts:
         parts.append(_parts(comparison))
     if comparison.memory:
         parts.append(_memory(comparison))
-    return Group(*parts, section("Findings", *(_finding(finding) for finding in found)))
+    return Group(*parts, section("Findings", *(_finding(finding) for finding in reasons)))
 
 
 def _log(seen: Observed) -> Group:
@@ -57,11 +56,11 @@ def _parts(comparison: Comparison) -> Group:
         number("error"),
         words("", least=6),
     )
-    found: list[tuple[str, str, Difference]] = [
+    parts: list[tuple[str, str, Deviation]] = [
         (entry.part, _whose(entry), entry.seconds) for entry in comparison.parts
     ]
     if comparison.rest is not None:
-        found.append(("everything else", found[0][1], comparison.rest))
+        parts.append(("everything else", parts[0][1], comparison.rest))
     rows = [
         [
             name,
@@ -71,7 +70,7 @@ def _parts(comparison: Comparison) -> Group:
             _error(entry),
             _verdict(entry, comparison),
         ]
-        for name, of, entry in found
+        for name, of, entry in parts
     ]
     return section("Parts of the step", table(columns, rows))
 
@@ -96,16 +95,16 @@ def _memory(comparison: Comparison) -> Group:
     return section("Peak memory of the fullest rank of each stage", table(columns, rows), bullets(lines))
 
 
-def _fullest(memory: Sequence[MemoryDifference]) -> list[MemoryDifference]:
+def _fullest(memory: Sequence[MemoryDeviation]) -> list[MemoryDeviation]:
     """Of each stage and device type the rank with the highest peak."""
-    found: dict[tuple[int, str], MemoryDifference] = {}
+    fullest: dict[tuple[int, str], MemoryDeviation] = {}
     for entry in memory:
         key = (entry.stage, entry.gpu)
-        found[key] = max(found.get(key, entry), entry, key=lambda each: each.peak.observed)
-    return [found[key] for key in sorted(found)]
+        fullest[key] = max(fullest.get(key, entry), entry, key=lambda each: each.peak.observed)
+    return [fullest[key] for key in sorted(fullest)]
 
 
-def _memory_rows(entry: MemoryDifference) -> Iterator[list[str]]:
+def _memory_rows(entry: MemoryDeviation) -> Iterator[list[str]]:
     name = "unknown" if entry.rank is None else str(entry.rank)
     kinds = (
         ("tensors", entry.peak),
@@ -124,11 +123,11 @@ def _finding(finding: Finding) -> Group:
     return Group(bullets([finding.text]), *(Indented(Command(command)) for command in finding.commands))
 
 
-def _whose(entry: PartDifference) -> str:
+def _whose(entry: PartDeviation) -> str:
     return f"slowest rank (stage {entry.stage})" if entry.rank is None else f"rank {entry.rank}, {entry.gpu}"
 
 
-def _error(difference: Difference) -> str:
+def _error(difference: Deviation) -> str:
     """Predicted over observed, less 1, with its sign."""
     error = difference.error
     if not isfinite(error):
@@ -136,7 +135,7 @@ def _error(difference: Difference) -> str:
     return f"{100 * error:+.1f} %" if abs(error) < 10 else f"x {significant(1 + error)}"
 
 
-def _verdict(difference: Difference, comparison: Comparison) -> str:
+def _verdict(difference: Deviation, comparison: Comparison) -> str:
     return "within" if difference.within(comparison.spread) else "beyond"
 
 
@@ -145,7 +144,7 @@ def _verdict(difference: Difference, comparison: Comparison) -> str:
 class ToldStep:
     """The step time and whether the estimate admits to its error."""
 
-    difference: Difference
+    difference: Deviation
     """Seconds of a step."""
     spread: float
     """Relative standard error that the estimate admits to."""
@@ -158,27 +157,27 @@ class ToldStep:
 class ToldPart:
     """A part of the step and whether the estimate admits to its error."""
 
-    part: PartDifference
+    part: PartDeviation
     """The part."""
     within: bool
     """Whether its error is within the spread of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedDocument(Head):
+class ObservedDocument(JsonDocument):
     """The answer of ``compare --log``."""
 
     log: Observed
     """What the log says."""
     step_seconds: ToldStep
     """Seconds of a step."""
-    tokens_per_second: Difference
+    tokens_per_second: Deviation
     """Tokens of all devices together."""
     parts: tuple[ToldPart, ...]
     """Parts of the step that the runtime timed."""
-    rest_seconds: Difference | None
+    rest_seconds: Deviation | None
     """Seconds of the step outside all parts; null without parts of one rank."""
-    memory: tuple[MemoryDifference, ...]
+    memory: tuple[MemoryDeviation, ...]
     """Peaks by rank."""
     findings: tuple[Finding, ...]
     """What follows."""
@@ -186,7 +185,7 @@ class ObservedDocument(Head):
     """What to know of the log."""
 
 
-def observed_document(seen: Observed, comparison: Comparison, found: Sequence[Finding]) -> ObservedDocument:
+def observed_document(seen: Observed, comparison: Comparison, reasons: Sequence[Finding]) -> ObservedDocument:
     """The answer of ``compare --log``."""
     spread = comparison.spread
     return ObservedDocument(
@@ -197,6 +196,6 @@ def observed_document(seen: Observed, comparison: Comparison, found: Sequence[Fi
         parts=tuple(ToldPart(part=part, within=part.seconds.within(spread)) for part in comparison.parts),
         rest_seconds=comparison.rest,
         memory=comparison.memory,
-        findings=tuple(found),
+        findings=tuple(reasons),
         warnings=seen.notes,
     )

@@ -9,11 +9,10 @@ from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.running_cost import devices_of
-from planner.described import told
+from planner.described import JsonDocument, told
 from planner.model.spec import ModelSpec
-from planner.report.document import Understood, understood
+from planner.report.document import Understood, understood_inputs
 from planner.report.goal import devices_text
-from planner.report.json_document import Head
 from planner.report.layout import Paragraph, number, section, table, words
 from planner.report.numbers import (
     MISSING,
@@ -35,15 +34,15 @@ FRONT = "*"
 """Marks points of the Pareto front."""
 
 
-def front_section(found: Front, cluster: ClusterSpec) -> Group:
+def front_section(front: Front, cluster: ClusterSpec) -> Group:
     """One row per sub-cluster that is worth a look, slowest first, and the sentence that draws the conclusion."""
-    what = "cost" if found.objective == "cost" else "energy"
-    if not found.points:
-        return section(f"No plan to set time against {what}", *_left_out(found))
-    unit = time_unit(point.seconds for point in found.points)
-    speed = count_unit(point.scored.estimate.tokens_per_second for point in found.points)
+    what = "cost" if front.objective == "cost" else "energy"
+    if not front.points:
+        return section(f"No plan to set time against {what}", *_left_out(front))
+    unit = time_unit(point.seconds for point in front.points)
+    speed = count_unit(point.scored.estimate.tokens_per_second for point in front.points)
     rates = (
-        ("price\n(/h)", "price\n(/Mtok)") if found.objective == "cost" else ("power\n(kW)", "energy\n(J/tok)")
+        ("price\n(/h)", "price\n(/Mtok)") if front.objective == "cost" else ("power\n(kW)", "energy\n(J/tok)")
     )
     columns = (
         words("", least=1),
@@ -62,15 +61,15 @@ def front_section(found: Front, cluster: ClusterSpec) -> Group:
             short(point),
             unit.show(point.seconds),
             speed.show(point.scored.estimate.tokens_per_second),
-            significant(_rate(point, found)),
+            significant(_rate(point, front)),
             significant(point.value),
             gain,
         ]
-        for point, gain in zip(found.points, _gains(found.points), strict=True)
+        for point, gain in zip(front.points, _gains(front.points), strict=True)
     ]
-    strong = [] if found.worth is None else [found.worth]
+    strong = [] if front.worth is None else [front.worth]
     lines: list[RenderableType] = [table(columns, rows, strong)]
-    return section(f"Time against {what}", *lines, *_conclusion(found, cluster), *_left_out(found))
+    return section(f"Time against {what}", *lines, *_conclusion(front, cluster), *_left_out(front))
 
 
 def short(point: Point) -> str:
@@ -82,12 +81,12 @@ def short(point: Point) -> str:
     return " ".join(parts)
 
 
-def _rate(point: Point, found: Front) -> float:
+def _rate(point: Point, front: Front) -> float:
     """Price per hour, or kilowatt."""
     estimate = point.scored.estimate
-    rate = estimate.price_per_hour if found.objective == "cost" else estimate.watts
+    rate = estimate.price_per_hour if front.objective == "cost" else estimate.watts
     assert rate is not None, "prices and powers are checked before the search"
-    return rate if found.objective == "cost" else rate / 1000
+    return rate if front.objective == "cost" else rate / 1000
 
 
 def _gains(points: tuple[Point, ...]) -> Iterator[str]:
@@ -98,27 +97,27 @@ def _gains(points: tuple[Point, ...]) -> Iterator[str]:
         before = point if point.front else before
 
 
-def _conclusion(found: Front, cluster: ClusterSpec) -> Iterator[Paragraph]:
-    what = "cheap" if found.objective == "cost" else "energy-efficient"
+def _conclusion(front: Front, cluster: ClusterSpec) -> Iterator[Paragraph]:
+    what = "cheap" if front.objective == "cost" else "energy-efficient"
     yield Paragraph(
         f"{FRONT} Pareto front: no other plan is both as fast and as {what}; speed-up: over the previous {FRONT} row"
     )
-    if found.worth is None:
+    if front.worth is None:
         return
-    yield Paragraph(worth_text(found, cluster))
+    yield Paragraph(worth_text(front, cluster))
 
 
-def worth_text(found: Front, cluster: ClusterSpec) -> str:
+def worth_text(front: Front, cluster: ClusterSpec) -> str:
     """How many devices are worth it, and what all further speed costs."""
-    assert found.worth is not None
-    best, fastest = found.points[found.worth], found.points[-1]
+    assert front.worth is not None
+    best, fastest = front.points[front.worth], front.points[-1]
     total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
-    what = "cost" if found.objective == "cost" else "energy"
+    what = "cost" if front.objective == "cost" else "energy"
     parts = [
         f"worth using: {best.scored.plan.devices} of {count(total, 'device')}, {devices_text(best.scored.plan)}, "
         f"where time x {what} is lowest"
     ]
-    if found.worth > 0:
+    if front.worth > 0:
         parts.append(f"with fewer, speed drops by more than {what} does")
     if fastest is not best:
         parts.append(
@@ -132,19 +131,19 @@ def _times(value: float, other: float) -> str:
     return f"{value / other:.2f} x" if other else "more than 0 x"
 
 
-def _left_out(found: Front) -> Iterator[Paragraph]:
+def _left_out(front: Front) -> Iterator[Paragraph]:
     """What became of the sub-clusters that are not shown."""
-    parts = [f"{count(found.subclusters, 'sub-cluster')} considered"]
-    parts += [f"{found.beaten} dominated or with idle devices"] if found.beaten else []
+    parts = [f"{count(front.subclusters, 'sub-cluster')} considered"]
+    parts += [f"{front.beaten} dominated or with idle devices"] if front.beaten else []
     parts += (
-        [f"{found.without_plan} without a plan that fits and meets the goal"] if found.without_plan else []
+        [f"{front.without_plan} without a plan that fits and meets the goal"] if front.without_plan else []
     )
-    parts += [f"{found.unfinished} not searched"] if found.unfinished else []
-    if found.points:
-        widest = max(point.gap for point in found.points)
+    parts += [f"{front.unfinished} not searched"] if front.unfinished else []
+    if front.points:
+        widest = max(point.gap for point in front.points)
         parts.append(f"steps within {at_most(widest)} of their bounds")
-    parts.append(duration(found.seconds))
-    yield Paragraph(f"{'interrupted: ' if found.interrupted else ''}{'; '.join(parts)}")
+    parts.append(duration(front.seconds))
+    yield Paragraph(f"{'interrupted: ' if front.interrupted else ''}{'; '.join(parts)}")
 
 
 def use_at_most(point: Point, cluster: ClusterSpec) -> str:
@@ -186,7 +185,7 @@ class FrontPoint:
 
 @told(inline=("front",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontDocument(Head):
+class FrontDocument(JsonDocument):
     """The answer of ``search --pareto``."""
 
     front: Front
@@ -197,13 +196,13 @@ class FrontDocument(Head):
     """The inputs."""
 
 
-def front_document(found: Front, cluster: ClusterSpec, model: ModelSpec) -> FrontDocument:
+def front_document(front: Front, cluster: ClusterSpec, model: ModelSpec) -> FrontDocument:
     """The answer of ``search --pareto``."""
     return FrontDocument(
         command="search --pareto",
-        front=found,
-        points=tuple(_front_point(point) for point in found.points),
-        understood=understood(cluster, model),
+        front=front,
+        points=tuple(_front_point(point) for point in front.points),
+        understood=understood_inputs(cluster, model),
     )
 
 

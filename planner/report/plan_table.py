@@ -13,6 +13,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.values import CAUSES, Breakdown, Estimate, GroupEstimate, StageEstimate
 from planner.dims import DIMENSIONS
 from planner.dims.recompute import Recomputation, recompute_text
+from planner.plan.file import Summary
 from planner.plan.values import Plan
 from planner.report.goal import BEST, BETTER, cost_text, idle_text
 from planner.report.layout import Paragraph, number, section, table, warnings_section, words
@@ -27,7 +28,7 @@ from planner.report.numbers import (
     significant,
     time_unit,
 )
-from planner.search.values import IdleCost, Objective, Scored, SearchResult, Status
+from planner.search.values import IdleCost, Scored, SearchResult
 
 FEW = 8
 """Stages that are listed one by one."""
@@ -112,40 +113,8 @@ def _group(group: GroupEstimate, stages: int) -> list[str]:
     return [devices, replicas, f"{group.micro_batch} x {group.steps}"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """What a search, or the plan file it wrote, says about the best possible plan."""
-
-    status: Status
-    bound_seconds: float
-    gap: float
-    candidates: int | None = None
-    """Outer choices considered; None when only the plan file is known."""
-    solved: int | None = None
-    seconds: float | None = None
-    """How long the search took."""
-    interrupted: bool = False
-    objective: Objective = "time"
-    subclusters: int | None = None
-    """Sub-clusters that the proof is over; None for the whole space at once."""
-    outside: tuple[str, ...] = ()
-    """Plans that the space leaves out."""
-
-
-def proof_of(result: SearchResult) -> Proof:
-    """The proof that came with a search."""
-    return Proof(
-        status=result.status,
-        bound_seconds=result.bound_seconds,
-        gap=result.gap,
-        candidates=result.candidates,
-        solved=result.solved,
-        seconds=result.seconds,
-        interrupted=result.interrupted,
-        objective=result.goal.objective,
-        subclusters=result.subclusters,
-        outside=result.outside,
-    )
+Proof = SearchResult | Summary
+"""What says how good the best possible plan is: a search, or the plan file that it wrote."""
 
 
 def proof_text(proof: Proof) -> str:
@@ -159,12 +128,13 @@ def _claim(proof: Proof) -> str:
         if proof.gap >= 1
         else f"within {at_most(proof.gap)} of the bound"
     )
-    if proof.interrupted:
+    if isinstance(proof, SearchResult) and proof.interrupted:
         return f"interrupted: best so far, {within}"
+    objective = proof.objective or "time"
     if proof.status == "optimal" and proof.gap <= 0:
-        return f"optimal: no plan of {_space(proof)} {BETTER[proof.objective]} by the cost model"
+        return f"optimal: no plan of {_space(proof)} {BETTER[objective]} by the cost model"
     if proof.status == "optimal":
-        best = "best" if proof.objective == "time" else BEST[proof.objective]
+        best = "best" if objective == "time" else BEST[objective]
         return f"optimal: proven within {at_most(proof.gap)} of the {best} plan of {_space(proof)} by the cost model"
     return f"best found before the search stopped: {within}"
 
@@ -174,11 +144,10 @@ def _space(proof: Proof) -> str:
 
 
 def _effort(proof: Proof) -> str:
-    """``(412 candidates, 37 solved, 1.8 s)``, as far as known."""
-    parts = [count(proof.candidates, "candidate")] if proof.candidates is not None else []
-    parts += [f"{proof.solved} solved"] if proof.solved is not None else []
-    parts += [duration(proof.seconds)] if proof.seconds is not None else []
-    return f" ({', '.join(parts)})" if parts else ""
+    """``(412 candidates, 37 solved, 1.8 s)``; empty for a plan file, which does not have it."""
+    if not isinstance(proof, SearchResult):
+        return ""
+    return f" ({count(proof.candidates, 'candidate')}, {proof.solved} solved, {duration(proof.seconds)})"
 
 
 def _outside(proof: Proof) -> str:
@@ -187,26 +156,26 @@ def _outside(proof: Proof) -> str:
 
 def traits(plan: Plan) -> dict[str, str]:
     """Decision to text; stages are separated by ``|``, runs of equal ones written once with their number."""
-    found = {"target": plan.target}
+    decisions = {"target": plan.target}
     for dimension in DIMENSIONS:
-        found |= dimension.traits(plan)
-    return found
+        decisions |= dimension.traits(plan)
+    return decisions
 
 
 def in_short(plan: Plan) -> str:
     """``megatron, ZeRO 1, 2 stages, dp 8, tp 4, layers 7|5, micro-batch 4, on 32 a|32 b``, without what is 1 or no."""
-    found = traits(plan)
+    decisions = traits(plan)
     pipeline = plan.pp > 1
     parts = [
         plan.target,
         plan.zero_text,
         f"{plan.pp} stages" if pipeline else "",
-        f"dp {found['replicas']}",
-        f"tp {found['tp']}" if found["tp"] != "1" else "",
-        f"layers {found['layers']}" if pipeline else "",
-        f"micro-batch {found['micro-batch']}",
+        f"dp {decisions['replicas']}",
+        f"tp {decisions['tp']}" if decisions["tp"] != "1" else "",
+        f"layers {decisions['layers']}" if pipeline else "",
+        f"micro-batch {decisions['micro-batch']}",
         *(dimension.words(plan) for dimension in DIMENSIONS),
-        f"on {found['devices']}",
+        f"on {decisions['devices']}",
     ]
     return ", ".join(part for part in parts if part)
 

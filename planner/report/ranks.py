@@ -60,13 +60,13 @@ class Idle:
 def rank_runs(plan: Plan, cluster: ClusterSpec) -> tuple[RankRun, ...]:
     """All ranks in order."""
     pools = {pool.name: pool for pool in cluster.pools}
-    found: list[RankRun] = []
+    rank_ranges: list[RankRun] = []
     first = 0
     for stage, slots in enumerate(place(plan, cluster)):
         for slot in slots:
-            found.append(_run(stage, first, slot, pools[slot.pool]))
-            first += found[-1].ranks
-    return tuple(found)
+            rank_ranges.append(_run(stage, first, slot, pools[slot.pool]))
+            first += rank_ranges[-1].ranks
+    return tuple(rank_ranges)
 
 
 def _run(stage: int, first: int, slot: Slot, pool: PoolSpec) -> RankRun:
@@ -85,7 +85,7 @@ def _run(stage: int, first: int, slot: Slot, pool: PoolSpec) -> RankRun:
 
 
 def _devices(pool: PoolSpec, gpu: str) -> tuple[int, ...]:
-    return tuple(index for index, kind in enumerate(pool.devices) if kind == gpu)
+    return tuple(index for index, other in enumerate(pool.devices) if other == gpu)
 
 
 def idle_devices(plan: Plan, cluster: ClusterSpec) -> tuple[Idle, ...]:

@@ -146,10 +146,10 @@ def _letter(index: int) -> str:
 
 def _latencies(paths: Paths) -> dict[str, list[float]]:
     """Of every path by its route, seconds."""
-    found: dict[str, list[float]] = {}
+    latencies: dict[str, list[float]] = {}
     for path in chain.from_iterable(paths):
-        found.setdefault(_route(path), []).append(path.latency_seconds)
-    return found
+        latencies.setdefault(_route(path), []).append(path.latency_seconds)
+    return latencies
 
 
 def _meaning(route: str, latencies: Sequence[float], cluster: ClusterSpec) -> str:
@@ -291,12 +291,12 @@ def provenance_text(calibration: Calibration, cluster: ClusterSpec, model: Model
         devices.setdefault(gpu.family or gpu.name, []).append(name)
     layers = _measured_layers(calibration, cluster, model) if model is not None else ""
     resting: dict[str, list[str]] = {}
-    for family, found in devices.items():
-        resting.setdefault(_source(calibration, family), []).extend(found)
+    for family, gpus in devices.items():
+        resting.setdefault(_source(calibration, family), []).extend(gpus)
     if set(resting) == {ASSUMED_CONSTANTS}:
         told = "datasheet peaks x assumed efficiencies"
     else:
-        told = "; ".join(f"{', '.join(found)}: {source}" for source, found in resting.items())
+        told = "; ".join(f"{', '.join(gpus)}: {source}" for source, gpus in resting.items())
     return f"{told}; {layers}" if layers else told
 
 
@@ -306,8 +306,8 @@ def _source(calibration: Calibration, family: str) -> str:
     if runs:
         return f"constants fitted to {count(runs, 'run')} of the {family} family"
     start = f"families.{family}."
-    found = {constant.provenance for constant in calibration.constants if constant.name.startswith(start)}
-    known = " and ".join(sorted(found - {"assumed"}))
+    sources = {constant.provenance for constant in calibration.constants if constant.name.startswith(start)}
+    known = " and ".join(sorted(sources - {"assumed"}))
     return f"{known} constants" if known else ASSUMED_CONSTANTS
 
 
@@ -315,5 +315,5 @@ def _measured_layers(calibration: Calibration, cluster: ClusterSpec, model: Mode
     """``measured layers of llama-7b on A100``, empty when there are none."""
     points = [point for point in calibration.layers if name_key(point.model) == name_key(model.name)]
     measured = {name_key(point.gpu) for point in points}
-    found = [gpu for gpu in cluster.gpus if name_key(gpu) in measured]
-    return f"measured layers of {model.name} on {', '.join(found)}" if found else ""
+    gpus = [gpu for gpu in cluster.gpus if name_key(gpu) in measured]
+    return f"measured layers of {model.name} on {', '.join(gpus)}" if gpus else ""

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.measured.predictions import Errors, FitTruth, GroupTruth, Prediction, SourceTruth, Truth, worst
+from planner.described import JsonDocument, told
+from planner.errors import OutputError, UsageError
+from planner.measured.predictions import (
+    Errors,
+    FitTruth,
+    GroupTruth,
+    Prediction,
+    SourceTruth,
+    Truth,
+    errors_of,
+    worst,
+)
 from planner.measured.values import Skipped
 from planner.report.layout import Paragraph, number, pairs, section, table, words
-from planner.report.numbers import MISSING, count, time_unit
+from planner.report.numbers import MISSING, count, percent, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Entry = TypeVar("Entry")
 
@@ -45,19 +63,23 @@ FIT_LEGEND = (
 )
 
 
+@told(inline=("truth",), names={"predictions": "runs"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
     """Predictions of measured runs, and where they come from."""
 
     measured: str
-    """Where the measured runs are from."""
+    """File of the measured runs, or published runs."""
     calibration: str
-    """Where the calibration is from."""
+    """Calibration file, or shipped calibration."""
     half: str | None
-    """``fitted`` or ``held-out``; None when all runs are predicted."""
-    predictions: tuple[Prediction, ...]
-    skipped: tuple[Skipped, ...]
+    """fitted or held-out; None for all runs."""
     truth: Truth
+    """Every statistic."""
+    predictions: tuple[Prediction, ...]
+    """Every prediction."""
+    skipped: tuple[Skipped, ...]
+    """Rows that are no runs that hetplan can predict."""
 
 
 def validation_sections(
@@ -241,3 +263,120 @@ def _percent(share: float | None, decimals: int = 1) -> str:
 
 def _correlation(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
+
+
+@told(inline=("validation",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationDocument(JsonDocument):
+    """The answer of ``validate``."""
+
+    validation: Validation
+    """Every statistic and every prediction."""
+    worst: tuple[str, ...]
+    """Ids of the runs with the largest errors of the step time, largest first."""
+    not_predicted: dict[str, int]
+    """Numbers of skipped rows and of runs that could not be priced, by reason."""
+
+
+def validation_document(validation: Validation, most_worst: int) -> ValidationDocument:
+    """The answer of ``validate``: every statistic and every prediction."""
+    return ValidationDocument(
+        command="validate",
+        validation=validation,
+        worst=tuple(entry.run.id for entry in worst(validation.predictions, most_worst)),
+        not_predicted=dict(sorted(not_predicted(validation).items())),
+    )
+
+
+BAND = 0.10
+"""Relative error of the shaded band."""
+MARKERS = "osD^v<>Phd"
+COLOURS = tuple(f"C{index}" for index in range(10))
+
+
+def require_matplotlib() -> None:
+    """Raise UsageError when there is nothing to draw with."""
+    try:
+        import matplotlib.backends.backend_agg  # noqa: F401
+    except ImportError:
+        raise UsageError("--plot needs matplotlib", hint="pip install 'hetplan[plot]'") from None
+
+
+def write_plot(predictions: Sequence[Prediction], path: Path) -> None:
+    """Write the picture whole or not at all; raises OutputError, and UsageError without matplotlib."""
+    require_matplotlib()
+    content = BytesIO()
+    _figure(predictions).savefig(content, format="png", dpi=150, bbox_inches="tight")
+    _replace(path, content.getvalue())
+
+
+def _figure(predictions: Sequence[Prediction]) -> Figure:
+    """Log-log axes with one mark per run, the diagonal and the band around it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 6.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set(xscale="log", yscale="log", aspect="equal")
+    axes.set(xlabel="measured step (s)", ylabel="predicted step (s)")
+    _draw_runs(axes, [entry for entry in predictions if entry.error is not None])
+    return figure
+
+
+def _draw_runs(axes: Axes, timed: Sequence[Prediction]) -> None:
+    for index, source in enumerate(sorted({entry.run.source for entry in timed})):
+        own = [entry for entry in timed if entry.run.source == source]
+        axes.plot(
+            [entry.run.step_seconds or 0.0 for entry in own],
+            [entry.predicted_seconds or 0.0 for entry in own],
+            linestyle="none",
+            marker=MARKERS[(index + index // len(COLOURS)) % len(MARKERS)],
+            color=COLOURS[index % len(COLOURS)],
+            markersize=4,
+            alpha=0.7,
+            label=_label(source, own),
+        )
+    if timed:
+        _draw_diagonal(axes, timed)
+        axes.legend(
+            loc="center left",
+            bbox_to_anchor=(1.02, 0.5),
+            fontsize="small",
+            frameon=False,
+            title="source: mean error",
+        )
+
+
+def _label(source: str, own: Sequence[Prediction]) -> str:
+    errors = errors_of([entry.error for entry in own if entry.error is not None])
+    return f"{source}: {percent(errors.mean)} ({count(errors.runs, 'run')})"
+
+
+def _draw_diagonal(axes: Axes, timed: Sequence[Prediction]) -> None:
+    seconds = [
+        value for entry in timed for value in (entry.run.step_seconds, entry.predicted_seconds) if value
+    ]
+    ends = (min(seconds) / 1.5, max(seconds) * 1.5)
+    axes.plot(ends, ends, color="0.3", linewidth=1, label="predicted as measured")
+    low, high = ([end * factor for end in ends] for factor in (1 - BAND, 1 + BAND))
+    axes.fill_between(ends, low, high, color="0.5", alpha=0.2, linewidth=0, label=f"±{percent(BAND)}")
+    axes.set(xlim=ends, ylim=ends)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put the content where the path leads; a reader sees the old file or the new one."""
+    real = Path(os.path.realpath(path))
+    part = real.with_name(f".{real.name[:200]}.{os.getpid()}.part")
+    try:
+        if real.exists() and not real.is_file():
+            real.write_bytes(content)  # a pipe is never replaced
+            return
+        part.write_bytes(content)
+        part.replace(real)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written: {error.strerror or error}", hint="name a file in a folder of yours"
+        ) from None
+    finally:
+        part.unlink(missing_ok=True)

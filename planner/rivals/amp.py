@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.memory import parameters_of
+from planner.dims.gradients import gradients_of
 from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -69,7 +70,7 @@ def cost(estimator: Estimator, plan: Plan, one: LayerSeconds) -> float:
     ``one`` are average seconds of one sequence. Raises PlanError when members of a group cannot talk.
     """
     priced, first = estimator.price(plan), plan.stages[0].replicas[0]
-    element = target(plan.target).gradient_size(estimator.model.training.precision)
+    element = gradients_of(target(plan.target), estimator.model.training, plan.zero).reduced_bytes
     stages = [
         first.micro_batch * (stage.layers * one.layer + one.ends(index, plan.pp))
         for index, stage in enumerate(plan.stages)

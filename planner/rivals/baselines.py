@@ -21,6 +21,9 @@ from planner.search.ranking import ranked
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Alternative, Limits, Silent
 
+SHARED = "one network for all groups: the Ethernet that all its nodes share"
+"""Remark on a plan that leaves RDMA unused, since its nodes have no common RDMA fabric."""
+
 
 def fastest_pool_only(estimator: Estimator, limits: Limits) -> Alternative:
     """The best plan on one pool alone, for the pool where it is fastest."""
@@ -55,13 +58,17 @@ class Baseline:
     source: str
     plans: Callable[[Estimator], Iterable[Plan]]
     """Its one plan by its own criterion; where people tune by hand, the grid of which the best counts."""
+    network_per_group: bool = False
+    """True where each process group gets its own network; stock runtimes have one NCCL network for all groups."""
 
 
 BASELINES: tuple[Baseline, ...] = (
     Baseline(name="equal batches (DeepSpeed)", source="arXiv:1910.02054", plans=equal_batches),
     Baseline(name="even pipeline (Megatron-LM)", source="arXiv:2104.04473", plans=even_pipelines),
     Baseline(name="FLOPs-proportional (Whale)", source="USENIX ATC 2022", plans=flops_proportional),
-    Baseline(name="a stage per network (Holmes)", source="arXiv:2312.03549", plans=holmes),
+    Baseline(
+        name="a stage per network (Holmes)", source="arXiv:2312.03549", plans=holmes, network_per_group=True
+    ),
     Baseline(name="measured shares (Poplar, ZeRO 0-1)", source="arXiv:2408.12596", plans=without_lock_step),
     Baseline(name="measured steps (Poplar, ZeRO 2-3)", source="arXiv:2408.12596", plans=in_lock_step),
     Baseline(name="one tp x dp x pp (AMP)", source="arXiv:2210.07297", plans=amp),
@@ -76,7 +83,17 @@ def baselines(
     estimator = Estimator(ranked(cluster), model, calibration)
     if not usable_device_types(estimator.topology, model):
         return ()
-    found = [best_of(entry.name, entry.plans(estimator), estimator) for entry in BASELINES]
+    stock = Estimator(ranked(cluster), model, calibration, one_network=True)
+    found = [_best(entry, estimator if entry.network_per_group else stock) for entry in BASELINES]
     if len(cluster.pools) > 1:
         found.append(fastest_pool_only(estimator, limits or Limits()))
     return tuple(found)
+
+
+def _best(entry: Baseline, estimator: Estimator) -> Alternative:
+    """The plan of a baseline on the network that it has; said where that is the slowest one."""
+    found = best_of(entry.name, entry.plans(estimator), estimator)
+    if found.scored is None or not estimator.uses_sockets(found.scored.plan):
+        return found
+    remarks = [*([found.reason] if found.reason else []), SHARED]
+    return replace(found, reason="; ".join(remarks))

@@ -16,6 +16,7 @@ from planner.cost.communication import inside_rate
 from planner.cost.estimate import Estimator, boundary_bytes
 from planner.cost.memory import parameters_of
 from planner.cost.shape import whole_model
+from planner.dims.gradients import gradients_of
 from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.placement import place
@@ -203,7 +204,7 @@ def _reduction(
 ) -> float:
     """Seconds of a ring all-reduce of the gradients inside a node."""
     count = parameters_of(estimator.model, layers=layers, first=stage == 0, last=stage == depth - 1, tp=tp)
-    size = count * UNIFORM.gradient_size(estimator.model.training.precision)
+    size = count * gradients_of(UNIFORM, estimator.model.training, 0).reduced_bytes
     return 2 * (dp - 1) / dp * size / inside_rate(device_type, estimator.calibration)
 
 

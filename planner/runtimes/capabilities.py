@@ -34,13 +34,42 @@ class Offloading:
     (arXiv:2101.06840, table 4)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Number formats of the gradients of bf16 and fp8 training that a runtime can have at the same time."""
+
+    kept: str
+    """Of the sum over micro-batches."""
+    reduced: str
+    """Of the sum over replicas while it travels."""
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    """ZeRO stages with which it has them."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of an element at rest."""
+        return FORMAT_BYTES[self.kept]
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Bytes of an element under way."""
+        return FORMAT_BYTES[self.reduced]
+
+
+FORMAT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Capabilities:
     """One row of the capability table."""
 
     name: str
     version: str
     """Version of the runtime that the row was checked against."""
+    kernels: tuple[str, ...]
+    """Kernel sets that it may run with, the usual one first: constants belong to (family, kernel set)."""
+    unfused_kernels: str = ""
+    """The usual one with unfused attention, where that is another."""
     by_default: bool
     """True when a search without a target considers it; the rest are searched when asked for."""
     tensor_parallel: TensorParallel
@@ -60,22 +89,49 @@ class Target:
     sequence_parallel: bool
     """True when activations outside the tensor-parallel matrices can be split over the sequence."""
     recomputes: tuple[Recompute, ...]
+    """``selective`` runs attention again, with eager layers all but attention and every second matrix product."""
     recompute_per_stage: bool
     """True when pipeline stages may recompute in different ways."""
     precisions: tuple[str, ...]
     """Number formats the runtime trains in."""
-    gradient_bytes: int
-    """Bytes of a gradient element kept and reduced in bf16 training."""
+    gradients: tuple[Gradients, ...]
+    """Number formats of gradients in bf16 training, the runtime's own first."""
     scatters_gradients: tuple[int, ...]
     """ZeRO stages whose gradients are reduced and scattered; with the others every rank gets the whole sum."""
     overlaps_parameter_gather: bool
     """True when the parameters updated by ZeRO-1 are gathered under the next forward."""
     overlaps_reduction_always: bool
     """True when gradients are reduced under the backward whatever the plan; else with ZeRO >= 1 and no pipeline."""
+    gathers_per_layer: int = 1
+    """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
     network_per_group: bool
     """True when groups may use different networks; else one slow pair puts all groups on sockets."""
     sharding_optimizers: tuple[str, ...]
     """Optimizers whose states ZeRO-1 can shard."""
+    optimizers: tuple[str, ...] = ("adamw", "sgd")
+    """Optimizers that it updates with."""
+    unemitted_optimizers: tuple[str, ...] = ()
+    """Those of ``optimizers`` that published runs have and launch folders have not: priced, never proposed."""
+    moments: tuple[str, ...] = ("fp32",)
+    """Number formats in which it can keep AdamW's moments."""
+    unemitted_moments: tuple[str, ...] = ()
+    """Those of ``moments`` that are priced, never proposed."""
+    narrow_moments_zero: tuple[int, ...] = (0, 1, 2, 3)
+    """ZeRO stages with which it can keep them in less than fp32."""
+    cross_entropies: tuple[str, ...] = ("plain",)
+    """Ways in which it computes the loss, its own first."""
+    unemitted_cross_entropies: tuple[str, ...] = ()
+    """Those of ``cross_entropies`` that are priced, never proposed."""
+    unemitted_sequence_parallel: bool = False
+    """True when published runs split activations over the sequence and launch folders do not: priced only."""
+    eager_layers: bool = False
+    """True when layers are those of the examples, in eager torch: they keep more than fused kernels do."""
+    rests_in_fp32: bool = False
+    """True when what ZeRO-3 shards rests in fp32 alone and is gathered in the working format."""
+    gathers_matrices: bool = False
+    """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
+    whole_optimizers: tuple[str, ...] = ()
+    """Optimizers that need whole matrices: without tensor parallelism."""
     exchanges_in_turn: bool = False
     """True when pipeline neighbours pass gradients up and only then activations down; else both at the same time."""
     reduces_tied_first: bool = False
@@ -106,6 +162,11 @@ class Target:
         """Number formats that a search may propose the target for."""
         return tuple(name for name in self.precisions if name not in self.unemitted_precisions)
 
-    def gradient_size(self, precision: str) -> int:
-        """Bytes of a gradient element: fp16 training keeps its gradients in fp16 in every runtime."""
-        return {"fp32": 4, "tf32": 4, "fp16": 2}.get(precision, self.gradient_bytes)
+    def kernels_of(self, wanted: str | None, attention: str) -> str:
+        """The kernel set of a run: the one its training names, where this runtime has it, else the usual one.
+
+        Unfused attention is taken for a sign of the time when nothing else was fused either.
+        """
+        if wanted in self.kernels:
+            return wanted
+        return self.unfused_kernels if attention == "unfused" and self.unfused_kernels else self.kernels[0]

@@ -25,10 +25,10 @@ from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.cost.stage import Pricer
 from planner.dims.dimension import allowed
-from planner.dims.sharding import shard_sizes
+from planner.dims.sharding import shard_sizes, trains_at
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.batch_partition import (
     Added,
     BatchPartition,
@@ -74,7 +74,7 @@ class DataParallel:
         return self.shard_size or 1
 
 
-def choices(row: Target, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
+def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
     """Outer choices of a target that deals a batch per device."""
     one_stage = limits.pp is None or 1 in limits.pp
     one_device = limits.tp is None or 1 in limits.tp
@@ -82,6 +82,8 @@ def choices(row: Target, limits: Limits, estimator: Estimator) -> Iterator[DataP
         return
     device_types = usable_device_types(estimator.topology, estimator.model)
     for zero in allowed(row.zero_without_pipeline, limits.zero):
+        if not trains_at(row, estimator.model, zero):
+            continue
         for recompute in recomputes_of(row, limits, estimator.model):
             for size in (None, *shard_sizes(row, zero, device_types)):
                 yield DataParallel(target=row.name, zero=zero, recompute=recompute, shard_size=size)
@@ -225,7 +227,10 @@ class Shares:
                 if count
             )
             self._rings[counts] = ring_alone(
-                groups, self.estimator, self.choice.target, self.choice.shard_size
+                groups,
+                self.estimator,
+                self.estimator.pricer(self.choice.target).kernels,
+                self.choice.shard_size,
             )
         return self._rings[counts]
 
@@ -249,8 +254,8 @@ class Shares:
         ring = self._ring(box.low)
         if (self.choice.shard_size is None or box.single) and self._settled(box):
             return ring
-        copies = ring.copies and replace(ring.copies, latency_seconds=0.0)
-        return replace(ring, latency_seconds=0.0, copies=copies)
+        copies = ring.copies and replace(ring.copies, latency_seconds=0.0, around_seconds=0.0)
+        return replace(ring, latency_seconds=0.0, around_seconds=0.0, copies=copies)
 
     def _settled(self, box: Box) -> bool:
         """True when the most devices on a node are the same for all sets, however they stand."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from json import dumps
 
-from planner.cluster.spec import ClusterSpec, GpuSpec, PoolSpec
+from planner.catalog import GpuSpec
+from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Path, Topology
 from planner.files.fields import Frozen
 

@@ -7,14 +7,11 @@ from typing import Literal, Protocol
 
 from planner.cost.values import Estimate
 from planner.described import told
+from planner.plan.file import Objective as Objective
+from planner.plan.file import Status as Status
 from planner.plan.values import Plan
 from planner.runtimes.capabilities import Recompute
 
-Status = Literal["optimal", "feasible", "infeasible", "unknown"]
-"""optimal: within the asked gap; feasible: a plan with its gap; infeasible: proven; unknown: time was up first."""
-
-Objective = Literal["time", "cost", "energy"]
-"""What is least: seconds of a step, price of a token, or energy of a token."""
 LimitName = Literal["max_cost_per_million_tokens", "min_tokens_per_second"]
 """Limits of a goal on the plan, by the name of their field."""
 PlanLimit = Literal["target", "zero", "tp", "pp", "micro_batch", "recompute"]

@@ -9,7 +9,6 @@ import pytest
 import typer
 
 from planner import __version__
-from planner.cli import reference
 from planner.cli.app import app
 from planner.cli.process import ANSWER, BAD_INPUT, BUG, INFEASIBLE, INTERRUPTED, MEANINGS, NO_PLAN_IN_TIME
 from planner.errors import (
@@ -20,6 +19,7 @@ from planner.errors import (
     UsageError,
 )
 from tests.cli.running import Command, separately
+from tools import reference
 
 JSON = {"--json"}
 MEASURED = {"--calibration"}

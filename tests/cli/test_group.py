@@ -10,10 +10,9 @@ import pytest
 import typer
 
 from planner.cli import app as app_module
-from planner.cli import reference
-from planner.cli.app import app
-from planner.cli.group import Registered, needed
+from planner.cli.app import Registered, app, needed
 from tests.cli.running import Command
+from tools import reference
 
 COMMANDS = dict(reference.commands(typer.main.get_command(app)))
 

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import pytest
 
 from planner.calibration.values import ASSUMED
-from planner.cli.kept import Asked, KeptPlan
 from planner.cli.process import Wish, keeping_the_best
+from planner.cli.search import KeptPlan, SearchRequest
 from planner.plan.file import read
 from planner.search.values import Goal, Limits, Scored
 from tests.cli.running import ROOT, Command
@@ -24,7 +24,7 @@ from tests.report import examples
 
 def kept(path: Path) -> KeptPlan:
     """The keeper of the example's search."""
-    asked = Asked(
+    asked = SearchRequest(
         cluster=examples.cluster(),
         model=examples.model(),
         calibration=ASSUMED,
@@ -44,7 +44,7 @@ def test_the_first_plan_is_written_at_once_and_others_soon(tmp_path: Path) -> No
     """Within half a second only the last one is, as soon as the half second is over."""
     path = tmp_path / "plan.yaml"
     keeper, (first, second, third) = kept(path), plans()
-    with patch("planner.cli.kept.monotonic") as clock:
+    with patch("planner.cli.search.monotonic") as clock:
         clock.return_value = 100.0
         keeper.better(first)
         assert read(path).plan == first.plan

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from planner.cluster.spec import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.catalog import GpuSpec, IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, FabricSpec, NicSpec, PoolSpec
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,6}", fullmatch=True)
 POSITIVE = st.floats(min_value=1e-3, max_value=1e6)

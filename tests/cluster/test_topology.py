@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.cluster.spec import (
-    ClusterSpec,
-    FabricLinkSpec,
-    FabricSpec,
-    HostSpec,
-    IntraNodeSpec,
-    NicSpec,
-)
+from planner.catalog import IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec
 from planner.cluster.topology import Topology, sockets_only
 from tests.worlds import cluster, pool
 

@@ -383,7 +383,10 @@ def test_a_share_of_a_layer_gets_its_collectives() -> None:
 
 
 def test_deepspeed_sums_gradients_on_every_rank() -> None:
-    """With ZeRO 1 it takes three passes around the ring, a runtime that scatters two, as ZeRO 0 does in both."""
+    """With ZeRO 1 it takes three passes around the ring, a runtime that scatters two, as ZeRO 0 does in both.
+
+    They differ in latency besides: 5 us a layer in seconds.
+    """
     spec, model = slow_network(), gpt(precision="fp32")
     sync = {
         (target, zero): estimate(
@@ -392,8 +395,8 @@ def test_deepspeed_sums_gradients_on_every_rank() -> None:
         for target in ("deepspeed", "megatron")
         for zero in (0, 1)
     }
-    assert sync["deepspeed", 1] == pytest.approx(1.5 * sync["deepspeed", 0])
-    assert sync["megatron", 1] == pytest.approx(sync["megatron", 0])
+    assert sync["deepspeed", 1] == pytest.approx(1.5 * sync["deepspeed", 0], rel=1e-4)
+    assert sync["megatron", 1] == pytest.approx(sync["megatron", 0], rel=1e-4)
 
 
 def test_padding_takes_a_sequence_and_all_wait_for_the_slowest() -> None:

@@ -11,14 +11,9 @@ import yaml
 from planner import catalog
 from planner.calibration.file import Entry, LinksEntries, WrittenCalibration, load_calibration
 from planner.calibration.values import Family, LayerPoint, Link, LinkPoint, Residual, Stack
-from planner.cluster.file import (
-    ClusterFile,
-    FabricFile,
-    FabricLinkFile,
-    PoolFile,
-    load_cluster,
-)
-from planner.cluster.spec import GpuSpec, IntraNodeSpec, NicSpec
+from planner.catalog import GpuSpec, IntraNodeSpec
+from planner.cluster.file import ClusterFile, PoolFile, load_cluster
+from planner.cluster.spec import FabricLinkSpec, FabricSpec, NicSpec
 from planner.files.document import read_document
 from planner.files.fields import form
 from planner.model.file import ImportedModelFile, ModelFile, TrainingFile, load_model
@@ -78,8 +73,8 @@ def test_every_example_is_yaml() -> None:
         ClusterFile,
         PoolFile,
         GpuSpec,
-        FabricFile,
-        FabricLinkFile,
+        FabricSpec,
+        FabricLinkSpec,
         NicSpec,
         IntraNodeSpec,
         ModelFile,

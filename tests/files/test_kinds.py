@@ -11,8 +11,7 @@ from planner import catalog
 from planner.calibration.file import load_calibration
 from planner.cluster.file import load_cluster
 from planner.errors import SpecError
-from planner.files.document import read_document
-from planner.files.kinds import kind_of
+from planner.files.document import kind_of, read_document
 from planner.model.file import load_model
 from planner.plan.file import read
 from tests.files.writing import CLUSTERS, MODELS

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from planner.errors import OutputError
-from planner.files.whole import write_whole
+from planner.files.writing import write_whole
 
 CALLS = ("close", "fchmod", "fsync", "listdir", "open", "replace", "unlink")
 LEFT = f".plan.yaml.{'0' * 32}.part"
@@ -101,7 +101,7 @@ def test_many_at_once(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from planner.files.whole import write_whole
+from planner.files.writing import write_whole
 for _ in range(20):
     write_whole(sys.argv[2] * 100_000, Path(sys.argv[1]), "f")
 """

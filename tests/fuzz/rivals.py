@@ -17,7 +17,7 @@ from planner.plan.checks import faults
 from planner.plan.equal_pools import Joined, joined, on_joined_pools
 from planner.plan.placement import Slot, place
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import RECOMPUTES, Target
+from planner.runtimes.capabilities import RECOMPUTES, Capabilities
 from planner.runtimes.registry import TARGETS, target
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH
@@ -50,7 +50,7 @@ class Field:
         self.targets = [TARGETS[limits.target]] if limits.target else rows
         """Runtimes that the search considers too."""
 
-    def degrees(self, row: Target) -> list[int]:
+    def degrees(self, row: Capabilities) -> list[int]:
         """Tensor-parallel degrees that the heads and the nodes allow."""
         most = (
             1
@@ -130,7 +130,7 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
     if row.tensor_parallel == "per-stage" and tp > 1 and not plan.sequence_parallel:
         return "a degree that does not divide the sequence"
     if plan.shard_size and (plan.pp > 1 or groups[0].tp > 1):
-        return "hybrid sharding in a pipeline"
+        return "HSDP in a pipeline"
     return ""
 
 
@@ -156,7 +156,7 @@ def _attempt(make: Callable[[], Plan | None]) -> Plan | None:
         return None
 
 
-def _pipeline(field: Field, row: Target) -> Plan | None:
+def _pipeline(field: Field, row: Capabilities) -> Plan | None:
     """Equal micro-batches: any depth, any stages, layers by speed or by chance."""
     rng, model = field.rng, field.model
     tp = rng.choice(field.degrees(row))
@@ -221,7 +221,11 @@ def _dealt(rng: random.Random, total: int, weights: Sequence[float]) -> list[int
 
 
 def _plan(
-    field: Field, row: Target, stages: Sequence[tuple[ReplicaGroup, ...]], layers: Sequence[int], tp: int
+    field: Field,
+    row: Capabilities,
+    stages: Sequence[tuple[ReplicaGroup, ...]],
+    layers: Sequence[int],
+    tp: int,
 ) -> Plan:
     rng, model = field.rng, field.model
     zeros = row.zero_without_pipeline if len(stages) == 1 else row.zero_with_pipeline
@@ -240,7 +244,7 @@ def _plan(
     )
 
 
-def _data_parallel(field: Field, row: Target) -> Plan | None:
+def _data_parallel(field: Field, row: Capabilities) -> Plan | None:
     """One stage, any devices, a batch for each device type."""
     rng = field.rng
     chosen = rng.sample(field.device_types, rng.randint(1, len(field.device_types)))

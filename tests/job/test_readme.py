@@ -6,7 +6,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit
-from planner.job.readme import sizes_text
+from planner.job.files import sizes_text
 from planner.plan.values import Plan
 from tests.worlds import cluster, group, model, nic, plan, pool
 

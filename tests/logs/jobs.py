@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
-from planner.logs.comparison import Comparison, Predicted, compared, predicted
+from planner.logs.comparison import Comparison, PredictedRun, compared, predicted
 from planner.logs.findings import Finding, findings
 from planner.logs.reading import read_logs, require_same_job
 from planner.logs.values import Observed, observed
@@ -34,7 +34,7 @@ def pipeline() -> Plan:
     return examples.plan()
 
 
-def prediction(plan: Plan) -> Predicted:
+def prediction(plan: Plan) -> PredictedRun:
     """What the cost model says of a plan, with nothing measured."""
     cluster = examples.cluster()
     return predicted(plan, Estimator(cluster, MODEL, ASSUMED), ranks(plan, cluster))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from planner.logs.comparison import Predicted
+from planner.logs.comparison import PredictedRun
 from planner.plan.placement import Rank
 from planner.runtimes.log import Part
 
@@ -103,7 +103,7 @@ def megatron_text(
     return "".join(iteration(index * interval, seconds, batch) + found for index in range(1, records + 1))
 
 
-def predicted_parts(found: Predicted, rank: Rank, **factors: float) -> dict[Part, float]:
+def predicted_parts(found: PredictedRun, rank: Rank, **factors: float) -> dict[Part, float]:
     """The prediction of a rank with some parts multiplied; spaces of their names are underscores."""
     by_part = {name.replace("_", " "): factor for name, factor in factors.items()}
     return {part: seconds * by_part.get(part, 1.0) for part, seconds in found.parts(rank).items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.logs.comparison import Difference
+from planner.logs.comparison import Deviation
 from tests.logs import jobs
 from tests.logs.printing import (
     SAMPLES,
@@ -23,11 +23,11 @@ from tests.logs.printing import (
 
 def test_errors_and_spreads() -> None:
     """As in validate: predicted over observed, less 1."""
-    difference = Difference(predicted=1.2, observed=1.0)
+    difference = Deviation(predicted=1.2, observed=1.0)
     assert difference.error == pytest.approx(0.2)
     assert difference.excess == pytest.approx(-0.2)
     assert (difference.within(0.21), difference.within(0.19)) == (True, False)
-    assert not Difference(predicted=1.0, observed=0.0).within(9.0)
+    assert not Deviation(predicted=1.0, observed=0.0).within(9.0)
 
 
 @pytest.mark.parametrize("plan", [jobs.data_parallel(), jobs.across_nodes(), jobs.pipeline()])
@@ -100,12 +100,12 @@ def test_memory_is_that_of_the_rank(tmp_path: Path) -> None:
         (4, 1, "V100"),
     ]
     memory = found.memory(found.ranks[4])
-    assert last.peak == Difference(predicted=memory.used_bytes - memory.runtime_bytes, observed=5 * 2**30)
+    assert last.peak == Deviation(predicted=memory.used_bytes - memory.runtime_bytes, observed=5 * 2**30)
     assert last.states is not None
     assert last.activations is not None
     assert last.states.predicted + last.activations.predicted == pytest.approx(last.peak.predicted)
     assert (last.states.observed, last.activations.observed) == (3 * 2**30, 2 * 2**30)
-    assert last.fixed == Difference(predicted=memory.runtime_bytes, observed=2 * 2**30)
+    assert last.fixed == Deviation(predicted=memory.runtime_bytes, observed=2 * 2**30)
     assert first.fixed is None
 
 

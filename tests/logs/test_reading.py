@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import HetplanError
-from planner.logs.example import ExampleLines
-from planner.logs.reading import read_logs, require_same_job
+from planner.logs.reading import ExampleLines, read_logs, require_same_job
 from planner.logs.values import Log
 from planner.plan.placement import ranks
 from planner.plan.values import Plan

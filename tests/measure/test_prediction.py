@@ -9,7 +9,7 @@ import pytest
 
 from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED
-from planner.cluster.spec import GpuSpec
+from planner.catalog import GpuSpec
 from planner.cost.estimate import estimate
 from planner.model.spec import ModelSpec, TrainingSpec
 from tests.worlds import cluster, group, model, plan, pool

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import SpecError
@@ -331,6 +331,7 @@ def test_what_is_written_is_read_back(
     assert (row.stage_layers, row.fits, row.id) == (tuple(layers), switch, text)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(COLUMNS), st.text(max_size=10)))
 def test_any_cells_are_read_or_refused(cells: dict[str, str]) -> None:
     """Nothing that a cell holds is a crash, and every complaint names a column."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.cluster.spec import FabricSpec, GpuSpec
+from planner.catalog import GpuSpec
+from planner.cluster.spec import FabricSpec
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.worlds import cluster, nic, pool

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from planner.cluster.spec import HostSpec
 from planner.errors import HetplanError, OutputError, PlanError, SpecError
 from planner.plan.file import (
-    Alternative,
+    Considered,
     PlanFile,
     Summary,
     UsedCalibration,
@@ -38,8 +38,8 @@ SUMMARY = Summary(
     gap=1e-9,
     tokens_per_second=9933.1,
     alternatives=(
-        Alternative(family="pipeline", step_seconds=0.41, reason="chosen"),
-        Alternative(family="ZeRO-3", step_seconds=None, reason="slow: needs 17.3 GiB, has 13.0"),
+        Considered(family="pipeline", step_seconds=0.41, reason="chosen"),
+        Considered(family="ZeRO-3", step_seconds=None, reason="slow: needs 17.3 GiB, has 13.0"),
     ),
     advice=("4.1 % faster with tp 4 on fast only: needs flagscale",),
 )

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from planner.cluster.spec import ClusterSpec, GpuSpec, IntraNodeSpec, PoolSpec
+from planner.catalog import GpuSpec, IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.errors import PlanError
 from planner.plan.placement import Rank, agents, place, place_stages, ranks, split_nodes
 from planner.plan.values import Plan, ReplicaGroup, Stage

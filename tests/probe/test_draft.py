@@ -12,15 +12,15 @@ from planner import catalog
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.probe.draft import assumptions, draft, lacking, unseen
-from planner.probe.entries import kinds_of
-from planner.probe.hosts import Host
+from planner.probe.entries import device_types_of
+from planner.probe.hosts import ListedHost
 from planner.probe.nics import Interface, Network, Port
-from planner.probe.node import SOURCES, Node, parse_node
+from planner.probe.node import SOURCES, ProbedNode, parse_node
 from planner.probe.nvidia_smi import SeenGpu, Topo
 from tests.probe.seen import SAMPLES, sample
 
 
-def node_of(host: str) -> Node:
+def node_of(host: str) -> ProbedNode:
     """A sample node."""
     files = {source.name: f"{host}/{source.file}" for source in SOURCES}
     return parse_node(host, {name: sample(file) for name, file in files.items() if (SAMPLES / file).exists()})
@@ -68,7 +68,7 @@ def test_a_machine_without_devices_is_a_draft_to_fill_in() -> None:
 
 def test_an_unknown_device_is_an_entry_to_fill_in() -> None:
     """Filled in, the draft loads."""
-    seen = Node(host="a", gpus=(SeenGpu(index=0, name="NVIDIA X100", memory_mib=96256),))
+    seen = ProbedNode(host="a", gpus=(SeenGpu(index=0, name="NVIDIA X100", memory_mib=96256),))
     text = draft([seen], [], "ours")
     assert [problem.key for problem in lacking(text, "c.yaml")] == [
         "gpus.NVIDIA-X100.memory_bandwidth_gBps",
@@ -81,11 +81,11 @@ def test_an_unknown_device_is_an_entry_to_fill_in() -> None:
 
 def test_words_that_yaml_would_read_as_something_else_are_quoted() -> None:
     """A host may be called no, or 1e5."""
-    seen = Node(host="no", gpus=(SeenGpu(index=0, name="Tesla T4"),))
-    other = Node(host="1e5", gpus=(SeenGpu(index=0, name="Tesla T4"),))
+    seen = ProbedNode(host="no", gpus=(SeenGpu(index=0, name="Tesla T4"),))
+    other = ProbedNode(host="1e5", gpus=(SeenGpu(index=0, name="Tesla T4"),))
     network = Network(interfaces={"eth0": Interface(name="eth0", up=True, gbps=10)})
-    nodes = [Node(host=each.host, gpus=each.gpus, network=network) for each in (seen, other)]
-    cluster = loaded(draft(nodes, [Host(name="no"), Host(name="1e5")], "123"))
+    nodes = [ProbedNode(host=each.host, gpus=each.gpus, network=network) for each in (seen, other)]
+    cluster = loaded(draft(nodes, [ListedHost(name="no"), ListedHost(name="1e5")], "123"))
     assert (cluster.name, cluster.pools[0].hosts) == ("123", ("no", "1e5"))
 
 
@@ -113,19 +113,19 @@ def seen_gpus(draw: st.DrawFn) -> tuple[SeenGpu, ...]:
 
 
 @st.composite
-def seen_nodes(draw: st.DrawFn) -> list[Node]:
+def seen_nodes(draw: st.DrawFn) -> list[ProbedNode]:
     """Nodes of which all was seen: PCIe between their devices, one Ethernet card and any RDMA cards."""
     nodes = []
     for position in range(draw(st.integers(1, 4))):
         gpus = draw(seen_gpus())
         pairs = [(one, other) for one in range(len(gpus)) for other in range(one + 1, len(gpus))]
         same = len({gpu.name for gpu in gpus}) == 1
-        kinds = (
+        connections = (
             CONNECTIONS
             if same and gpus[0].name == "NVIDIA A100-SXM4-80GB"
             else CONNECTIONS.filter(lambda each: not each.startswith("NV"))
         )
-        topo = Topo(tuple(range(len(gpus))), {pair: draw(kinds) for pair in pairs})
+        topo = Topo(tuple(range(len(gpus))), {pair: draw(connections) for pair in pairs})
         ports = {
             (f"mlx5_{index}", 1): Port(
                 device=f"mlx5_{index}",
@@ -138,18 +138,21 @@ def seen_nodes(draw: st.DrawFn) -> list[Node]:
         }
         card = Interface(name="eno1", up=True, gbps=draw(st.sampled_from([0.1, 2.5, 10.0, 100.0])))
         network = Network(ports=ports, interfaces={"eno1": card})
-        nodes.append(Node(host=f"n{position}", gpus=gpus, topo=topo, network=network))
+        nodes.append(ProbedNode(host=f"n{position}", gpus=gpus, topo=topo, network=network))
     return nodes
 
 
 @settings(max_examples=60, deadline=None)
 @given(seen_nodes())
-def test_what_was_seen_always_loads(nodes: list[Node]) -> None:
-    """Every host once, with as many devices of the kinds that were seen."""
+def test_what_was_seen_always_loads(nodes: list[ProbedNode]) -> None:
+    """Every host once, with as many devices of the types that were seen."""
     text = draft(nodes, [], "ours")
     assert (lacking(text, "cluster.yaml"), unseen(text)) == ((), ())
     cluster = loaded(text)
     devices = {host: pool.devices for pool in cluster.pools for host in pool.hosts}
-    assert devices == {node.host: tuple(kind.name for kind in kinds_of(node.gpus or ())) for node in nodes}
-    for kind in (kind for node in nodes for kind in kinds_of(node.gpus or ())):
-        assert cluster.gpus[kind.name].tflops
+    assert devices == {
+        node.host: tuple(device_type.name for device_type in device_types_of(node.gpus or ()))
+        for node in nodes
+    }
+    for device_type in (device_type for node in nodes for device_type in device_types_of(node.gpus or ())):
+        assert cluster.gpus[device_type.name].tflops

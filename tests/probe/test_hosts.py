@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import SpecError
-from planner.probe.hosts import Host, parse_hostfile, parse_slurm
+from planner.probe.hosts import ListedHost, parse_hostfile, parse_slurm
 from tests.probe.seen import text
 
 
@@ -42,9 +42,9 @@ n4         down*     gpu:a100:8
 n5         idle      (null)
 """
     assert parse_slurm(text(content)) == (
-        Host(name="n1", gpus=8, gpu_type="a100"),
-        Host(name="n2", gpus=4),
-        Host(name="n5", gpus=0),
+        ListedHost(name="n1", gpus=8, gpu_type="a100"),
+        ListedHost(name="n2", gpus=4),
+        ListedHost(name="n5", gpus=0),
     )
 
 

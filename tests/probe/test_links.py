@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner import catalog
-from planner.probe.entries import intra_node, kinds_of
+from planner.probe.entries import device_types_of, intra_node
 from planner.probe.nvidia_smi import SeenGpu, parse_topo
 from planner.probe.text import Text
 from tests.probe.seen import matrix
@@ -21,7 +21,7 @@ def line(
         SeenGpu(index=index, name=product, pcie_generation=generation, pcie_width=width)
         for index in range(count)
     )
-    return "\n".join(entry.line() for entry in intra_node(gpus, kinds_of(gpus), parsed))
+    return "\n".join(entry.line() for entry in intra_node(gpus, device_types_of(gpus), parsed))
 
 
 def all_pairs(connection: str, count: int) -> Text:

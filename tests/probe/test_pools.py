@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from planner.probe.draft import pools_of
-from planner.probe.hosts import Host
-from planner.probe.node import Node
+from planner.probe.hosts import ListedHost
+from planner.probe.node import ProbedNode
 from planner.probe.nvidia_smi import SeenGpu
 
 
-def node(host: str | None, product: str = "Tesla T4", count: int = 1) -> Node:
+def node(host: str | None, product: str = "Tesla T4", count: int = 1) -> ProbedNode:
     """A node of equal devices."""
-    return Node(host=host, gpus=tuple(SeenGpu(index=index, name=product) for index in range(count)))
+    return ProbedNode(host=host, gpus=tuple(SeenGpu(index=index, name=product) for index in range(count)))
 
 
-def shapes(nodes: list[Node], hosts: list[Host]) -> list[tuple[str, list[str], int]]:
+def shapes(nodes: list[ProbedNode], hosts: list[ListedHost]) -> list[tuple[str, list[str], int]]:
     """(name, hosts, how many of them nobody looked at) of each pool."""
     return [(pool.name, pool.hosts, pool.assumed) for pool in pools_of(nodes, hosts).pools]
 
@@ -27,10 +27,10 @@ def test_equal_nodes_are_one_pool() -> None:
 def test_listed_hosts_join_the_pool_that_they_match() -> None:
     """By the number of devices and the word that Slurm has for them."""
     hosts = [
-        Host(name="a"),
-        Host(name="b", gpus=2),
-        Host(name="c", gpus=1, gpu_type="t4"),
-        Host(name="d", gpu_type="l4"),
+        ListedHost(name="a"),
+        ListedHost(name="b", gpus=2),
+        ListedHost(name="c", gpus=1, gpu_type="t4"),
+        ListedHost(name="d", gpu_type="l4"),
     ]
     assert shapes([node("a", count=2), node("x"), node("y", "NVIDIA L4")], hosts) == [
         ("t4", ["a", "b"], 1),
@@ -41,25 +41,27 @@ def test_listed_hosts_join_the_pool_that_they_match() -> None:
 
 def test_hosts_that_match_nothing_or_two_pools_are_unseen() -> None:
     """Their devices are never guessed."""
-    hosts = [Host(name="b", gpus=8), Host(name="c")]
+    hosts = [ListedHost(name="b", gpus=8), ListedHost(name="c")]
     found = pools_of([node("a"), node("x", "NVIDIA L4")], hosts).pools
     assert [(pool.name, pool.hosts) for pool in found][2:] == [("unseen", ["b"]), ("unseen-2", ["c"])]
     lines = [entry.line() for entry in found[2].lines()]
     assert lines[0] == "hosts: [b]"
-    assert lines[1] == "# not seen: gpu: kind of the devices"
+    assert lines[1] == "# not seen: gpu: type of the devices"
     assert lines[2] == "gpus_per_node: 8  # as the list of hosts says"
 
 
 def test_listed_hosts_without_devices_are_left_out() -> None:
     """As Slurm lists nodes of processors."""
-    found = pools_of([node("a")], [Host(name="c1", gpus=0), Host(name="c2", gpus=0), Host(name="b")])
+    found = pools_of(
+        [node("a")], [ListedHost(name="c1", gpus=0), ListedHost(name="c2", gpus=0), ListedHost(name="b")]
+    )
     assert [pool.hosts for pool in found.pools] == [["a", "b"]]
     assert [entry.line() for entry in found.remarks] == ["# left out: c[1-2], no GPU by the list of hosts"]
 
 
 def test_a_node_without_a_name_stands_for_the_listed_hosts() -> None:
     """The note says that nobody looked at them."""
-    (pool,) = pools_of([node(None)], [Host(name="n1"), Host(name="n2")]).pools
+    (pool,) = pools_of([node(None)], [ListedHost(name="n1"), ListedHost(name="n2")]).pools
     assert pool.lines()[2].line() == (
         "hosts: ['n[1-2]']  # assumed: 2 not looked at are taken to be like the node that was seen"
     )
@@ -73,7 +75,7 @@ def test_a_node_without_a_name_and_a_list_is_one_node() -> None:
 
 def test_nodes_without_devices_are_left_out_beside_others() -> None:
     """A login node is no part of the cluster; alone it is a draft to fill in."""
-    login = Node(host="login", gpus=())
+    login = ProbedNode(host="login", gpus=())
     found = pools_of([login, node("a")], [])
     assert [pool.hosts for pool in found.pools] == [["a"]]
     assert [entry.line() for entry in found.remarks] == ["# left out: login, it has no GPU"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.cluster.spec import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.catalog import GpuSpec, IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, FabricSpec, NicSpec, PoolSpec
 from planner.cost.binding import Binding, BusyLink, TightDevice
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.model.spec import ModelSpec, TrainingSpec
@@ -346,3 +347,23 @@ def front() -> Front:
         seconds=4.2,
         interrupted=False,
     )
+
+
+SHOWN_PLAN = (
+    "Plan: megatron, 2 stages, ZeRO 1, selective recomputation, sequence parallel\n"
+    "                                            micro-\n"
+    "                                             batch  fwd+bwd  memory   free\n"
+    "  stage  layers  devices        replicas  x accum.     (ms)   (GiB)  (GiB)\n"
+    "  ────────────────────────────────────────────────────────────────────────\n"
+    "      0  0-23    4 A100 (a100)  1 x tp 4   2 x 128      150    16.3   21.7\n"
+    "      1  24-31   4 V100 (v100)  1 x tp 4   2 x 128      128    10.7    3.3\n"
+    "  step 27.2 s ±15 %, 19.3 k tokens/s, 99.5 TFLOP/s per device (MFU 46 %)\n"
+    "  time: compute 70 %, bubble and sends 19 %, tensor parallel 10 %, optimizer\n"
+    "  1.0 %\n"
+    "  uses 8 of 16 devices; idle: 4 A100 (a100), 4 V100 (v100)\n"
+    "  price 10.0 per hour, 0.0756 per step, 0.144 per million tokens\n"
+    "  optimal: proven within 0.8 % of the best plan of this space by the cost model\n"
+    "  (412 candidates, 37 solved, 1.83 s)\n"
+    "\n"
+)
+"""The plan of ``found()`` as the report shows it."""

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
-from planner.cli.reference import DOCUMENTS
+from planner.cli.inputs import summary_of
 from planner.cluster.topology import Topology
-from planner.described import keys
-from planner.logs.comparison import Comparison, Difference
+from planner.described import FORMAT, keys, text
+from planner.logs.comparison import Comparison, Deviation
 from planner.logs.trial import Trial
-from planner.report.alternatives import considered, neighbours
-from planner.report.calibrated import calibrate_document
+from planner.plan.file import PlanFile
+from planner.report.calibrated import TrialDocument, calibrate_document, fitted_document
 from planner.report.calibration import calibration_document, coverage
 from planner.report.compare import Contender
 from planner.report.document import (
@@ -27,13 +27,11 @@ from planner.report.document import (
     plan_document,
     search_document,
 )
-from planner.report.fitted import TrialDocument, fitted_document
-from planner.report.json_document import FORMAT, text
+from planner.report.explain import neighbours
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
-from planner.report.plan_table import proof_of
-from planner.report.validation_document import validation_document
+from planner.report.validation import validation_document
 from tests.measured import examples as measured
 from tests.report import examples
 from tests.report.test_fitted import CALIBRATION, fitted
@@ -41,6 +39,7 @@ from tests.report.test_measured_device import told
 from tests.report.test_measured_network import ERRORS, LINKS
 from tests.report.test_observed import COMPARISON, FOUND, SEEN
 from tests.report.test_validation import validation
+from tools.reference import DOCUMENTS
 
 NOISY = tuple(replace(point, spread=0.5) for point in LINKS)
 """Points of a busy network."""
@@ -50,14 +49,14 @@ def documents() -> dict[str, object]:
     """One document of every command, as full as it gets."""
     cluster, model, scored, result = examples.cluster(), examples.model(), examples.scored(), examples.found()
     around = neighbours(scored.plan, cluster, model, ASSUMED)
-    lost = considered(examples.ALTERNATIVES)
+    saved = PlanFile(plan=scored.plan, cluster=cluster, model=model, summary=summary_of(result))
     shown = Calibration(link_points=LINKS, curve_errors=ERRORS)
     return {
         "search": search_document(result, cluster, model),
         "search --pareto": front_document(examples.front(), cluster, model),
         "predict": plan_document("predict", scored, cluster, model, None),
-        "show": plan_document("show", scored, cluster, model, proof_of(result)),
-        "explain": explain_document(scored, cluster, model, proof_of(result), lost, around, examples.BINDING),
+        "show": plan_document("show", scored, cluster, model, result),
+        "explain": explain_document(scored, saved, around, examples.BINDING),
         "compare": compare_document(
             [
                 Contender(name="a", scored=scored, cluster_devices=16),
@@ -94,7 +93,7 @@ def documents() -> dict[str, object]:
 
 def all_observed() -> Comparison:
     """A comparison that lacks nothing."""
-    some = Difference(predicted=1.0, observed=2.0)
+    some = Deviation(predicted=1.0, observed=2.0)
     memory = tuple(replace(entry, states=some, activations=some, fixed=some) for entry in COMPARISON.memory)
     return replace(COMPARISON, rest=some, memory=memory)
 

@@ -77,7 +77,7 @@ def test_a_device_without_a_datasheet_is_declared() -> None:
     """In lines that a cluster file takes as they are."""
     import yaml
 
-    from planner.cluster.spec import GpuSpec
+    from planner.catalog import GpuSpec
 
     found = yaml.safe_load("\n".join(declaration(told())))["gpus"]["Abacus"]
     assert found.pop("source") == "hetplan calibrate device"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.described import plain
-from planner.logs.comparison import Comparison, Difference, MemoryDifference, PartDifference
+from planner.logs.comparison import Comparison, Deviation, MemoryDeviation, PartDeviation
 from planner.logs.findings import Finding
 from planner.logs.values import Observed
 from planner.report.observed import observed_document, observed_sections
@@ -15,16 +15,16 @@ from tests.report.drawing import drawn
 GIB = 2**30
 
 
-def part(name: Part, rank: int | None, predicted: float, observed: float) -> PartDifference:
+def part(name: Part, rank: int | None, predicted: float, observed: float) -> PartDeviation:
     """Of the second stage."""
-    seconds = Difference(predicted=predicted, observed=observed)
-    return PartDifference(part=name, rank=rank, stage=1, gpu="V100", tp=1, seconds=seconds)
+    seconds = Deviation(predicted=predicted, observed=observed)
+    return PartDeviation(part=name, rank=rank, stage=1, gpu="V100", tp=1, seconds=seconds)
 
 
-def memory(rank: int, stage: int, observed_gib: float) -> MemoryDifference:
+def memory(rank: int, stage: int, observed_gib: float) -> MemoryDeviation:
     """Ten GiB predicted."""
-    peak = Difference(predicted=10 * GIB, observed=observed_gib * GIB)
-    return MemoryDifference(rank=rank, stage=stage, gpu="V100", peak=peak)
+    peak = Deviation(predicted=10 * GIB, observed=observed_gib * GIB)
+    return MemoryDeviation(rank=rank, stage=stage, gpu="V100", peak=peak)
 
 
 SEEN = Observed(
@@ -37,11 +37,11 @@ SEEN = Observed(
     notes=("a.log: holds 2 runs, the last counts",),
 )
 COMPARISON = Comparison(
-    step=Difference(predicted=1.5, observed=2.0),
-    tokens=Difference(predicted=40_000, observed=30_000),
+    step=Deviation(predicted=1.5, observed=2.0),
+    tokens=Deviation(predicted=40_000, observed=30_000),
     spread=0.15,
     parts=(part("forward", 4, 0.5, 0.8), part("optimizer", 4, 0.010, 0.011)),
-    rest=Difference(predicted=0.99, observed=1.189),
+    rest=Deviation(predicted=0.99, observed=1.189),
     memory=(memory(0, 0, 10.4), memory(1, 0, 12.5), memory(4, 1, 8.0)),
     ranks=8,
 )
@@ -115,7 +115,7 @@ def test_document() -> None:
 def test_what_was_not_observed_has_no_error() -> None:
     """A timer of zero is no division by zero."""
     shown = drawn(
-        observed_sections(SEEN, replace(COMPARISON, rest=Difference(predicted=0.5, observed=0.0)), FOUND)
+        observed_sections(SEEN, replace(COMPARISON, rest=Deviation(predicted=0.5, observed=0.0)), FOUND)
     )
     (line,) = (line for line in shown.splitlines() if line.startswith("  everything else"))
     assert line.split()[-4:] == ["500", "0", "-", "beyond"]

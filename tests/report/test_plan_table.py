@@ -6,16 +6,20 @@ from dataclasses import replace
 
 from planner.calibration.values import ASSUMED, Calibration, Constant, LayerPoint, Residual
 from planner.cluster.spec import HostSpec
+from planner.plan.file import Summary
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
-from planner.report.alternatives import advice_section, advice_text, alternatives_section, considered
-from planner.report.explain import memory_section
+from planner.report.explain import (
+    advice_section,
+    advice_text,
+    alternatives_section,
+    considered,
+    memory_section,
+)
 from planner.report.plan_table import (
-    Proof,
     differences,
     headline,
     misfits,
     plan_section,
-    proof_of,
     proof_text,
     running_cost_lines,
     warnings_of,
@@ -78,23 +82,7 @@ def test_the_plan_shows_stages_time_use_price_and_proof() -> None:
     """One row per group of replicas, then what a step takes."""
     result = examples.found()
     assert result.best is not None
-    assert drawn(plan_section(result.best, examples.cluster(), proof_of(result))) == (
-        "Plan: megatron, 2 stages, ZeRO 1, selective recomputation, sequence parallel\n"
-        "                                            micro-\n"
-        "                                             batch  fwd+bwd  memory   free\n"
-        "  stage  layers  devices        replicas  x accum.     (ms)   (GiB)  (GiB)\n"
-        "  ────────────────────────────────────────────────────────────────────────\n"
-        "      0  0-23    4 A100 (a100)  1 x tp 4   2 x 128      150    16.3   21.7\n"
-        "      1  24-31   4 V100 (v100)  1 x tp 4   2 x 128      128    10.7    3.3\n"
-        "  step 27.2 s ±15 %, 19.3 k tokens/s, 99.5 TFLOP/s per device (MFU 46 %)\n"
-        "  time: compute 70 %, bubble and sends 19 %, tensor parallel 10 %, optimizer\n"
-        "  1.0 %\n"
-        "  uses 8 of 16 devices; idle: 4 A100 (a100), 4 V100 (v100)\n"
-        "  price 10.0 per hour, 0.0756 per step, 0.144 per million tokens\n"
-        "  optimal: proven within 0.8 % of the best plan of this space by the cost model\n"
-        "  (412 candidates, 37 solved, 1.83 s)\n"
-        "\n"
-    )
+    assert drawn(plan_section(result.best, examples.cluster(), result)) == examples.SHOWN_PLAN
 
 
 def test_headlines_name_what_differs() -> None:
@@ -123,23 +111,26 @@ def test_running_cost_as_far_as_known() -> None:
 
 def test_proofs_in_words() -> None:
     """Optimal, within a gap, out of time, interrupted, and nothing known."""
-    exact = Proof(status="optimal", bound_seconds=10.0, gap=0.0)
+    exact = Summary(status="optimal", step_seconds=10.0, bound_seconds=10.0, gap=0.0, tokens_per_second=1.0)
     assert proof_text(exact) == "optimal: no plan of this space is faster by the cost model"
-    late = Proof(status="feasible", bound_seconds=9.69, gap=0.031, candidates=412, seconds=60.0)
+    found = examples.found()
+    late = replace(found, status="feasible", bound_seconds=9.69, gap=0.031, candidates=412, seconds=60.0)
     assert (
         proof_text(late)
-        == "best found before the search stopped: within 3.1 % of the bound (412 candidates, 60 s)"
+        == "best found before the search stopped: within 3.1 % of the bound (412 candidates, 37 solved, 60 s)"
     )
-    stopped = replace(late, interrupted=True, candidates=None, seconds=None)
-    assert proof_text(stopped) == "interrupted: best so far, within 3.1 % of the bound"
-    over = Proof(status="optimal", bound_seconds=0.0, gap=0.0, objective="cost", subclusters=39)
+    stopped = replace(late, interrupted=True)
+    assert proof_text(stopped).startswith(
+        "interrupted: best so far, within 3.1 % of the bound (412 candidates"
+    )
+    over = replace(exact, bound_seconds=0.0, objective="cost", subclusters=39)
     assert proof_text(over) == "optimal: no plan of 39 sub-clusters is cheaper by the cost model"
     near = replace(over, objective="energy", gap=0.01)
     assert (
         proof_text(near)
         == "optimal: proven within 1.0 % of the most energy-efficient plan of 39 sub-clusters by the cost model"
     )
-    lost = Proof(status="feasible", bound_seconds=0.0, gap=1.0)
+    lost = replace(exact, status="feasible", bound_seconds=0.0, gap=1.0)
     assert (
         proof_text(lost) == "best found before the search stopped: its distance from the optimum is unknown"
     )

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 from rich.console import Group
 
-from planner.described import plain
+from planner.described import plain, text
 from planner.errors import OutputError, UsageError
 from planner.measured.predictions import Prediction, truth
-from planner.report.json_document import text
-from planner.report.validation import Validation, not_predicted, shows_groups, validation_sections
-from planner.report.validation_document import validation_document
-from planner.report.validation_plot import write_plot
+from planner.report.validation import (
+    Validation,
+    not_predicted,
+    shows_groups,
+    validation_document,
+    validation_sections,
+    write_plot,
+)
 from tests.measured.examples import SKIPPED, failed, group, several
 from tests.report.drawing import drawn
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from planner.cluster.spec import ClusterSpec, FabricLinkSpec, GpuSpec, NicSpec, PoolSpec
+from planner.catalog import GpuSpec
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, NicSpec, PoolSpec
 from planner.model.spec import ModelSpec
 from tests.worlds import cluster, gpt, pool
 

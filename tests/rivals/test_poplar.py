@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cluster.spec import GpuSpec
+from planner.catalog import GpuSpec
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.rivals.poplar import best_size, in_lock_step, sweep, without_lock_step

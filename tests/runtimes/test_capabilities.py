@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from planner.dims.gradients import gradients_at
 from planner.errors import UsageError
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import TARGETS, target
+from tests.worlds import model
 
 
 def test_deepspeed_has_no_pipeline_with_gradients_or_parameters_sharded() -> None:
@@ -35,18 +39,42 @@ def test_unknown_targets_are_named_with_the_known() -> None:
         target("horovod")
 
 
+def formats(row: Capabilities, zero: int = 0, **training: Any) -> tuple[int, int] | None:
+    """Bytes of a gradient kept and reduced, None where the target has no such formats."""
+    found = gradients_at(row, model(8, **training).training, zero)
+    return None if found is None else (found.kept_bytes, found.reduced_bytes)
+
+
 @pytest.mark.parametrize("row", TARGETS.values(), ids=TARGETS)
-def test_gradients_have_the_size_of_their_format(row: Target) -> None:
+def test_gradients_have_the_size_of_their_format(row: Capabilities) -> None:
     """fp16 keeps two bytes and formats stored in four bytes four everywhere; bf16 is the target's own choice."""
-    assert row.gradient_size("fp16") == 2
-    assert row.gradient_size("fp32") == row.gradient_size("tf32") == 4
-    assert row.gradient_size("bf16") == row.gradient_size("fp8") == row.gradient_bytes
+    assert formats(row, precision="fp16") == (2, 2)
+    assert formats(row, precision="fp32") == formats(row, precision="tf32") == (4, 4)
+    assert formats(row, precision="bf16") == formats(row, precision="fp8")
+    assert formats(row, precision="fp16", reduce_dtype="fp32") is None
 
 
 def test_megatron_keeps_fp32_gradients_beside_bf16_weights() -> None:
-    """DeepSpeed keeps bf16 ones."""
-    assert target("megatron").gradient_size("bf16") == 4
-    assert target("deepspeed").gradient_size("bf16") == 2
+    """DeepSpeed keeps bf16 ones; both do otherwise when asked, Megatron in one buffer for both."""
+    megatron, deepspeed = target("megatron"), target("deepspeed")
+    assert formats(megatron) == (4, 4)
+    assert formats(megatron, reduce_dtype="bf16") == formats(megatron, gradient_dtype="bf16") == (2, 2)
+    assert formats(megatron, gradient_dtype="fp32", reduce_dtype="bf16") is None
+    assert formats(deepspeed) == (2, 2)
+    assert formats(deepspeed, reduce_dtype="fp32") == (2, 4)
+    assert [formats(deepspeed, zero, gradient_dtype="fp32") for zero in range(4)] == [
+        None,
+        None,
+        (4, 2),
+        (4, 2),
+    ]
+
+
+def test_torch_accumulates_whole_gradients_in_the_format_it_reduces_them_in() -> None:
+    """FSDP2's shards have the format of their fp32 parameters."""
+    row = target("torch")
+    assert [formats(row, zero, reduce_dtype="bf16") for zero in range(4)] == [(4, 2), (2, 2), (4, 2), (4, 2)]
+    assert formats(row, 3, gradient_dtype="bf16") is None
 
 
 def test_deepspeed_has_no_fp8() -> None:
@@ -137,7 +165,9 @@ def test_recomputation_of_the_runtimes() -> None:
 
 
 def test_optimizers_that_zero_one_shards() -> None:
-    """Megatron's distributed optimizer knows Adam alone."""
+    """Megatron's distributed optimizer knows Adam alone; Muon needs whole matrices, in torch as elsewhere."""
+    sharded = {name: row.sharding_optimizers for name, row in ROWS.items()}
+    assert sharded["megatron"] == sharded["flagscale"] == ("adamw",)
+    assert sharded["deepspeed"] == sharded["torch"] == ("adamw", "sgd", "lion")
     for row in ROWS.values():
-        sgd = row.name in ("deepspeed", "torch")
-        assert row.sharding_optimizers == (("adamw", "sgd") if sgd else ("adamw",))
+        assert {*row.sharding_optimizers} <= {*row.optimizers}

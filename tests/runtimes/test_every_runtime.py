@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.emit.checks import installed_versions
-from planner.emit.interface import emit, job_of
+from planner.emit.interface import emit, installed_versions, job_of
 from planner.errors import EmitError, PlanError
 from planner.launchers.registry import LAUNCHERS
 from planner.runtimes.interface import runtime

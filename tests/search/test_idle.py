@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from planner.cluster.spec import ClusterSpec, GpuSpec
+from planner.catalog import GpuSpec
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.model.spec import ModelSpec

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED, Calibration, Family
-from planner.cluster.spec import ClusterSpec, GpuSpec, PoolSpec
+from planner.catalog import GpuSpec
+from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator, estimate
 from planner.model.spec import ModelSpec

@@ -18,7 +18,6 @@ from planner.cost.running_cost import devices_of
 from planner.cost.values import Estimate
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
-from planner.rivals.exhaustive import plans
 from planner.search.answer import meets, value_of
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
@@ -27,6 +26,7 @@ from planner.search.objectives.choose import choose
 from planner.search.objectives.objectives import BestSearch
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Objective, SearchResult, Silent
+from tests.search.exhaustive import plans
 from tests.worlds import Problem, cluster, gpt, pool, small_problem, with_constants
 
 SEEDS = st.integers(0, 10**9)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
-from planner.rivals.exhaustive import exhaustive, plans
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, SearchResult
+from tests.search.exhaustive import exhaustive, plans
 from tests.worlds import (
     Problem,
     small_problem,

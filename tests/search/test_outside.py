@@ -39,7 +39,7 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert large not in outside(one, gpt(global_batch=513), Limits(target="megatron"))
     short = gpt(global_batch=5000, sequence_length=32)
     assert "micro-batches of more than 4096 sequences" in outside(one, short, Limits(target="torch"))
-    hybrid = "hybrid sharding in pipelines and with tensor parallelism"
+    hybrid = "HSDP in pipelines and with tensor parallelism"
     assert hybrid in outside(one, gpt(), Limits(target="torch"))
     assert "offloading" in outside(one, gpt(), Limits(target="deepspeed"))
     assert hybrid not in outside(one, gpt(), Limits(target="megatron"))

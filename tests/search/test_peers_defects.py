@@ -12,11 +12,12 @@ import pytest
 from rich.console import Console
 
 from planner.calibration.values import ASSUMED, LayerPoint
-from planner.cluster.spec import ClusterSpec, GpuSpec
+from planner.catalog import GpuSpec
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan
-from planner.report.plan_table import plan_section, proof_of
+from planner.report.plan_table import plan_section
 from planner.search.solve import search
 from planner.search.values import Limits, SearchResult
 from tests.worlds import cluster, gpt, pool
@@ -131,7 +132,7 @@ def test_idle_devices_are_named() -> None:
     }
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(plan_section(result.best, spec, proof_of(result)))
+        console.print(plan_section(result.best, spec, result))
     text = capture.get()
     assert min(used.values()) < 4, "the example must leave something idle"
     idle = text.partition("idle:")[2].splitlines()[0]

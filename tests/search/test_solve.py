@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.cluster.spec import ClusterSpec, GpuSpec
+from planner.catalog import GpuSpec
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.model.spec import ModelSpec

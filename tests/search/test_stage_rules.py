@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
-from planner.cluster.spec import GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.catalog import GpuSpec, IntraNodeSpec
+from planner.cluster.spec import NicSpec, PoolSpec
 from planner.search.values import Limits
 from tests.search.test_oracle import check
 from tests.worlds import Problem, cluster, gpt

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.cluster.spec import ClusterSpec, IntraNodeSpec
+from planner.catalog import IntraNodeSpec
+from planner.cluster.spec import ClusterSpec
 from planner.search.objectives.candidates import MOST, sub_cluster_candidates
 from tests.worlds import cluster, gpt, pool
 

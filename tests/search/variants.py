@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from planner.cluster.spec import ClusterSpec, FabricSpec, GpuSpec, IntraNodeSpec, NicSpec, PoolSpec
+from planner.catalog import GpuSpec, IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, FabricSpec, NicSpec, PoolSpec
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from tests.worlds import gpt

@@ -24,6 +24,7 @@ from tests.worlds import cluster, group, model, nic, plan, pool
 RANKS = 4
 STEPS = 3
 RATES = {"sgd": 0.5, "adamw": 1e-3}
+LION = 1e-4
 """Learning rates at which three steps go far."""
 PROGRAM = Path(__file__).with_name("ranks_program.py")
 
@@ -40,11 +41,19 @@ class Case:
     steps: int = STEPS
     wrapper: str = "deepspeed"
     """``deepspeed`` runs the emitted ``train.py``, ``ddp`` and ``fsdp2`` a loop around torch's own."""
+    formats: tuple[tuple[str, str], ...] = ()
+    """Number formats of gradients and moments by their key, where they are not DeepSpeed's own."""
 
     @property
     def name(self) -> str:
         """Also the folder's name."""
-        return f"{self.wrapper}-{self.layout}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}"
+        formats = "".join(f"-{key}-{value}" for key, value in self.formats)
+        return f"{self.wrapper}-{self.layout}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}{formats}"
+
+    @property
+    def lr(self) -> float:
+        """Learning rate."""
+        return RATES.get(self.optimizer, LION)
 
     @property
     def layers(self) -> int:
@@ -71,6 +80,7 @@ class Case:
             layers=self.layers,
             precision=self.precision,
             optimizer=self.optimizer,
+            **dict(self.formats),
             kv_heads=2,
             gated_mlp=True,
             tied_embeddings=self.layout != "pp4",
@@ -90,10 +100,17 @@ UNEVEN = (
 MATRIX = [
     *(Case("data", zero, optimizer) for zero in range(4) for optimizer in RATES),
     *(Case(layout, zero, optimizer) for layout in ("pp2", "pp4") for zero in (0, 1) for optimizer in RATES),
+    *(Case("data", zero, "lion") for zero in range(4)),
+    Case("pp2", 1, "lion"),
 ]
 HALF = [
     *(Case("data", zero, "adamw", "bf16") for zero in range(4)),
     *(Case("pp2", zero, "adamw", "bf16") for zero in (0, 1)),
+    *(Case("data", zero, "adamw", "bf16", formats=(("reduce_dtype", "fp32"),)) for zero in range(4)),
+    *(Case("data", zero, "adamw", "bf16", formats=(("gradient_dtype", "fp32"),)) for zero in (2, 3)),
+    Case("data", 2, "adamw", "bf16", formats=(("gradient_dtype", "fp32"), ("reduce_dtype", "fp32"))),
+    *(Case("data", zero, "adamw", formats=(("optimizer_states", "bf16"),)) for zero in (0, 2)),
+    Case("pp2", 1, "adamw", "bf16", formats=(("reduce_dtype", "fp32"), ("optimizer_states", "bf16"))),
 ]
 TORCH = [
     *(Case("data", 1, optimizer, wrapper="ddp") for optimizer in RATES),
@@ -117,7 +134,7 @@ def train_all(folder: Path, cases: Sequence[Case]) -> None:
     jobs = [
         {
             "folder": str(path),
-            "arguments": ["--steps", str(case.steps), "--lr", str(RATES[case.optimizer])],
+            "arguments": ["--steps", str(case.steps), "--lr", str(case.lr)],
             "wrapper": case.wrapper,
         }
         # DeepSpeed keeps the grid of a process's first pipeline for every later engine: pipelines come last.
@@ -157,7 +174,7 @@ def reference_of(case: Case, folder: Path) -> reference.Outcome:
     With bf16 and ZeRO 0 DeepSpeed sets up the states by a step on zero gradients, which Adam counts.
     """
     counted = case.zero == 0 and case.precision == "bf16" and case.layout == "data"
-    return reference.train(folder, case.steps, RATES[case.optimizer], step_on_zeros=counted)
+    return reference.train(folder, case.steps, case.lr, step_on_zeros=counted)
 
 
 def table(made: dict[Case, Path]) -> list[str]:

@@ -12,6 +12,7 @@ import torch
 
 from planner.training import example_model
 from planner.training.example_data import sequences
+from planner.training.example_optimizers import Lion
 
 SEED = 0
 
@@ -85,6 +86,8 @@ def optimizer_of(network: Any, name: str, lr: float) -> Any:
     """The optimizer that the example takes for a name."""
     if name == "sgd":
         return torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
+    if name == "lion":
+        return Lion(network.parameters(), lr)
     return torch.optim.AdamW(network.parameters(), lr=lr)
 
 

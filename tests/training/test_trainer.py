@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,12 +38,7 @@ ALLOWED_HALF = 2e-3
 """Relative error of a loss in bf16, which has 8 significant bits."""
 
 
-@pytest.fixture(autouse=True)
-def _no_third_party_warnings() -> Iterator[None]:
-    """transformers, DeepSpeed and torch warn about each other."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +22,7 @@ import torch
 STEPS = 3
 LR = 0.5
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _no_third_party_warnings() -> Iterator[None]:
-    """DeepSpeed and torch warn about each other."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_third_party_warnings")]
 
 
 def three_ranks() -> ClusterSpec:

@@ -41,8 +41,8 @@ def written_before(folder: int) -> dict[str, str | None]:
         lines = (tree.read(folder, MANIFEST) or b"").decode().splitlines()
     except UnicodeDecodeError:
         return {}
-    found = (LINE.fullmatch(line) for line in lines)
-    return {match["path"]: match["digest"] for match in found if match and is_inside(match["path"])}
+    matches = (LINE.fullmatch(line) for line in lines)
+    return {match["path"]: match["digest"] for match in matches if match and is_inside(match["path"])}
 
 
 def is_inside(path: str) -> bool:
@@ -103,17 +103,17 @@ def change_to(
 
 
 def _state(folder: int, path: str, known: dict[str, str | None], wanted: EmittedFile | None) -> State:
-    found = tree.look(folder, path)
-    if found is None:
+    status = tree.look(folder, path)
+    if status is None:
         return "absent"
     content = tree.read(folder, path)
     if content is not None:
         is_equal = wanted is not None and content == wanted.text.encode()
-        if wanted and is_equal and bool(found.st_mode & 0o100) == wanted.executable:
+        if wanted and is_equal and bool(status.st_mode & 0o100) == wanted.executable:
             return "same"
         if is_equal or path == MANIFEST or digest(content) == known.get(path):
             return "ours"
-    if path in known and not stat.S_ISDIR(found.st_mode):
+    if path in known and not stat.S_ISDIR(status.st_mode):
         return "edited"
     return "foreign" if wanted else "absent"
 
@@ -121,8 +121,8 @@ def _state(folder: int, path: str, known: dict[str, str | None], wanted: Emitted
 def _blocking(folder: int, wanted: dict[str, EmittedFile], states: dict[str, State]) -> Iterator[str]:
     """Files and links where new files need a folder, which do not go away themselves."""
     for path in {above for each in wanted for above in tree.parents(each)}:
-        found = tree.look(folder, path)
-        if found and not stat.S_ISDIR(found.st_mode) and states.get(path) not in ("ours", "edited"):
+        status = tree.look(folder, path)
+        if status and not stat.S_ISDIR(status.st_mode) and states.get(path) not in ("ours", "edited"):
             yield path
 
 
@@ -189,11 +189,11 @@ def read_journal(folder: int, shown: Path) -> Change | None:
     if content is None:
         return None
     try:
-        found = json.loads(content)
+        journal = json.loads(content)
         change = Change(
-            kept=tuple((str(path), str(name)) for path, name in found["kept"]),
-            out=tuple(map(str, found["out"])),
-            put=tuple(map(str, found["put"])),
+            kept=tuple((str(path), str(name)) for path, name in journal["kept"]),
+            out=tuple(map(str, journal["out"])),
+            put=tuple(map(str, journal["put"])),
         )
     except (ValueError, TypeError, KeyError):
         change = None

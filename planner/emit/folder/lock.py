@@ -44,8 +44,8 @@ def locked(at: int, name: str, shown: Path) -> Iterator[int]:
 
 def is_taken(folder: int, own: int) -> bool:
     """True when another process than the holder of the folder ``own`` is writing in ``folder``."""
-    found, mine = look(folder, LOCK), look(own, LOCK)
-    if found is None or mine is None or found.st_ino == mine.st_ino:
+    theirs, mine = look(folder, LOCK), look(own, LOCK)
+    if theirs is None or mine is None or theirs.st_ino == mine.st_ino:
         return False
     with opened(WORK, folder) as work:
         lock = os.open("lock", os.O_RDWR | os.O_NOFOLLOW, dir_fd=work)

@@ -63,8 +63,8 @@ def look(root: int, path: str) -> os.stat_result | None:
 
 def read(root: int, path: str) -> bytes | None:
     """The bytes of a regular file; None where there is none."""
-    found = look(root, path)
-    if found is None or not stat.S_ISREG(found.st_mode):
+    status = look(root, path)
+    if status is None or not stat.S_ISREG(status.st_mode):
         return None
     with holding(root, path) as (folder, name):
         opening = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
@@ -90,11 +90,11 @@ def move(root: int, path: str, to: str) -> None:
 
 def remove(root: int, path: str) -> None:
     """Delete a file, a link or a folder with all that is in it, read-only folders too."""
-    found = look(root, path)
-    if found is None:
+    status = look(root, path)
+    if status is None:
         return
     with holding(root, path) as (folder, name):
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             os.unlink(name, dir_fd=folder)
             return
         with suppress(PermissionError):

@@ -47,10 +47,10 @@ def _link(folder: int, copy: int, device: int) -> list[int]:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     inodes = [status.st_ino, os.fstat(copy).st_ino]
     for name in sorted(os.listdir(folder), key=WORK.__ne__):  # first that by which a twin is known as one
-        found = tree.look(folder, name)
-        if found is None:
+        status_of = tree.look(folder, name)
+        if status_of is None:
             continue
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(status_of.st_mode):
             os.mkdir(name, 0o700, dir_fd=copy)
             with tree.opened(name, folder) as below, tree.opened(name, copy) as made:
                 inodes += _link(below, made, device)
@@ -64,7 +64,7 @@ def _link(folder: int, copy: int, device: int) -> list[int]:
 
 def inodes_of(folder: int, paths: set[str]) -> set[int]:
     """Inodes of what stands at these paths."""
-    return {found.st_ino for path in paths if (found := tree.look(folder, path)) is not None}
+    return {status.st_ino for path in paths if (status := tree.look(folder, path)) is not None}
 
 
 def record(folder: int, at: int, twin: str, inodes: set[int]) -> None:
@@ -122,13 +122,13 @@ def _rescue(other: int, folder: int, inside: str, known: set[int]) -> None:
         names = os.listdir(here)
     for name in names:
         path = f"{inside}{name}"
-        found, now = tree.look(other, path), tree.look(folder, path)
-        if found is None or path == WORK:
+        status, now = tree.look(other, path), tree.look(folder, path)
+        if status is None or path == WORK:
             continue
-        is_known = found.st_ino in known
-        if stat.S_ISDIR(found.st_mode) and (is_known or now is not None):
+        is_known = status.st_ino in known
+        if stat.S_ISDIR(status.st_mode) and (is_known or now is not None):
             _rescue(other, folder, f"{path}/", known)
-        elif not is_known and (now is None or now.st_ino != found.st_ino):
+        elif not is_known and (now is None or now.st_ino != status.st_ino):
             is_free = now is None or (now.st_ino in known and not stat.S_ISDIR(now.st_mode))
             to = path if is_free else free_name(folder, path, set(), "rescued")
             _carry(other, folder, path, to)

@@ -51,11 +51,11 @@ def write_folder(files: Sequence[EmittedFile], folder: Path, force: bool = False
         above.mkdir(parents=True, exist_ok=True)
         with tree.opened(str(above)) as at:
             _put_back(at, name)
-            found = tree.look(at, name)
-            if found is None:
+            status = tree.look(at, name)
+            if status is None:
                 _create(at, name, files, folder)
                 return ()
-            _check_kind(found, folder)
+            _check_kind(status, folder)
             return _update(at, name, files, folder, force)
     except OSError as error:
         raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from error
@@ -76,8 +76,8 @@ def _place(folder: Path) -> tuple[Path, str]:
     return Path(os.path.realpath(folder.parent)), folder.name
 
 
-def _check_kind(found: os.stat_result, shown: Path) -> None:
-    if not stat.S_ISDIR(found.st_mode):
+def _check_kind(status: os.stat_result, shown: Path) -> None:
+    if not stat.S_ISDIR(status.st_mode):
         raise OutputError(f"{shown}: is a file, expected a folder")
 
 
@@ -114,10 +114,10 @@ def _create(at: int, name: str, files: Sequence[EmittedFile], shown: Path) -> No
 
 def _check_own(at: int, twin: str, shown: Path) -> None:
     """Raise OutputError where something that is not hetplan's has the name that the twin needs."""
-    found = tree.look(at, twin)
-    if found is None:
+    status = tree.look(at, twin)
+    if status is None:
         return
-    is_folder = stat.S_ISDIR(found.st_mode)
+    is_folder = stat.S_ISDIR(status.st_mode)
     if is_folder:
         with tree.opened(twin, at) as folder:
             is_folder = not os.listdir(folder) or tree.look(folder, WORK) is not None
@@ -220,8 +220,8 @@ def _by_twin(at: int, name: str, folder: int, change: Change) -> bool:
 
 def _stands(at: int, name: str, folder: int) -> bool:
     """True when the name is that of the folder, and not of its twin."""
-    found = tree.look(at, name)
-    return found is not None and found.st_ino == os.fstat(folder).st_ino
+    status = tree.look(at, name)
+    return status is not None and status.st_ino == os.fstat(folder).st_ino
 
 
 def _in_place(folder: int, change: Change) -> None:

@@ -29,16 +29,16 @@ def include(launchers: Sequence[Agent], most: int | None = None) -> str | None:
     return "@".join(shown + ["..."] * (len(launchers) > len(shown)))
 
 
-def keeps_kinds(launchers: Sequence[Agent], everyone: Sequence[Rank]) -> bool:
-    """False when the launcher would give a rank another kind of GPU than the plan does.
+def keeps_types(launchers: Sequence[Agent], everyone: Sequence[Rank]) -> bool:
+    """False when the launcher would give a rank another type of GPU than the plan does.
 
     It sorts a node's devices and gives rank r the one at ``r % slots``, wherever the node's ranks begin.
     """
     for agent in launchers:
         slots = len(agent.devices)
         mine = everyone[agent.first_rank : agent.first_rank + slots]
-        kinds = {rank.device: rank.gpu for rank in mine}
-        devices = sorted(kinds)
-        if any(kinds[devices[rank.rank % slots]] != rank.gpu for rank in mine):
+        types = {rank.device: rank.gpu for rank in mine}
+        devices = sorted(types)
+        if any(types[devices[rank.rank % slots]] != rank.gpu for rank in mine):
             return False
     return True

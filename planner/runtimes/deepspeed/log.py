@@ -55,9 +55,9 @@ class DeepSpeedLines:
     def restarts(self, line: str) -> bool:
         """True when the line begins another run."""
         return any(
-            series.restarts(int(found[1]))
+            series.restarts(int(match[1]))
             for series, pattern in ((self._pipeline, _PIPELINE), (self._speeds, _SPEED))
-            for found in pattern.finditer(line)
+            for match in pattern.finditer(line)
         )
 
     def read(self, line: str) -> None:
@@ -86,8 +86,8 @@ class DeepSpeedLines:
             self._facts["global batch"] = round(batch)
 
     def _speed(self, number: int, rate: str) -> None:
-        if self._batch is not None and (found := _number(rate)) > 0:
-            self._speeds.add(number, self._batch / found)
+        if self._batch is not None and (speed := _number(rate)) > 0:
+            self._speeds.add(number, self._batch / speed)
 
     def _peak(self, rank: int | None, gib: str) -> None:
         self._peaks[rank] = max(self._peaks.get(rank, 0.0), float(bytes_from_gib(float(gib))))
@@ -142,15 +142,15 @@ class DeepSpeedLines:
 def _parts(window: dict[str, float]) -> dict[Part, float]:
     """Seconds of the parts; ZeRO's gather of parameters runs inside ``step`` and counts as communication."""
     gather = window.get("optimizer_allgather", 0.0)
-    found: dict[Part, float] = {
+    parts: dict[Part, float] = {
         "forward": window["fwd"],
         "backward": window.get("bwd_inner", window.get("bwd", 0.0)),
         "gradient sync": window.get("bwd_allreduce", 0.0) + gather,
         "optimizer": max(0.0, window.get("step", 0.0) - gather),
     }
     if any(name in window for name in _SENDS):
-        found["sends and waiting"] = sum(window.get(name, 0.0) for name in _SENDS)
-    return found
+        parts["sends and waiting"] = sum(window.get(name, 0.0) for name in _SENDS)
+    return parts
 
 
 def _number(text: str) -> float:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.cost.compute import MIXED
-from planner.cost.memory import BUCKET_ELEMENTS
+from planner.cost.memory import BUCKET_ELEMENTS, LIVE_ELEMENTS
+from planner.dims.gradients import gradients_of
 from planner.job.batches import example_files
-from planner.job.files import EmittedFile, document, node_file
+from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
 from planner.job.job import LOOPBACK, Job
-from planner.job.launch import launch_files, number_format
-from planner.model.spec import ModelSpec
+from planner.model.spec import HALVES, ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES
-from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_kinds
+from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_types
 from planner.runtimes.deepspeed.log import DeepSpeedLines
 from planner.runtimes.interface import Runtime
 
@@ -46,7 +46,7 @@ class DeepSpeed(Runtime):
         """Whether DeepSpeed's own launcher can start the plan, and how; whether gradients are clipped."""
         return {
             "has_hostfile": hostfile(job.agents) is not None,
-            "keeps_kinds": keeps_kinds(job.agents, job.ranks),
+            "keeps_types": keeps_types(job.agents, job.ranks),
             "include": include(job.agents, SHOWN_HOSTS),
             "loopback": LOOPBACK,
             "clips": clips(job.plan, job.model),
@@ -73,12 +73,24 @@ def common_config(plan: Plan, model: ModelSpec) -> dict[str, object]:
     }
     return {
         **precision[model.training.precision],
+        **gradient_options(plan, model),
         "zero_optimization": zero_section(plan, model),
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": 1.0 if clips(plan, model) else 0.0,
         "steps_per_print": 100,
         **offload_options(plan, model),
     }
+
+
+def gradient_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
+    """Number formats of gradients where they are not DeepSpeed's own."""
+    own, chosen = CAPABILITIES.gradients[0], gradients_of(CAPABILITIES, model.training, plan.zero)
+    options: dict[str, object] = {}
+    if model.training.precision in HALVES and chosen.reduced != own.reduced:
+        options["communication_data_type"] = chosen.reduced
+    if model.training.precision in HALVES and chosen.kept != own.kept:
+        options["data_types"] = {"grad_accum_dtype": chosen.kept}
+    return options
 
 
 def offload_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
@@ -122,7 +134,7 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
         **section,
         "stage3_prefetch_bucket_size": min(bucket, layer),
         "stage3_param_persistence_threshold": 10 * model.hidden,
-        "stage3_max_live_parameters": max(2 * layer, model.embedding_parameters),
+        "stage3_max_live_parameters": max(min(2 * layer, int(LIVE_ELEMENTS)), model.embedding_parameters),
         "stage3_max_reuse_distance": layer,
         "stage3_gather_16bit_weights_on_model_save": True,
     }

@@ -32,6 +32,7 @@ from planner.training.example_model import (
     load_shape,
     loss_of,
 )
+from planner.training.example_optimizers import Lion, NarrowAdamW
 from planner.training.example_run import leave, parse_options
 from planner.training.step_log import StepLog
 
@@ -137,6 +138,10 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_hos
     """The optimizer that the plan counted memory for; Adam ``on_host`` is DeepSpeed's for processors."""
     if shape.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+    if shape.optimizer == "lion":
+        return Lion(model.parameters(), options.lr)
+    if shape.optimizer_states == "bf16":
+        return NarrowAdamW(model.parameters(), options.lr)
     if on_host:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities, Gradients
 
-CAPABILITIES = Target(
+CAPABILITIES = Capabilities(
     name="flagscale",
     version="da4935ec6",
+    kernels=("megatron", "megatron-2021", "torch"),
+    unfused_kernels="megatron-2021",
     by_default=False,
     tensor_parallel="per-stage",
     zero_without_pipeline=(0, 1),
@@ -19,12 +21,13 @@ CAPABILITIES = Target(
     recomputes=("none", "full"),
     recompute_per_stage=True,
     precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
-    gradient_bytes=4,
+    gradients=(Gradients("fp32", "fp32"), Gradients("bf16", "bf16")),
     scatters_gradients=(1, 2, 3),
     overlaps_parameter_gather=True,
     overlaps_reduction_always=True,
     network_per_group=False,
     sharding_optimizers=("adamw",),
+    cross_entropies=("fused",),
     encoders="none",
     softmax_in_fours=True,
     joins_tied_ends=True,

@@ -6,11 +6,13 @@ import shlex
 from collections.abc import Iterator
 
 from planner.cost.shape import chunk_layers
+from planner.dims.gradients import gradients_of
 from planner.errors import EmitError
 from planner.job.files import rendered
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
+from planner.runtimes.megatron.capabilities import CAPABILITIES
 
 
 def layout(plan: Plan) -> str:
@@ -85,17 +87,17 @@ def arguments(job: Job) -> Sections:
     plan, model = job.plan, job.model
     return {
         "model": model_words(model),
-        "parallel": _parallel(plan, job.stages_first),
+        "parallel": _parallel(plan, job.stages_first, model.training.optimizer_states != "fp32"),
         "batch": _batch(plan, model),
         "recompute": _recompute(plan),
-        "precision": _precision(model),
+        "precision": [*_precision(plan, model), *_gradients(plan, model)],
         "training": ["--train-iters", "100", "--lr", "1e-4", "--clip-grad", "1.0", *_optimizer(model)],
         "offload": _offload(plan),
         "data": _data(model),
     }
 
 
-def _parallel(plan: Plan, stages_first: bool) -> list[str]:
+def _parallel(plan: Plan, stages_first: bool, narrow: bool) -> list[str]:
     tp = plan.stages[0].replicas[0].tp
     words = ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(plan.pp)]
     if plan.pp > 1:
@@ -107,7 +109,7 @@ def _parallel(plan: Plan, stages_first: bool) -> list[str]:
         words += ["--overlap-grad-reduce"]
         if plan.zero:
             words += ["--use-distributed-optimizer", "--overlap-param-gather"]
-    elif plan.offload.optimizer != "none":
+    elif plan.offload.optimizer != "none" or narrow:
         words += ["--use-distributed-optimizer"]
     return words
 
@@ -131,7 +133,7 @@ def _recompute(plan: Plan) -> list[str]:
     return ["--recompute-granularity", "selective"] if policy == "selective" else []
 
 
-def _precision(model: ModelSpec) -> list[str]:
+def _precision(plan: Plan, model: ModelSpec) -> list[str]:
     words = {
         "bf16": ["--bf16"],
         "fp16": ["--fp16"],
@@ -139,11 +141,23 @@ def _precision(model: ModelSpec) -> list[str]:
         "tf32": [],
         "fp8": ["--bf16", "--fp8-format", "hybrid"],
     }
-    return words[model.training.precision]
+    made = words[model.training.precision]
+    # Kept in fp8 alone, not in bf16 with an fp8 copy beside it; Megatron can with its distributed optimizer.
+    sharded = plan.zero and plan.stages[0].dp > 1
+    return [*made, "--fp8-param-gather"] if sharded and model.training.precision == "fp8" else made
+
+
+def _gradients(plan: Plan, model: ModelSpec) -> list[str]:
+    """Megatron keeps and adds up the gradients of bf16 training in fp32 unless told otherwise."""
+    chosen = gradients_of(CAPABILITIES, model.training, plan.zero)
+    return ["--grad-reduce-in-bf16"] if chosen.reduced == "bf16" else []
 
 
 def _optimizer(model: ModelSpec) -> list[str]:
-    return ["--optimizer", "sgd" if model.training.optimizer == "sgd" else "adam"]
+    words = ["--optimizer", "sgd" if model.training.optimizer == "sgd" else "adam"]
+    if model.training.optimizer_states == "bf16":
+        words += ["--use-precision-aware-optimizer", "--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16"]
+    return words
 
 
 def _data(model: ModelSpec) -> list[str]:

@@ -58,19 +58,19 @@ class MegatronLines:
 
     def restarts(self, line: str) -> bool:
         """True when the line begins another run."""
-        found = _ITERATION.search(line)
-        return found is not None and self.steps.restarts(int(found[1]))
+        match = _ITERATION.search(line)
+        return match is not None and self.steps.restarts(int(match[1]))
 
     def read(self, line: str) -> None:
         """Take what the line says, if anything."""
-        if found := _ITERATION.search(line):
-            self._iteration(int(found[1]), float(found[2]) / 1000, line)
-        elif found := _MEMORY.search(line):
+        if match := _ITERATION.search(line):
+            self._iteration(int(match[1]), float(match[2]) / 1000, line)
+        elif match := _MEMORY.search(line):
             self._report(
-                int(found[1]), *(None if text is None else float(text) * MIB for text in found.groups()[2:])
+                int(match[1]), *(None if text is None else float(text) * MIB for text in match.groups()[2:])
             )
-        elif found := _WORLD.search(line):
-            self._facts.update(zip(_WORLD_FIELDS, map(int, found.groups()), strict=True))
+        elif match := _WORLD.search(line):
+            self._facts.update(zip(_WORLD_FIELDS, map(int, match.groups()), strict=True))
         else:
             self._timer(line)
 
@@ -93,12 +93,12 @@ class MegatronLines:
 
     def _timer(self, line: str) -> None:
         """A timer over all ranks, or the name or a rank of ``--timing-log-option all``."""
-        if found := _TIMER.match(line):
-            self._timed[self._number, None, found[1]] = float(found[3]) / 1000
-        elif found := _NAME.match(line):
-            self._name = found[1]
-        elif self._name and (found := _RANK.match(line)):
-            self._timed[self._number, int(found[1]), self._name] = float(found[2]) / 1000
+        if match := _TIMER.match(line):
+            self._timed[self._number, None, match[1]] = float(match[3]) / 1000
+        elif match := _NAME.match(line):
+            self._name = match[1]
+        elif self._name and (match := _RANK.match(line)):
+            self._timed[self._number, int(match[1]), self._name] = float(match[2]) / 1000
 
     @property
     def parts(self) -> tuple[PartTime, ...]:

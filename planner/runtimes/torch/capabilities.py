@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from planner.runtimes.capabilities import Offloading, Target
+from planner.runtimes.capabilities import Capabilities, Gradients, Offloading
 
-CAPABILITIES = Target(
+CAPABILITIES = Capabilities(
     name="torch",
     version="2.13",
+    kernels=("torch", "torch-compiled"),
     by_default=True,
     tensor_parallel="one-degree",
     zero_without_pipeline=(0, 1, 2, 3),
@@ -21,12 +22,26 @@ CAPABILITIES = Target(
     recompute_per_stage=True,
     precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
     unemitted_precisions=("fp8",),
-    gradient_bytes=4,
+    gradients=(
+        Gradients("fp32", "fp32"),
+        # A shard has the format of its fp32 parameter; whole gradients are added up in that of their reduction.
+        Gradients("fp32", "bf16", zero=(0, 2, 3)),
+        Gradients("bf16", "bf16", zero=(1,)),
+    ),
     scatters_gradients=(1, 2, 3),
     overlaps_parameter_gather=True,
     overlaps_reduction_always=True,
     network_per_group=False,
-    sharding_optimizers=("adamw", "sgd"),
+    sharding_optimizers=("adamw", "sgd", "lion"),
+    optimizers=("adamw", "sgd", "lion", "muon", "adafactor"),
+    unemitted_sequence_parallel=True,
+    eager_layers=True,
+    rests_in_fp32=True,
+    whole_optimizers=("muon", "adafactor"),
+    moments=("fp32", "bf16", "int8"),
+    unemitted_moments=("int8",),
+    cross_entropies=("plain", "fused"),
+    unemitted_cross_entropies=("fused",),
     reduces_in_backward=True,
     copies_kv_heads=False,
     runs_plain_torch=True,

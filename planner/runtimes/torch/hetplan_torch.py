@@ -39,9 +39,18 @@ class Layout:
     """Process groups of a plan, and how parameters and gradients are spread over them."""
 
     def __init__(
-        self, plan: RankPlan, device: str, working_type: torch.dtype, *, on_host: bool = False
+        self,
+        plan: RankPlan,
+        device: str,
+        working_type: torch.dtype,
+        reduce_type: torch.dtype = torch.float32,
+        *,
+        on_host: bool = False,
     ) -> None:
-        """Parameters rest in fp32 and compute in the working type; ``on_host`` keeps them in host memory meanwhile."""
+        """Parameters rest in fp32 and compute in the working type; ``on_host`` keeps them in host memory meanwhile.
+
+        Gradients are added up in ``reduce_type``, over the replicas and, before that, over micro-batches.
+        """
         self.plan = plan
         # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
         shard = 1 if plan.zero == 0 else plan.shard_size or plan.data_parallel
@@ -49,10 +58,8 @@ class Layout:
         names = ("stage", "copy", "shard", "tensor")
         self.mesh = DeviceMesh(device, torch.tensor(plan.grid).view(shape), mesh_dim_names=names)
         self.working_type = working_type
-        # The plan counts on gradients that are added up in fp32, but with fp16 in fp16.
-        added = torch.float16 if working_type == torch.float16 else torch.float32
         self.policies = {
-            "mp_policy": MixedPrecisionPolicy(param_dtype=working_type, reduce_dtype=added),
+            "mp_policy": MixedPrecisionPolicy(param_dtype=working_type, reduce_dtype=reduce_type),
             "offload_policy": CPUOffloadPolicy() if on_host else OffloadPolicy(),
         }
         self._tied: Any = None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planner.dims.gradients import gradients_of
 from planner.job.batches import example_files
-from planner.job.files import EmittedFile, document, node_file
+from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
 from planner.job.job import Job
-from planner.job.launch import launch_files, number_format
 from planner.runtimes.interface import Runtime
 from planner.runtimes.torch.capabilities import CAPABILITIES
 
@@ -24,6 +24,7 @@ class PyTorch(Runtime):
         """The example, and what it needs beside the batch table and the model's shape."""
         config = {
             "precision": job.model.training.precision,
+            "reduce_dtype": gradients_of(CAPABILITIES, job.model.training, job.plan.zero).reduced,
             "clip": CLIP,
             "on_host": job.plan.offload.parameters != "none",
         }

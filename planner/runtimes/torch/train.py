@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_data import sequences
 from planner.training.example_model import Layer, Shape, load_shape, loss_of
+from planner.training.example_optimizers import Lion, NarrowAdamW, OnLocals, Together
 from planner.training.example_run import leave, parse_options
 from planner.runtimes.torch.example_stage import Part
 from planner.runtimes.torch.example_tensor import split
@@ -58,7 +60,8 @@ def run(options: argparse.Namespace) -> None:
     plan, shape = load(), load_shape(FOLDER / "model.json")
     config: dict[str, Any] = json.loads((FOLDER / "torch_config.json").read_text(encoding="utf-8"))
     working_type = WORKING_TYPES[config["precision"]]
-    layout = Layout(plan, DEVICE, working_type, on_host=config["on_host"] and DEVICE == "cuda")
+    on_host = config["on_host"] and DEVICE == "cuda"
+    layout = Layout(plan, DEVICE, working_type, WORKING_TYPES[config["reduce_dtype"]], on_host=on_host)
     model = Part(shape, plan, options.seed, placing(layout))
     layout.shard(model)
     if shape.tied_embeddings and len(plan.stages) > 1:
@@ -153,10 +156,30 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
     parameters = list(model.parameters())
     # Torch updates parameters together that are spread alike: those of split modules, and all others.
     groups = [[each for each in parameters if each.device_mesh == mesh] for mesh in meshes_of(parameters)]
+    alike = [{"params": each} for each in groups]
     if shape.optimizer == "sgd":
-        return torch.optim.SGD([{"params": each} for each in groups], lr=options.lr, momentum=0.9)
+        return torch.optim.SGD(alike, lr=options.lr, momentum=0.9)
+    if shape.optimizer == "lion":
+        return Lion(alike, options.lr)
+    if shape.optimizer == "adafactor":
+        return OnLocals(parameters, partial(torch.optim.Adafactor, lr=options.lr))
+    if shape.optimizer == "muon":
+        return muon(model, parameters, options.lr)
+    if shape.optimizer_states == "bf16":
+        return NarrowAdamW(alike, options.lr)
     # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
-    return torch.optim.AdamW([{"params": each} for each in groups], lr=options.lr, fused=True)
+    return torch.optim.AdamW(alike, lr=options.lr, fused=True)
+
+
+def muon(model: Any, parameters: list[Any], lr: float) -> Any:
+    """Muon for the layers' matrices, with steps as long as AdamW's, which updates the rest."""
+    matrices = [each for each in model.layers.parameters() if each.ndim > 1]
+    theirs = {id(each) for each in matrices}
+    rest = [each for each in parameters if id(each) not in theirs]
+    return Together(
+        OnLocals(matrices, partial(torch.optim.Muon, lr=lr, adjust_lr_fn="match_rms_adamw")),
+        torch.optim.AdamW(rest, lr=lr, fused=True),
+    )
 
 
 def meshes_of(parameters: list[Any]) -> list[Any]:

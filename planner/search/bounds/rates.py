@@ -234,7 +234,7 @@ class Rates:
         self, family: Family, device_type: DeviceType, group: ReplicaGroup, slots: float, room: Room
     ) -> Speed | None:
         pricer = self.estimator.pricer(family.target)
-        shape, fastest = self._shape(family, group.tp, 1), self._fastest_ring(family.target, group)
+        shape, fastest = self._shape(family, group.tp, 1), self._fastest_ring(pricer.kernels, group)
         if fastest is None:
             return None
         # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from planner.calibration.values import ASSUMED_STACK
 from planner.cluster.spec import ClusterSpec
-from planner.cost.compute import ELEMENT_BYTES, MIXED
+from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
-from planner.cost.memory import OPTIMIZER_BYTES
+from planner.cost.memory import optimizer_bytes
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
 from planner.runtimes.registry import TARGETS
@@ -86,8 +86,7 @@ def _causes(estimator: Estimator) -> Iterator[str]:
     model, precision = estimator.model, estimator.model.training.precision
     device_types = usable_device_types(estimator.topology, model)
     yield from _lacking(estimator)
-    mixed = precision in MIXED
-    each = 2 * ELEMENT_BYTES[precision] + OPTIMIZER_BYTES[model.training.optimizer, mixed]
+    each = 2 * ELEMENT_BYTES[precision] + optimizer_bytes(model)
     states = model.parameters * each
     room = sum(
         device_type.devices
@@ -95,7 +94,7 @@ def _causes(estimator: Estimator) -> Iterator[str]:
         for device_type in device_types
     )
     yield (
-        f"{format_count(model.parameters)} parameters need {each} bytes each with {precision} "
+        f"{format_count(model.parameters)} parameters need {each:g} bytes each with {precision} "
         f"{model.training.optimizer}: model states take {gib_from_bytes(states):.1f} GiB"
     )
     names = ", ".join(

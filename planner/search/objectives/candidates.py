@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from planner.cluster.spec import ClusterSpec, IntraNodeSpec, PoolSpec
+from planner.catalog import IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import Devices, price_per_hour, watts
 from planner.errors import PlanError
@@ -200,7 +201,7 @@ LEAST_SLICE_SECONDS = 0.5
 """A shorter part of a search is not worth its beginning."""
 
 
-class Rates:
+class GoalRates:
     """What a second on given devices is worth under an objective."""
 
     def __init__(self, estimator: Estimator, goal: Goal) -> None:
@@ -268,7 +269,7 @@ class SubClusterCandidates:
         self.limits = limits
         self.goal = goal
         self.reporter = reporter
-        self.rates = Rates(estimator, goal)
+        self.rates = GoalRates(estimator, goal)
         self.sub_clusters = sorted((self._candidate(sub) for sub in self.considered()), key=_promise)
         self.candidates = 0
         self.solved = 0

@@ -11,7 +11,7 @@ from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.values import Limits
@@ -36,7 +36,7 @@ def outside(
 
 
 def _of_target(
-    row: Target,
+    row: Capabilities,
     topology: Topology,
     device_types: tuple[DeviceType, ...],
     model: ModelSpec,
@@ -78,12 +78,12 @@ def _of_target(
     if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
         yield f"micro-batches of more than {most_offered(model)} sequences"
     if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
-        yield "hybrid sharding in pipelines and with tensor parallelism"
+        yield "HSDP in pipelines and with tensor parallelism"
         sizes = {device_type.per_node for device_type in device_types} - {1}
         if not all(holds_groups(device_type, size) for device_type in device_types for size in sizes):
-            yield "hybrid sharding in groups that nodes do not hold whole"
+            yield "HSDP in groups that nodes do not hold whole"
         if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
-            yield f"hybrid sharding over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
+            yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
     if row.offloading != type(row.offloading)():
         yield "offloading"
 

@@ -19,8 +19,7 @@ from planner.cost.shape import Shape, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.errors import PlanError
-from planner.plan.placement import place_stages
-from planner.plan.stage_rules import ends_fault, joins_ends, nodes_once
+from planner.plan.placement import ends_fault, joins_ends, nodes_once, place_stages
 from planner.plan.values import Plan, Stage
 from planner.runtimes.capabilities import Recompute
 from planner.search.space.choices import (
@@ -83,7 +82,7 @@ class StageOptions:
         found = compositions(choice.family, device_types, estimator.model, limits)
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
-        rings = [ring_alone(item, estimator, choice.family.target) for item in found]
+        rings = [ring_alone(item, estimator, self.pricer.kernels) for item in found]
         kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,19 +10,14 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Plan
-from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_kinds
+from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_types
 from tests.worlds import cluster, group, model, plan, pool
 
 UNEVEN = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
 MIXED = cluster(pool("m", ("A100", "T4", "A100"), 1), pool("b", ("T4",), 1))
 
 
-@pytest.fixture(autouse=True)
-def _no_third_party_warnings() -> Iterator[None]:
-    """DeepSpeed and torch warn about each other."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
 
 
 def chosen_slots(tmp_path: Path, chosen: Plan, where: ClusterSpec) -> dict[str, list[int]]:
@@ -74,6 +67,6 @@ def test_kinds_that_the_launcher_would_swap() -> None:
     one = plan("deepspeed", 0, [4], [(group("b", "T4"), group("m", "A100", share=3), group("m", "T4"))])
     first = plan("deepspeed", 0, [4], [(group("m", "A100", share=3), group("m", "T4"), group("b", "T4"))])
     everyone = ranks(one, MIXED), ranks(first, MIXED)
-    assert [keeps_kinds(agents(found), found) for found in everyone] == [False, True]
+    assert [keeps_types(agents(found), found) for found in everyone] == [False, True]
     assert "Do not use it here" in readme(one, MIXED)
     assert "Do not use it here" not in readme(first, MIXED)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +15,7 @@ pytest.importorskip("deepspeed")
 
 from tests.training import reference
 
-
-@pytest.fixture(autouse=True)
-def _no_third_party_warnings() -> Iterator[None]:
-    """DeepSpeed and torch warn about each other."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
 
 
 def two_and_one() -> ClusterSpec:

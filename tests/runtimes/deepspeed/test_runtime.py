@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,7 @@ from tests.worlds import cluster, group, model, plan, pool
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
 
 
-@pytest.fixture(autouse=True)
-def _no_third_party_warnings() -> Iterator[None]:
-    """DeepSpeed and torch warn about each other."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
 
 
 def data_parallel(zero: int) -> Plan:

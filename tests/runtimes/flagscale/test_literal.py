@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from planner.emit.interface import emit
 from planner.errors import EmitError
-from planner.files.yaml_text import dump
+from planner.files.writing import dump
 from planner.plan.values import Plan
 from planner.runtimes.flagscale.runtime import EXECUTED, literal
 from tests.worlds import cluster, group, model, nic, plan, pool

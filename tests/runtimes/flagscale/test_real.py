@@ -20,7 +20,7 @@ import pytest
 
 from planner.emit.interface import emit, write_folder
 from planner.errors import EmitError
-from planner.files.yaml_text import dump
+from planner.files.writing import dump
 from planner.plan.placement import Rank, ranks
 from planner.plan.values import Plan
 from tests.runtimes.flagscale.test_rules import BASE, RANKS, REFUSED

@@ -22,7 +22,7 @@ from planner.emit.interface import emit, job_of
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.megatron.arguments import arguments
-from planner.runtimes.megatron.network import group_networks
+from planner.runtimes.megatron.runtime import group_networks
 from tests.runtimes.megatron.plans import Case, generated, searched
 from tests.runtimes.megatron.rules import check_arguments
 from tests.runtimes.megatron.test_network import EAST, PLAIN, WEST, split
@@ -84,6 +84,8 @@ BY_HAND = [
     made(pipeline([3, 1, 2, 2], dp=1, tp=2, sequence_parallel=True, recompute="selective"), LLAMA),
     made(pipeline([5, 4, 5], dp=1, tp=4, interleave=2, zero=0, steps=9), {**GPT, "precision": "fp16"}),
     made(pipeline([5, 3], dp=2, tp=2), QWEN),
+    made(pipeline([8], dp=8), {**GPT, "reduce_dtype": "bf16"}),
+    made(pipeline([5, 3], dp=1, tp=2), {**LLAMA, "gradient_dtype": "bf16", "optimizer_states": "bf16"}),
 ]
 
 
@@ -110,13 +112,15 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
     """Assert that Megatron understood the plan and groups its ranks; returns how many groups it made."""
     assert "ok" in answer, (question(case), answer)
     found, plan = answer["ok"], case.plan
-    recompute = plan.stages[0].recompute
+    recompute, training = plan.stages[0].recompute, case.model.training
+    narrow = training.optimizer_states == "bf16"
     assert found["dp"] == plan.stages[0].dp
     assert found["distributed_optimizer"] == (
-        plan.zero == 1 and (found["dp"] > 1 or plan.offload.optimizer == "cpu")
+        plan.zero == 1 and (found["dp"] > 1 or plan.offload.optimizer == "cpu" or narrow)
     )
     assert found["sequence_parallel"] == plan.sequence_parallel
-    assert found["fp32_gradients"] == (case.model.training.precision in ("bf16", "fp8"))
+    halves = "bf16" in (training.gradient_dtype, training.reduce_dtype)
+    assert found["fp32_gradients"] == (training.precision in ("bf16", "fp8") and not halves)
     assert found["recompute"] == (None if recompute == "none" else recompute)
     if plan.pp > 1:
         decoders = tuple(tuple(chunk.count("decoder") for chunk in rank) for rank in found["modules"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.emit.interface import emit, job_of
@@ -111,7 +113,7 @@ def test_number_formats() -> None:
         "fp16": ["--fp16"],
         "fp32": [],
         "tf32": [],
-        "fp8": ["--bf16", "--fp8-format", "hybrid"],
+        "fp8": ["--bf16", "--fp8-format", "hybrid", "--fp8-param-gather"],
     }
 
 
@@ -211,6 +213,24 @@ def test_optimizer_states_in_host_memory(dp: int) -> None:
     assert "--use-distributed-optimizer" in found["parallel"]
     assert emit(chosen, CLUSTER, model(chosen.global_batch))
     assert not words_of(pipeline([3, 1], dp=dp), model(4 * dp))["offload"]
+
+
+@pytest.mark.parametrize("dp", [1, 2])
+def test_formats_of_gradients_and_moments(dp: int) -> None:
+    """bf16 gradients are one switch; bf16 moments need the distributed optimizer, with a single replica too."""
+    chosen = pipeline([3, 1], dp=dp)
+    narrow = model(chosen.global_batch, reduce_dtype="bf16", optimizer_states="bf16")
+    found = words_of(chosen, narrow)
+    assert "--grad-reduce-in-bf16" in found["precision"]
+    assert found["training"][-5:] == ["--use-precision-aware-optimizer", *MOMENTS]
+    assert "--use-distributed-optimizer" in found["parallel"]
+    assert "--grad-reduce-in-bf16" not in words_of(chosen, model(chosen.global_batch))["precision"]
+    assert emit(chosen, CLUSTER, narrow)
+    with pytest.raises(EmitError, match="megatron keeps bf16 moments with ZeRO 1, got 0"):
+        emit(replace(chosen, zero=0), CLUSTER, narrow)
+
+
+MOMENTS = ("--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16")
 
 
 MIXED = cluster(pool("a", ("A100",) * 4 + ("T4",) * 4, 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,13 @@ from planner.runtimes.torch.example_stage import Part  # noqa: E402
 from planner.runtimes.torch.hetplan_torch import LossScale  # noqa: E402
 from planner.training.example_data import sequences  # noqa: E402
 from planner.training.example_model import Shape, load_shape, loss_of  # noqa: E402
+from planner.training.example_optimizers import Together  # noqa: E402
 from planner.training.hetplan_runtime import load  # noqa: E402
 
 STEPS = 3
 NO_BIAS = {"qkv_bias": False}
 """A key's bias has no gradient but rounding, which AdamW makes a step of."""
-LR = {"sgd": 0.5, "adamw": 1e-2}
+LR = {"sgd": 0.5, "adamw": 1e-2, "lion": 1e-3, "muon": 1e-2, "adafactor": 1e-2}
 CLIP = 1.0
 DEFAULTS = {("precision", "fp32"), ("optimizer", "adamw"), ("qkv_bias", False)}
 
@@ -113,7 +115,17 @@ CASES = [
     uneven(2, precision="bf16", optimizer="sgd"),
     uneven(2, precision="fp16"),
     uneven(3, optimizer="sgd", kind="encoder", learned_positions=16, head_transform=True),
-    *(uneven(zero, shard_size=2, optimizer=optimizer) for zero in (1, 2, 3) for optimizer in LR),
+    *(
+        uneven(zero, shard_size=2, optimizer=optimizer)
+        for zero in (1, 2, 3)
+        for optimizer in ("sgd", "adamw")
+    ),
+    uneven(0, optimizer="muon"),
+    pipeline(0, [3, 1], steps=3, optimizer="muon"),
+    *(uneven(zero, optimizer=optimizer) for zero, optimizer in ((0, "lion"), (3, "lion"), (0, "adafactor"))),
+    tensor_parallel(1, optimizer="lion"),
+    *(uneven(zero, precision="bf16", reduce_dtype="bf16") for zero in (0, 1, 3)),
+    *(uneven(zero, optimizer_states="bf16") for zero in (0, 3)),
     uneven(3, shard_size=2, precision="bf16"),
     pipeline(0, [3, 1], steps=3, optimizer="sgd"),
     pipeline(3, [1, 3], steps=1, precision="bf16"),
@@ -172,11 +184,7 @@ def reference(folder: Path, batch: int) -> tuple[Any, dict[str, Any], list[float
     shape = load_shape(folder / "model.json")
     network = whole_model(folder, shape)
     start = {name: value.detach().clone() for name, value in network.state_dict().items()}
-    rate = LR[shape.optimizer]
-    if shape.optimizer == "sgd":
-        optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
-    else:
-        optimizer = torch.optim.AdamW(network.parameters(), lr=rate)
+    optimizer = plain_optimizer(network, shape.optimizer)
     found, norms = [], []
     for step in range(STEPS):
         inputs, labels = sequences(tuple(range(step * batch, (step + 1) * batch)), shape, None)
@@ -188,6 +196,40 @@ def reference(folder: Path, batch: int) -> tuple[Any, dict[str, Any], list[float
         found.append(loss.item())
     assert max(norms) > CLIP or shape.embedding_width != shape.hidden, "nothing was clipped"
     return network, start, found
+
+
+def plain_optimizer(network: Part, name: str) -> Any:
+    """Torch's own where it has one, else by the formula of the paper."""
+    rate, every = LR[name], list(network.parameters())
+    if name == "muon":
+        matrices = [each for each in network.layers.parameters() if each.ndim == 2]
+        rest = [each for each in every if not any(each is other for other in matrices)]
+        muon = torch.optim.Muon(matrices, lr=rate, adjust_lr_fn="match_rms_adamw")
+        return Together(muon, torch.optim.AdamW(rest, lr=rate))
+    made = {
+        "sgd": partial(torch.optim.SGD, momentum=0.9),
+        "adamw": torch.optim.AdamW,
+        "adafactor": torch.optim.Adafactor,
+        "lion": PlainLion,
+    }
+    return made[name](every, lr=rate)
+
+
+class PlainLion(torch.optim.Optimizer):  # type: ignore[misc,name-defined]
+    """Program 1 of arXiv:2302.06675 with its betas."""
+
+    def __init__(self, parameters: list[Any], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.kept = {each: torch.zeros_like(each) for each in parameters}
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, closure: Any = None) -> None:
+        """c = 0.9 m + 0.1 g; p -= lr (sign c + 0.01 p); m = 0.99 m + 0.01 g."""
+        lr = self.defaults["lr"]
+        for weight, kept in self.kept.items():
+            update = torch.sign(0.9 * kept + 0.1 * weight.grad)
+            weight.copy_(weight - lr * (update + 0.01 * weight))
+            kept.copy_(0.99 * kept + 0.01 * weight.grad)
 
 
 def whole_model(folder: Path, shape: Shape) -> Part:
@@ -215,7 +257,13 @@ def test_equals_one_process(trained: dict[str, tuple[Path, list[float]]], case: 
     """Losses and weights of three clipped steps are those of the whole batch."""
     folder, printed = trained[case.name]
     network, start, wanted = reference(folder, case.plan.global_batch)
-    if case.spec.training.precision == "fp32":
+    if case.spec.training.optimizer == "muon":  # works in bf16, so that the last bit of a gradient may matter
+        assert printed == pytest.approx(wanted, rel=1e-5)
+        assert relative_error(weights(folder), network.state_dict(), start) < 0.05
+    elif case.spec.training.optimizer_states == "bf16":
+        assert printed == pytest.approx(wanted, rel=1e-4)
+        assert 1e-5 < relative_error(weights(folder), network.state_dict(), start) < 0.02
+    elif case.spec.training.precision == "fp32":
         assert printed == pytest.approx(wanted, rel=1e-5)
         assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
     else:

@@ -58,6 +58,7 @@ def test_configuration() -> None:
     """The number format is the model's, and parameters rest where the plan says."""
     assert json.loads(made(wide())["torch_config.json"]) == {
         "precision": "bf16",
+        "reduce_dtype": "fp32",
         "clip": 1.0,
         "on_host": False,
     }

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import catalog
-from planner.files.whole import write_whole
-from planner.files.yaml_text import dump
+from planner.files.writing import dump, write_whole
 from planner.measure.backend import Backend
 from planner.measure.fits import Peaks
 from planner.measured.table import COLUMNS

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 import yaml
 
+from planner.cli.schema import cluster_schema, model_schema
 from planner.cluster.file import load_cluster
 from planner.model.file import load_model
-from planner.model.schema import cluster_schema, model_schema
 from tests.files.writing import CLUSTER, CLUSTERS, MODEL, MODELS, problems
 
 POOL = CLUSTER.index("  - name: b")

@@ -1,6 +1,6 @@
 """The reference page of the command line, written from the program itself.
 
-``python -m planner.cli.reference`` prints it; ``make docs`` puts it into ``docs/cli.md``.
+``python -m tools.reference`` prints it; ``make docs`` puts it into ``docs/cli.md``.
 """
 
 from __future__ import annotations
@@ -12,27 +12,24 @@ from typing import Any
 
 import typer
 
-from planner.cli.app import app
-from planner.cli.group import needed
+from planner.cli.app import app, needed
 from planner.cli.process import MEANINGS
-from planner.described import keys
-from planner.report.calibrated import CalibrateDocument
+from planner.described import JsonDocument, keys
+from planner.report.calibrated import CalibrateDocument, FittedDocument, TrialDocument
 from planner.report.calibration import CalibrationDocument
 from planner.report.document import (
-    Answer,
     CheckDocument,
     CompareDocument,
     EmitDocument,
     ExplainDocument,
+    PlanAnswer,
     PlanDocument,
     SearchDocument,
 )
-from planner.report.fitted import FittedDocument, TrialDocument
-from planner.report.json_document import Head
 from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.pareto import FrontDocument
-from planner.report.validation_document import ValidationDocument
+from planner.report.validation import ValidationDocument
 
 INTRODUCTION = """\
 # Command line
@@ -79,7 +76,7 @@ DOCUMENTS: dict[str, type] = {
 
 def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
     """(title, meaning by key) of every table of the page; what documents share has tables of its own."""
-    head, plan = keys(Head), keys(Answer)
+    head, plan = keys(JsonDocument), keys(PlanAnswer)
     inputs = {key: text for key, text in keys(CheckDocument).items() if key.startswith(("warn", "underst"))}
     yield "All documents", head
     yield "A plan: search, predict, show, explain", plan

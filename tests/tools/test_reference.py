@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planner.cli.reference import DOCUMENTS, page
 from planner.described import keys
 from tests.cli.running import ROOT
+from tools.reference import DOCUMENTS, page
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planner.files import yaml_text
+from planner.files import writing as yaml_text
 
 KEYS = st.text("abcdefghij_klmny", min_size=1, max_size=24) | st.sampled_from(["null", "no", "yes", "on"])
 TRICKY = [

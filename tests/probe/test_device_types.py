@@ -1,17 +1,17 @@
-"""Kinds of devices."""
+"""Device types of a draft."""
 
 from __future__ import annotations
 
 import pytest
 
 from planner import catalog
-from planner.probe.entries import kinds_of
+from planner.probe.entries import device_types_of
 from planner.probe.nvidia_smi import SeenGpu
 
 
 def lines(gpu: SeenGpu) -> list[str]:
-    """Entries of the device's kind."""
-    return [entry.line() for kind in kinds_of((gpu,)) for entry in kind.entries]
+    """Entries of the device's type."""
+    return [entry.line() for device_type in device_types_of((gpu,)) for entry in device_type.entries]
 
 
 @pytest.mark.parametrize("name", catalog.gpu_names())
@@ -19,21 +19,21 @@ def test_product_names_lead_to_the_catalogue(name: str) -> None:
     """Every alias of every device, with the memory that its driver reports."""
     known = catalog.gpu(name)
     for alias in (name, *known.aliases):
-        (kind,) = kinds_of((SeenGpu(index=0, name=alias, memory_mib=known.memory_gib * 1024),))
-        assert (kind.name, kind.entries) == (name, ())
+        (device_type,) = device_types_of((SeenGpu(index=0, name=alias, memory_mib=known.memory_gib * 1024),))
+        assert (device_type.name, device_type.entries) == (name, ())
 
 
 def test_drivers_may_differ_a_little_in_the_memory() -> None:
     """An A100 of 40 GB reports 40,536 MiB with older drivers."""
     gpu = SeenGpu(index=0, name="NVIDIA A100-SXM4-40GB", memory_mib=40536)
-    assert kinds_of((gpu,))[0].entries == ()
+    assert device_types_of((gpu,))[0].entries == ()
 
 
 def test_ecc_changes_the_memory_of_a_t4() -> None:
     """The same device with more memory, its other numbers marked."""
     gpu = SeenGpu(index=0, name="Tesla T4", memory_mib=16127, ecc=False)
-    (kind,) = kinds_of((gpu,))
-    assert kind.name == "T4-15.75GiB"
+    (device_type,) = device_types_of((gpu,))
+    assert device_type.name == "T4-15.75GiB"
     first, *rest = lines(gpu)
     assert first == "memory_gib: 15.75  # seen: 16127 MiB, ECC off; the catalogue's T4 has 15 GiB"
     assert rest
@@ -43,7 +43,7 @@ def test_ecc_changes_the_memory_of_a_t4() -> None:
 def test_an_unknown_device_keeps_what_was_seen() -> None:
     """Its memory; the data sheet has the rest."""
     gpu = SeenGpu(index=0, name="NVIDIA X100 (PCIe)", memory_mib=96256)
-    assert kinds_of((gpu,))[0].name == "NVIDIA-X100-PCIe"
+    assert device_types_of((gpu,))[0].name == "NVIDIA-X100-PCIe"
     assert lines(gpu)[0] == "memory_gib: 94  # seen"
     assert [line[:34] for line in lines(gpu)[1:3]] == [
         "# not seen: memory_bandwidth_gBps:",
@@ -51,10 +51,13 @@ def test_an_unknown_device_keeps_what_was_seen() -> None:
     ]
 
 
-def test_mig_devices_are_kinds_of_their_own() -> None:
+def test_mig_devices_are_device_types_of_their_own() -> None:
     """Their memory is that of the profile; nothing is said of their speed."""
     gpu = SeenGpu(index=0, name="NVIDIA A100-SXM4-40GB", mig=True, profiles=("3g.20gb", "2g.10gb"))
-    assert [kind.name for kind in kinds_of((gpu,))] == ["A100-SXM-40GB-3g.20gb", "A100-SXM-40GB-2g.10gb"]
+    assert [device_type.name for device_type in device_types_of((gpu,))] == [
+        "A100-SXM-40GB-3g.20gb",
+        "A100-SXM-40GB-2g.10gb",
+    ]
     assert lines(gpu)[0].startswith("memory_gib: 18.63  # assumed: by the name of the profile")
 
 

@@ -1,0 +1,214 @@
+"""What is known of every constant before any training run: its most likely value, and how far off that may be.
+
+Devices start from published microbenchmarks (``microbenchmarks.csv``): the best matrix product anybody measured, copies
+of device memory, ring all-reduces inside the node. A family without one takes what its peers reach, and a wider
+spread. Networks start from nccl-tests between nodes. Software starts from what its kernels are: the spread says how
+far products, element-wise kernels and overlap of frameworks differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+from statistics import median
+
+from planner import catalog
+from planner.calibration.values import Calibration, Constant, Family, Link, Stack
+from planner.measured.microbenchmarks import Microbenchmark, microbenchmarks
+from planner.units import bytes_per_second_from_gigabytes, flops_from_tflops
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """A constant before the fit."""
+
+    value: float
+    spread: float
+    """Relative standard error, of the logarithm."""
+
+
+HALF_FORMATS = ("bf16", "fp16")
+"""Number formats whose products say what a device can do; their peaks are equal."""
+
+FAMILY = {
+    "matmul_efficiency": Prior(0.75, 0.15),
+    "attention_efficiency": Prior(0.45, 0.30),
+    "memory_efficiency": Prior(0.85, 0.08),
+    "kernel_seconds": Prior(4e-6, 0.40),
+    "launch_seconds": Prior(4e-5, 0.40),
+    "link_efficiency": Prior(0.75, 0.15),
+}
+"""Of a family that nobody has measured."""
+
+MEASURED = {"matmul_efficiency": 0.05, "memory_efficiency": 0.06, "link_efficiency": 0.05}
+"""Spread of a constant that microbenchmarks of its own family tell."""
+
+SUSTAINED = {"T4": Prior(0.45, 0.30)}
+"""Products of devices whose power limit a burst does not reach: a T4 of 70 W halves its clock within seconds
+(arXiv:1903.07486, section 4.6)."""
+
+ATTENTION = {
+    "A100": Prior(0.58, 0.10),
+    "H100": Prior(0.55, 0.15),
+    "GH200": Prior(0.55, 0.20),
+    "B200": Prior(0.45, 0.30),
+}
+"""Vendor's fused attention, forward and backward, as FlashAttention-2 and -3 publish it (arXiv:2307.08691, figure 4;
+arXiv:2407.08608, figure 6); that of B200 is extrapolated."""
+
+OLDER_ATTENTION = Prior(0.33, 0.30)
+"""Attention of eager frameworks, written for the generation before (FlashAttention 1, arXiv:2205.14135)."""
+
+STACK = {
+    "matmul_factor": Prior(0.90, 0.08),
+    "stream_factor": Prior(1.0, 0.30),
+    "host_factor": Prior(0.5, 0.50),
+    "overlap": Prior(0.7, 0.25),
+    "wire": Prior(0.85, 0.20),
+    "micro_batch_launches": Prior(20.0, 1.0),
+}
+"""Of any kernel set."""
+
+STACKS = {
+    ("megatron-2021", "stream_factor"): Prior(1.0, 0.15),
+    ("megatron-2021", "host_factor"): Prior(1.0, 0.01),
+    ("megatron-2021", "overlap"): Prior(0.02, 0.50),
+    ("megatron", "stream_factor"): Prior(0.7, 0.30),
+    ("deepspeed-2021", "wire"): Prior(0.5, 0.70),
+    ("torch-compiled", "stream_factor"): Prior(0.6, 0.30),
+    ("torch-compiled", "host_factor"): Prior(0.2, 0.50),
+}
+"""Where a kernel set is known to differ: unfused kernels are what the cost model counts, Megatron of 2021 reduces
+gradients after the last backward, and host time is told in its launches; later ones fuse and compile."""
+
+NETWORKS = {
+    "rdma": {"efficiency": Prior(0.82, 0.08), "rail": Prior(0.99, 0.01)},
+    "ethernet": {
+        "efficiency": Prior(0.70, 0.20),
+        "rail": Prior(0.99, 0.01),
+        "host_bytes_per_second": Prior(2.5e9, 0.60),
+    },
+}
+"""InfiniBand and RoCE are one: at equal wire no published run tells them apart. The rest of what frameworks lose
+between nodes is theirs (``Stack.wire``)."""
+
+RDMA = ("infiniband", "roce")
+"""Kinds of fabric that share their constants."""
+
+KERNEL_SETS = ("megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021")
+"""Kernel sets that have constants of their own."""
+
+
+def kinds_of(network: str) -> tuple[str, ...]:
+    """Kinds of fabric that a network of ``NETWORKS`` stands for."""
+    return RDMA if network == "rdma" else (network,)
+
+
+def family_prior(family: str, constant: str) -> Prior:
+    """Of a constant of a family of GPUs, or of ``family.kernels``."""
+    name, _, kernels = family.partition(".")
+    if kernels and constant == "attention_efficiency":
+        return OLDER_ATTENTION
+    if constant == "attention_efficiency" and name in ATTENTION:
+        return ATTENTION[name]
+    if constant == "matmul_efficiency" and name in SUSTAINED:
+        return SUSTAINED[name]
+    shares = _shares(name, constant)
+    if not shares:
+        return FAMILY[constant]
+    return Prior(max(shares) if constant == "matmul_efficiency" else median(shares), MEASURED[constant])
+
+
+def stack_prior(kernels: str, constant: str) -> Prior:
+    """Of a constant of a kernel set."""
+    return STACKS.get((kernels, constant), STACK[constant])
+
+
+@cache
+def best_share(family: str) -> float:
+    """Most of its peak that any product measured on a family reached, 1 where there is none: no run is faster."""
+    return max(_shares(family, "matmul_efficiency"), default=1.0)
+
+
+def _shares(family: str, constant: str) -> list[float]:
+    """What microbenchmarks of a family's devices say of a constant, as shares of the datasheet."""
+    reader = {"matmul_efficiency": _matmul, "memory_efficiency": _memory, "link_efficiency": _link}.get(
+        constant
+    )
+    if reader is None:
+        return []
+    found = (
+        reader(row) for row in microbenchmarks() if row.device and catalog.gpu(row.device).family == family
+    )
+    return [round(min(share, 0.98), 4) for share in found if share is not None]
+
+
+def _matmul(row: Microbenchmark) -> float | None:
+    if row.quantity != "matmul" or row.precision is None or row.precision not in HALF_FORMATS:
+        return None
+    peak = catalog.gpu(row.device or "").tflops.get(row.precision)
+    return row.value / flops_from_tflops(peak) if peak else None
+
+
+def _memory(row: Microbenchmark) -> float | None:
+    wire = bytes_per_second_from_gigabytes(catalog.gpu(row.device or "").memory_bandwidth_gBps)
+    return row.value / wire if row.quantity == "memory" else None
+
+
+LARGE_BYTES = 2**30
+"""Size from which on latency is no part of a bus bandwidth."""
+
+
+def _link(row: Microbenchmark) -> float | None:
+    """Of ring all-reduces of large messages among at least four devices of a node; switches that reduce move less."""
+    large = row.payload_bytes is None or row.payload_bytes >= LARGE_BYTES
+    if row.quantity != "all_reduce" or row.nodes > 1 or row.members < 4 or not row.intra_node or not large:
+        return None
+    link = catalog.link(row.intra_node)
+    if row.algorithm in ("nvls", "sharp") or link.shared:
+        return None
+    return row.value / bytes_per_second_from_gigabytes(link.bandwidth_gBps)
+
+
+def priors(families: Iterable[str]) -> Calibration:
+    """Every constant before any run: of these families, of all kernel sets and networks."""
+    return Calibration(
+        families={
+            name: Family(**{field.name: family_prior(name, field.name).value for field in fields(Family)})
+            for name in families
+        },
+        stacks={
+            name: Stack(**{constant: stack_prior(name, constant).value for constant in STACK})
+            for name in KERNEL_SETS
+        },
+        links={
+            kind: Link(**{constant: prior.value for constant, prior in known.items()})
+            for network, known in NETWORKS.items()
+            for kind in kinds_of(network)
+        },
+        constants=tuple(_constants(families)),
+    )
+
+
+def _constants(families: Iterable[str]) -> Iterator[Constant]:
+    """The spread of each."""
+
+    def assumed(name: str, prior: Prior) -> Constant:
+        return Constant(name=name, value=prior.value, provenance="assumed", spread=prior.spread)
+
+    for family in families:
+        for field in fields(Family):
+            yield assumed(f"families.{family}.{field.name}", family_prior(family, field.name))
+    for name in KERNEL_SETS:
+        for constant in STACK:
+            yield assumed(f"stacks.{name}.{constant}", stack_prior(name, constant))
+    for network, known in NETWORKS.items():
+        for kind in kinds_of(network):
+            for constant, prior in known.items():
+                yield assumed(f"links.{kind}.{constant}", prior)
+
+
+def catalogue_families() -> tuple[str, ...]:
+    """Families of all devices of the catalogue, sorted."""
+    return tuple(sorted({catalog.gpu(name).family for name in catalog.gpu_names()}))

@@ -1,0 +1,95 @@
+"""What the examples' layers and loss really keep, next to the planner's formulas."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from planner.cost.memory import PLAIN_LOGIT_BYTES, activation_bytes_per_layer  # noqa: E402
+from planner.job.batches import model_shape  # noqa: E402
+from planner.model.spec import ModelSpec  # noqa: E402
+from planner.training.example_model import Layer, Shape, loss_of  # noqa: E402
+from tests.worlds import model  # noqa: E402
+
+TOKENS = 2 * 128
+WIDE: dict[str, Any] = {"hidden": 256, "heads": 8, "kv_heads": 8, "head_dim": 32, "ffn": 1024}
+LLAMA = {**WIDE, "kv_heads": 2, "gated_mlp": True, "norm": "layer"}
+GPT = {**WIDE, "learned_positions": 128, "dropout": False}
+
+
+class Held(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the bytes of all storages that operations make, for as long as somebody holds them."""
+
+    def __init__(self, *there: Any) -> None:
+        """Without what is there before."""
+        super().__init__()
+        self.now: int = 0
+        self.most: int = 0
+        storages = [each.untyped_storage() for each in there]
+        self._there = storages
+        self._known: Any = weakref.WeakValueDictionary({each._cdata: each for each in storages})
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        for each in tree_leaves(made):
+            if isinstance(each, torch.Tensor):
+                self._hold(each.untyped_storage())
+        return made
+
+    def _hold(self, storage: Any) -> None:
+        if storage._cdata in self._known:
+            return
+        self._known[storage._cdata] = storage
+        self.now += storage.nbytes()
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._let_go, storage.nbytes())
+
+    def _let_go(self, size: int) -> None:
+        self.now -= size
+
+
+def spec(**changes: Any) -> ModelSpec:
+    """One layer for sequences of 128 tokens."""
+    made = model(2, layers=1, **changes)
+    training = made.training.model_copy(update={"sequence_length": 128})
+    return made.model_copy(update={"training": training})
+
+
+def kept(of: ModelSpec, recompute: str) -> int:
+    """Bytes that a layer keeps of one forward, its parameters aside."""
+    layer = Layer(Shape(**model_shape(of)), recompute).to(torch.bfloat16)  # type: ignore[arg-type]
+    hidden = torch.randn(2, 128, of.hidden, dtype=torch.bfloat16, requires_grad=True)
+    with Held(hidden, *layer.parameters()) as held:
+        output = layer(hidden)
+    assert output.requires_grad
+    return int(held.now)  # with its output in place of its input
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("changes", [LLAMA, GPT], ids=["gated", "plain"])
+def test_activations_of_a_layer(changes: dict[str, Any], recompute: Any) -> None:
+    """By all storages that live between forward and backward, small ones (rotary tables, statistics) included."""
+    made = spec(**changes)
+    formula = activation_bytes_per_layer(
+        made, tp=1, micro_batch=2, recompute=recompute, sequence_parallel=False, eager=True
+    )
+    assert kept(made, recompute) == pytest.approx(formula, rel=0.06)
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32])
+def test_bytes_of_a_logit(precision: Any) -> None:
+    """The peak of the loss and its backward."""
+    logits, tokens = 5000, 256
+    hidden = torch.randn(2, 128, 16, dtype=precision, requires_grad=True)
+    weight = torch.randn(logits, 16, dtype=precision, requires_grad=True)
+    labels = torch.randint(0, logits, (2, 128))
+    with Held(hidden, weight) as held:
+        loss_of(torch.nn.functional.linear(hidden, weight), labels).backward()
+    assert held.most == pytest.approx(PLAIN_LOGIT_BYTES * logits * tokens, rel=0.05)
