@@ -241,6 +241,7 @@ class _Anchor:
         }
         counted = [point.parameters for point in points.values() if point.parameters]
         self._parameter_ratio = counted[0] / formula(tp, 1).parameters if counted else 1.0
+        self._spread = max(point.spread or 0.0 for point in points.values())
         self._scales: tuple[float, ...] = ()
 
     def at(self, tp: int, micro_batch: int) -> LayerTimes:
@@ -258,16 +259,16 @@ class _Anchor:
         if self._kept:
             measured, unknown = _along(self._kept, kept, micro_batch)
             ratio, guessed = measured / kept(micro_batch), guessed or unknown
-        spread = BEYOND if guessed else BETWEEN
+        least = BEYOND if guessed else BETWEEN
         if tp != self._tp:
             forward, backward = self._anchored(tp, micro_batch)
-            guessed, spread = True, ELSEWHERE
+            guessed, least = True, ELSEWHERE
         return LayerTimes(
             forward_seconds=forward,
             backward_seconds=backward,
             activation_ratio=ratio,
             parameter_ratio=self._parameter_ratio,
-            spread=spread,
+            spread=max(least, self._spread),
             extrapolated=guessed,
             without_collectives=self._alone,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,7 +28,7 @@ from planner.cost.measured_curves import (
     OptimizerCurves,
     with_host,
 )
-from planner.cost.memory import LayersBy, Load, activation_bytes_per_layer, memory, parameters_of
+from planner.cost.memory import Load, activation_bytes_per_layer, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
 from planner.cost.shape import Shape, chunk_layers
@@ -40,7 +39,7 @@ from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
-from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.capabilities import Capabilities, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +139,10 @@ def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
     return 2 * ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
 
 
+MOST_PRICES = 10_000
+"""Prices of stages that are remembered."""
+
+
 class Pricer:
     """Prices stages of one model on one cluster for one target; remembers what it has priced."""
 
@@ -148,7 +151,7 @@ class Pricer:
         topology: Topology,
         model: ModelSpec,
         calibration: Calibration,
-        target: Target,
+        target: Capabilities,
         link_curves: LinkCurves | None = None,
     ) -> None:
         self.topology = topology
@@ -165,12 +168,30 @@ class Pricer:
         self._devices: dict[tuple[str, str], Device] = {}
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         self._measured: dict[tuple[object, ...], LayerTimes | None] = {}
-        self._layers_by: LayersBy = "torch" if target.eager_layers else "kernels"
+        # An anchor asks for its own points, which is no guess of a plan's.
+        self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._most: dict[tuple[object, ...], int] = {}
+        self._prices: dict[tuple[object, ...], StagePrice] = {}
 
-    def price(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> StagePrice:
+    def price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
         """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
+        if self.link_curves is not None:  # each estimate asks its curves anew, as they note where they guess
+            return self._price(shape, groups, ring)
+        key = (
+            *(shape.chunks, shape.first, shape.last, shape.depth > 1, shape.zero, shape.recompute),
+            *(shape.sequence_parallel, shape.offload, shape.offload.anything and shape.micro_batches),
+            *(groups, ring),
+        )
+        known = self._prices.get(key)
+        if known is not None:
+            return replace(known, memories=self._memories(shape, groups, ring))
+        if len(self._prices) == MOST_PRICES:
+            self._prices.clear()
+        self._prices[key] = found = self._price(shape, groups, ring)
+        return found
+
+    def _price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
         replicas = [
             self._replica(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
@@ -196,7 +217,7 @@ class Pricer:
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
-            memories=self.memories(shape, groups, ring),
+            memories=self._memories(shape, groups, ring),
         )
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
@@ -327,8 +348,7 @@ class Pricer:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
         return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
 
-    def memories(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> tuple[Memory, ...]:
-        """Bytes on one device of each group."""
+    def _memories(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> tuple[Memory, ...]:
         return tuple(self.memory(shape, group, ring.size) for group in groups)
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
@@ -357,7 +377,7 @@ class Pricer:
             activation_ratio=measured.activation_ratio if measured else 1.0,
             parameter_ratio=measured.parameter_ratio if measured else 1.0,
             cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
-            layers_by=self._layers_by,
+            eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
         )
@@ -400,7 +420,7 @@ class Pricer:
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
     ) -> LayerPrice:
         measured = self.measured(device_type, tp, sequences)
-        ring = self._tensor_ring(device_type, tp)
+        ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
         by_operation = self.target.eager_layers
         if measured:
             return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
@@ -420,7 +440,8 @@ class Pricer:
     def _layer_formula(self, device_type: DeviceType, tp: int, sequences: int) -> LayerFormula:
         """A layer by formula, as it is measured: neither recomputed nor split along its sequences."""
         one = self._layer_pass(device_type, tp, sequences, False)
-        collective = _collective_seconds(self._tensor_ring(device_type, tp), self.model, sequences)
+        ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self._anchor_links)
+        collective = _collective_seconds(ring, self.model, sequences)
         return LayerFormula(
             forward_seconds=one.forward_seconds + collective,
             backward_seconds=one.backward_seconds + collective,
@@ -432,7 +453,7 @@ class Pricer:
                 micro_batch=sequences,
                 recompute="none",
                 sequence_parallel=False,
-                layers_by=self._layers_by,
+                eager=self.target.eager_layers,
             ),
             parameters=self.model.layer_parameters / tp,
         )
@@ -442,9 +463,6 @@ class Pricer:
         return layer_pass(
             self.model, device, self.target, tp=tp, micro_batch=sequences, sequence_parallel=split
         )
-
-    def _tensor_ring(self, device_type: DeviceType, tp: int) -> Ring:
-        return tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
 
     def _device(self, device_type: DeviceType) -> Device:
         key = device_type.key

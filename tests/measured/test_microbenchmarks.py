@@ -8,6 +8,7 @@ from planner import catalog
 from planner.calibration.file import shipped
 from planner.cluster.topology import Topology
 from planner.cost.compute import Device, Product, layer_pass
+from planner.files.fields import Dtype
 from planner.measured.microbenchmarks import COLLECTIVES, Microbenchmark, microbenchmarks
 from planner.measured.priors import HALF_FORMATS, KERNEL_SETS, best_share
 from planner.runtimes.registry import target
@@ -33,8 +34,8 @@ def test_names_are_those_of_the_catalogue() -> None:
 def test_no_matrix_product_beats_the_peak_by_more_than_boosted_clocks() -> None:
     """Data sheets of GeForce cards count a clock that good cards exceed."""
     for row in rows("matmul"):
-        peaks: dict[str | None, float] = {**catalog.gpu(row.device or "").tflops}
-        peak = peaks.get(row.precision)
+        assert row.precision is not None, row
+        peak = catalog.gpu(row.device or "").tflops.get(row.precision)
         assert peak is not None, row
         assert 0.1 * peak < row.value / 1e12 < 1.1 * peak, row
 
@@ -79,7 +80,7 @@ def test_every_family_has_a_matrix_product(family: str) -> None:
     assert any(catalog.gpu(name).family == family for name in named if name)
 
 
-def best_product(name: str, precision: str) -> float:
+def best_product(name: str, precision: Dtype) -> float:
     """FLOP/s of the best product measured on a device; else on its family, as a share of the peak; else the peak.
 
     Both half formats say what a device can do in either: their peaks are equal.

@@ -8,7 +8,7 @@ import pytest
 
 from planner.dims.gradients import gradients_at
 from planner.errors import UsageError
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import TARGETS, target
 from tests.worlds import model
 
@@ -39,14 +39,14 @@ def test_unknown_targets_are_named_with_the_known() -> None:
         target("horovod")
 
 
-def formats(row: Target, zero: int = 0, **training: Any) -> tuple[int, int] | None:
+def formats(row: Capabilities, zero: int = 0, **training: Any) -> tuple[int, int] | None:
     """Bytes of a gradient kept and reduced, None where the target has no such formats."""
     found = gradients_at(row, model(8, **training).training, zero)
     return None if found is None else (found.kept_bytes, found.reduced_bytes)
 
 
 @pytest.mark.parametrize("row", TARGETS.values(), ids=TARGETS)
-def test_gradients_have_the_size_of_their_format(row: Target) -> None:
+def test_gradients_have_the_size_of_their_format(row: Capabilities) -> None:
     """fp16 keeps two bytes and formats stored in four bytes four everywhere; bf16 is the target's own choice."""
     assert formats(row, precision="fp16") == (2, 2)
     assert formats(row, precision="fp32") == formats(row, precision="tf32") == (4, 4)
