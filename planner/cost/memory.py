@@ -55,10 +55,10 @@ class Load:
     zero: int
     gradient_bytes: int
     offload: Offload = ON_DEVICE
-    layer_bytes: float | None = None
-    """Measured activations that one layer keeps for one micro-batch without recomputation."""
-    layer_parameters: float | None = None
-    """Measured parameters of one layer on one device."""
+    activation_ratio: float = 1.0
+    """Measured activations that one layer keeps without recomputation over those of the formula."""
+    parameter_ratio: float = 1.0
+    """Measured parameters of one layer on one device over those of the formula."""
     cross_entropy: str = "fused"
     """How the loss is computed, ``plain`` or ``fused``."""
     eager: bool = False
@@ -124,8 +124,7 @@ def activation_bytes_per_layer(
 def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) -> Memory:
     """Peak bytes on one device of ``kind`` that carries ``load``."""
     parameters = parameters_of(model, layers=load.layers, first=load.first, last=load.last, tp=load.tp)
-    if load.layer_parameters is not None:
-        parameters += load.layers * (load.layer_parameters - model.layer_parameters / load.tp)
+    parameters += load.layers * (load.parameter_ratio - 1.0) * model.layer_parameters / load.tp
     size = ELEMENT_BYTES[model.training.precision]
     ends = parameters_of(model, layers=0, first=load.first, last=load.last, tp=load.tp)
     more = model.training.end_moment_bytes - model.training.moment_bytes
@@ -196,9 +195,8 @@ def _working(model: ModelSpec, load: Load) -> float:
 
 
 def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> float:
-    if load.layer_bytes is not None and recompute == "none":
-        return load.layer_bytes
-    return activation_bytes_per_layer(
+    measured = load.activation_ratio if recompute == "none" else 1.0
+    return measured * activation_bytes_per_layer(
         model,
         tp=load.tp,
         micro_batch=load.micro_batch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from functools import partial
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
@@ -19,8 +20,15 @@ from planner.cost.compute import (
     layer_pass,
     optimizer_seconds,
 )
-from planner.cost.measured_curves import LayerCurves, LayerTimes, LinkCurves, OptimizerCurves
-from planner.cost.memory import Load, memory, parameters_of
+from planner.cost.measured_curves import (
+    LayerCurves,
+    LayerFormula,
+    LayerTimes,
+    LinkCurves,
+    OptimizerCurves,
+    with_host,
+)
+from planner.cost.memory import Load, activation_bytes_per_layer, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
 from planner.cost.shape import Shape, chunk_layers
@@ -62,7 +70,7 @@ def layer_price(
     collective = _collective_seconds(ring, model, sequences)
     whole = recompute == "full"
     partly = recompute == "selective" and by_operation
-    forward = _with_host(one.forward_seconds + collective, one.host_seconds) - collective
+    forward = with_host(one.forward_seconds + collective, one.host_seconds) - collective
     again = 0.0
     if whole:
         again = forward
@@ -71,12 +79,12 @@ def layer_price(
         device = streams + products_again(model) * one.product_seconds
         if model.training.attention == "unfused":
             device += one.attention_seconds
-        again = _with_host(device, one.host_seconds)
+        again = with_host(device, one.host_seconds)
     elif recompute == "selective" and model.training.attention == "unfused":
         again = one.attention_seconds
     return LayerPrice(
         forward_seconds=forward,
-        backward_seconds=_with_host(one.backward_seconds + collective, one.host_seconds) - collective,
+        backward_seconds=with_host(one.backward_seconds + collective, one.host_seconds) - collective,
         recompute_seconds=again,
         collective_forward=collective,
         collective_backward=(2 if whole else 1.5 if partly else 1) * collective,
@@ -131,15 +139,6 @@ def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
     return 2 * ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
 
 
-def _with_host(device_seconds: float, host_seconds: float) -> float:
-    """Seconds when host and device run side by side: the longer one, and more where both are nearly as long.
-
-    The fourth-power mean stands for launches and kernels that vary: each waits for the other now and then.
-    """
-    seconds: float = (device_seconds**4 + host_seconds**4) ** 0.25
-    return seconds
-
-
 MOST_PRICES = 10_000
 """Prices of stages that are remembered."""
 
@@ -163,11 +162,14 @@ class Pricer:
         self.stack = calibration.stack(self.kernels)
         self.traffic = Traffic(model, target, self.stack)
         self.link_curves = link_curves
-        self.layer_curves = LayerCurves(calibration) if calibration.layers else None
+        self.layer_curves = LayerCurves(calibration, model.name) if calibration.layers else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._devices: dict[tuple[str, str], Device] = {}
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
+        self._measured: dict[tuple[object, ...], LayerTimes | None] = {}
+        # An anchor asks for its own points, which is no guess of a plan's.
+        self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._most: dict[tuple[object, ...], int] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
@@ -347,8 +349,8 @@ class Pricer:
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
         """Bytes on one device of the group."""
-        curves = self.layer_curves
-        measured = curves and curves.at(group.gpu, self.model.name, group.tp, group.micro_batch)
+        device_type = self.topology.device_type(group.pool, group.gpu)
+        measured = self.measured(device_type, group.tp, group.micro_batch)
         load = Load(
             layers=shape.layers,
             first=shape.first,
@@ -368,14 +370,14 @@ class Pricer:
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
             offload=shape.offload,
-            layer_bytes=measured.activation_bytes if measured else None,
-            layer_parameters=measured.parameters if measured else None,
+            activation_ratio=measured.activation_ratio if measured else 1.0,
+            parameter_ratio=measured.parameter_ratio if measured else 1.0,
             cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
             eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
         )
-        return memory(self.model, self.topology.device_type(group.pool, group.gpu), self.stack, load)
+        return memory(self.model, device_type, self.stack, load)
 
     def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
         """The largest number of the model's layers with which a stage like ``shape`` fits on the group; 0 for none.
@@ -411,25 +413,49 @@ class Pricer:
     def _price_layer(
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
     ) -> LayerPrice:
-        measured = self.layer_curves and self.layer_curves.at(device_type.gpu, self.model.name, tp, sequences)
+        measured = self.measured(device_type, tp, sequences)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
         by_operation = self.target.eager_layers
         if measured:
             return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
-        return layer_price(
-            layer_pass(
+        one = self._layer_pass(device_type, tp, sequences, split)
+        return layer_price(one, ring, self.model, sequences, recompute, by_operation)
+
+    def measured(self, device_type: DeviceType, tp: int, sequences: int) -> LayerTimes | None:
+        """One layer by measurements on devices of this type; None without any of this model."""
+        if self.layer_curves is None:
+            return None
+        key = (device_type.key, tp, sequences)
+        if key not in self._measured:
+            formula = partial(self._layer_formula, device_type)
+            self._measured[key] = self.layer_curves.at(device_type.key, tp, sequences, formula)
+        return self._measured[key]
+
+    def _layer_formula(self, device_type: DeviceType, tp: int, sequences: int) -> LayerFormula:
+        """A layer by formula, as it is measured: neither recomputed nor split along its sequences."""
+        one = self._layer_pass(device_type, tp, sequences, False)
+        ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self._anchor_links)
+        collective = _collective_seconds(ring, self.model, sequences)
+        return LayerFormula(
+            forward_seconds=one.forward_seconds + collective,
+            backward_seconds=one.backward_seconds + collective,
+            collective_seconds=collective,
+            host_seconds=one.host_seconds,
+            activation_bytes=activation_bytes_per_layer(
                 self.model,
-                self._device(device_type),
-                self.target,
                 tp=tp,
                 micro_batch=sequences,
-                sequence_parallel=split,
+                recompute="none",
+                sequence_parallel=False,
+                eager=self.target.eager_layers,
             ),
-            ring,
-            self.model,
-            sequences,
-            recompute,
-            by_operation,
+            parameters=self.model.layer_parameters / tp,
+        )
+
+    def _layer_pass(self, device_type: DeviceType, tp: int, sequences: int, split: bool) -> LayerPass:
+        device = self._device(device_type)
+        return layer_pass(
+            self.model, device, self.target, tp=tp, micro_batch=sequences, sequence_parallel=split
         )
 
     def _device(self, device_type: DeviceType) -> Device:

@@ -254,13 +254,28 @@ def test_measured_parameters_weigh_in_memory() -> None:
     assert heavy.parameters_bytes - plain.parameters_bytes == pytest.approx(2 * 24 * model.layer_parameters)
 
 
-def test_measured_layers_of_other_models_devices_and_degrees_do_not_count() -> None:
+def test_measured_layers_of_other_models_and_devices_do_not_count() -> None:
     """They stay with the formula."""
     spec, model = slow_network(), gpt()
     plain = estimate(replicas(), spec, model)
-    for change in ({"gpu": "V100"}, {"model": "llama"}, {"tp": 2}):
-        points = tuple(replace(point, **change) for point in layer_points())
+    own = layer_points()
+    for points in (
+        tuple(replace(point, gpu="V100") for point in own),
+        tuple(replace(point, model="llama") for point in own),
+    ):
         assert estimate(replicas(), spec, model, Calibration(layers=points)) == plain
+
+
+def test_measured_layers_of_another_degree_scale_the_formula() -> None:
+    """Ten times as slow there, ten times as slow here; the spread is wider than at the degree itself."""
+    spec, model = slow_network(), gpt()
+    found = {}
+    for tp in (1, 2):
+        points = tuple(replace(point, tp=tp) for point in layer_points())
+        measured = estimate(replicas(), spec, model, Calibration(layers=points))
+        found[tp] = measured.breakdown.compute_seconds, measured.spread
+    assert found[2][0] > found[1][0]
+    assert ASSUMED.default_spread > found[2][1] > found[1][1]
 
 
 def test_a_measured_optimizer_prices_plans_for_plain_torch_alone() -> None:
@@ -294,7 +309,8 @@ def test_beyond_the_measured_layers_there_is_a_warning() -> None:
     (warning,) = found.warnings
     assert "A100" in warning
     assert "micro-batch 4" in warning
-    assert not estimate(replicas(tp=2), slow_network(), gpt(), calibration).warnings
+    (warning,) = estimate(replicas(tp=2), slow_network(), gpt(), calibration).warnings
+    assert "tp 2" in warning
 
 
 def measured_link(link: str, operation: str, members: int) -> Calibration:
