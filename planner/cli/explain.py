@@ -25,6 +25,7 @@ from planner.report.explain import (
     binding_section,
     neighbours,
     neighbours_section,
+    ratios_section,
     time_section,
 )
 from planner.report.plan_table import plan_section, warnings_of
@@ -71,5 +72,6 @@ def _report(
         alternatives_section(saved.considered) if saved.considered else None,
         neighbours_section(around, scored) if around else None,
         advice_section(saved.summary.advice) if saved.summary and saved.summary.advice else None,
+        ratios_section(saved.summary.ratios) if saved.summary and saved.summary.ratios else None,
         *warnings_of(scored.estimate),
     ]

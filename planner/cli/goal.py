@@ -50,6 +50,15 @@ Pareto = Annotated[
     ),
 ]
 
+Robust = Annotated[
+    bool,
+    typer.Option(
+        "--robust",
+        help="The plan with the least worst-case regret over what the speeds of devices and networks may be, instead "
+        "of the fastest.",
+    ),
+]
+
 OBJECTIVES = ("time", "cost", "energy")
 
 
@@ -61,10 +70,14 @@ def read_goal(
     min_speed: float | None,
     use_at_most: Sequence[str] | None,
     pareto: bool,
+    robust: bool = False,
 ) -> Goal:
     """The goal of the options; raises UsageError, or SpecError where the cluster file lacks a price or a power."""
     if objective not in OBJECTIVES:
         raise UsageError(f"--objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}")
+    if robust and (objective != "time" or pareto):
+        other = "--pareto" if pareto else f"--objective {objective}"
+        raise UsageError(f"--robust weighs step times: expected no {other} with it")
     # Time is one axis of the front already; the other is cost unless energy is asked for.
     wanted = "cost" if pareto and objective == "time" else objective
     goal = Goal(
@@ -72,6 +85,7 @@ def read_goal(
         max_cost_per_million_tokens=_positive("--max-cost-per-token", max_cost),
         min_tokens_per_second=_positive("--min-tokens-per-second", min_speed),
         use_at_most=tuple(_limit(text, cluster) for text in use_at_most or ()),
+        robust=robust,
     )
     _require_devices(cluster, goal)
     if goal.priced or goal.objective == "energy":

@@ -23,7 +23,7 @@ from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.difference import cluster_differences, model_differences, told
 from planner.plan.file import PlanFile, Summary, UsedCalibration, read
 from planner.report.calibration import doubts
-from planner.report.explain import advice_text, considered
+from planner.report.explain import advice_text, considered, ratio_text
 from planner.search.values import Scored, SearchResult
 
 
@@ -82,6 +82,8 @@ def summary_of(result: SearchResult) -> Summary | None:
         outside=result.outside,
         alternatives=considered(result.alternatives),
         advice=tuple(advice_text(entry) for entry in result.advice),
+        ratios=tuple(ratio_text(entry) for entry in result.ratios),
+        hedge=result.hedge,
     )
 
 

@@ -18,7 +18,16 @@ import typer
 from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
-from planner.cli.goal import MaxCost, MinSpeed, ObjectiveName, Pareto, UseAtMost, read_goal, require_one_plan
+from planner.cli.goal import (
+    MaxCost,
+    MinSpeed,
+    ObjectiveName,
+    Pareto,
+    Robust,
+    UseAtMost,
+    read_goal,
+    require_one_plan,
+)
 from planner.cli.inputs import (
     Overrides,
     read_calibration,
@@ -57,7 +66,14 @@ from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, Summary, UsedCalibration, write
 from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
 from planner.report.document import search_document
-from planner.report.explain import advice_section, advice_text, alternatives_section, considered
+from planner.report.explain import (
+    advice_section,
+    advice_text,
+    alternatives_section,
+    considered,
+    ratio_text,
+    ratios_section,
+)
 from planner.report.goal import (
     goal_text,
     infeasible_section,
@@ -265,6 +281,7 @@ def search(
     min_tokens_per_second: MinSpeed = None,
     use_at_most: UseAtMost = None,
     pareto: Pareto = False,
+    robust: Robust = False,
     target: TargetName = None,
     top: Top = None,
     gap: Gap = 0.01,
@@ -299,7 +316,14 @@ def search(
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     goal = read_goal(
-        cluster, found_cluster, objective, max_cost_per_token, min_tokens_per_second, use_at_most, pareto
+        cluster,
+        found_cluster,
+        objective,
+        max_cost_per_token,
+        min_tokens_per_second,
+        use_at_most,
+        pareto,
+        robust,
     )
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, found_cluster, found_model)
@@ -402,6 +426,7 @@ def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | 
     parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
     parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []
     parts += [advice_section([advice_text(entry) for entry in result.advice])] if result.advice else []
+    parts += [ratios_section([ratio_text(entry) for entry in result.ratios])] if result.ratios else []
     return parts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from planner.calibration.values import ASSUMED, Calibration
@@ -27,7 +27,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.placement import Placement, place
 from planner.plan.values import Plan, Stage
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
 
 
@@ -192,7 +192,10 @@ class Estimator:
                 raise PlanError(f"stages[{index}]: its replicas stand on pools without a common fabric")
             if not sent.link:
                 raise PlanError(f"stages[{index}] and the next stand on pools without a common fabric")
-        stages = tuple(_stage_prices(plan, rings, pricer))
+        stages = tuple(
+            pricer.price(shape_of(plan, index), stage.replicas, ring)
+            for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True))
+        )
         forward, backward = with_sends(stages, [sent.seconds for sent in sends], target(plan.target))
         return Priced(
             placement=placement,
@@ -242,19 +245,6 @@ class Estimator:
         )
 
 
-def _stage_prices(plan: Plan, rings: Sequence[Ring], pricer: Pricer) -> Iterator[StagePrice]:
-    """The price of each stage; like stages take as long, each with its own number of micro-batches alive."""
-    known: dict[tuple[object, ...], StagePrice] = {}
-    for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True)):
-        shape = shape_of(plan, index)
-        key = shape.chunks, shape.first, shape.last, shape.recompute, stage.replicas, ring
-        if key in known:
-            yield replace(known[key], memories=pricer.memories(shape, stage.replicas, ring))
-        else:
-            known[key] = pricer.price(shape, stage.replicas, ring)
-            yield known[key]
-
-
 def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:
     """Bytes one replica sends for one micro-batch; its devices send a part each (arXiv:2104.04473, section 4.1)."""
     tokens = micro_batch * model.training.sequence_length
@@ -274,7 +264,7 @@ class Durations(Protocol):
 
 
 def with_sends(
-    stages: Sequence[Durations], sends: Sequence[float], runtime: Target
+    stages: Sequence[Durations], sends: Sequence[float], runtime: Capabilities
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Forward and backward seconds [stage][chunk] with the sends that go with each; ``sends`` to the next, [stage]."""
     depth, chunks = len(stages), len(stages[0].forward)
@@ -303,7 +293,7 @@ def _step_seconds(plan: Plan, priced: Priced) -> float:
     return max(end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True))
 
 
-def outer_stages_wait(model: ModelSpec, runtime: Target, depth: int) -> bool:
+def outer_stages_wait(model: ModelSpec, runtime: Capabilities, depth: int) -> bool:
     """True when the first and the last stage wait for each other before they reduce gradients."""
     return runtime.reduces_tied_first and model.tied_embeddings and depth > 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.calibration.values import Calibration
@@ -32,7 +31,7 @@ from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
-from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.capabilities import Capabilities, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +140,10 @@ def _with_host(device_seconds: float, host_seconds: float) -> float:
     return seconds
 
 
+MOST_PRICES = 10_000
+"""Prices of stages that are remembered."""
+
+
 class Pricer:
     """Prices stages of one model on one cluster for one target; remembers what it has priced."""
 
@@ -149,7 +152,7 @@ class Pricer:
         topology: Topology,
         model: ModelSpec,
         calibration: Calibration,
-        target: Target,
+        target: Capabilities,
         link_curves: LinkCurves | None = None,
     ) -> None:
         self.topology = topology
@@ -167,9 +170,26 @@ class Pricer:
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._most: dict[tuple[object, ...], int] = {}
+        self._prices: dict[tuple[object, ...], StagePrice] = {}
 
-    def price(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> StagePrice:
+    def price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
         """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
+        if self.link_curves is not None:  # each estimate asks its curves anew, as they note where they guess
+            return self._price(shape, groups, ring)
+        key = (
+            *(shape.chunks, shape.first, shape.last, shape.depth > 1, shape.zero, shape.recompute),
+            *(shape.sequence_parallel, shape.offload, shape.offload.anything and shape.micro_batches),
+            *(groups, ring),
+        )
+        known = self._prices.get(key)
+        if known is not None:
+            return replace(known, memories=self._memories(shape, groups, ring))
+        if len(self._prices) == MOST_PRICES:
+            self._prices.clear()
+        self._prices[key] = found = self._price(shape, groups, ring)
+        return found
+
+    def _price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
         replicas = [
             self._replica(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
@@ -195,7 +215,7 @@ class Pricer:
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
-            memories=self.memories(shape, groups, ring),
+            memories=self._memories(shape, groups, ring),
         )
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
@@ -326,8 +346,7 @@ class Pricer:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
         return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
 
-    def memories(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> tuple[Memory, ...]:
-        """Bytes on one device of each group."""
+    def _memories(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> tuple[Memory, ...]:
         return tuple(self.memory(shape, group, ring.size) for group in groups)
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
@@ -356,7 +375,7 @@ class Pricer:
             layer_bytes=measured.activation_bytes if measured else None,
             layer_parameters=measured.parameters if measured else None,
             cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
-            layers_by="torch" if self.target.eager_layers else "kernels",
+            eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
         )

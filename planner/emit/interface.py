@@ -18,8 +18,7 @@ from planner.job.job import Job
 from planner.launchers.registry import LAUNCHERS, check_launcher, launcher_files
 from planner.model.spec import ModelSpec
 from planner.plan.checks import listed, node_faults, target_faults, unwritten
-from planner.plan.faults import groups_of
-from planner.plan.values import Plan
+from planner.plan.values import Plan, groups_of
 from planner.runtimes.interface import runtime
 from planner.runtimes.registry import target
 

@@ -24,9 +24,8 @@ from planner.files.writing import Lines, dump, write_whole
 from planner.model.file import shape_problems
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
-from planner.plan.faults import Fault
 from planner.plan.short import short_plan
-from planner.plan.values import Plan
+from planner.plan.values import Fault, Plan
 
 FORMAT = "hetplan-plan/1"
 """Name and version of the plan file's format."""
@@ -66,6 +65,25 @@ class Considered:
 
 @strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hedge:
+    """What a plan with the least worst-case regret gives up, and what it gains."""
+
+    regret: OptionalPredicted
+    """Its step over that of the best plan known for the same speeds, less 1, where that is most."""
+    fastest_regret: OptionalPredicted
+    """The same of the plan that is fastest at the speeds of the cost model."""
+    slower: OptionalPredicted
+    """Its step over that of the fastest plan at the speeds of the cost model, less 1."""
+    fastest_gap: Fraction
+    """(step - bound) / step of that fastest plan."""
+    plans: OptionalCount
+    """Plans that were compared."""
+    speeds: tuple[str, ...]
+    """What was taken as slower and as faster, each with its bar, in words."""
+
+
+@strict()
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What the search said of the plan."""
 
@@ -89,6 +107,10 @@ class Summary:
     """Families of plans that were considered."""
     advice: tuple[str, ...] = ()
     """Faster plans that another runtime could run."""
+    ratios: tuple[str, ...] = ()
+    """Splits between device types that rest on speeds which are not well known."""
+    hedge: Hedge | None = None
+    """Of a plan with the least worst-case regret; None for the best at the speeds of the cost model."""
 
 
 @strict()
@@ -168,7 +190,7 @@ def to_text(plan_file: PlanFile) -> str:
     parts = [_HEADER + dump({"format": FORMAT, **_plan_part(plan)})]
     if plan_file.summary is not None:
         summary = written(plan_file.summary)
-        texts = {key: Lines(summary[key]) for key in ("outside", "advice")}
+        texts = {key: Lines(summary[key]) for key in ("outside", "advice", "ratios")}
         parts.append(dump({"summary": {**summary, **texts}}))
     if plan_file.calibration is not None:
         parts.append(dump({"calibration": written(plan_file.calibration)}))

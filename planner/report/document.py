@@ -144,6 +144,8 @@ class ExplainDocument:
     """Families of plans that were considered."""
     neighbours: tuple[Neighbour, ...]
     """Plans one decision away."""
+    ratios: tuple[str, ...]
+    """Splits between device types that rest on speeds which are not well known, in words."""
 
 
 def explain_document(
@@ -155,6 +157,7 @@ def explain_document(
         binding=binds,
         alternatives=saved.considered,
         neighbours=tuple(around),
+        ratios=saved.summary.ratios if saved.summary else (),
     )
 
 

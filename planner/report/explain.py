@@ -23,7 +23,7 @@ from planner.report.layout import Paragraph, bullets, number, section, table, wo
 from planner.report.numbers import TimeUnit, count_unit, duration, gib, percent, time_unit
 from planner.report.plan_table import misfits, stage_runs
 from planner.runtimes.registry import target
-from planner.search.values import Advice, Alternative, Scored
+from planner.search.values import Advice, Alternative, Ratio, Scored
 
 
 def binding_section(binding: Binding) -> Group:
@@ -309,3 +309,23 @@ def advice_section(lines: Sequence[str]) -> Group:
 def advice_text(entry: Advice) -> str:
     """``4.1 % faster with tp 4 on the a100 stage only: needs flagscale``."""
     return f"{percent(entry.faster)} faster with {entry.change}: needs {entry.target}"
+
+
+def ratios_section(lines: Sequence[str]) -> Group:
+    """Splits between device types that rest on speeds which are not well known."""
+    return section("What the choice of devices rests on", bullets(lines))
+
+
+def ratio_text(entry: Ratio) -> str:
+    """Which ratio is how well known, from where on another plan is the best, and the command that settles it."""
+    gpus, against = " and ".join(entry.gpus), " and ".join(entry.against)
+    ways = [
+        f"{word} than {factor:.2f}"
+        for word, factor in (("slower", entry.slower_than), ("faster", entry.faster_than))
+        if factor is not None
+    ]
+    return (
+        f"the split between {against} and {gpus} rests on ±{percent(entry.bar)}: another plan is the best if {gpus} "
+        f"is {' or '.join(ways)} times what is assumed, by up to {percent(entry.regret)}; `hetplan calibrate device` "
+        f"on one {' and one '.join(entry.measure)} would settle it"
+    )

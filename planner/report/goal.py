@@ -72,6 +72,7 @@ WANTED: dict[Objective, str] = {
     "cost": "the lowest cost per token",
     "energy": "the lowest energy per token",
 }
+LEAST_REGRET = "the least regret at worst, whatever the devices' and networks' speeds are within their bars"
 BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "energy": "most energy-efficient"}
 """The best plan, as a word."""
 BETTER: dict[Objective, str] = {"time": "is faster", "cost": "is cheaper", "energy": "uses less energy"}
@@ -81,7 +82,13 @@ def goal_text(goal: Goal, *, pareto: bool = False) -> str:
     """The goal in a line, ``pareto`` with time on the other axis; empty for the fastest plan without limits."""
     if goal == Goal():
         return ""
-    parts = [f"time against {goal.objective}" if pareto else WANTED[goal.objective]]
+    parts = [
+        f"time against {goal.objective}"
+        if pareto
+        else LEAST_REGRET
+        if goal.robust
+        else WANTED[goal.objective]
+    ]
     if goal.max_cost_per_million_tokens is not None:
         parts.append(f"at most {cost_text(goal.max_cost_per_million_tokens)}")
     if goal.min_tokens_per_second is not None:

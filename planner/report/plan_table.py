@@ -13,7 +13,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.values import CAUSES, Breakdown, Estimate, GroupEstimate, StageEstimate
 from planner.dims import DIMENSIONS
 from planner.dims.recompute import Recomputation, recompute_text
-from planner.plan.file import Summary
+from planner.plan.file import Hedge, Summary
 from planner.plan.values import Plan
 from planner.report.goal import BEST, BETTER, cost_text, idle_text
 from planner.report.layout import Paragraph, number, section, table, warnings_section, words
@@ -119,7 +119,21 @@ Proof = SearchResult | Summary
 
 def proof_text(proof: Proof) -> str:
     """How much faster the best possible plan could be, and what was looked at and what not."""
-    return f"{_claim(proof)}{_effort(proof)}{_outside(proof)}"
+    claim = _claim(proof) if proof.hedge is None else _hedged(proof.hedge, proof)
+    return f"{claim}{_effort(proof)}{_outside(proof)}"
+
+
+def _hedged(hedge: Hedge, proof: Proof) -> str:
+    """What the choice of a robust plan is worth; the bound is about the fastest plan."""
+    least = f"robust: at worst {percent(hedge.regret)} slower than the best of {count(hedge.plans, 'plan')}"
+    over = f"at the ends of the bars ({', '.join(hedge.speeds)})"
+    of = f"within {at_most(hedge.fastest_gap)} of the bound on the step"
+    if hedge.slower <= 0:
+        return f"{least} {over}; it is the fastest plan too, {of}"
+    return (
+        f"{least} {over}, where the fastest plan is {percent(hedge.fastest_regret)} slower; by the cost model it is "
+        f"{percent(hedge.slower)} slower than that plan, which is {of}"
+    )
 
 
 def _claim(proof: Proof) -> str:

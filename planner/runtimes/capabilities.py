@@ -60,7 +60,7 @@ FORMAT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Capabilities:
     """One row of the capability table."""
 
     name: str

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from planner.cost.values import Estimate
 from planner.described import told
+from planner.plan.file import Hedge as Hedge
 from planner.plan.file import Objective as Objective
 from planner.plan.file import Status as Status
 from planner.plan.values import Plan
@@ -43,6 +44,8 @@ class Goal:
     min_tokens_per_second: float | None = None
     use_at_most: tuple[tuple[str, int], ...] = ()
     """(pool, devices); an empty name stands for all pools together."""
+    robust: bool = False
+    """The plan with the least worst-case regret over what speeds may be, instead of the fastest."""
 
     @property
     def priced(self) -> bool:
@@ -123,6 +126,29 @@ class LimitCost:
     scored: Scored
 
 
+@told(without=("scored",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """A choice between device types that rests on how fast they are next to each other, which is not well known."""
+
+    gpus: tuple[str, ...]
+    """Device types of one family, whose speed is known less well."""
+    against: tuple[str, ...]
+    """Those of the family whose speed is known best."""
+    bar: float
+    """Relative standard error of the ratio of their speeds."""
+    measure: tuple[str, ...]
+    """Device types to measure, one device of each, to settle it."""
+    slower_than: float | None
+    """Another plan is the best where they have less than this share of the speed assumed; None for none in the bar."""
+    faster_than: float | None
+    """Another plan is the best where they have more than this multiple of it; None for none in the bar."""
+    regret: float
+    """What the plan takes over the best plan known at an end of the bar, less 1, at the worse end."""
+    scored: Scored
+    """The best known plan at that end, at the speeds of the cost model."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Why nothing fits and what would."""
@@ -199,6 +225,10 @@ class SearchResult:
     """What using the idle devices would take; empty when all work, and under a goal."""
     limit_costs: tuple[LimitCost, ...] = ()
     """Limits that cost more than 5 %."""
+    ratios: tuple[Ratio, ...] = ()
+    """Choices between device types that rest on speeds which are not well known, the costliest first."""
+    hedge: Hedge | None = None
+    """What a robust plan gives up and gains; null where none was asked for, or nothing hangs on speeds."""
     outside: tuple[str, ...] = ()
     """Plans that the space leaves out: the bound says nothing of them."""
     nearest: tuple[Nearest, ...] = ()

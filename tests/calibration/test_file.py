@@ -228,6 +228,7 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
     assert refused(written(tmp_path, *changes)).count("\n") == 2
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(TEXT)))
 def test_a_half_written_file_is_no_bug(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
     """It is refused, or it ends where an entry ends and says less."""

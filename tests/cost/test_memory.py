@@ -378,7 +378,7 @@ def test_states_of_other_optimizers_and_formats(
 
 def test_plain_torch_has_twelve_bytes_a_logit_and_more_activations() -> None:
     """Of its own loss; libraries write the gradient over the logits. The head's peak comes before a layer's."""
-    plain = replace(LOAD, micro_batch=3, layers_by="torch", cross_entropy="plain")
+    plain = replace(LOAD, micro_batch=3, eager=True, cross_entropy="plain")
     tokens = 3 * 1024 * 51200
     model = gpt(vocab=51200)
     assert memory(model, KIND, ASSUMED_STACK, plain).logits_bytes == 12 * tokens
@@ -386,7 +386,7 @@ def test_plain_torch_has_twelve_bytes_a_logit_and_more_activations() -> None:
     assert memory(model, KIND, ASSUMED_STACK, fused).logits_bytes == 4 * tokens
     again = memory(model, KIND, ASSUMED_STACK, replace(plain, recompute="full"))
     whole = 3 * activation_bytes_per_layer(
-        model, tp=1, micro_batch=1, recompute="none", sequence_parallel=False, layers_by="torch"
+        model, tp=1, micro_batch=1, recompute="none", sequence_parallel=False, eager=True
     )
     assert again.logits_bytes == pytest.approx(12 * tokens - whole)
 

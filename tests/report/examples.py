@@ -16,9 +16,11 @@ from planner.search.values import (
     Alternative,
     Diagnosis,
     Goal,
+    Hedge,
     IdleCost,
     LimitCost,
     Nearest,
+    Ratio,
     Scored,
     SearchResult,
 )
@@ -236,6 +238,26 @@ LIMIT_COSTS = (
     LimitCost(
         limit="recompute", given=("selective",), instead=("none",), costs=0.06, scored=scored(24, 25.7)
     ),
+)
+RATIOS = (
+    Ratio(
+        gpus=("V100",),
+        against=("A100",),
+        bar=0.3,
+        measure=("V100",),
+        slower_than=0.8,
+        faster_than=None,
+        regret=0.14,
+        scored=scored(26, 27.9),
+    ),
+)
+HEDGE = Hedge(
+    regret=0.08,
+    fastest_regret=0.14,
+    slower=0.02,
+    fastest_gap=0.009,
+    plans=31,
+    speeds=("V100 ±30 %", "ib ±6 %"),
 )
 BINDING = Binding(
     device=TightDevice(

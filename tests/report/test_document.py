@@ -129,7 +129,8 @@ def test_every_key_is_in_the_dictionary(command: str) -> None:
     known = keys(DOCUMENTS[command])
     assert all(known.values()), [key for key, text in known.items() if not text]
     undocumented = {path for path in paths(found, known) if path not in known}
-    assert undocumented <= {"diagnosis", "nearest", "idle_costs", "limit_costs", "plans[].plan"}
+    empty = {"diagnosis", "nearest", "idle_costs", "limit_costs", "ratios", "hedge", "plans[].plan"}
+    assert undocumented <= empty
 
 
 @pytest.mark.parametrize("command", sorted(DOCUMENTS))
@@ -139,7 +140,13 @@ def test_every_documented_key_exists(command: str) -> None:
     found = paths(json.loads(text(documents()[command])), known)
     if command == "search":
         failed = search_document(examples.infeasible(), examples.cluster(), examples.model())
-        costly = replace(examples.found(), idle_costs=examples.IDLE_COSTS, limit_costs=examples.LIMIT_COSTS)
+        costly = replace(
+            examples.found(),
+            idle_costs=examples.IDLE_COSTS,
+            limit_costs=examples.LIMIT_COSTS,
+            ratios=examples.RATIOS,
+            hedge=examples.HEDGE,
+        )
         found |= paths(json.loads(text(search_document(costly, examples.cluster(), examples.model()))), known)
         missed = search_document(examples.out_of_reach(), examples.cluster(), examples.model())
         found |= paths(json.loads(text(failed)), known) | paths(json.loads(text(missed)), known)

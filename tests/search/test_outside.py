@@ -46,6 +46,15 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))
 
 
+def test_nodes_that_are_slow_inside() -> None:
+    """Neighbours share a node while it has room, which is named where the cards may be faster than the node."""
+    apart = "neighbouring stages apart where one node has room for both"
+    fast, slow = (cluster(pool("a", nodes=2, gbps=gbps, cards=1)) for gbps in (10_000, 100))
+    assert apart in outside(fast, gpt(), Limits(target="megatron"))
+    assert apart not in outside(slow, gpt(), Limits(target="megatron"))
+    assert apart not in outside(fast, gpt(), Limits(target="megatron", pp=(1,)))
+
+
 def test_a_search_says_it() -> None:
     """With its answer; sub-clusters are named under a goal."""
     found = search(cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, global_batch=4))

@@ -78,7 +78,7 @@ def test_activations_of_a_layer(changes: dict[str, Any], recompute: Any) -> None
     """By all storages that live between forward and backward, small ones (rotary tables, statistics) included."""
     made = spec(**changes)
     formula = activation_bytes_per_layer(
-        made, tp=1, micro_batch=2, recompute=recompute, sequence_parallel=False, layers_by="torch"
+        made, tp=1, micro_batch=2, recompute=recompute, sequence_parallel=False, eager=True
     )
     assert kept(made, recompute) == pytest.approx(formula, rel=0.06)
 

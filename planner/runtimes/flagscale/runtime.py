@@ -152,15 +152,12 @@ def _recompute(plan: Plan) -> dict[str, Any]:
     return made
 
 
-def check_widths(plan: Plan, model: ModelSpec) -> None:
-    """Raise EmitError for a model that cannot be cut by every tp, and for meshes that cannot pass on activations.
+def check_meshes(plan: Plan) -> None:
+    """Raise EmitError for meshes that cannot pass on activations.
 
     Between meshes FlagScale cuts activations over the sequence, so those of different tp need it cut inside too.
     """
     degrees = sorted({stage.replicas[0].tp for stage in plan.stages})
-    for tp in degrees:
-        if model.ffn % tp:
-            raise EmitError(f"num_attention_heads and ffn_hidden_size must be multiples of every tp: {tp}")
     if len(degrees) > 1 and not plan.sequence_parallel:
         shown = ", ".join(map(str, degrees))
         raise EmitError(
@@ -199,7 +196,7 @@ class FlagScale(Runtime):
 
     def check(self, plan: Plan, model: ModelSpec) -> None:
         """Raise EmitError for a model that FlagScale cannot cut so, and meshes that cannot talk."""
-        check_widths(plan, model)
+        check_meshes(plan)
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The experiment and the plan in FlagScale's words."""

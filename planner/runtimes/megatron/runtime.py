@@ -16,7 +16,7 @@ from planner.runtimes.interface import Checkout, Runtime
 from planner.runtimes.megatron.arguments import (
     arguments,
     arguments_script,
-    check_widths,
+    check_positions,
     differences,
     layout,
 )
@@ -142,7 +142,7 @@ class Megatron(Runtime):
 
     def check(self, plan: Plan, model: ModelSpec) -> None:
         """Raise EmitError for a model that Megatron cannot cut so."""
-        check_widths(plan, model)
+        check_positions(model)
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The plan in Megatron's words, and the network of each process group."""

@@ -15,6 +15,7 @@ from planner.search.answer import value_of
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import diagnose
 from planner.search.explain.families import reason_against
+from planner.search.explain.ratios import weighed
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
 from planner.search.explorer import Explorer
 from planner.search.objectives.candidates import SubCluster
@@ -61,21 +62,27 @@ def choose(
     """
     deadline = deadline or Deadline.after(limits.time_limit_seconds)
     cluster, inner = without_excluded(cluster, goal)
-    if inner == Goal():
+    if replace(inner, robust=False) == Goal():
         found = search(
             cluster, model, calibration, limits, reporter, explain=explain, deadline=deadline, better=better
         )
-        return replace(found, goal=goal)
-    estimator = Estimator(ranked(cluster), model, calibration)
-    candidates = BestSearch(
-        estimator,
-        limits,
-        inner,
-        reporter or Silent(),
-        deadline.part(SEARCH_SHARE) if explain else deadline,
-        better,
-    )
-    return replace(_searched(candidates, explain, deadline), goal=goal)
+    else:
+        candidates = BestSearch(
+            Estimator(ranked(cluster), model, calibration),
+            limits,
+            inner,
+            reporter or Silent(),
+            deadline.part(SEARCH_SHARE) if explain else deadline,
+            better,
+        )
+        found = _searched(candidates, explain, deadline)
+    result = replace(found, goal=goal)
+    if result.reasons_error is not None or not (explain or goal.robust):
+        return result
+    try:
+        return weighed(result, cluster, model, calibration, limits, goal, deadline)
+    except Exception as error:
+        return replace(result, reasons_error=error)
 
 
 def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goal]:

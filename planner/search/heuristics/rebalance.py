@@ -1,0 +1,72 @@
+"""A plan dealt anew for other speeds: the same stages on the same devices, other layers or local batches.
+
+It proves nothing; it is what a user would do with a plan whose devices turn out slower or faster.
+"""
+
+from __future__ import annotations
+
+from planner.cost.estimate import Estimator
+from planner.cost.running_cost import devices_of
+from planner.errors import PlanError
+from planner.plan.equal_pools import on_joined_pools
+from planner.plan.values import Plan, ReplicaGroup
+from planner.runtimes.registry import target
+from planner.search.data_parallel import DataParallel, Shares
+from planner.search.heuristics.greedy import layered
+from planner.search.pipeline import priced_on
+from planner.search.space.choices import Choice, Family, family_recomputes
+from planner.search.space.stages import StageOptions
+from planner.search.values import Limits, Scored
+
+Stand = tuple[str, str, int, int]
+"""Pool, GPU, tp and number of replicas."""
+
+
+def rebalanced(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -> Scored | None:
+    """The plan with the layers, or the batch per device, that suit the estimator's speeds; None when none fit.
+
+    ``seen`` is the cluster as the plan's runtime sees it, equal pools joined, with the same speeds.
+    """
+    try:
+        own = on_joined_pools(plan, seen.cluster, estimator.cluster)
+        return (
+            _layers(own, estimator, seen, limits) if plan.pp > 1 else _batches(own, estimator, seen, limits)
+        )
+    except PlanError:
+        return None
+
+
+def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -> Scored | None:
+    """Another batch for each device, where the runtime deals one to each."""
+    per_device = target(plan.target).batch_without_pipeline == "per-device"
+    if not per_device or any(group.tp > 1 for group in plan.stages[0].replicas):
+        return None
+    recompute = plan.stages[0].recompute
+    choice = DataParallel(target=plan.target, zero=plan.zero, recompute=recompute, shard_size=plan.shard_size)
+    shares, used = Shares(choice, seen, limits), devices_of(plan)
+    found = shares.plan(tuple(used.get(device_type.key, 0) for device_type in shares.device_types))
+    return None if found is None else priced_on(estimator, found, seen)
+
+
+def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -> Scored | None:
+    """Other layers for each stage."""
+    first = plan.stages[0].replicas
+    row = target(plan.target)
+    recomputes = family_recomputes(row, limits, estimator.model)
+    family = Family(
+        target=plan.target,
+        zero=plan.zero,
+        recompute=None if recomputes == (None,) else plan.stages[0].recompute,
+        tp=None if row.dp_per_stage else first[0].tp,
+        dp=None if row.dp_per_stage else sum(group.count for group in first),
+        batch=sum(group.count * group.micro_batch for group in first),
+        micro_batches=plan.micro_batches,
+    )
+    stages = StageOptions(Choice(family=family, depth=plan.pp, interleave=plan.interleave), seen, limits)
+    places = {_stands(groups): index for index, groups in enumerate(stages.compositions)}
+    slots = [places.get(_stands(stage.replicas), -1) for stage in plan.stages]
+    return None if min(slots) < 0 else layered(stages, slots, estimator)
+
+
+def _stands(groups: tuple[ReplicaGroup, ...]) -> tuple[Stand, ...]:
+    return tuple(sorted((group.pool, group.gpu, group.tp, group.count) for group in groups))
