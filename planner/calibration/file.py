@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, T
 from pydantic import Discriminator, Field, Tag, create_model
 
 from planner import catalog
-from planner.calibration.merge import gives, link_name_key, name_key, parent, sections
+from planner.calibration.merge import Part, depth, gives, link_name_key, name_key, parent, sections
 from planner.calibration.values import (
     ASSUMED,
     ASSUMED_FAMILY,
@@ -274,28 +274,28 @@ def _rows(document: Document, section: str) -> Iterator[Row]:
 
 def _calibration(record: WrittenCalibration) -> Calibration:
     links = {name: getattr(record.links, name) for name in _given(record.links)}
-    parts = (("families", record.families), ("stacks", record.stacks), ("links", links))
-    return Calibration(
+    records = {"families": record.families, "stacks": record.stacks, "links": links}
+    found = Calibration(
         families=_families({name: _values(part) for name, part in record.families.items()}),
         stacks={name: Stack(**_values(part)) for name, part in record.stacks.items()},
         links={name: Link(**_values(part)) for name, part in links.items()},
-        constants=tuple(
-            constant
-            for section, records in parts
-            for name, part in records.items()
-            for constant in _constants(f"{section}.{name}", part)
-        ),
         **{name: getattr(record, name) for name in _SAME},
     )
+    constants = (
+        constant
+        for section, parts, assumed in sections(found)
+        for name, part in records[section].items()
+        for constant in _constants(f"{section}.{name}", part, parent(section, name, parts, assumed))
+    )
+    return replace(found, constants=tuple(constants))
 
 
 def _families(given: dict[str, dict[str, float]]) -> dict[str, Family]:
     """Families, and what differs under one set of kernels on top of them."""
-    plain = {name: Family(**values) for name, values in given.items() if "." not in name}
-    return {
-        name: replace(parent(name, plain, plain.get(name, ASSUMED_FAMILY)), **values)
-        for name, values in given.items()
-    }
+    found: dict[str, Family] = {}
+    for name in sorted(given, key=depth):
+        found[name] = replace(parent("families", name, found, ASSUMED_FAMILY), **given[name])
+    return {name: found[name] for name in given}
 
 
 def _given(record: Frozen) -> list[str]:
@@ -313,12 +313,11 @@ def _values(record: Frozen) -> dict[str, float]:
     return {key: _entry(record, key).value for key in _given(record)}
 
 
-def _constants(name: str, record: Frozen) -> Iterator[Constant]:
-    """Provenance of each constant of the file that is not plainly assumed."""
+def _constants(name: str, record: Frozen, above: Part) -> Iterator[Constant]:
+    """Provenance of each constant of the file that is not plainly assumed; ``above`` is what silence would mean."""
     for key in _given(record):
         entry = _entry(record, key)
-        default = type(record).model_fields[key].default
-        if entry.provenance != "assumed" or entry.spread is not None or entry.value == default:
+        if entry.provenance != "assumed" or entry.spread is not None or entry.value == getattr(above, key):
             yield Constant(
                 name=f"{name}.{key}",
                 value=entry.value,
@@ -342,7 +341,7 @@ def _data(calibration: Calibration) -> dict[str, Any]:
         data[section] = {
             name: {
                 key: _constant(getattr(part, key), known.get(f"{section}.{name}.{key}"))
-                for key in gives(section, name, part, parent(name, parts, assumed), known)
+                for key in gives(section, name, part, parent(section, name, parts, assumed), known)
             }
             for name, part in parts.items()
         }

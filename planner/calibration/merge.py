@@ -187,20 +187,17 @@ def _newer(first: _Item, last: _Item) -> Literal["first", "last", "unknown"]:
 def _without(calibration: Calibration, old: set[Hashable]) -> Calibration:
     """The calibration without some of its values."""
     gone = {item.name for item in calibration.constants if ("constant", item.name) in old}
-    parts: dict[str, dict[str, Family | Stack | Link]] = {
-        section: {
-            name: replace(
-                part,
-                **{
-                    key: getattr(assumed, key)
-                    for key in type(part).__dataclass_fields__
-                    if f"{section}.{name}.{key}" in gone
-                },
+    given = {item.name for item in calibration.constants} - gone
+    parts: dict[str, dict[str, Family | Stack | Link]] = {}
+    for section, own, assumed in sections(calibration):
+        kept: dict[str, Family | Stack | Link] = {}
+        for name in sorted(own, key=depth):
+            said = gives(section, name, own[name], parent(section, name, own, assumed), given)
+            kept[name] = replace(
+                parent(section, name, kept, assumed),
+                **{key: getattr(own[name], key) for key in said if f"{section}.{name}.{key}" not in gone},
             )
-            for name, part in own.items()
-        }
-        for section, own, assumed in sections(calibration)
-    }
+        parts[section] = {name: kept[name] for name in own}
     return replace(
         calibration,
         layers=tuple(item for item in calibration.layers if ("layer", layer_key(item)) not in old),
@@ -282,9 +279,9 @@ def gives(section: str, name: str, part: Part, assumed: Part, given: Iterable[st
     )
 
 
-def parent(name: str, parts: dict[str, Part], assumed: Part) -> Part:
+def parent(section: str, name: str, parts: Mapping[str, Part], assumed: Part) -> Part:
     """What a part has that says nothing of its own: for ``family.kernels`` that of the family, else the assumed."""
-    return parts.get(name.rpartition(".")[0], assumed)
+    return parts.get(name.rpartition(".")[0], assumed) if section == "families" else assumed
 
 
 def _parts(
@@ -292,22 +289,24 @@ def _parts(
 ) -> dict[str, Part]:
     """What ``own`` says of a family holds under all kernels: ``base`` does not know its devices better."""
     known = dict(base)
-    for owner in sorted(own, key=_depth):
+    for owner in sorted(own, key=depth):
         part: Part = own[owner]
-        above: Part = parent(owner, own, assumed)
+        above: Part = parent(section, owner, own, assumed)
         changes = {key: getattr(part, key) for key in gives(section, owner, part, above, given)}
-        for name in _and_under_kernels(owner, base):
-            known[name] = replace(known.get(name, parent(name, known, assumed)), **changes)
+        for name in _and_under_kernels(section, owner, base):
+            known[name] = replace(known.get(name, parent(section, name, known, assumed)), **changes)
     return known
 
 
-def _depth(name: str) -> int:
+def depth(name: str) -> int:
     """0 for a family, 1 for what it has under one kernel set."""
     return name.count(".")
 
 
-def _and_under_kernels(name: str, parts: dict[str, Part]) -> tuple[str, ...]:
+def _and_under_kernels(section: str, name: str, parts: Iterable[str]) -> tuple[str, ...]:
     """The name, and those of what a family has under one kernel set each."""
+    if section != "families":
+        return (name,)
     return (name, *(other for other in parts if other.startswith(f"{name}.")))
 
 
@@ -316,15 +315,17 @@ def _points(key: Callable[[T], Hashable], base: tuple[T, ...], own: tuple[T, ...
 
 
 def _constants(base: Calibration, own: Calibration) -> tuple[Constant, ...]:
-    """Provenance of every constant; what ``own`` assumes of its own has none."""
+    """Provenance of every constant; what ``own`` assumes of its own has none, and what it says of a family ends what
+    ``base`` said of the family under one kernel set."""
     given = {constant.name for constant in own.constants}
-    assumed = {
-        f"{section}.{name}.{key}"
-        for section, parts, default in sections(own)
+    changed = {
+        f"{section}.{known}.{key}"
+        for (section, parts, assumed), (_, before, _) in zip(sections(own), sections(base), strict=True)
         for name, part in parts.items()
-        for key in gives(section, name, part, default, given)
+        for key in gives(section, name, part, parent(section, name, parts, assumed), given)
+        for known in _and_under_kernels(section, name, before)
     } - given
-    kept = [constant for constant in base.constants if constant.name not in assumed]
+    kept = [constant for constant in base.constants if constant.name not in changed]
     return _points(lambda constant: constant.name, tuple(kept), own.constants)
 
 

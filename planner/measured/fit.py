@@ -225,16 +225,20 @@ def with_values(base: Calibration, values: Mapping[Parameter, float]) -> Calibra
     def family(name: str, changes: dict[str, float]) -> None:
         families[name] = replace(families.get(name) or base.family(*_split(name)), **changes)
 
+    said = {tuple(item.name.removeprefix("families.").rsplit(".", 1)) for item in base.constants}
     by_owner: dict[tuple[str, str], dict[str, float]] = {}
     for item, value in values.items():
         by_owner.setdefault((item.section, item.name), {})[item.constant] = value
     # What differs under one kernel set comes after its family, and on top of it.
     for (section, name), changes in sorted(by_owner.items()):
         if section == "families":
-            for known in [name, *(other for other in base.families if other.startswith(f"{name}."))]:
-                family(known, changes)
+            family(name, changes)
+            for other in [known for known in base.families if known.startswith(f"{name}.")]:
+                # Runs under other kernels say nothing of what a pair says itself.
+                family(other, {key: new for key, new in changes.items() if (other, key) not in said})
             if "." in name:
-                families[name] = replace(families[_split(name)[0]], **changes)
+                above = base.families.get(name) or families[_split(name)[0]]
+                families[name] = replace(families.get(name, above), **changes)
         elif section == "stacks":
             stacks[name] = replace(base.stack(name), **changes)
         else:

@@ -24,7 +24,9 @@ from planner.calibration.values import (
     Stack,
 )
 
-NAMES = st.sampled_from(["A100", "H100-80", "V100", "1e9", "no", "RTX-3090", "x.y", "null"])
+NAMES = st.sampled_from(["A100", "H100-80", "V100", "1e9", "no", "RTX-3090", "x.y", "x", "null"])
+FAMILIES = NAMES | st.sampled_from(["A100.torch", "A100.deepspeed", "V100.torch"])
+"""Some under one kernel set."""
 SHARES = st.one_of(st.floats(0.001, 1), st.sampled_from([1.0, 0.75, 0.7]))
 SHARE_NAMES = ("overlap", "wire", "rail", "matmul_factor")
 POSITIVE = st.one_of(st.floats(1e-9, 1e6), st.integers(1, 2**19).map(float))
@@ -100,7 +102,7 @@ def calibrations(draw: st.DrawFn) -> Calibration:
     """With a provenance for some of its constants."""
     curves = draw(st.lists(link_curves(), max_size=2))
     bare = Calibration(
-        families=draw(st.dictionaries(NAMES, parts(Family), max_size=3)),
+        families=draw(st.dictionaries(FAMILIES, parts(Family), max_size=3)),
         stacks=draw(st.dictionaries(NAMES, parts(Stack), max_size=2)),
         links=draw(
             st.dictionaries(st.sampled_from(["infiniband", "roce", "ethernet"]), parts(Link), max_size=3)

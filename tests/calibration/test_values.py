@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from planner.calibration.merge import layer_key, link_key, merged, name_key
+from planner.calibration.merge import combined, layer_key, link_key, merged, name_key, sourced
 from planner.calibration.values import (
     ASSUMED,
     ASSUMED_FAMILY,
@@ -152,6 +152,7 @@ def test_what_was_measured_of_a_family_wins_over_a_shipped_pair() -> None:
         kernels: both.family("A100", kernels).attention_efficiency for kernels in KERNELS
     } == dict.fromkeys(KERNELS, 0.44)
     assert both.family("A100", "torch").memory_efficiency == 0.9
+    assert [(item.name, item.provenance) for item in both.constants] == [(name, "measured")]
     memory = Calibration(families={"A100": Family(memory_efficiency=0.7)})
     both = merged(pairs(0.3), memory)
     assert {both.family("A100", kernels).memory_efficiency for kernels in KERNELS} == {0.7}
@@ -176,6 +177,30 @@ def test_what_was_measured_of_a_pair_wins_under_its_kernels_alone() -> None:
     both = merged(bare, own)
     assert [both.family("A100", kernels).attention_efficiency for kernels in KERNELS] == [0.6, 0.44, 0.6]
     assert both.family("A100", "torch").memory_efficiency == 0.9
+
+
+def test_an_older_constant_of_a_family_is_forgotten_under_its_kernel_sets_too() -> None:
+    """What a pair has of its family goes with the family's; what it says itself stays."""
+
+    def dated(day: str, share: float, attention: float | None = None) -> Calibration:
+        """A family's products, and attention under torch."""
+        families = {"A100": Family(matmul_efficiency=share)}
+        values = {"families.A100.matmul_efficiency": share}
+        if attention is not None:
+            families["A100.torch"] = replace(families["A100"], attention_efficiency=attention)
+            values["families.A100.torch.attention_efficiency"] = attention
+        constants = tuple(
+            Constant(name=name, value=value, provenance="measured") for name, value in values.items()
+        )
+        return sourced(Calibration(families=families, constants=constants), {"date": day})
+
+    new, old = dated("2026-03-02", 0.6), dated("2026-01-01", 0.9, 0.3)
+    for both in (combined(new, old), combined(old, new)):
+        assert both.family("A100", "torch") == Family(matmul_efficiency=0.6, attention_efficiency=0.3)
+        assert both.family("A100").matmul_efficiency == 0.6
+    older, newer = dated("2026-01-01", 0.9, 0.3), dated("2026-03-02", 0.6, 0.4)
+    for both in (combined(newer, older), combined(older, newer)):
+        assert both.family("A100", "torch") == Family(matmul_efficiency=0.6, attention_efficiency=0.4)
 
 
 def test_points_and_residuals_replace_those_of_the_same_thing() -> None:
