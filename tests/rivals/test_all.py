@@ -173,7 +173,7 @@ def test_holmes_gains_over_megatron_what_it_published() -> None:
     model = load_model(ROOT / "model_specs" / "gpt_7.5b.yaml")
     found = {item.family: item for item in baselines(spec, model, shipped())}
     ratio = seconds(found["even pipeline (Megatron-LM)"]) / seconds(found["a stage per network (Holmes)"])
-    assert 1.3 < ratio < 1.5
+    assert 1.4 * 0.9 < ratio < 1.4 * 1.12
 
 
 def seconds(item: Alternative) -> float:
