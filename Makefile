@@ -66,6 +66,7 @@ lint: $(VENV)/test.stamp docs-check  ## formatting, style, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.accuracy --check
 
 audit: $(VENV)/test.stamp  ## known vulnerabilities of the locked packages; says so where no service can be reached
 	$(BIN)/python -m tools.supply.audit $(LOCK)

@@ -127,14 +127,20 @@ def _shape_clashes(first: Calibration, last: Calibration) -> Iterator[Clash]:
         if known[model] != others[model]:
             texts = ["; ".join(sorted(found[model])) for found in (known, others)]
             yield Clash(what=f"layers of {model}", first=texts[0], last=texts[1], newer="unknown")
-    sizes = {_curve(point): point.parameters for point in first.layers if point.parameters}
+    sizes: dict[Hashable, list[float]] = {}
+    for point in first.layers:
+        if point.parameters:
+            sizes.setdefault(_curve(point), []).append(point.parameters)
     told: set[Hashable] = set()
     for point in last.layers:
-        size, curve = sizes.get(_curve(point)), _curve(point)
-        if size and point.parameters and size != point.parameters and curve not in told:
+        curve = _curve(point)
+        known_sizes = sizes.get(curve, [])
+        if known_sizes and point.parameters and point.parameters not in known_sizes and curve not in told:
             told.add(curve)
             what = f"parameters of a layer of {point.model}, tp {point.tp}"
-            yield Clash(what=what, first=f"{size:.0f}", last=f"{point.parameters:.0f}", newer="unknown")
+            yield Clash(
+                what=what, first=f"{known_sizes[-1]:.0f}", last=f"{point.parameters:.0f}", newer="unknown"
+            )
 
 
 def _curve(point: LayerPoint) -> Hashable:

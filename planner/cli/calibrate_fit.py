@@ -16,7 +16,7 @@ from planner.calibration.values import Calibration
 from planner.cli.calibrate import EXAMPLE, Force
 from planner.cli.options import AsJson
 from planner.cli.output import require_new, show, show_document, typed
-from planner.cli.process import colours
+from planner.cli.process import colours, warn
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
 from planner.measured.fit import Fit, Progress, fit, fit_memory
 from planner.report.calibrated import fitted_document, fitted_sections
@@ -46,6 +46,8 @@ def fit_constants(
     fitted, calibration = _fitted(measured, source, half)
     if output is not None:
         save_calibration(calibration, output)
+    for line in fitted.warnings:
+        warn(line)
 
     if as_json:
         show_document(fitted_document(fitted, calibration, output))

@@ -28,12 +28,12 @@ from planner.errors import UsageError
 from planner.measure.fits import with_errors, without_lonely
 from planner.measure.nccl_tests import read_nccl_tests
 from planner.measure.resume import resumable, run_facts, with_facts
-from planner.measure.teams import cluster_teams, teams
+from planner.measure.teams import BrokenError, FirstStoppedError, Work, cluster_teams, teams
 from planner.ranges import DEVICES, TENSOR_MIB
 from planner.report.measured import network_document, network_sections
 
 if TYPE_CHECKING:
-    from planner.measure.network import Work, World
+    from planner.measure.network import World
 
 Cluster = Annotated[
     Path | None,
@@ -123,7 +123,7 @@ def measure_network(
     require_torch()
     choices("--device", device, ("cuda", "cpu"))
     request = _Request(output, cluster, fabric, int(largest_mib * 2**20), budget_seconds(minutes), force)
-    from planner.measure.network import FirstStoppedError, close_world, open_world
+    from planner.measure.network import close_world, open_world
 
     try:
         with _parting_told(output):
@@ -138,7 +138,6 @@ def measure_network(
 @contextmanager
 def _parting_told(output: Path) -> Iterator[None]:
     """One error where the processes lose each other, and where torchrun ends the first because another has failed."""
-    from planner.measure.network import BrokenError
 
     def ended(*_: object) -> None:
         # What is being told already stays as it is.
@@ -229,7 +228,7 @@ def _measure(world: World, request: _Request, as_json: bool) -> None:
 
     Raises BrokenError, after which there is no report.
     """
-    from planner.measure.network import BrokenError, agreed
+    from planner.measure.network import agreed
     from planner.measure.network import measure_network as measure
 
     facts = {**world.backend.facts, **run_facts(" ".join(["hetplan", *sys.argv[1:]]))}
@@ -269,8 +268,6 @@ def _kept(request: _Request, facts: dict[str, str]) -> Calibration:
 
 def _work(world: World, request: _Request, kept: Calibration) -> Work:
     """Groups by the cluster file, or by host names alone, and what is known of them."""
-    from planner.measure.network import Work
-
     if request.cluster is None:
         groups = teams(world.hosts, world.gpus, request.fabric)
     else:

@@ -241,7 +241,10 @@ def carried_rates(path: Path, calibration: Calibration) -> tuple[float, float, f
     )
     most = calibration.link(path.kind).host_bytes_per_second
     first, last = (min(wire * fabric_share(path.kind, cards, calibration), most) for wire, cards in ends)
-    return first, last, path.shared_bytes_per_second * fabric_share(path.kind, 1, calibration)
+    gateways = path.shared_bytes_per_second
+    if gateways < float("inf"):
+        gateways *= fabric_share(path.kind, 1, calibration)
+    return first, last, gateways
 
 
 def fabric_share(kind: str, cards: int, calibration: Calibration) -> float:

@@ -14,7 +14,7 @@ from math import ceil, log2
 from planner.calibration.values import Calibration, Family, Stack
 from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec, TrainingSpec
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
 """Bytes of a stored element; fp8 is a format of products only, weights and activations stay in bf16."""
@@ -71,6 +71,8 @@ class LayerPass:
     """Forward of the attention core alone: what selective recomputation runs again."""
     host_seconds: float
     """Seconds the host needs to launch one forward; a backward needs as many."""
+    product_seconds: float = 0.0
+    """Matrix products of the forward outside attention, part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,7 @@ def layer_products(model: ModelSpec, *, tp: int, tokens: int) -> tuple[Product, 
 
 
 def attention_seconds(
-    model: ModelSpec, device: Device, target: Target, *, tp: int, micro_batch: int
+    model: ModelSpec, device: Device, target: Capabilities, *, tp: int, micro_batch: int
 ) -> tuple[float, float]:
     """Forward and backward of scores, softmax and weighted sum; causal flash kernels skip half of the scores."""
     length, heads = model.training.sequence_length, model.heads / tp
@@ -199,7 +201,9 @@ FUSED_SOFTMAX = ("megatron", "megatron-2021", "deepspeed-2021")
 """Kernel sets with a softmax that scales, masks and casts."""
 
 
-def fused_softmax(model: ModelSpec, device: Device, target: Target, *, tp: int, micro_batch: int) -> bool:
+def fused_softmax(
+    model: ModelSpec, device: Device, target: Capabilities, *, tp: int, micro_batch: int
+) -> bool:
     """True when a fused softmax takes the score matrices: some work on four of them at a time."""
     if device.kernels not in FUSED_SOFTMAX:
         return False
@@ -209,7 +213,7 @@ def fused_softmax(model: ModelSpec, device: Device, target: Target, *, tp: int, 
 def layer_pass(
     model: ModelSpec,
     device: Device,
-    target: Target,
+    target: Capabilities,
     *,
     tp: int,
     micro_batch: int,
@@ -220,6 +224,7 @@ def layer_pass(
     forward, backward = device.products(layer_products(model, tp=tp, tokens=tokens))
     core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch)
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
+    products = forward
     forward += core + device.stream(wide + narrow, 7)
     backward += core_back + device.stream(1.6 * (wide + narrow), 8)
     launches = FORWARD_KERNELS + (2 if tp > 1 else 0)
@@ -231,6 +236,7 @@ def layer_pass(
         forward_seconds=forward,
         backward_seconds=backward,
         attention_seconds=core,
+        product_seconds=products,
         host_seconds=launches
         * device.family.launch_seconds
         * device.stack.host_factor

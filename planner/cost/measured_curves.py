@@ -1,12 +1,12 @@
-"""Curves through measured points: what one layer, or one collective, takes where somebody has measured it.
+"""What was measured: one layer, which anchors the formulas, and curves of one collective or of the optimizer.
 
-Between two measured points a monotone cubic; outside them, or with one point only, a guess that says so.
+Between two points of a curve a monotone cubic; outside them, or with one point only, a guess that says so.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.calibration.merge import link_name_key, name_key
@@ -17,47 +17,83 @@ Curve = Callable[[float], tuple[float, bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFormula:
+    """What the formulas say of one transformer layer on one device."""
+
+    forward_seconds: float
+    """Of the device, with the tensor-parallel collectives."""
+    backward_seconds: float
+    collective_seconds: float
+    """Part of each of both."""
+    host_seconds: float
+    """To launch either."""
+    activation_bytes: float
+    """Kept for the backward without recomputation and sequence parallelism."""
+    parameters: float
+    """Elements on one device."""
+
+
+Formula = Callable[[int, int], LayerFormula]
+"""From a tensor-parallel degree and a micro-batch (sequences)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
     """What one transformer layer takes on one device, by measurement."""
 
     forward_seconds: float
     """Forward with its tensor-parallel collectives."""
     backward_seconds: float
-    activation_bytes: float | None
-    """Kept for the backward; None when not measured."""
-    parameters: float | None
-    """Elements on one device; None when not measured."""
-    extrapolated: bool
+    activation_ratio: float
+    """Bytes kept for the backward over those of the formula; 1 when not measured."""
+    parameter_ratio: float
+    """Elements on one device over those of the formula; 1 when not measured."""
+    spread: float
+    """Relative standard error of forward and backward together."""
+    extrapolated: bool = False
     """True when one of the numbers lies outside what was measured."""
     without_collectives: bool = False
     """True when the times lack the tensor-parallel collectives."""
 
 
+DEVICE_SPREAD = 0.25
+"""Standard deviation of the logarithm of a device's seconds over the formula's, before a layer is measured."""
+DIRECTION_SPREAD = 0.5
+"""The same of a backward's ratio over that of its forward."""
+HOST_SPREAD = 0.5
+"""The same of a host's seconds."""
+POINT_SPREAD = 0.05
+"""Standard deviation of a point from the formula with the right scales."""
+
+BETWEEN, BEYOND, ELSEWHERE = 0.03, 0.07, 0.10
+"""Spread of a layer between measured micro-batches, beyond them, and at a degree that was not measured: what points
+of OPT-350M that are left out show (docs/cost_model.md)."""
+
+
 class LayerCurves:
-    """Measured layers of a calibration, by device, model and tensor-parallel degree."""
+    """Measured layers of one model: each device's points anchor the formulas, which give the way between and beyond."""
 
-    def __init__(self, calibration: Calibration) -> None:
-        self._points: dict[tuple[str, str, int], dict[int, LayerPoint]] = {}
+    def __init__(self, calibration: Calibration, model_name: str) -> None:
+        self._points: dict[str, dict[int, dict[int, LayerPoint]]] = {}
         for point in calibration.layers:
-            key = (name_key(point.gpu), name_key(point.model), point.tp)
-            self._points.setdefault(key, {})[point.micro_batch] = point
-        self._curves: dict[tuple[str, str, int], _LayerCurve] = {}
-        self._found: dict[tuple[str, str, int, int], LayerTimes | None] = {}
+            if name_key(point.model) == name_key(model_name):
+                degrees = self._points.setdefault(name_key(point.gpu), {})
+                degrees.setdefault(point.tp, {})[point.micro_batch] = point
+        self._anchors: dict[tuple[tuple[str, str], int], _Anchor] = {}
 
-    def at(self, gpu: str, model_name: str, tp: int, micro_batch: int) -> LayerTimes | None:
-        """One layer at a micro-batch (sequences); None when no point has this device, model and degree."""
-        asked = (gpu, model_name, tp, micro_batch)
-        if asked not in self._found:
-            self._found[asked] = self._at(*asked)
-        return self._found[asked]
+    def at(self, key: tuple[str, str], tp: int, micro_batch: int, formula: Formula) -> LayerTimes | None:
+        """One layer at a micro-batch (sequences) on a device type (pool, gpu); None when no layer of it was measured.
 
-    def _at(self, gpu: str, model_name: str, tp: int, micro_batch: int) -> LayerTimes | None:
-        key = (name_key(gpu), name_key(model_name), tp)
-        if key not in self._points:
+        ``formula`` is that of the device type, always the same. A degree that was not measured has the scales of the
+        nearest one.
+        """
+        degrees = self._points.get(name_key(key[1]))
+        if not degrees:
             return None
-        if key not in self._curves:
-            self._curves[key] = _LayerCurve(list(self._points[key].values()))
-        return self._curves[key].at(micro_batch)
+        nearest = min(degrees, key=lambda known: (abs(math.log(known / tp)), known))
+        if (key, nearest) not in self._anchors:
+            self._anchors[key, nearest] = _Anchor(degrees[nearest], nearest, formula)
+        return self._anchors[key, nearest].at(tp, micro_batch)
 
 
 class OptimizerCurves:
@@ -69,7 +105,7 @@ class OptimizerCurves:
             if point.kernel == "optimizer":
                 points.setdefault(name_key(point.gpu), {})[point.sizes[0]] = point.seconds
         self._largest = {gpu: max(own.items()) for gpu, own in points.items()}
-        self._curves = {gpu: _linear(own) for gpu, own in points.items()}
+        self._curves = {gpu: straight(own) for gpu, own in points.items()}
 
     def seconds(self, gpu: str, elements: float) -> float | None:
         """One update of so many elements, at the rate of the largest beyond it; None for a device without points."""
@@ -187,28 +223,118 @@ class LinkCurves:
         return parts[0][0] + parts[1][0], parts[0][1] or parts[1][1]
 
 
-class _LayerCurve:
-    """Every measured number of a layer over the micro-batch."""
+class _Anchor:
+    """The formulas of a layer, scaled so that they meet the points of one tensor-parallel degree.
 
-    def __init__(self, points: list[LayerPoint]) -> None:
-        kept = {point.micro_batch: point.activation_bytes for point in points if point.activation_bytes}
-        self._forward = _linear({point.micro_batch: point.forward_seconds for point in points})
-        self._backward = _linear({point.micro_batch: point.backward_seconds for point in points})
-        self._activation = _linear(kept) if kept else None
-        self._alone = any(point.without_collectives for point in points)
-        self._parameters = next((point.parameters for point in points if point.parameters), None)
+    Three scales, of the device's forward, of its backward and of the host's work, are the most likely ones under the
+    points and the spreads that they have before: a point that is bound by the host says little of the device. What
+    they leave goes along the formula from point to point.
+    """
 
-    def at(self, micro_batch: int) -> LayerTimes:
-        forward, backward = self._forward(micro_batch), self._backward(micro_batch)
-        kept = self._activation(micro_batch) if self._activation else (None, False)
+    def __init__(self, points: dict[int, LayerPoint], tp: int, formula: Formula) -> None:
+        self._tp, self._formula = tp, formula
+        self._alone = any(point.without_collectives for point in points.values())
+        self._forward = {size: point.forward_seconds for size, point in points.items()}
+        self._backward = {size: point.backward_seconds for size, point in points.items()}
+        self._kept = {
+            size: point.activation_bytes for size, point in points.items() if point.activation_bytes
+        }
+        counted = [point.parameters for point in points.values() if point.parameters]
+        self._parameter_ratio = counted[0] / formula(tp, 1).parameters if counted else 1.0
+        self._spread = max(point.spread or 0.0 for point in points.values())
+        self._scales: tuple[float, ...] = ()
+
+    def at(self, tp: int, micro_batch: int) -> LayerTimes:
+        """The layer at this degree or another."""
+
+        def shape(direction: int) -> Callable[[int], float]:
+            return lambda size: self._anchored(self._tp, size)[direction]
+
+        def kept(size: int) -> float:
+            return self._formula(self._tp, size).activation_bytes
+
+        forward, guessed = _along(self._forward, shape(0), micro_batch)
+        backward, _ = _along(self._backward, shape(1), micro_batch)
+        ratio = 1.0
+        if self._kept:
+            measured, unknown = _along(self._kept, kept, micro_batch)
+            ratio, guessed = measured / kept(micro_batch), guessed or unknown
+        least = BEYOND if guessed else BETWEEN
+        if tp != self._tp:
+            forward, backward = self._anchored(tp, micro_batch)
+            guessed, least = True, ELSEWHERE
         return LayerTimes(
-            forward_seconds=forward[0],
-            backward_seconds=backward[0],
-            activation_bytes=kept[0],
-            parameters=self._parameters,
-            extrapolated=forward[1] or backward[1] or kept[1],
+            forward_seconds=forward,
+            backward_seconds=backward,
+            activation_ratio=ratio,
+            parameter_ratio=self._parameter_ratio,
+            spread=max(least, self._spread),
+            extrapolated=guessed,
             without_collectives=self._alone,
         )
+
+    def _anchored(self, tp: int, micro_batch: int) -> tuple[float, float]:
+        """Seconds of both directions by the scaled formulas."""
+        self._scales = self._scales or self._fitted()
+        return self._scaled(self._scales, self._formula(tp, micro_batch))
+
+    def _scaled(self, scales: Sequence[float], formula: LayerFormula) -> tuple[float, float]:
+        """Seconds of the forward and of the backward with logarithms of the scales."""
+        less = formula.collective_seconds if self._alone else 0.0
+        forward, backward, host = (math.exp(scale) for scale in scales)
+        launched = host * formula.host_seconds
+        return (
+            with_host(forward * (formula.forward_seconds - less), launched),
+            with_host(backward * (formula.backward_seconds - less), launched),
+        )
+
+    def _fitted(self) -> tuple[float, ...]:
+        from scipy.optimize import least_squares
+
+        formulas = {size: self._formula(self._tp, size) for size in self._forward}
+
+        def residuals(scales: Sequence[float]) -> list[float]:
+            both = (scales[0] + scales[1]) / 2 / DEVICE_SPREAD
+            found = [both, (scales[0] - scales[1]) / DIRECTION_SPREAD, scales[2] / HOST_SPREAD]
+            for size, formula in formulas.items():
+                forward, backward = self._scaled(scales, formula)
+                found.append(math.log(forward / self._forward[size]) / POINT_SPREAD)
+                found.append(math.log(backward / self._backward[size]) / POINT_SPREAD)
+            return found
+
+        bounds = (-LARGEST_SCALE, LARGEST_SCALE)
+        return tuple(map(float, least_squares(residuals, (0.0, 0.0, 0.0), bounds=bounds).x))
+
+
+LARGEST_SCALE = 12.0
+"""Logarithm of the largest ratio of measured and predicted seconds."""
+
+
+def with_host(device_seconds: float, host_seconds: float) -> float:
+    """Seconds when host and device run side by side: the longer one, and more where both are nearly as long.
+
+    The fourth-power mean stands for launches and kernels that vary: each waits for the other now and then.
+    """
+    seconds: float = (device_seconds**4 + host_seconds**4) ** 0.25
+    return seconds
+
+
+def _along(values: dict[int, float], shape: Callable[[int], float], size: int) -> tuple[float, bool]:
+    """(value, guessed): through all points, as far from one to the next as the shape is; beyond them in its ratio.
+
+    It never falls where neither the points nor the shape do.
+    """
+    if size in values:
+        return values[size], False
+    below = max((known for known in values if known < size), default=0)
+    above = min((known for known in values if known > size), default=0)
+    if not below or not above:
+        end = below or above
+        return values[end] * shape(size) / shape(end), True
+    low, own, high = (math.log(shape(known)) for known in (below, size, above))
+    # A shape that does not grow, as a host's, says nothing of the way.
+    part = (own - low) / (high - low) if high > low else (size - below) / (above - below)
+    return values[below] ** (1.0 - part) * values[above] ** part, False
 
 
 def _share_moved(members: int) -> float:
@@ -236,7 +362,7 @@ def _curve_key(point: LinkPoint) -> tuple[str, str, int]:
     return link_name_key(point.link), point.operation, point.members
 
 
-def _linear(values: dict[int, float]) -> Curve:
+def straight(values: dict[int, float]) -> Curve:
     """Through all points, straight beyond them: never shorter above, never negative below."""
     xs = sorted(values)
     ys = [values[x] for x in xs]

@@ -7,7 +7,6 @@ section 4) written for any feed-forward width and grouped-query attention.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from planner.calibration.values import Stack
 from planner.cluster.topology import DeviceType
@@ -18,9 +17,6 @@ from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload
 from planner.runtimes.capabilities import Recompute
-
-LayersBy = Literal["kernels", "torch"]
-"""``kernels``: fused ones of Megatron, Transformer Engine and the like; ``torch``: eager layers of the examples."""
 
 BUCKET_ELEMENTS = 2e8
 """Elements of a reduction or gather bucket; the emitted DeepSpeed configuration sets the same."""
@@ -59,14 +55,14 @@ class Load:
     zero: int
     gradient_bytes: int
     offload: Offload = ON_DEVICE
-    layer_bytes: float | None = None
-    """Measured activations that one layer keeps for one micro-batch without recomputation."""
-    layer_parameters: float | None = None
-    """Measured parameters of one layer on one device."""
+    activation_ratio: float = 1.0
+    """Measured activations that one layer keeps without recomputation over those of the formula."""
+    parameter_ratio: float = 1.0
+    """Measured parameters of one layer on one device over those of the formula."""
     cross_entropy: str = "fused"
     """How the loss is computed, ``plain`` or ``fused``."""
-    layers_by: LayersBy = "kernels"
-    """Whose layers they are."""
+    eager: bool = False
+    """True for eager layers of plain torch, as the examples have; else for fused kernels of Megatron and the like."""
     rests_in_fp32: bool = False
     """True when sharded parameters rest in fp32 alone and get their working format when they are gathered."""
     gathers_matrices: bool = False
@@ -95,7 +91,7 @@ def activation_bytes_per_layer(
     micro_batch: int,
     recompute: Recompute,
     sequence_parallel: bool,
-    layers_by: LayersBy = "kernels",
+    eager: bool = False,
 ) -> float:
     """Bytes one layer keeps for the backward of one micro-batch (arXiv:2205.05198, table 2).
 
@@ -108,14 +104,14 @@ def activation_bytes_per_layer(
     scale = ELEMENT_BYTES[model.training.precision] / 2
     if recompute == "full":
         return scale * 2.0 * model.hidden * tokens / ways
-    plain, length = layers_by == "torch", model.training.sequence_length
+    plain, length = eager, model.training.sequence_length
     width, heads = model.head_dim, model.heads
     if recompute == "selective" and plain:
         # Layer input, query, attention and its output product; then of both or three of the MLP the second.
         kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways + 4.0 * width * heads / tp
         return scale * tokens * (kept + (2.0 * model.ffn / tp if model.gated_mlp else 0.0))
     pairs = heads if plain else model.kv_heads
-    narrow = layers_by == "kernels" and model.training.precision == "fp8"
+    narrow = not eager and model.training.precision == "fp8"
     whole = ((6.0 if narrow else 8.0) + (2 if model.drops else 0)) * model.hidden / ways
     attention = width * ((5.0 if narrow else 4.0) * heads + 4.0 * pairs) / tp
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
@@ -128,8 +124,7 @@ def activation_bytes_per_layer(
 def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) -> Memory:
     """Peak bytes on one device of ``kind`` that carries ``load``."""
     parameters = parameters_of(model, layers=load.layers, first=load.first, last=load.last, tp=load.tp)
-    if load.layer_parameters is not None:
-        parameters += load.layers * (load.layer_parameters - model.layer_parameters / load.tp)
+    parameters += load.layers * (load.parameter_ratio - 1.0) * model.layer_parameters / load.tp
     size = ELEMENT_BYTES[model.training.precision]
     ends = parameters_of(model, layers=0, first=load.first, last=load.last, tp=load.tp)
     more = model.training.end_moment_bytes - model.training.moment_bytes
@@ -178,7 +173,7 @@ def _copies(model: ModelSpec, load: Load) -> float:
     """Working copies of each parameter: none beside the optimizer's, one, or with fp8 matrices of bf16 weights two."""
     if load.rests_in_fp32 and load.zero == 3 and model.training.precision in MIXED:
         return 0.0
-    doubled = model.training.precision == "fp8" and load.layers_by == "kernels"
+    doubled = model.training.precision == "fp8" and not load.eager
     return 2.0 if doubled and (load.zero == 0 or load.dp == 1) else 1.0
 
 
@@ -200,15 +195,14 @@ def _working(model: ModelSpec, load: Load) -> float:
 
 
 def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> float:
-    if load.layer_bytes is not None and recompute == "none":
-        return load.layer_bytes
-    return activation_bytes_per_layer(
+    measured = load.activation_ratio if recompute == "none" else 1.0
+    return measured * activation_bytes_per_layer(
         model,
         tp=load.tp,
         micro_batch=load.micro_batch,
         recompute=recompute,
         sequence_parallel=load.sequence_parallel,
-        layers_by=load.layers_by,
+        eager=load.eager,
     )
 
 
@@ -219,7 +213,7 @@ def _logits(model: ModelSpec, load: Load) -> float:
     tokens = load.micro_batch * model.training.sequence_length
     size = ELEMENT_BYTES[model.training.precision]
     # Fused, Megatron's has an fp32 copy that becomes the gradient; torch's libraries have the working format for both.
-    fused = size + (4.0 if load.layers_by == "kernels" else size)
+    fused = size + (size if load.eager else 4.0)
     element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
     return max(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
 

@@ -14,7 +14,7 @@ from planner.cost.memory import activation_bytes_per_layer, optimizer_bytes
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Offload
-from planner.runtimes.capabilities import OffloadTo, Target
+from planner.runtimes.capabilities import Capabilities, OffloadTo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
 
 
 def host_optimizer_seconds(
-    offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec, target: Target
+    offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec, target: Capabilities
 ) -> float:
     """Seconds to update one device's shard on its host, states on NVMe read and written meanwhile."""
     rate = (

@@ -1,6 +1,6 @@
-"""The data-parallel rings of every stage: one over all replicas or, with hybrid sharding, two kinds of them.
+"""The data-parallel rings of every stage: one over all replicas or, with HSDP, two kinds of them.
 
-Hybrid sharding (MiCS, arXiv:2205.00119; FSDP, arXiv:2304.11277, section 3.2.2): groups of consecutive replicas share
+HSDP (MiCS, arXiv:2205.00119; FSDP, arXiv:2304.11277, section 3.2.2): groups of consecutive replicas share
 one copy of the states each. A ring in each group shards; rings between the groups add up what counterparts have.
 """
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
@@ -14,13 +14,21 @@ from planner.cost.compute import (
     Device,
     EndPass,
     LayerPass,
+    Product,
     embedding_pass,
     head_pass,
     layer_pass,
     optimizer_seconds,
 )
-from planner.cost.measured_curves import LayerCurves, LayerTimes, LinkCurves, OptimizerCurves
-from planner.cost.memory import Load, memory, parameters_of
+from planner.cost.measured_curves import (
+    LayerCurves,
+    LayerFormula,
+    LayerTimes,
+    LinkCurves,
+    OptimizerCurves,
+    with_host,
+)
+from planner.cost.memory import Load, activation_bytes_per_layer, memory, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
 from planner.cost.shape import Shape, chunk_layers
@@ -31,7 +39,7 @@ from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
-from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.capabilities import Capabilities, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,37 +56,80 @@ class LayerPrice:
 
 
 def layer_price(
-    one: LayerPass, ring: Ring, model: ModelSpec, sequences: int, recompute: Recompute
+    one: LayerPass,
+    ring: Ring,
+    model: ModelSpec,
+    sequences: int,
+    recompute: Recompute,
+    by_operation: bool = False,
 ) -> LayerPrice:
-    """Two all-reduces a direction; with sequence parallelism a gather and a scatter of the same bytes."""
+    """Two all-reduces a direction; with sequence parallelism a gather and a scatter of the same bytes.
+
+    Selective recomputation ``by_operation`` does all again but attention, every second product and the last collective.
+    """
     collective = _collective_seconds(ring, model, sequences)
     whole = recompute == "full"
-    forward = _with_host(one.forward_seconds + collective, one.host_seconds) - collective
+    partly = recompute == "selective" and by_operation
+    forward = with_host(one.forward_seconds + collective, one.host_seconds) - collective
     again = 0.0
     if whole:
         again = forward
+    elif partly:
+        streams = one.forward_seconds - one.attention_seconds - one.product_seconds
+        device = streams + products_again(model) * one.product_seconds
+        if model.training.attention == "unfused":
+            device += one.attention_seconds
+        again = with_host(device, one.host_seconds)
     elif recompute == "selective" and model.training.attention == "unfused":
         again = one.attention_seconds
     return LayerPrice(
         forward_seconds=forward,
-        backward_seconds=_with_host(one.backward_seconds + collective, one.host_seconds) - collective,
+        backward_seconds=with_host(one.backward_seconds + collective, one.host_seconds) - collective,
         recompute_seconds=again,
         collective_forward=collective,
-        collective_backward=(2 if whole else 1) * collective,
+        collective_backward=(2 if whole else 1.5 if partly else 1) * collective,
     )
 
 
+def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
+    """Seconds of Muon's five Newton-Schulz steps on the matrices of a layer, in bf16 where the device has it.
+
+    With X of m x n, m <= n: X X', its square, and their sum by X (arXiv:2502.16982, section 2.1).
+    """
+    hidden, precision = model.hidden, "bf16" if "bf16" in device.kind.peak_flops else None
+    query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    widths = [query, query, pairs, *[model.ffn] * (3 if model.gated_mlp else 2)]
+    products: tuple[Product, ...] = ()
+    for low, high in (sorted((hidden, width)) for width in widths):
+        products += (Product(low, low, high), Product(low, low, low), Product(low, high, low))
+    return 5.0 * device.products(products, precision)[0]
+
+
+def products_again(model: ModelSpec) -> float:
+    """Share of the matrix products in keys and values and, of the MLP, gate or first: those that are not kept."""
+    query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    mlp = (3 if model.gated_mlp else 2) * model.ffn
+    return (pairs + model.ffn) / (2 * query + pairs + mlp)
+
+
 def measured_layer(
-    times: LayerTimes, ring: Ring, model: ModelSpec, sequences: int, recompute: Recompute
+    times: LayerTimes,
+    ring: Ring,
+    model: ModelSpec,
+    sequences: int,
+    recompute: Recompute,
+    by_operation: bool = False,
 ) -> LayerPrice:
     """A measured layer: the host's work is in its times already, and its collectives unless the times lack them."""
+    partly = recompute == "selective" and by_operation
+    share = 1.0 if recompute == "full" else products_again(model) if partly else 0.0
     collective = _collective_seconds(ring, model, sequences) if times.without_collectives else 0.0
     return LayerPrice(
         forward_seconds=times.forward_seconds,
         backward_seconds=times.backward_seconds,
-        recompute_seconds=times.forward_seconds if recompute == "full" else 0.0,
+        recompute_seconds=share * times.forward_seconds,
         collective_forward=collective,
-        collective_backward=(2 if recompute == "full" else 1) * collective,
+        collective_backward=(2 if recompute == "full" else 1.5 if partly else 1) * collective,
     )
 
 
@@ -88,13 +139,8 @@ def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
     return 2 * ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
 
 
-def _with_host(device_seconds: float, host_seconds: float) -> float:
-    """Seconds when host and device run side by side: the longer one, and more where both are nearly as long.
-
-    The fourth-power mean stands for launches and kernels that vary: each waits for the other now and then.
-    """
-    seconds: float = (device_seconds**4 + host_seconds**4) ** 0.25
-    return seconds
+MOST_PRICES = 10_000
+"""Prices of stages that are remembered."""
 
 
 class Pricer:
@@ -105,7 +151,7 @@ class Pricer:
         topology: Topology,
         model: ModelSpec,
         calibration: Calibration,
-        target: Target,
+        target: Capabilities,
         link_curves: LinkCurves | None = None,
     ) -> None:
         self.topology = topology
@@ -116,16 +162,32 @@ class Pricer:
         self.stack = calibration.stack(self.kernels)
         self.traffic = Traffic(model, target, self.stack)
         self.link_curves = link_curves
-        self.layer_curves = LayerCurves(calibration) if calibration.layers else None
+        self.layer_curves = LayerCurves(calibration, model.name) if calibration.layers else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._devices: dict[tuple[str, str], Device] = {}
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
+        self._measured: dict[tuple[object, ...], LayerTimes | None] = {}
+        # An anchor asks for its own points, which is no guess of a plan's.
+        self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._most: dict[tuple[object, ...], int] = {}
+        self._prices: dict[tuple[object, ...], StagePrice] = {}
 
-    def price(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> StagePrice:
+    def price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
         """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
+        if self.link_curves is not None:  # each estimate asks its curves anew, as they note where they guess
+            return self._price(shape, groups, ring)
+        key = shape.as_long(shape.chunks), groups, ring
+        known = self._prices.get(key)
+        if known is not None:
+            return replace(known, memories=self._memories(shape, groups, ring))
+        if len(self._prices) == MOST_PRICES:
+            self._prices.clear()
+        self._prices[key] = found = self._price(shape, groups, ring)
+        return found
+
+    def _price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
         replicas = [
             self._replica(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
@@ -151,7 +213,7 @@ class Pricer:
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
-            memories=self.memories(shape, groups, ring),
+            memories=self._memories(shape, groups, ring),
         )
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
@@ -282,14 +344,13 @@ class Pricer:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
         return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
 
-    def memories(self, shape: Shape, groups: Sequence[ReplicaGroup], ring: Ring) -> tuple[Memory, ...]:
-        """Bytes on one device of each group."""
+    def _memories(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> tuple[Memory, ...]:
         return tuple(self.memory(shape, group, ring.size) for group in groups)
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
         """Bytes on one device of the group."""
-        curves = self.layer_curves
-        measured = curves and curves.at(group.gpu, self.model.name, group.tp, group.micro_batch)
+        device_type = self.topology.device_type(group.pool, group.gpu)
+        measured = self.measured(device_type, group.tp, group.micro_batch)
         load = Load(
             layers=shape.layers,
             first=shape.first,
@@ -309,14 +370,14 @@ class Pricer:
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
             offload=shape.offload,
-            layer_bytes=measured.activation_bytes if measured else None,
-            layer_parameters=measured.parameters if measured else None,
+            activation_ratio=measured.activation_ratio if measured else 1.0,
+            parameter_ratio=measured.parameter_ratio if measured else 1.0,
             cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
-            layers_by="torch" if self.target.eager_layers else "kernels",
+            eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
         )
-        return memory(self.model, self.topology.device_type(group.pool, group.gpu), self.stack, load)
+        return memory(self.model, device_type, self.stack, load)
 
     def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
         """The largest number of the model's layers with which a stage like ``shape`` fits on the group; 0 for none.
@@ -324,11 +385,9 @@ class Pricer:
         No component of the memory shrinks as layers grow.
         """
         chunks = len(shape.chunks)
-        key = (
-            *(group.pool, group.gpu, group.tp, group.micro_batch, dp, shape.first, shape.last, chunks),
-            alive(shape.stage, shape.depth, shape.micro_batches, chunks),
-            *(shape.recompute, shape.sequence_parallel, shape.zero, shape.offload),
-        )
+        flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks)
+        same = shape.as_long((1,) * chunks)
+        key = group.pool, group.gpu, group.tp, group.micro_batch, dp, flights, same
         if key not in self._most:
             self._most[key] = self._most_layers(shape, group, dp)
         return self._most[key]
@@ -354,23 +413,49 @@ class Pricer:
     def _price_layer(
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
     ) -> LayerPrice:
-        measured = self.layer_curves and self.layer_curves.at(device_type.gpu, self.model.name, tp, sequences)
+        measured = self.measured(device_type, tp, sequences)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
+        by_operation = self.target.eager_layers
         if measured:
-            return measured_layer(measured, ring, self.model, sequences, recompute)
-        return layer_price(
-            layer_pass(
+            return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
+        one = self._layer_pass(device_type, tp, sequences, split)
+        return layer_price(one, ring, self.model, sequences, recompute, by_operation)
+
+    def measured(self, device_type: DeviceType, tp: int, sequences: int) -> LayerTimes | None:
+        """One layer by measurements on devices of this type; None without any of this model."""
+        if self.layer_curves is None:
+            return None
+        key = (device_type.key, tp, sequences)
+        if key not in self._measured:
+            formula = partial(self._layer_formula, device_type)
+            self._measured[key] = self.layer_curves.at(device_type.key, tp, sequences, formula)
+        return self._measured[key]
+
+    def _layer_formula(self, device_type: DeviceType, tp: int, sequences: int) -> LayerFormula:
+        """A layer by formula, as it is measured: neither recomputed nor split along its sequences."""
+        one = self._layer_pass(device_type, tp, sequences, False)
+        ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self._anchor_links)
+        collective = _collective_seconds(ring, self.model, sequences)
+        return LayerFormula(
+            forward_seconds=one.forward_seconds + collective,
+            backward_seconds=one.backward_seconds + collective,
+            collective_seconds=collective,
+            host_seconds=one.host_seconds,
+            activation_bytes=activation_bytes_per_layer(
                 self.model,
-                self._device(device_type),
-                self.target,
                 tp=tp,
                 micro_batch=sequences,
-                sequence_parallel=split,
+                recompute="none",
+                sequence_parallel=False,
+                eager=self.target.eager_layers,
             ),
-            ring,
-            self.model,
-            sequences,
-            recompute,
+            parameters=self.model.layer_parameters / tp,
+        )
+
+    def _layer_pass(self, device_type: DeviceType, tp: int, sequences: int, split: bool) -> LayerPass:
+        device = self._device(device_type)
+        return layer_pass(
+            self.model, device, self.target, tp=tp, micro_batch=sequences, sequence_parallel=split
         )
 
     def _device(self, device_type: DeviceType) -> Device:
@@ -440,7 +525,11 @@ class Pricer:
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
         share = count / optimizer_ways(shape.zero, ring.size)
         update = self.optimizer_curves.seconds(device_type.gpu, share) if self.optimizer_curves else None
-        return optimizer_seconds(share, self._device(device_type), self.model, update)
+        device = self._device(device_type)
+        seconds = optimizer_seconds(share, device, self.model, update)
+        if self.model.training.optimizer == "muon":
+            seconds += shape.layers * orthogonal_seconds(self.model, device)
+        return seconds
 
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica."""

@@ -14,7 +14,7 @@ from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 
 Seconds = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class Traffic:
     """Prices what replicas of one model exchange under one target."""
 
     model: ModelSpec
-    target: Target
+    target: Capabilities
     stack: Stack
 
     def exposed(self, traffic: float, compute: float) -> tuple[float, float]:

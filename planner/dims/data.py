@@ -9,9 +9,8 @@ from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_group, by_stage
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of
-from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import BatchRule, Target
+from planner.plan.values import Fault, Plan, ReplicaGroup, Stage, groups_of
+from planner.runtimes.capabilities import BatchRule, Capabilities
 
 
 class Data(Dimension):
@@ -36,7 +35,7 @@ class Data(Dimension):
             "micro-batches": by_stage(numbers),
         }
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Which replicas may differ in number and in batch."""
         width, rule = plan.stages[0].dp, batch_rule(target, plan.pp)
         for number, stage in enumerate(plan.stages):
@@ -50,7 +49,7 @@ class Data(Dimension):
                 yield Fault(path, f"{target.name} needs the same share on every replica of a stage")
         yield from self._batches(plan, target, rule)
 
-    def _batches(self, plan: Plan, target: Target, rule: BatchRule) -> Iterator[Fault]:
+    def _batches(self, plan: Plan, target: Capabilities, rule: BatchRule) -> Iterator[Fault]:
         first = plan.stages[0].replicas[0]
         for path, group in groups_of(plan):
             if rule != "per-device" and group.local_batch % group.accumulation_steps:
@@ -67,7 +66,9 @@ class Data(Dimension):
                 what = f"a pipeline runs in lock-step, expected {first.accumulation_steps} steps on every replica"
                 yield Fault((*path, "steps"), f"{what}, got {group.accumulation_steps}")
 
-    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
         """Micro-batches twice as large, and half as large."""
         equal = batch_rule(target, plan.pp) != "per-device"
         for name, top, bottom in (("twice", 1, 2), ("half", 2, 1)):
@@ -79,7 +80,7 @@ class Data(Dimension):
             yield Change(f"micro-batch {name}", f"micro-batches {name} as large", changed)
 
 
-def batch_rule(target: Target, depth: int) -> BatchRule:
+def batch_rule(target: Capabilities, depth: int) -> BatchRule:
     """How the batches of replicas may differ at a pipeline depth."""
     return target.batch_without_pipeline if depth == 1 else target.batch_with_pipeline
 

@@ -13,9 +13,8 @@ from itertools import groupby
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault
-from planner.plan.values import Plan
-from planner.runtimes.capabilities import Target
+from planner.plan.values import Fault, Plan
+from planner.runtimes.capabilities import Capabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Dimension:
         """Its decision in the one line that names a plan; empty where it is off."""
         return ""
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """What of the plan the target does not run, or not with this model."""
         yield from ()
 
@@ -51,7 +50,9 @@ class Dimension:
         """What the cluster lacks for it beside devices and links."""
         yield from ()
 
-    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
         """Plans that differ in this dimension alone."""
         yield from ()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.model.spec import HALVES, TrainingSpec
-from planner.runtimes.capabilities import Gradients, Target
+from planner.runtimes.capabilities import Capabilities, Gradients
 
 
-def gradients_at(target: Target, training: TrainingSpec, zero: int) -> Gradients | None:
+def gradients_at(target: Capabilities, training: TrainingSpec, zero: int) -> Gradients | None:
     """The formats of a training with a ZeRO stage; None where the runtime does not have those asked for.
 
     fp16 training keeps its gradients in fp16 in every runtime, fp32 training in fp32.
@@ -16,12 +16,12 @@ def gradients_at(target: Target, training: TrainingSpec, zero: int) -> Gradients
     return next((each for each in _fitting(target, training) if zero in each.zero), None)
 
 
-def gradients_of(target: Target, training: TrainingSpec, zero: int) -> Gradients:
+def gradients_of(target: Capabilities, training: TrainingSpec, zero: int) -> Gradients:
     """The same of a plan that may break a rule: then the formats asked for, whatever the stage."""
     return gradients_at(target, training, zero) or next(_fitting(target, training), target.gradients[0])
 
 
-def _fitting(target: Target, training: TrainingSpec) -> Iterator[Gradients]:
+def _fitting(target: Capabilities, training: TrainingSpec) -> Iterator[Gradients]:
     kept, reduced = training.gradient_dtype, training.reduce_dtype
     own = {"fp16": (Gradients("fp16", "fp16"),), "fp32": (FULL,), "tf32": (FULL,)}
     for each in own.get(training.precision, target.gradients):
@@ -32,7 +32,7 @@ def _fitting(target: Target, training: TrainingSpec) -> Iterator[Gradients]:
 FULL = Gradients("fp32", "fp32")
 
 
-def gradient_faults(target: Target, training: TrainingSpec, zeros: tuple[int, ...]) -> Iterator[str]:
+def gradient_faults(target: Capabilities, training: TrainingSpec, zeros: tuple[int, ...]) -> Iterator[str]:
     """What is wrong where none of these ZeRO stages has the formats asked for."""
     if any(gradients_at(target, training, zero) for zero in zeros):
         return

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from planner.dims.dimension import Dimension
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault
-from planner.plan.values import Plan
-from planner.runtimes.capabilities import Target
+from planner.plan.values import Fault, Plan
+from planner.runtimes.capabilities import Capabilities
 
 MAX_INTERLEAVE = 4
 """Most chunks that are offered."""
@@ -27,7 +26,7 @@ class Interleave(Dimension):
         """Where there are several."""
         return f"{plan.interleave} interleaved chunks" if plan.interleave > 1 else ""
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Several need a runtime that has them, a pipeline, and micro-batches that fill it."""
         path, chunks = ("interleave",), plan.interleave
         if chunks == 1:
@@ -42,7 +41,7 @@ class Interleave(Dimension):
             yield Fault(path, f"{what}, the plan has {plan.micro_batches}")
 
 
-def interleavings(target: Target, depth: int, micro_batches: int, model: ModelSpec) -> tuple[int, ...]:
+def interleavings(target: Capabilities, depth: int, micro_batches: int, model: ModelSpec) -> tuple[int, ...]:
     """Chunks worth trying: several only where every group of micro-batches fills the pipeline."""
     if not target.interleave or depth == 1 or micro_batches % depth:
         return (1,)

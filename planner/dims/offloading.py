@@ -9,9 +9,8 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of, in_words
-from planner.plan.values import ON_DEVICE, Plan
-from planner.runtimes.capabilities import Target
+from planner.plan.values import ON_DEVICE, Fault, Plan, groups_of, in_words
+from planner.runtimes.capabilities import Capabilities
 
 
 class Offloading(Dimension):
@@ -27,7 +26,7 @@ class Offloading(Dimension):
         """Where anything is."""
         return offload_text(plan)
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """What the target cannot keep off the devices, or not in this plan."""
         offload, can = plan.offload, target.offloading
         if not offload.anything:
@@ -73,13 +72,15 @@ class Offloading(Dimension):
                 what = f"the pool {name} has no NVMe, expected host: {{nvme_gBps: ...}} in it"
                 yield Fault(("offload",), what)
 
-    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
         """Nothing kept off the devices."""
         if plan.offload.anything:
             yield Change("offload", "everything on the devices", replace(plan, offload=ON_DEVICE))
 
 
-def _updates(target: Target, model: ModelSpec) -> Iterator[Fault]:
+def _updates(target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
     """What the processors of a host do not update."""
     training, path = model.training, ("offload", "optimizer")
     if training.optimizer not in ("adamw", "sgd"):
@@ -91,7 +92,7 @@ def _updates(target: Target, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"gradients for hosts are in {target.name}'s own format, expected no other")
 
 
-def _checkpoints(plan: Plan, target: Target) -> Iterator[Fault]:
+def _checkpoints(plan: Plan, target: Capabilities) -> Iterator[Fault]:
     path = ("offload", "activations")
     if not target.offloading.activations:
         yield Fault(path, f"{target.name} keeps activations on the device, expected none")

@@ -9,10 +9,9 @@ from dataclasses import replace
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_stage
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault
-from planner.plan.stage_rules import ends_fault, joins_ends
-from planner.plan.values import Plan, Stage
-from planner.runtimes.capabilities import Target
+from planner.plan.placement import ends_fault, joins_ends
+from planner.plan.values import Fault, Plan, Stage
+from planner.runtimes.capabilities import Capabilities
 
 
 class Pipeline(Dimension):
@@ -28,7 +27,7 @@ class Pipeline(Dimension):
             "devices": by_stage(_devices(stage) for stage in plan.stages),
         }
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Ends of the pipeline that can hold one tied embedding."""
         last = plan.pp - 1
         if joins_ends(target, model):
@@ -37,7 +36,9 @@ class Pipeline(Dimension):
                 what = f"{target.name} with tied embeddings needs {wanted}"
                 yield Fault(("stages", last, "replicas"), what)
 
-    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
         """One layer moved over each border between stages."""
         if plan.interleave > 1:
             return

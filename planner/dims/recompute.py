@@ -8,9 +8,8 @@ from dataclasses import replace
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_stage
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, in_words
-from planner.plan.values import Plan
-from planner.runtimes.capabilities import Recompute, Target
+from planner.plan.values import Fault, Plan, in_words
+from planner.runtimes.capabilities import Capabilities, Recompute
 
 
 class Recomputation(Dimension):
@@ -27,7 +26,7 @@ class Recomputation(Dimension):
         text = recompute_text(plan)
         return f"{text} recomputation" if text != "no" else ""
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """What the runtime recomputes, and whether stages may differ in it."""
         first = plan.stages[0].recompute
         for number, stage in enumerate(plan.stages):
@@ -39,7 +38,9 @@ class Recomputation(Dimension):
                 what = f"{target.name} has one recomputation for all stages, expected {first}"
                 yield Fault(path, f"{what}, got {stage.recompute}")
 
-    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
         """Another recomputation on all stages."""
         for way in target.recomputes:
             if any(stage.recompute != way for stage in plan.stages):
@@ -55,10 +56,10 @@ def recompute_text(plan: Plan) -> str:
 
 
 def recomputes_of(
-    target: Target, limit: tuple[Recompute, ...] | None, model: ModelSpec
+    target: Capabilities, limit: tuple[Recompute, ...] | None, model: ModelSpec
 ) -> tuple[Recompute, ...]:
-    """Recomputations worth trying: with flash attention the selective kind has nothing left to save."""
+    """Recomputations worth trying: with flash attention fused kernels' selective kind has nothing left to save."""
     found = tuple(item for item in target.recomputes if limit is None or item in limit)
-    if model.training.attention == "flash" and "none" in found:
+    if model.training.attention == "flash" and "none" in found and not target.eager_layers:
         return tuple(item for item in found if item != "selective")
     return found

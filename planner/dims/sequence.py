@@ -8,9 +8,8 @@ from dataclasses import replace
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of, in_words
-from planner.plan.values import Plan
-from planner.runtimes.capabilities import Target
+from planner.plan.values import Fault, Plan, groups_of, in_words
+from planner.runtimes.capabilities import Capabilities
 
 
 class SequenceParallelism(Dimension):
@@ -26,13 +25,13 @@ class SequenceParallelism(Dimension):
         """Where it is on."""
         return "sequence parallel" if plan.sequence_parallel else ""
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """It needs a runtime that has it, and tensor-parallel degrees that divide the sequence."""
         if not plan.sequence_parallel:
             return
         path, length = ("sequence_parallel",), model.training.sequence_length
         degrees = sorted({group.tp for _, group in groups_of(plan)})
-        if not target.sequence_parallel:
+        if not (target.sequence_parallel or target.unemitted_sequence_parallel):
             yield Fault(path, f"{target.name} has no sequence parallelism, expected false")
         elif degrees == [1]:
             yield Fault(path, "sequence parallelism needs tp of at least 2, expected false")
@@ -41,7 +40,9 @@ class SequenceParallelism(Dimension):
                 path, f"tp {in_words(degrees)} must divide the sequence length {length}, expected false"
             )
 
-    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
         """Off where it is on, and on where it is off."""
         if target.sequence_parallel and any(group.tp > 1 for _, group in groups_of(plan)):
             word = "without" if plan.sequence_parallel else "with"
@@ -49,7 +50,7 @@ class SequenceParallelism(Dimension):
             yield Change("sequence parallel", f"{word} sequence parallelism", changed)
 
 
-def splits_sequence(target: Target, model: ModelSpec, tp: int | None) -> bool:
+def splits_sequence(target: Capabilities, model: ModelSpec, tp: int | None) -> bool:
     """Sequence parallelism is on wherever it can be: same traffic, less memory. None: each stage has its own degree."""
     even = tp is None or (tp > 1 and model.training.sequence_length % tp == 0)
     return target.sequence_parallel and even

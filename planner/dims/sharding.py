@@ -1,4 +1,4 @@
-"""Sharding of states over replicas: the ZeRO stage, and groups of replicas that share one copy (hybrid sharding)."""
+"""Sharding of states over replicas: the ZeRO stage, and groups of replicas that share one copy (HSDP)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
 from planner.dims.gradients import gradient_faults, gradients_at
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, in_words
-from planner.plan.values import Plan
-from planner.runtimes.capabilities import Target
+from planner.plan.values import Fault, Plan, in_words
+from planner.runtimes.capabilities import Capabilities
 from planner.units import divisors
 
 MAX_SHARD_NODES = 16
-"""Nodes that may share a copy in hybrid sharding; more where so many divide a device type evenly."""
+"""Nodes that may share a copy in HSDP; more where so many divide a device type evenly."""
 
 
 class Sharding(Dimension):
@@ -28,7 +27,7 @@ class Sharding(Dimension):
         over = f"groups of {plan.shard_size}" if plan.shard_size else "all replicas"
         return {"ZeRO": str(plan.zero), "sharded over": over}
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Stages that the runtime has with and without a pipeline, in groups, and for this optimizer."""
         offered = zeros_at(target, plan.pp)
         if plan.zero not in offered:
@@ -48,7 +47,9 @@ class Sharding(Dimension):
             able, states = in_words(target.narrow_moments_zero), model.training.optimizer_states
             yield Fault(("zero",), f"{target.name} keeps {states} moments with ZeRO {able}, got {plan.zero}")
 
-    def neighbours(self, plan: Plan, target: Target, device_types: Sequence[DeviceType]) -> Iterator[Change]:
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
         """Other stages; one copy of what is sharded, or one in each group that fills a node or a pool."""
         for zero in zeros_at(target, plan.pp):
             if zero != plan.zero:
@@ -70,13 +71,13 @@ def group_text(plan: Plan) -> str:
     return f"sharded in groups of {plan.shard_size}" if plan.shard_size else ""
 
 
-def zeros_at(target: Target, depth: int) -> tuple[int, ...]:
+def zeros_at(target: Capabilities, depth: int) -> tuple[int, ...]:
     """ZeRO stages that a target runs at a pipeline depth."""
     return target.zero_without_pipeline if depth == 1 else target.zero_with_pipeline
 
 
 def zeros(
-    target: Target, model: ModelSpec, replicas: int | None, limit: tuple[int, ...] | None
+    target: Capabilities, model: ModelSpec, replicas: int | None, limit: tuple[int, ...] | None
 ) -> tuple[int, ...]:
     """Stages worth trying; ``replicas`` None where each pipeline stage has its own number.
 
@@ -89,7 +90,7 @@ def zeros(
     return offered
 
 
-def trains_at(target: Target, model: ModelSpec, zero: int) -> bool:
+def trains_at(target: Capabilities, model: ModelSpec, zero: int) -> bool:
     """True when the runtime has the model's optimizer, its states and its gradients with a ZeRO stage."""
     training = model.training
     if zero and training.optimizer not in target.sharding_optimizers:
@@ -99,7 +100,7 @@ def trains_at(target: Target, model: ModelSpec, zero: int) -> bool:
     return gradients_at(target, training, zero) is not None
 
 
-def shard_sizes(target: Target, zero: int, device_types: Sequence[DeviceType]) -> tuple[int, ...]:
+def shard_sizes(target: Capabilities, zero: int, device_types: Sequence[DeviceType]) -> tuple[int, ...]:
     """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of one node or of several.
 
     Each group is of one type whose nodes it fills, or fill it, so that at least two must be found in such device types.

@@ -9,9 +9,8 @@ from planner.dims.dimension import Dimension, allowed, by_group, by_stage
 from planner.dims.sequence import splits_sequence
 from planner.errors import KeyPath
 from planner.model.spec import ModelSpec
-from planner.plan.faults import Fault, groups_of
-from planner.plan.values import Plan, ReplicaGroup
-from planner.runtimes.capabilities import Target
+from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
+from planner.runtimes.capabilities import Capabilities
 
 
 class TensorParallelism(Dimension):
@@ -23,7 +22,7 @@ class TensorParallelism(Dimension):
         """The degree of each stage."""
         return {"tp": by_stage(by_group(str(group.tp) for group in stage.replicas) for stage in plan.stages)}
 
-    def rules(self, plan: Plan, target: Target, model: ModelSpec) -> Iterator[Fault]:
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """One degree for all, or one a stage, and key/value heads that it divides."""
         first = plan.stages[0].replicas[0].tp
         for path, group in groups_of(plan):
@@ -44,16 +43,18 @@ class TensorParallelism(Dimension):
 
 
 def head_faults(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
-    """Heads that the devices of a replica cannot share, whatever the target."""
+    """Heads, or a feed-forward layer, that the devices of a replica cannot share, whatever the target."""
     tp, where = group.tp, (*path, "tp")
     if model.heads % tp:
         yield Fault(where, f"tp {tp} does not divide the {model.heads} attention heads")
     elif model.kv_heads % tp and tp % model.kv_heads:
         yield Fault(where, f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other")
+    elif model.ffn % tp:
+        yield Fault(where, f"tp {tp} does not divide the feed-forward width {model.ffn}")
 
 
 def tp_degrees(
-    target: Target, limit: tuple[int, ...] | None, model: ModelSpec, device_types: Sequence[DeviceType]
+    target: Capabilities, limit: tuple[int, ...] | None, model: ModelSpec, device_types: Sequence[DeviceType]
 ) -> tuple[int, ...]:
     """Degrees that divide the heads and stay inside a node of at least one device type.
 

@@ -6,15 +6,94 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from planner.catalog import driver_names
+from planner.catalog import driver_names, product_labels
+from planner.cluster.spec import PoolSpec
 from planner.errors import EmitError
 from planner.job.files import EmittedFile, rendered
-from planner.job.job import Job, is_unnamed
-from planner.launchers import kubernetes
+from planner.job.job import MASTER_PORT, Job, is_unnamed, label
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
 from planner.runtimes.deepspeed.hostfile import include, keeps_types
 from planner.runtimes.interface import runtime
 from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
+
+POD_FOLDER = "/hetplan/run"
+"""Where pods see the launch folder."""
+RDMA = ("infiniband", "roce")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pods:
+    """Pods of one pool's nodes, each with the place of one host."""
+
+    name: str
+    pool: PoolSpec
+    hosts: tuple[str, ...]
+    index: str
+    """The shell's sum for a pod's place among the hosts."""
+    has_rdma: bool
+
+    @property
+    def start(self) -> str:
+        """What a pod runs in its shell."""
+        place = f'hosts=({" ".join(self.hosts)}); export HETPLAN_AS="${{hosts[{self.index}]}}"'
+        return f'{place}; exec ./launch.sh "$@"'
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Product labels of the nodes, where they have one device type and the catalogue knows it."""
+        types = set(self.pool.devices)
+        return product_labels(next(iter(types))) if len(types) == 1 else ()
+
+
+def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``pytorchjob.yaml`` where Kubeflow's PyTorchJob can express the pools, else ``jobset.yaml``.
+
+    A PyTorchJob of kubeflow.org/v1 has two replica specs, Master with one pod and Worker, so one spec for each pool
+    is possible only when all nodes behind the first are of one pool. A JobSet (jobset.x-k8s.io/v1alpha2) has any
+    number.
+    """
+    if fits_pytorchjob(job):
+        master = _pods(job, "Master", job.pools[0], job.hosts[:1], "0")
+        pods = [master, _pods(job, "Worker", job.pools[-1], job.hosts[1:], "RANK-1")]
+        return (_resource("pytorchjob.yaml", job, [each for each in pods if each.hosts]),)
+    index = "JOB_COMPLETION_INDEX"
+    names = zip(_job_names(job), job.pools, strict=True)
+    return (
+        _resource(
+            "jobset.yaml", job, [_pods(job, name, pool, job.hosts_of(pool), index) for name, pool in names]
+        ),
+    )
+
+
+def _kubernetes_notes(job: Job) -> Mapping[str, object]:
+    """What the README needs besides the job."""
+    return {"fits_pytorchjob": fits_pytorchjob(job), "folder": POD_FOLDER}
+
+
+def fits_pytorchjob(job: Job) -> bool:
+    """True when the nodes behind the first are of one pool."""
+    first, *others = job.pools
+    return not others or (len(others) == 1 and len(job.hosts_of(first)) == 1)
+
+
+def _resource(name: str, job: Job, pods: list[_Pods]) -> EmittedFile:
+    return EmittedFile(
+        name, rendered(f"launchers/{name}.j2", job=job, pods=pods, folder=POD_FOLDER, port=MASTER_PORT)
+    )
+
+
+def _pods(job: Job, name: str, pool: PoolSpec, hosts: tuple[str, ...], index: str) -> _Pods:
+    has_rdma = any(job.cluster.fabrics[nic.fabric].kind in RDMA for nic in pool.nics)
+    return _Pods(name=name, pool=pool, hosts=hosts, index=index, has_rdma=has_rdma)
+
+
+def _job_names(job: Job) -> list[str]:
+    """A name for each pool's job, no two alike."""
+    names: list[str] = []
+    for index, pool in enumerate(job.pools):
+        name = label(pool.name, "pool")
+        names.append(f"{name}-{index}" if name in names else name)
+    return names
 
 
 def _ssh_files(job: Job) -> tuple[EmittedFile, ...]:
@@ -121,7 +200,7 @@ LAUNCHERS: dict[str, Launcher] = {
     DEEPSPEED.name: Launcher(_deepspeed_files, "launchers/deepspeed.md.j2"),
     "slurm": Launcher(_slurm_files, "launchers/slurm.md.j2"),
     "kubernetes": Launcher(
-        kubernetes.files, "launchers/kubernetes.md.j2", kubernetes.notes, needs_names=False
+        _kubernetes_files, "launchers/kubernetes.md.j2", _kubernetes_notes, needs_names=False
     ),
     "ssh": Launcher(_ssh_files, "launchers/ssh.md.j2"),
 }

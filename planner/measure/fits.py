@@ -23,7 +23,7 @@ from planner.calibration.values import (
 )
 from planner.cluster.topology import DeviceType, Host
 from planner.cost.compute import TILE_FILL, Device, Product
-from planner.cost.measured_curves import LayerCurves, LinkCurves
+from planner.cost.measured_curves import LinkCurves, straight
 from planner.described import told
 from planner.measure.samples import sample
 
@@ -128,11 +128,13 @@ def with_errors(calibration: Calibration, more: Iterable[CurveError] = ()) -> Ca
 
 
 def _layer_error(point: LayerPoint, own: list[LayerPoint]) -> float:
-    others = Calibration(layers=tuple(other for other in own if other is not point))
-    times = LayerCurves(others).at(point.gpu, point.model, point.tp, point.micro_batch)
-    assert times is not None
-    measured = point.forward_seconds + point.backward_seconds
-    return abs((times.forward_seconds + times.backward_seconds) / measured - 1.0)
+    """Of a straight line through the others; a plan also knows how its model's formula bends."""
+    others = {other.micro_batch: _both(other) for other in own if other is not point}
+    return abs(straight(others)(point.micro_batch)[0] / _both(point) - 1.0)
+
+
+def _both(point: LayerPoint) -> float:
+    return point.forward_seconds + point.backward_seconds
 
 
 def _link_error(point: LinkPoint, own: list[LinkPoint]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -23,7 +23,7 @@ from planner.calibration.values import LinkPoint, Operation
 from planner.errors import UsageError
 from planner.measure.backend import Backend, open_backend, out_of_memory
 from planner.measure.samples import Event, Sample, sample
-from planner.measure.teams import Team
+from planner.measure.teams import BrokenError, FirstStoppedError, Team, Work
 
 T = TypeVar("T")
 
@@ -52,23 +52,6 @@ class World:
     """By rank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What the first process has decided that all of them do."""
-
-    teams: tuple[Team, ...]
-    largest_bytes: int
-    seconds: float
-    """Time budget."""
-    known: frozenset[Hashable]
-    """Keys of the points that are not measured again."""
-
-    @property
-    def curves(self) -> int:
-        """Operations of all teams."""
-        return sum(len(team.operations) for team in self.teams)
-
-
 class Recorder(Protocol):
     """Hears of what was measured; on the first process only."""
 
@@ -77,14 +60,6 @@ class Recorder(Protocol):
 
     def left_out(self, what: str) -> None:
         """An operation that the backend does not have, or a size that memory has no room for."""
-
-
-class FirstStoppedError(Exception):
-    """The first process found that there is nothing to measure, and says why."""
-
-
-class BrokenError(Exception):
-    """The processes are no longer together: a connection broke, one of them ended, or one waited too long."""
 
 
 @contextmanager

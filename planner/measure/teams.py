@@ -6,7 +6,7 @@ the one on the narrowest path stands for all, so that no plan is promised more t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, zip_longest
 
@@ -32,6 +32,31 @@ class Team:
     def operations(self) -> tuple[Operation, ...]:
         """What is measured: sends between two members only."""
         return tuple(name for name in OPERATIONS if name != "send" or len(self.ranks) == 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the first process has decided that all of them do."""
+
+    teams: tuple[Team, ...]
+    largest_bytes: int
+    seconds: float
+    """Time budget."""
+    known: frozenset[Hashable]
+    """Keys of the points that are not measured again."""
+
+    @property
+    def curves(self) -> int:
+        """Operations of all teams."""
+        return sum(len(team.operations) for team in self.teams)
+
+
+class FirstStoppedError(Exception):
+    """The first process found that there is nothing to measure, and says why."""
+
+
+class BrokenError(Exception):
+    """The processes are no longer together: a connection broke, one of them ended, or one waited too long."""
 
 
 def teams(hosts: Sequence[str], gpus: Sequence[str], fabric: str | None) -> tuple[Team, ...]:

@@ -11,18 +11,20 @@ robust against outliers (pseudo-Huber). Doubts about a run widen its errors inst
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import exp, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibration.values import Calibration, Constant, Family, Residual
+from planner.calibration.values import Calibration, Constant, Residual
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.measured.dual import Dual, slopes_of
 from planner.measured.predictions import Estimators, priced
 from planner.measured.priors import (
+    FAMILY,
     NETWORKS,
     STACK,
     best_share,
@@ -198,8 +200,8 @@ VENDORS_KERNELS = "megatron"
 def parameters_of(runs: Sequence[Run]) -> Iterator[Parameter]:
     """Constants of every family, kernel set and network that a run touches."""
     for family in sorted({name for run in runs for name in families_of(run) if name}):
-        for field in fields(Family):
-            yield Parameter("families", family, field.name)
+        for constant in FAMILY:
+            yield Parameter("families", family, constant)
     for pair in sorted({pair for run in runs for pair in _pairs(run)}):
         yield Parameter("families", pair, "attention_efficiency")
     for kernels in sorted({kernels_of(run) for run in runs}):
@@ -241,6 +243,8 @@ def with_values(base: Calibration, values: Mapping[Parameter, float]) -> Calibra
 
 
 Vector = NDArray[np.float64]
+Told = tuple[Vector, Vector]
+"""Curvature, [constant, constant], and pull, [constant], of some runs."""
 Progress = Callable[[int, float], None]
 """Told after every round: rounds done, mean absolute error of the fitted runs."""
 
@@ -278,6 +282,10 @@ class Fit:
     """Logarithm of predicted over measured seconds, [run]."""
     left_out_errors: tuple[float, ...]
     """The same when the run's whole source is left out of the fit, [run]."""
+    without: Callable[[Callable[[Run], bool]], Calibration] = field(compare=False, repr=False)
+    """The constants when the runs of which this is true are left out: one step back from those of all."""
+    warnings: tuple[str, ...]
+    """What a reader should doubt: few runs, sources that contradict each other."""
 
 
 def fit(runs: Sequence[Run], base: Calibration | None = None, progress: Progress | None = None) -> Fit:
@@ -327,7 +335,7 @@ class _Problem:
                 break
         return values
 
-    def _step(self, values: Vector, told: Sequence[tuple[Vector, Vector]]) -> Vector:
+    def _step(self, values: Vector, told: Sequence[Told]) -> Vector:
         """One Gauss-Newton step to the most likely constants, by normal equations of runs and the priors."""
         curvature = np.diag(self.spreads**-2) + sum(item[0] for item in told)
         pull = (self.before - values) * self.spreads**-2 + sum(item[1] for item in told)
@@ -341,15 +349,17 @@ class _Problem:
                 return step
             free &= ~stuck
 
-    def _normal(self, errors: Vector, slopes: Vector) -> dict[str, tuple[Vector, Vector]]:
-        """Normal equations of each source's runs: curvature, [constant, constant], and pull, [constant]."""
-        found = {}
-        for source in sorted(set(self.sources)):
-            rows = self.sources == source
-            jacobian, left = slopes[rows], -errors[rows]
-            whitened = np.linalg.solve(self._covariance(rows, left), np.column_stack([jacobian, left]))
-            found[source] = jacobian.T @ whitened[:, :-1], jacobian.T @ whitened[:, -1]
-        return found
+    def _normal(self, errors: Vector, slopes: Vector) -> dict[str, Told]:
+        """Normal equations of each source's runs."""
+        return {
+            source: self._told(self.sources == source, errors, slopes) for source in sorted(set(self.sources))
+        }
+
+    def _told(self, rows: NDArray[np.bool_], errors: Vector, slopes: Vector) -> Told:
+        """Normal equations of runs of one source: curvature, [constant, constant], and pull, [constant]."""
+        jacobian, left = slopes[rows], -errors[rows]
+        whitened = np.linalg.solve(self._covariance(rows, left), np.column_stack([jacobian, left]))
+        return jacobian.T @ whitened[:, :-1], jacobian.T @ whitened[:, -1]
 
     def _covariance(self, rows: NDArray[np.bool_], left: Vector) -> Vector:
         """Of the errors of one source's runs: each one's own, those of a layer's shape, those of the whole source."""
@@ -395,14 +405,15 @@ class _Problem:
 
     def fitted(self, values: Vector) -> Fit:
         """The result, rounded as it is written; constants that the runs hardly tell keep their provenance."""
-        errors, slopes = self.errors_and_slopes(values)
-        told = self._normal(errors, slopes)
+        errors_before, slopes = self.errors_and_slopes(values)
+        told = self._normal(errors_before, slopes)
         curvature = np.diag(self.spreads**-2) + sum(item[0] for item in told.values())
         after = np.sqrt(np.diag(np.linalg.inv(curvature)))
         kept = {item: float(f"{exp(value):.4g}") for item, value in zip(self.parameters, values, strict=True)}
         calibration = with_values(self.base, kept)
         errors = self.errors(calibration, range(len(self.runs)))
-        left_out = self._left_out(values, told)
+        without = partial(self.without, values, errors_before, slopes, told)
+        left_out = self._left_out(without)
         constants = tuple(
             Constant(
                 name=name,
@@ -427,17 +438,72 @@ class _Problem:
             runs=tuple(self.runs),
             errors=tuple(map(float, errors)),
             left_out_errors=tuple(map(float, left_out)),
+            without=without,
+            warnings=tuple(
+                _warnings(self.runs, errors, [item for item in constants if item.provenance == "fitted"])
+            ),
         )
 
-    def _left_out(self, values: Vector, told: Mapping[str, tuple[Vector, Vector]]) -> Vector:
-        """The errors of each source when it is left out: constants by one step without it, errors exact."""
+    def without(
+        self,
+        values: Vector,
+        errors: Vector,
+        slopes: Vector,
+        told: Mapping[str, Told],
+        left: Callable[[Run], bool],
+    ) -> Calibration:
+        """The constants without some runs: one Gauss-Newton step from those of all."""
+        gone = np.array([left(run) for run in self.runs])
+        kept = []
+        for source, whole in told.items():
+            rows = (self.sources == source) & ~gone
+            if rows.any():
+                partly = bool(((self.sources == source) & gone).any())
+                kept.append(self._told(rows, errors, slopes) if partly else whole)
+        step = np.clip(self._step(values, kept), -LARGEST_LEFT_OUT, LARGEST_LEFT_OUT)
+        return self.calibration(np.minimum(values + step, self.most))
+
+    def _left_out(self, without: Callable[[Callable[[Run], bool]], Calibration]) -> Vector:
+        """The errors of each source when it is left out."""
         left_out = np.empty(len(self.runs))
-        for source in told:
-            step = self._step(values, [item for name, item in told.items() if name != source])
-            moved = np.minimum(values + np.clip(step, -LARGEST_LEFT_OUT, LARGEST_LEFT_OUT), self.most)
+        for source in sorted(set(self.sources)):
             own = self.sources == source
-            left_out[own] = self.errors(self.calibration(moved), np.flatnonzero(own))
+            calibration = without(partial(_is_of, source))
+            left_out[own] = self.errors(calibration, np.flatnonzero(own))
         return left_out
+
+
+CONTRADICTION = 3.0
+"""Standard errors of two sources' difference beyond which one of them must be wrong, or miss something."""
+
+
+def _warnings(runs: Sequence[Run], errors: Vector, fitted: Sequence[Constant]) -> Iterator[str]:
+    """Fewer runs than constants; sources of one family and kernel set that no constants fit together."""
+    if len(runs) < len(fitted):
+        yield (
+            f"{len(runs)} runs tell {len(fitted)} constants: each rests on its prior too, so that more runs "
+            "would move them"
+        )
+    levels: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for index, run in enumerate(runs):
+        for family in families_of(run) if certain(run) else ():
+            levels.setdefault((family, kernels_of(run)), {}).setdefault(run.source, []).append(index)
+    for (family, kernels), sources in sorted(levels.items()):
+        known = sorted((float(np.median(errors[rows])), name, rows) for name, rows in sources.items())
+        low, high = known[0], known[-1]
+        width = sqrt(
+            sum(COMMON_ERROR**2 + (OWN_ERROR**2 + SHAPE_ERROR**2) / len(rows) for _, _, rows in (low, high))
+        )
+        if high[0] - low[0] > CONTRADICTION * width:
+            first, last = (
+                f"{name} ({runs[rows[0]].id}{' and others' if len(rows) > 1 else ''}, predicted {exp(level) - 1:+.0%})"
+                for level, name, rows in (low, high)
+            )
+            yield f"sources of {family} with {kernels} kernels contradict each other: {first} and {last}"
+
+
+def _is_of(source: str, run: Run) -> bool:
+    return run.source == source
 
 
 def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[list[Residual], float]:

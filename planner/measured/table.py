@@ -54,9 +54,8 @@ from planner.model.spec import (
     TrainingSpec,
 )
 from planner.plan.checks import faults
-from planner.plan.faults import Fault
 from planner.plan.file import load_plan
-from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import Fault, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import DEVICES, LAYERS, NODE_DEVICES, STAGES
 from planner.runtimes.capabilities import OffloadTo, Recompute
 from planner.runtimes.registry import NAMES, REFERENCE, in_words
@@ -98,8 +97,7 @@ class Row(Frozen):
     stack: str = ""
     """Framework as the source names it."""
     kernels: Kernels | None = None
-    """megatron, megatron-2021, torch, torch-compiled or deepspeed, as ``training`` of a model file; empty where the
-    source is silent."""
+    """Kernel set, as ``training.kernels`` of a model file; empty where the source is silent."""
     gpu: Text | None = None
     """Device type, a name of the catalogue."""
     nodes: Nodes = 1
@@ -178,7 +176,7 @@ class Row(Frozen):
     zero: ZeroStage = 0
     """ZeRO stage."""
     shard_size: Devices | None = None
-    """Replicas that share one copy of what ZeRO shards (hybrid sharding); all of them when absent."""
+    """Replicas that share one copy of what ZeRO shards (HSDP); all of them when absent."""
     recompute: Recompute = "none"
     """none, selective or full."""
     sequence_parallel: bool = False

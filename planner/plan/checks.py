@@ -13,10 +13,9 @@ from planner.dims.tensor import head_faults
 from planner.errors import KeyPath, PlanError, UsageError, dotted
 from planner.files.document import Document
 from planner.model.spec import ModelSpec, TrainingSpec
-from planner.plan.faults import Fault, groups_of
 from planner.plan.placement import place, split_nodes
-from planner.plan.values import Plan, ReplicaGroup
-from planner.runtimes.capabilities import Target
+from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
 
 
@@ -93,7 +92,7 @@ def _precision(path: KeyPath, group: ReplicaGroup, cluster: ClusterSpec, model: 
         )
 
 
-def model_faults(row: Target, model: ModelSpec) -> Iterator[Fault]:
+def model_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
     """What of the model the target does not train, whatever the plan."""
     training, path = model.training, ("target",)
     for key, wanted, able, _ in _choices(row, training):
@@ -113,7 +112,7 @@ def model_faults(row: Target, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"{row.name} trains {what}")
 
 
-def unwritten(row: Target, model: ModelSpec) -> str | None:
+def unwritten(row: Capabilities, model: ModelSpec) -> str | None:
     """What launch files for the target do not hold of a model that it trains; None where they hold all."""
     for key, wanted, _, unemitted in _choices(row, model.training):
         if wanted in unemitted:
@@ -122,7 +121,7 @@ def unwritten(row: Target, model: ModelSpec) -> str | None:
 
 
 def _choices(
-    row: Target, training: TrainingSpec
+    row: Capabilities, training: TrainingSpec
 ) -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
     """(in words, what is asked for, what the target has, what of it is only priced) of what a training chooses."""
     yield "in", training.precision, row.precisions, row.unemitted_precisions

@@ -24,9 +24,8 @@ from planner.files.writing import Lines, dump, write_whole
 from planner.model.file import shape_problems
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
-from planner.plan.faults import Fault
 from planner.plan.short import short_plan
-from planner.plan.values import Plan
+from planner.plan.values import Fault, Plan
 
 FORMAT = "hetplan-plan/1"
 """Name and version of the plan file's format."""

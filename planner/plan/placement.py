@@ -2,7 +2,8 @@
 
 Ranks run tensor-parallel fastest, then replica, then stage; this is the default order of Megatron
 and of DeepSpeed's pipeline (pipe, data). ``by_pipeline`` numbers them stage before replica, Megatron's other
-order. A replica never leaves its node, nor does a group smaller than one.
+order. A replica never leaves its node, nor does a group smaller than one. What a runtime demands of all stages together
+is checked in plans and obeyed by the search.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from dataclasses import dataclass, replace
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.errors import PlanError
+from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.runtimes.capabilities import Capabilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,3 +276,27 @@ def agents(all_ranks: tuple[Rank, ...]) -> tuple[Agent, ...]:
         else:
             found.append(Agent(host=rank.host, pool=rank.pool, first_rank=rank.rank, devices=(rank.device,)))
     return tuple(found)
+
+
+Groups = Sequence[ReplicaGroup]
+"""Replicas of one stage."""
+
+
+def joins_ends(row: Capabilities, model: ModelSpec) -> bool:
+    """True when the runtime ties the embedding of the first stage to the output layer of the last under conditions."""
+    return row.joins_tied_ends and model.tied_embeddings
+
+
+def ends_fault(zero: int, first: Groups, last: Groups) -> str:
+    """Why these stages cannot hold one tied embedding; empty when they can."""
+    if first[0].tp != last[0].tp:
+        return f"the same tp on the first and last stage, got {first[0].tp} and {last[0].tp}"
+    here, there = (sum(group.count for group in groups) for groups in (first, last))
+    if zero and here % there and there % here:
+        return f"first and last stages whose replicas divide with ZeRO {zero}, got {here} and {there}"
+    return ""
+
+
+def nodes_once(row: Capabilities, stages: Sequence[Groups], cluster: ClusterSpec) -> bool:
+    """True when the runtime starts each node at most as often as it can; raises PlanError for too few devices."""
+    return not (row.hosts_once and split_nodes(place_stages(stages, cluster)))

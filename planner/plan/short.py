@@ -13,8 +13,7 @@ from planner.files.document import Document
 from planner.files.fields import Batch, Devices, Frozen, Layers, Name, NodeDevices, Stages, ZeroStage
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
-from planner.plan.faults import Fault
-from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import STAGES
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import PER_DEVICE, UNIFORM

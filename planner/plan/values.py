@@ -1,15 +1,15 @@
-"""A plan: every decision of one training run, immutable and validated."""
+"""A plan: every decision of one training run, immutable and validated; and where in it a broken rule shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from pydantic import AliasPath, Field, model_serializer, model_validator
 
 from planner.described import told
-from planner.errors import PartError, PlanError
+from planner.errors import KeyPath, PartError, PlanError
 from planner.files.fields import Batch, Devices, Layers, NodeDevices, ZeroStage, strict, whole
 from planner.files.messages import shown
 from planner.ranges import LAYERS, STAGES
@@ -196,7 +196,7 @@ class Plan:
     zero: ZeroStage
     """ZeRO stage of the data-parallel groups; 1 is Megatron's distributed optimizer."""
     shard_size: Devices | None = None
-    """Replicas of a stage that share one copy of what ZeRO shards (hybrid sharding); None: all of them.
+    """Replicas of a stage that share one copy of what ZeRO shards (HSDP); None: all of them.
 
     Consecutive replicas form such a group.
     """
@@ -249,7 +249,7 @@ class Plan:
 
     @property
     def zero_text(self) -> str:
-        """``ZeRO 3``, or ``ZeRO 3 in groups of 8`` with hybrid sharding."""
+        """``ZeRO 3``, or ``ZeRO 3 in groups of 8`` with HSDP."""
         return f"ZeRO {self.zero}" + (f" in groups of {self.shard_size}" if self.shard_size else "")
 
     @property
@@ -271,3 +271,25 @@ class Plan:
     def micro_batches(self) -> int:
         """Micro-batches of the replica that has most."""
         return max(group.accumulation_steps for stage in self.stages for group in stage.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One broken rule and where in the plan it shows."""
+
+    path: KeyPath
+    """Keys of the plan file, e.g. ``("stages", 1, "replicas", 0, "tp")``."""
+    what: str
+    """What is wrong and what was expected."""
+
+
+def groups_of(plan: Plan) -> Iterator[tuple[KeyPath, ReplicaGroup]]:
+    """Every group of replicas with its place in the plan file."""
+    for number, stage in enumerate(plan.stages):
+        for index, group in enumerate(stage.replicas):
+            yield ("stages", number, "replicas", index), group
+
+
+def in_words(values: Iterable[object]) -> str:
+    """Values with commas between them."""
+    return ", ".join(str(value) for value in values)

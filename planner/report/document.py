@@ -30,7 +30,7 @@ class Understood:
     """The model file likewise, and its number of parameters; null when none was given."""
 
 
-def understood(cluster: ClusterSpec, model: ModelSpec | None) -> Understood:
+def understood_inputs(cluster: ClusterSpec, model: ModelSpec | None) -> Understood:
     """The inputs of a command."""
     shape = None if model is None else {**model.model_dump(mode="json"), "parameters": model.parameters}
     return Understood(cluster=cluster, model=shape)
@@ -96,7 +96,7 @@ def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec
         misfits=tuple(misfits(best.estimate)) if best else (),
         alternatives=considered(result.alternatives),
         warnings=(*result.warnings, *(best.estimate.warnings if best else ())),
-        understood=understood(cluster, model),
+        understood=understood_inputs(cluster, model),
     )
 
 
@@ -127,7 +127,7 @@ def plan_document(
         ranks=rank_runs(scored.plan, cluster),
         idle=idle_devices(scored.plan, cluster),
         warnings=tuple(scored.estimate.warnings),
-        understood=understood(cluster, model),
+        understood=understood_inputs(cluster, model),
     )
 
 
@@ -247,7 +247,7 @@ def check_document(topology: Topology, model: ModelSpec | None, warnings: Sequen
             _reached(topology, first, last) for first, last in combinations_with_replacement(names, 2)
         ),
         warnings=tuple(warnings),
-        understood=understood(topology.cluster, model),
+        understood=understood_inputs(topology.cluster, model),
     )
 
 

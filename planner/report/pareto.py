@@ -11,7 +11,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.running_cost import devices_of
 from planner.described import JsonDocument, told
 from planner.model.spec import ModelSpec
-from planner.report.document import Understood, understood
+from planner.report.document import Understood, understood_inputs
 from planner.report.goal import devices_text
 from planner.report.layout import Paragraph, number, section, table, words
 from planner.report.numbers import (
@@ -202,7 +202,7 @@ def front_document(front: Front, cluster: ClusterSpec, model: ModelSpec) -> Fron
         command="search --pareto",
         front=front,
         points=tuple(_front_point(point) for point in front.points),
-        understood=understood(cluster, model),
+        understood=understood_inputs(cluster, model),
     )
 
 

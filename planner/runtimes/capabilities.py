@@ -60,7 +60,7 @@ FORMAT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Capabilities:
     """One row of the capability table."""
 
     name: str
@@ -89,6 +89,7 @@ class Target:
     sequence_parallel: bool
     """True when activations outside the tensor-parallel matrices can be split over the sequence."""
     recomputes: tuple[Recompute, ...]
+    """``selective`` runs attention again, with eager layers all but attention and every second matrix product."""
     recompute_per_stage: bool
     """True when pipeline stages may recompute in different ways."""
     precisions: tuple[str, ...]
@@ -121,6 +122,8 @@ class Target:
     """Ways in which it computes the loss, its own first."""
     unemitted_cross_entropies: tuple[str, ...] = ()
     """Those of ``cross_entropies`` that are priced, never proposed."""
+    unemitted_sequence_parallel: bool = False
+    """True when published runs split activations over the sequence and launch folders do not: priced only."""
     eager_layers: bool = False
     """True when layers are those of the examples, in eager torch: they keep more than fused kernels do."""
     rests_in_fp32: bool = False

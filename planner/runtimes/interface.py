@@ -13,7 +13,7 @@ from planner.job.job import Job
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, ranks
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.log import LogReader
 from planner.runtimes.registry import target
 from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
@@ -40,7 +40,7 @@ class Runtime(Protocol):
     The room also holds ``README.md.j2``, a template on ``job/README.md.j2``.
     """
 
-    capabilities: Target
+    capabilities: Capabilities
     starts_itself: bool = False
     """True when it reaches the nodes by a launcher of its own, which no other can replace."""
     checkout: Checkout | None = None

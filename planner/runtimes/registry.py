@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from planner.errors import UsageError
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 
 NAMES = (
     "deepspeed",
@@ -16,13 +16,13 @@ NAMES = (
 )
 """Rooms of this package."""
 
-TARGETS: dict[str, Target] = {
+TARGETS: dict[str, Capabilities] = {
     name: import_module(f"planner.runtimes.{name}.capabilities").CAPABILITIES for name in NAMES
 }
 """The capability table."""
 
 
-def target(name: str) -> Target:
+def target(name: str) -> Capabilities:
     """The row of a target; raises UsageError with the known names."""
     try:
         return TARGETS[name]
@@ -40,7 +40,7 @@ def in_words(names: Sequence[str], word: str) -> str:
     return f"{', '.join(others)} {word} {last}" if others else last
 
 
-def first_target(fits: Callable[[Target], bool]) -> Target:
+def first_target(fits: Callable[[Capabilities], bool]) -> Capabilities:
     """The first row of the table that fits."""
     return next(row for row in TARGETS.values() if fits(row))
 

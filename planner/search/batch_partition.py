@@ -20,6 +20,9 @@ Whole = NDArray[np.int64]
 EXACT = 1e-13
 """Relative width at which the bisection ends where the shares themselves are wanted."""
 
+MOST_LIMITS, AT_ONCE = 31, 4096
+"""Limits that are tried at the same time: as many, or as many as make arrays of this size with all ways."""
+
 _CLOSE = 1e-9
 """Sums that differ by less than this part are equal."""
 
@@ -82,13 +85,14 @@ class Team:
         self._rising = more > 0
         self._more = np.where(self._rising, more, 1.0)
 
-    def within(self, seconds: float, added: Added) -> Seconds:
-        """The largest share of a device of each device type that ends within ``seconds``, [device type]; 0 for none."""
+    def within(self, limits: Seconds, added: Added) -> Seconds:
+        """The largest share of a device that ends within each limit, [limit][device type]; 0 for none."""
+        seconds = limits[:, None]
         left = np.maximum(seconds - added.equal, 0.0)
         equal = self.size * np.minimum(np.floor(left / self.small), self.batch)
         left = np.where(self._last, 0.0, np.maximum(seconds - added.mixed, 0.0))
         mixed = np.maximum(self._all_but_one(left), np.maximum(*self._some(left)))
-        best = np.maximum.reduceat(np.maximum(equal, mixed), self.starts)
+        best = np.maximum.reduceat(np.maximum(equal, mixed), self.starts, axis=1)
         return np.minimum(best, float(self.batch))
 
     def _all_but_one(self, left: Seconds) -> Seconds:
@@ -119,27 +123,34 @@ class Team:
         """
         required = np.array(must, dtype=bool)
 
-        def enough(shares: Seconds) -> bool:
-            return bool((shares @ self.counts) >= self.batch and (shares[required] >= 1).all())
+        def enough(shares: Seconds) -> NDArray[np.bool_]:
+            whole = shares @ self.counts >= self.batch
+            return whole & (shares[:, required] >= 1).all(axis=1)
 
         finite = np.minimum(added.equal, np.where(self._last, np.inf, added.mixed))
         if not self._can(finite, required):
             return NOTHING
         rates = np.maximum.reduceat(self.size / self.small, self.starts)
         high = float(self.batch / (rates @ self.counts)) + float(np.abs(finite[np.isfinite(finite)]).max())
-        while not enough(shares := self.within(high, added)):
+        while not enough(shares := self.within(np.array([high]), added))[0]:
             high *= 2
-        low = 0.0
+        low, largest = 0.0, shares[0]
+        between = max(1, min(MOST_LIMITS, AT_ONCE // len(self.size)))
+        parts = np.arange(1, between + 1) / (between + 1)
         while high - low > exact * high:
-            middle = (low + high) / 2
-            if not low < middle < high:
+            limits = low + (high - low) * parts
+            if not low < limits[0] or not limits[-1] < high:
                 break
-            found = self.within(middle, added)
-            if enough(found):
-                high, shares = middle, found
-            else:
-                low = middle
-        return BatchPartition(low, tuple(int(share) for share in shares), added=added)
+            found = self.within(limits, added)
+            able = enough(found)
+            first = int(able.argmax()) if able.any() else between
+            if first < between:
+                largest = found[first]
+            low, high = (
+                float(limits[first - 1]) if first else low,
+                float(limits[first]) if first < between else high,
+            )
+        return BatchPartition(low, tuple(int(share) for share in largest), added=added)
 
     def _can(self, finite: Seconds, required: NDArray[np.bool_]) -> bool:
         """True when device types that must take part have a way to, and any kind has."""

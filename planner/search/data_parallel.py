@@ -28,7 +28,7 @@ from planner.dims.dimension import allowed
 from planner.dims.sharding import shard_sizes, trains_at
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.batch_partition import (
     Added,
     BatchPartition,
@@ -74,7 +74,7 @@ class DataParallel:
         return self.shard_size or 1
 
 
-def choices(row: Target, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
+def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
     """Outer choices of a target that deals a batch per device."""
     one_stage = limits.pp is None or 1 in limits.pp
     one_device = limits.tp is None or 1 in limits.tp

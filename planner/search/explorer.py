@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
 from planner.search.bounds.groups import (
     Families,
@@ -233,7 +233,7 @@ class Explorer:
         self._taken_bound = float("inf")
 
     def _open_partition(
-        self, row: Target, name: str, partition: NetworkPartition, found: list[Family]
+        self, row: Capabilities, name: str, partition: NetworkPartition, found: list[Family]
     ) -> None:
         for choice in data_parallel_choices(row, self.limits, partition.estimator) if partition.whole else ():
             self._push(self._floor, replace(choice, network=name))

@@ -6,14 +6,13 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as functional
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 ROTARY_BASE = 10_000.0
 INITIAL_STD = 0.02
@@ -118,10 +117,41 @@ def kept_on_device(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
     return checkpoint(function, *inputs, use_reentrant=False)
 
 
+PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+ATTENTION = tuple(
+    getattr(torch.ops.aten, name).default
+    for name in (
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+    )
+)
+
+
+def kept_in_part(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """Call a function of which attention and every second matrix product are kept; the rest runs again."""
+    return checkpoint(function, *inputs, use_reentrant=False, context_fn=_contexts)
+
+
+def _contexts() -> Any:
+    seen = {False: 0, True: 0}
+    """Products of the forward, and of the backward's second run."""
+
+    def policy(context: Any, function: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        if function in PRODUCTS:
+            seen[context.is_recompute] += 1
+        odd = function in PRODUCTS and seen[context.is_recompute] % 2 == 1
+        keep = odd or function in ATTENTION
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
 class Layer(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward with norms ahead of both.
 
-    ``recompute`` is ``none``, ``selective`` (scores, softmax and weighted sum run again in the backward) or ``full``.
+    ``recompute`` is ``none``, ``selective`` (attention and every second product are kept) or ``full``.
     """
 
     def __init__(
@@ -146,6 +176,8 @@ class Layer(nn.Module):  # type: ignore[misc]
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.recompute == "full" and torch.is_grad_enabled():
             return self.checkpoint(self._forward, hidden)
+        if self.recompute == "selective" and torch.is_grad_enabled():
+            return kept_in_part(self._forward, hidden)
         return self._forward(hidden)
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -166,11 +198,7 @@ class Layer(nn.Module):  # type: ignore[misc]
             query, key = rotate(query), rotate(key)
         key, value = (each.repeat_interleave(sharing, dim=1) for each in (key, value))
         causal = self.shape.kind == "decoder"
-        core = partial(functional.scaled_dot_product_attention, is_causal=causal)
-        if self.recompute == "selective" and torch.is_grad_enabled():
-            mixed = self.checkpoint(core, query, key, value)
-        else:
-            mixed = core(query, key, value)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
         return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
 
     def _mlp(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -60,6 +60,7 @@ class Lion(InPieces):
     def update(
         self, group: dict[str, Any], step: int, weight: torch.Tensor, gradient: torch.Tensor, *moments: Any
     ) -> None:
+        """By the sign of the momentum and some of the gradient; weights decay apart."""
         (momentum,), (first, second) = moments, group["betas"]
         weight.mul_(1 - group["lr"] * group["weight_decay"])
         weight.add_(torch.lerp(gradient, momentum, first).sign_(), alpha=-group["lr"])
@@ -82,6 +83,7 @@ class NarrowAdamW(InPieces):
     def update(
         self, group: dict[str, Any], step: int, weight: torch.Tensor, gradient: torch.Tensor, *moments: Any
     ) -> None:
+        """AdamW in fp32, from and to rounded moments."""
         gradient = gradient.float()
         first, second = (
             kept.float().lerp_(new, 1 - beta)

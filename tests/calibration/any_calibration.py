@@ -26,6 +26,7 @@ from planner.calibration.values import (
 
 NAMES = st.sampled_from(["A100", "H100-80", "V100", "1e9", "no", "RTX-3090", "x.y", "null"])
 SHARES = st.one_of(st.floats(0.001, 1), st.sampled_from([1.0, 0.75, 0.7]))
+SHARE_NAMES = ("overlap", "wire", "rail", "matmul_factor")
 POSITIVE = st.one_of(st.floats(1e-9, 1e6), st.integers(1, 2**19).map(float))
 BYTES = st.one_of(st.floats(1, 1e15), st.integers(1, 2**40).map(float))
 SPREADS = st.none() | st.floats(0, 2)
@@ -36,8 +37,9 @@ def parts(kind: Any) -> st.SearchStrategy[Any]:
     """A Family, a Stack or a Link; some constants at their assumed values."""
     made = {}
     for field in fields(kind):
-        share = field.name.endswith("efficiency") or field.name in ("overlap", "wire", "rail")
-        made[field.name] = st.just(field.default) | (SHARES if share else POSITIVE)
+        share = field.name.endswith("efficiency") or field.name in SHARE_NAMES
+        own = BYTES if "bytes" in field.name else SHARES if share else POSITIVE
+        made[field.name] = st.just(field.default) | own
     return st.builds(kind, **made)
 
 

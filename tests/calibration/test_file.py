@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,29 @@ def test_everything_is_read(tmp_path: Path) -> None:
     )
     assert (found.default_spread, found.notes) == (0.3, "one rack")
     assert found.provenance == {"device": "A100-SXM-80GB", "driver": "570.1", "date": "2026-01-31"}
+
+
+def test_pairs_of_family_and_kernel_set_are_read_and_written(tmp_path: Path) -> None:
+    """A pair has what its family has, wherever in the file it stands, besides what it says itself."""
+    pair = "  A100.torch:\n    attention_efficiency: {value: 0.3, spread: 0.1, provenance: fitted}\n"
+    for anchor in ("families:\n", "stacks:\n"):
+        new = anchor + pair if anchor == "families:\n" else pair + anchor
+        found = load_calibration(written(tmp_path, (anchor, new)))
+        plain, torch = found.families["A100"], found.families["A100.torch"]
+        assert torch == replace(plain, attention_efficiency=0.3)
+        assert torch.matmul_efficiency == 0.81
+        name = "families.A100.torch.attention_efficiency"
+        assert Constant(name=name, value=0.3, provenance="fitted", spread=0.1) in found.constants
+        again = yaml.safe_load(to_text(found))["families"]
+        assert again["A100.torch"] == {
+            "attention_efficiency": {"value": 0.3, "provenance": "fitted", "spread": 0.1}
+        }
+        save_calibration(found, tmp_path / "again.yaml")
+        assert load_calibration(tmp_path / "again.yaml") == found
+    alone = load_calibration(written(tmp_path, ("  A100:\n", "  A100.torch:\n")))
+    assert alone.families["A100.torch"] == Family(
+        matmul_efficiency=0.81, kernel_seconds=4e-6, memory_efficiency=0.9
+    )
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -204,6 +228,7 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
     assert refused(written(tmp_path, *changes)).count("\n") == 2
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(TEXT)))
 def test_a_half_written_file_is_no_bug(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
     """It is refused, or it ends where an entry ends and says less."""

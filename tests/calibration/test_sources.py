@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.merge import clashes, combined, merged, sourced
@@ -42,6 +42,7 @@ def test_points_without_a_source_get_one() -> None:
     assert sourced(Calibration(link_points=(link(1.0),))).sources == {}
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calibrations())
 def test_nothing_contradicts_itself(any_calibration: Calibration) -> None:
     """And with itself it stays what it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 
 from planner.calibration.merge import layer_key, link_key, merged, name_key
 from planner.calibration.values import (
@@ -18,6 +18,7 @@ from planner.calibration.values import (
     Family,
     LayerPoint,
     LinkPoint,
+    Provenance,
     Residual,
     Stack,
 )
@@ -41,6 +42,15 @@ def test_nothing_is_claimed_to_be_measured() -> None:
     assert ASSUMED.stack("any") is ASSUMED_STACK
     assert ASSUMED.link("any") is ASSUMED_LINK
     assert 0 < ASSUMED.default_spread < 1
+
+
+def test_a_family_may_differ_under_a_kernel_set() -> None:
+    """What is known of the pair comes before what is known of the family, and that before what is assumed."""
+    plain, paired = Family(matmul_efficiency=0.6), Family(matmul_efficiency=0.5)
+    calibration = Calibration(families={"A100": plain, "A100.torch": paired})
+    assert calibration.family("A100", "torch") is paired
+    assert calibration.family("A100", "megatron") is calibration.family("A100") is plain
+    assert calibration.family("V100", "torch") is ASSUMED_FAMILY
 
 
 def test_the_spread_is_the_widest_that_applies() -> None:
@@ -71,6 +81,9 @@ def layer(micro_batch: int, seconds: float, gpu: str = "A100", model: str = "opt
 def link(size: float, seconds: float) -> LinkPoint:
     """A measured collective."""
     return LinkPoint(link="ib", operation="all-reduce", members=4, size_bytes=size, seconds=seconds)
+
+
+KERNELS = ("megatron", "torch", "deepspeed")
 
 
 BASE = Calibration(
@@ -110,6 +123,61 @@ def test_the_own_calibration_wins_constant_by_constant() -> None:
     assert both.provenance == {"date": "2026-01-01", "device": "mine"}
 
 
+def pairs(attention: float, memory: float = 0.9, provenance: Provenance = "fitted") -> Calibration:
+    """A family, and what it has under two kernel sets."""
+    plain = Family(memory_efficiency=memory, attention_efficiency=0.6)
+    names = ("families.A100.torch.attention_efficiency", "families.A100.deepspeed.attention_efficiency")
+    return Calibration(
+        families={
+            "A100": plain,
+            "A100.torch": replace(plain, attention_efficiency=attention),
+            "A100.deepspeed": replace(plain, attention_efficiency=0.2),
+        },
+        constants=tuple(
+            Constant(name=name, value=value, provenance=provenance)
+            for name, value in zip(names, (attention, 0.2), strict=True)
+        ),
+    )
+
+
+def test_what_was_measured_of_a_family_wins_over_a_shipped_pair() -> None:
+    """A measurement of one's own holds under all kernels; what it is silent about stays as it was under each."""
+    name = "families.A100.attention_efficiency"
+    own = Calibration(
+        families={"A100": Family(attention_efficiency=0.44)},
+        constants=(Constant(name=name, value=0.44, provenance="measured"),),
+    )
+    both = merged(pairs(0.3), own)
+    assert {
+        kernels: both.family("A100", kernels).attention_efficiency for kernels in KERNELS
+    } == dict.fromkeys(KERNELS, 0.44)
+    assert both.family("A100", "torch").memory_efficiency == 0.9
+    memory = Calibration(families={"A100": Family(memory_efficiency=0.7)})
+    both = merged(pairs(0.3), memory)
+    assert {both.family("A100", kernels).memory_efficiency for kernels in KERNELS} == {0.7}
+    assert [both.family("A100", kernels).attention_efficiency for kernels in KERNELS] == [0.6, 0.3, 0.2]
+
+
+def test_what_was_measured_of_a_pair_wins_under_its_kernels_alone() -> None:
+    """Over the shipped pair, and over the shipped family where there is no pair."""
+    own = Calibration(
+        families={"A100.torch": Family(attention_efficiency=0.44)},
+        constants=(
+            Constant(name="families.A100.torch.attention_efficiency", value=0.44, provenance="measured"),
+        ),
+    )
+    both = merged(pairs(0.3), own)
+    assert [both.family("A100", kernels).attention_efficiency for kernels in KERNELS] == [0.6, 0.44, 0.2]
+    assert both.family("A100", "torch").memory_efficiency == 0.9
+    found = {constant.name: constant for constant in both.constants}
+    assert found["families.A100.torch.attention_efficiency"].provenance == "measured"
+    assert found["families.A100.deepspeed.attention_efficiency"].provenance == "fitted"
+    bare = replace(pairs(0.3), families={"A100": pairs(0.3).families["A100"]}, constants=())
+    both = merged(bare, own)
+    assert [both.family("A100", kernels).attention_efficiency for kernels in KERNELS] == [0.6, 0.44, 0.6]
+    assert both.family("A100", "torch").memory_efficiency == 0.9
+
+
 def test_points_and_residuals_replace_those_of_the_same_thing() -> None:
     """A layer by device, model, tp and micro-batch; a collective by link, operation, members and size."""
     both = merged(BASE, OWN)
@@ -130,6 +198,7 @@ def test_an_assumption_of_the_own_calibration_takes_the_provenance_away() -> Non
     assert [item.name for item in both.constants] == ["families.A100.matmul_efficiency"]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calibrations())
 def test_merging_with_nothing_changes_nothing(any_calibration: Calibration) -> None:
     """From either side, and with itself."""

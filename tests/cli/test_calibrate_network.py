@@ -15,6 +15,7 @@ import pytest
 
 from planner.calibration.file import load_calibration
 from planner.calibration.values import LinkPoint, Operation
+from planner.measure.teams import BrokenError
 from tests.cli.running import ROOT, Command
 from tests.measure.test_nccl_tests import TEXT
 
@@ -220,7 +221,7 @@ def test_what_was_measured_before_the_end_is_written(
         for operation, size in curves:
             point = LinkPoint(link="ib", operation=operation, members=2, size_bytes=size, seconds=size / 1e9)
             arguments[2].keep((point,))
-        raise KeyboardInterrupt if interrupted else network.BrokenError("send of 2 over ib: gone")
+        raise KeyboardInterrupt if interrupted else BrokenError("send of 2 over ib: gone")
 
     world = network.World(rank=0, backend=open_backend("cpu"), hosts=("a", "b"), gpus=("x", "x"))
     monkeypatch.setenv("RANK", "0")

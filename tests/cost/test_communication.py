@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from planner.calibration.file import shipped
 from planner.calibration.values import (
     ASSUMED,
     ASSUMED_FAMILY,
@@ -19,7 +20,6 @@ from planner.calibration.values import (
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cluster.topology import Topology
 from planner.cost.communication import (
-    SOCKET_BYTES,
     Ring,
     carried_rates,
     crossing_rings,
@@ -154,12 +154,23 @@ def test_a_shared_bus_divides_its_bandwidth() -> None:
     assert slow.bytes_per_second == pytest.approx(fast.bytes_per_second / 8)
 
 
-def test_sockets_are_as_fast_as_the_hosts() -> None:
-    """A wide Ethernet card carries what its host can process; RDMA does not pass the host."""
-    wide = {name: cluster(pool("p", nodes=2, cards=1, fabric=name, gbps=400)) for name in ("eth", "ib")}
-    rates = {name: ring_of(spec, group("p", 16)).bytes_per_second for name, spec in wide.items()}
-    assert rates["eth"] == pytest.approx(SOCKET_BYTES / ASSUMED_FAMILY.launch_seconds)
-    assert rates["ib"] == pytest.approx(50e9 * WIRE)
+@pytest.mark.parametrize("moved", [2.5e9, 1e10])
+def test_sockets_are_as_fast_as_the_hosts(moved: float) -> None:
+    """A wide Ethernet card carries what its host can move, a narrow one its wire; RDMA does not pass the host."""
+    calibration = Calibration(links={"ethernet": Link(host_bytes_per_second=moved)})
+
+    def rate(fabric: str, gbps: float) -> float:
+        spec = cluster(pool("p", nodes=2, cards=1, fabric=fabric, gbps=gbps))
+        return ring_of(spec, group("p", 16), calibration=calibration).bytes_per_second
+
+    assert rate("eth", 400) == pytest.approx(moved)
+    assert rate("ib", 400) == rate("roce", 400) == pytest.approx(50e9 * WIRE)
+    assert rate("eth", 10) == pytest.approx(1.25e9 * WIRE)
+    # Tensor-parallel ranks share what the host moves.
+    spec = cluster(pool("p", nodes=2, cards=1, fabric="eth", gbps=400))
+    assert ring_of(spec, group("p", 2, tp=8), calibration=calibration).bytes_per_second == pytest.approx(
+        moved / 8
+    )
 
 
 FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
@@ -184,10 +195,15 @@ def test_a_path_over_a_gateway_is_as_good_as_its_slowest_fabric() -> None:
     """InfiniBand and Ethernet together carry Ethernet's share."""
     link = FabricLinkSpec(between=("ib", "eth"), bandwidth_gbps=80, latency_us=1000)
     spec = cluster(pool("a", fabric="ib", cards=1), pool("b", fabric="eth", cards=1), links=(link,))
-    calibration = Calibration(links={"infiniband": Link(efficiency=0.9), "ethernet": Link(efficiency=0.3)})
+    sockets = 3e9
+    calibration = Calibration(
+        links={
+            "infiniband": Link(efficiency=0.9),
+            "ethernet": Link(efficiency=0.3, host_bytes_per_second=sockets),
+        }
+    )
     path = Topology(spec).path("a", "b")
     first, last, shared = carried_rates(path, calibration)
-    sockets = SOCKET_BYTES / ASSUMED_FAMILY.launch_seconds
     assert first == pytest.approx(min(sockets, 0.3 * path.first_bytes_per_second))
     assert last == pytest.approx(min(sockets, 0.3 * path.last_bytes_per_second))
     assert shared == pytest.approx(0.3 * path.shared_bytes_per_second)
@@ -250,7 +266,8 @@ def test_the_framework_takes_its_share_of_the_wire_between_nodes() -> None:
 
 
 def test_latency_is_paid_per_member_inside_and_per_level_between_nodes() -> None:
-    """Seven neighbours in a node of eight; one more level with each doubling of the nodes."""
+    """Seven neighbours in a node of eight; one more level with each doubling of the nodes, and for gathers and
+    scatters, which have no tree, one more hop with each node."""
     spec = cluster(pool("p", nodes=16, cards=1))
     inside = spec.pools[0].intra_node.latency_us * 1e-6
     between = spec.fabrics["ib"].latency_us * 1e-6
@@ -258,9 +275,61 @@ def test_latency_is_paid_per_member_inside_and_per_level_between_nodes() -> None
     for tp in (1, 2, 8):
         assert tensor_ring(device_type, ASSUMED, tp=tp).latency_seconds == pytest.approx((tp - 1) * inside)
     for nodes, levels in ((1, 0), (2, 1), (4, 2), (16, 4)):
-        found = ring_of(spec, group("p", 8 * nodes)).latency_seconds
-        assert found == pytest.approx(7 * inside + levels * between)
-    assert ring_of(spec, group("p", 16, tp=8)).latency_seconds == pytest.approx(4 * between)
+        found = ring_of(spec, group("p", 8 * nodes))
+        assert found.latency_seconds == pytest.approx(7 * inside + levels * between)
+        assert found.around_seconds == pytest.approx(7 * nodes * inside + (nodes - 1) * between)
+    wide = ring_of(spec, group("p", 16, tp=8))
+    assert (wide.latency_seconds, wide.around_seconds) == pytest.approx((4 * between, 15 * between))
+
+
+def test_every_message_pays_latency() -> None:
+    """Gathers and scatters that of every member, all-reduces twice that of their tree; bytes are paid once."""
+    ring = Ring(size=16, bytes_per_second=1e9, latency_seconds=1e-5, around_seconds=1e-3, crosses="ib")
+    wire = 15 / 16 * 2.0
+    for messages in (1, 7, 100):
+        assert ring.gather_seconds(2e9, messages) == pytest.approx(wire + messages * 1e-3)
+        assert ring.scatter_seconds(2e9, messages) == pytest.approx(wire + messages * 1e-3)
+        assert ring.reduce_seconds(2e9, messages) == pytest.approx(2 * (wire + messages * 1e-5))
+    alone = Ring(size=1, bytes_per_second=1e9, latency_seconds=1.0, around_seconds=1.0, crosses="device")
+    assert alone.gather_seconds(2e9, 7) == alone.reduce_seconds(2e9, 7) == 0
+
+
+def test_measured_messages_are_paid_one_by_one() -> None:
+    """A curve knows the seconds of one message of its size."""
+    points = tuple(
+        LinkPoint(link="node:A100", operation=operation, members=4, size_bytes=size, seconds=seconds)
+        for operation in ("all-reduce", "all-gather")
+        for size, seconds in ((1e6, 1e-3), (1e9, 1.0))
+    )
+    device_type = Topology(cluster(pool("p"))).device_types[0]
+    found = tensor_ring(device_type, ASSUMED, tp=4, curves=LinkCurves(Calibration(link_points=points)))
+    for seconds in (found.gather_seconds, found.scatter_seconds, found.reduce_seconds):
+        assert seconds(1e9) == pytest.approx(1.0)
+        assert seconds(1e9, 1000) == pytest.approx(1000 * seconds(1e6)) == pytest.approx(1.0)
+        assert seconds(1e6, 1000) == pytest.approx(1000 * seconds(1e3))
+
+
+FABRIC_ORDER = ("ib", "roce", "eth")
+"""From the one that is never slower to the one that is never faster."""
+
+
+@pytest.mark.parametrize("calibration", [ASSUMED, shipped()], ids=["assumed", "shipped"])
+@pytest.mark.parametrize("gbps", [10.0, 25.0, 100.0, 400.0])
+@pytest.mark.parametrize("cards", [1, 8])
+def test_no_fabric_beats_a_better_one_at_equal_wire(
+    calibration: Calibration, gbps: float, cards: int
+) -> None:
+    """Neither sockets RDMA nor RoCE InfiniBand, in rings and in sends, unless somebody has measured it himself."""
+    eight = group("p", 8)
+    rates, seconds = [], []
+    for fabric in FABRIC_ORDER:
+        spec = cluster(pool("p", nodes=4, cards=cards, fabric=fabric, gbps=gbps))
+        ring = ring_of(spec, group("p", 32), calibration=calibration)
+        rates.append(ring.bytes_per_second)
+        seconds.append((ring.reduce_seconds(1e9, 24), sends(spec, eight, eight, calibration).seconds))
+    assert rates == sorted(rates, reverse=True)
+    for name, found in zip(("reductions", "sends"), zip(*seconds, strict=True), strict=True):
+        assert list(found) == sorted(found), name
 
 
 def curve(link: str, operation: Any, members: int, seconds: float = 1.0) -> LinkCurves:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.calibration.values import ASSUMED, ASSUMED_FAMILY, Calibration, Family, Stack
+from planner.calibration.values import ASSUMED, ASSUMED_FAMILY, ASSUMED_STACK, Calibration, Family, Stack
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import tensor_ring
 from planner.cost.compute import (
@@ -51,6 +51,16 @@ def calibrated(stack: Stack | None = None, **family: float) -> Calibration:
     return Calibration(families={"A100": Family(**family)}, stacks={"megatron": stack or Stack()})
 
 
+def kernels_of(model: ModelSpec, stack: str = "megatron") -> str:
+    """The kernel set that a framework's own choice falls on."""
+    return target(stack).kernels_of(model.training.kernels, model.training.attention)
+
+
+def device_of(model: ModelSpec, device_type: DeviceType = KIND) -> Device:
+    """A device with assumed constants in the model's number format."""
+    return Device(device_type, ASSUMED, model.training.precision)
+
+
 def one(
     model: ModelSpec,
     *,
@@ -63,8 +73,7 @@ def one(
     """A layer on an A100."""
     return layer_pass(
         model,
-        device_type,
-        calibration,
+        Device(device_type, calibration, model.training.precision, kernels_of(model)),
         target("megatron"),
         tp=tp,
         micro_batch=micro_batch,
@@ -88,7 +97,7 @@ def price(
 
 def head(model: ModelSpec, device_type: DeviceType = KIND, tp: int = 1) -> EndPass:
     """The output layer and the loss."""
-    return head_pass(model, device_type, ASSUMED, tp=tp, micro_batch=4)
+    return head_pass(model, device_of(model, device_type), tp=tp, micro_batch=4)
 
 
 def product(
@@ -221,18 +230,68 @@ def test_a_product_is_never_faster_than_its_traffic() -> None:
 def test_fused_softmax_takes_four_score_matrices_at_a_time() -> None:
     """Other numbers stream the scores more often and launch more kernels."""
     model = gpt(hidden=768, heads=6, sequence_length=2048, attention="unfused")
-    assert [fused_softmax(model, target("megatron"), tp=1, micro_batch=size) for size in (1, 2, 3, 4)] == [
-        False,
-        True,
-    ] * 2
-    assert fused_softmax(model, target("megatron"), tp=3, micro_batch=2)
-    assert not fused_softmax(model, target("megatron"), tp=2, micro_batch=2)
-    assert fused_softmax(model, target("deepspeed"), tp=1, micro_batch=1)
+
+    def fused(stack: str = "megatron", *, tp: int = 1, size: int = 1) -> bool:
+        device = Device(KIND, ASSUMED, "fp16", kernels_of(model, stack))
+        return fused_softmax(model, device, target(stack), tp=tp, micro_batch=size)
+
+    assert [fused(size=size) for size in (1, 2, 3, 4)] == [False, True] * 2
+    assert fused(tp=3, size=2)
+    assert not fused(tp=2, size=2)
+    assert fused("deepspeed")
     odd, even = one(model, micro_batch=1), one(model, micro_batch=2)
     assert odd.attention_seconds > 0.6 * even.attention_seconds
     assert odd.host_seconds > even.host_seconds
     flash = gpt(hidden=768, heads=6, sequence_length=2048)
     assert one(flash, micro_batch=1).host_seconds == one(flash, micro_batch=2).host_seconds
+
+
+@pytest.mark.parametrize(
+    ("kernels", "fused"),
+    [
+        ("megatron", True),
+        ("megatron-2021", True),
+        ("deepspeed-2021", True),
+        ("deepspeed", False),
+        ("torch", False),
+        ("torch-compiled", False),
+    ],
+)
+def test_the_kernel_set_decides_about_the_softmax(kernels: str, fused: bool) -> None:
+    """Frameworks of 2021 brought one of their own; where there is none, the scores are streamed step by step."""
+    model = gpt(heads=16, attention="unfused")
+    own, other = (Device(KIND, ASSUMED, "fp16", name) for name in (kernels, "megatron-2021"))
+    known = target("megatron")
+    assert fused_softmax(model, own, known, tp=1, micro_batch=1) == fused
+    mine, theirs = (
+        layer_pass(model, device, known, tp=1, micro_batch=1, sequence_parallel=False)
+        for device in (own, other)
+    )
+    assert (mine.attention_seconds > theirs.attention_seconds) == (not fused)
+    assert (mine.host_seconds > theirs.host_seconds) == (not fused)
+
+
+def test_a_device_has_the_constants_of_its_kernel_set() -> None:
+    """Those of the family under the set where there are some, else those of the family; the stack's by the set."""
+    own = Family(attention_efficiency=0.2)
+    calibration = Calibration(
+        families={"A100": Family(attention_efficiency=0.6), "A100.torch": own},
+        stacks={"torch": Stack(matmul_factor=0.5, host_factor=0.9)},
+    )
+    plain, torch = (Device(KIND, calibration, "fp16", name) for name in ("megatron", "torch"))
+    kernel = ASSUMED_FAMILY.kernel_seconds
+    assert torch.family == own
+    assert torch.flash(1e15) - kernel == pytest.approx(3 * (plain.flash(1e15) - kernel))
+    item = Product(8192, 8192, 8192)
+    assert torch.product(item) - kernel == pytest.approx(2 * (plain.product(item) - kernel))
+    model = gpt(sequence_length=2048)
+    seconds = {
+        device.kernels: layer_pass(
+            model, device, target("megatron"), tp=1, micro_batch=4, sequence_parallel=False
+        ).host_seconds
+        for device in (plain, torch)
+    }
+    assert seconds["torch"] == pytest.approx(0.9 / ASSUMED_STACK.host_factor * seconds["megatron"])
 
 
 @pytest.mark.parametrize("attention", ["flash", "unfused"])
@@ -324,7 +383,8 @@ def test_tf32_multiplies_faster_and_stores_four_bytes() -> None:
     }
     assert large["bf16"] < large["tf32"] < large["fp32"]
     assert ELEMENT_BYTES["tf32"] == 4
-    ends = [embedding_pass(gpt(precision=name), FAST, ASSUMED, tp=1, micro_batch=4) for name in names]
+    models = [gpt(precision=name) for name in names]
+    ends = [embedding_pass(model, device_of(model, FAST), tp=1, micro_batch=4) for model in models]
     assert ends[0].forward_seconds < ends[1].forward_seconds == ends[2].forward_seconds
 
 
@@ -346,12 +406,12 @@ def test_head_embedding_and_optimizer_are_real_work() -> None:
     """A large vocabulary costs as much as layers do; the embedding and the optimizer are streams of bytes."""
     model = gpt(vocab=256_000)
     assert head(model).forward_seconds > 5 * one(model).forward_seconds
-    embedding = embedding_pass(model, KIND, ASSUMED, tp=1, micro_batch=4)
+    embedding = embedding_pass(model, device_of(model), tp=1, micro_batch=4)
     assert 0 < embedding.forward_seconds < head(model).forward_seconds
-    seconds = optimizer_seconds(1e9, KIND, model, ASSUMED)
+    seconds = optimizer_seconds(1e9, device_of(model), model)
     rate = KIND.memory_bytes_per_second * ASSUMED_FAMILY.memory_efficiency
     assert 24 * 1e9 / rate < seconds < 2.5 * 24 * 1e9 / rate
-    assert optimizer_seconds(2e9, KIND, model, ASSUMED) == pytest.approx(2 * seconds, rel=1e-3)
+    assert optimizer_seconds(2e9, device_of(model), model) == pytest.approx(2 * seconds, rel=1e-3)
 
 
 def test_the_loss_streams_its_logits() -> None:
@@ -368,18 +428,18 @@ def test_the_loss_streams_its_logits() -> None:
 def test_a_measured_update_stands_for_the_states_and_the_read_gradient() -> None:
     """What is done besides is still streamed."""
     model = gpt(precision="fp32")
-    formula = optimizer_seconds(1e9, KIND, model, ASSUMED)
+    formula = optimizer_seconds(1e9, device_of(model), model)
     update = (24 + 4) * 1e9
     update /= KIND.memory_bytes_per_second * ASSUMED_FAMILY.memory_efficiency
-    assert optimizer_seconds(1e9, KIND, model, ASSUMED, update) == pytest.approx(formula)
-    assert optimizer_seconds(1e9, KIND, model, ASSUMED, 2 * update) == pytest.approx(formula + update)
+    assert optimizer_seconds(1e9, device_of(model), model, update) == pytest.approx(formula)
+    assert optimizer_seconds(1e9, device_of(model), model, 2 * update) == pytest.approx(formula + update)
 
 
 def test_sgd_and_plain_precision_stream_less() -> None:
     """No second moment; no fp32 copy beside the weight."""
-    sgd = optimizer_seconds(1e9, KIND, gpt(optimizer="sgd"), ASSUMED)
-    plain = optimizer_seconds(1e9, KIND, gpt(precision="fp32"), ASSUMED)
-    assert max(sgd, plain) < optimizer_seconds(1e9, KIND, gpt(), ASSUMED)
+    models = (gpt(optimizer="sgd"), gpt(precision="fp32"), gpt())
+    sgd, plain, adamw = (optimizer_seconds(1e9, device_of(model), model) for model in models)
+    assert max(sgd, plain) < adamw
     assert "fp32" not in MIXED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from planner.calibration.file import shipped
 from planner.calibration.values import (
     ASSUMED,
     Calibration,
+    Family,
     KernelPoint,
     LayerPoint,
     LinkPoint,
@@ -252,13 +254,28 @@ def test_measured_parameters_weigh_in_memory() -> None:
     assert heavy.parameters_bytes - plain.parameters_bytes == pytest.approx(2 * 24 * model.layer_parameters)
 
 
-def test_measured_layers_of_other_models_devices_and_degrees_do_not_count() -> None:
+def test_measured_layers_of_other_models_and_devices_do_not_count() -> None:
     """They stay with the formula."""
     spec, model = slow_network(), gpt()
     plain = estimate(replicas(), spec, model)
-    for change in ({"gpu": "V100"}, {"model": "llama"}, {"tp": 2}):
-        points = tuple(replace(point, **change) for point in layer_points())
+    own = layer_points()
+    for points in (
+        tuple(replace(point, gpu="V100") for point in own),
+        tuple(replace(point, model="llama") for point in own),
+    ):
         assert estimate(replicas(), spec, model, Calibration(layers=points)) == plain
+
+
+def test_measured_layers_of_another_degree_scale_the_formula() -> None:
+    """Ten times as slow there, ten times as slow here; the spread is wider than at the degree itself."""
+    spec, model = slow_network(), gpt()
+    found = {}
+    for tp in (1, 2):
+        points = tuple(replace(point, tp=tp) for point in layer_points())
+        measured = estimate(replicas(), spec, model, Calibration(layers=points))
+        found[tp] = measured.breakdown.compute_seconds, measured.spread
+    assert found[2][0] > found[1][0]
+    assert ASSUMED.default_spread > found[2][1] > found[1][1]
 
 
 def test_a_measured_optimizer_prices_plans_for_plain_torch_alone() -> None:
@@ -292,7 +309,8 @@ def test_beyond_the_measured_layers_there_is_a_warning() -> None:
     (warning,) = found.warnings
     assert "A100" in warning
     assert "micro-batch 4" in warning
-    assert not estimate(replicas(tp=2), slow_network(), gpt(), calibration).warnings
+    (warning,) = estimate(replicas(tp=2), slow_network(), gpt(), calibration).warnings
+    assert "tp 2" in warning
 
 
 def measured_link(link: str, operation: str, members: int) -> Calibration:
@@ -370,6 +388,34 @@ def test_gradients_weigh_what_the_target_keeps() -> None:
     assert found["deepspeed", "bf16"] == found["deepspeed", "fp16"] == found["megatron", "fp16"]
 
 
+def test_a_step_has_the_constants_of_its_kernel_set() -> None:
+    """The usual one of runtime and attention, or what the training names; those of other sets count for nothing."""
+    spec, plan = slow_network(), replicas(tp=2)
+
+    def seconds(calibration: Calibration, **training: Any) -> float:
+        return estimate(plan, spec, gpt(**training), calibration).step_seconds
+
+    settings: tuple[tuple[dict[str, str], str], ...] = (
+        ({}, "megatron"),
+        ({"attention": "unfused"}, "megatron-2021"),
+        ({"attention": "unfused", "kernels": "megatron"}, "megatron"),
+        ({"kernels": "megatron-2021"}, "megatron-2021"),
+        ({"kernels": "torch"}, "torch"),
+        ({"kernels": "deepspeed"}, "megatron"),
+    )
+    family = GPUS["A100"].family
+    for training, kernels in settings:
+        plain = seconds(ASSUMED, **training)
+        for name in ("megatron", "megatron-2021", "torch", "deepspeed"):
+            slow = Calibration(stacks={name: Stack(matmul_factor=0.5)})
+            pair = Calibration(families={f"{family}.{name}": Family(memory_efficiency=0.2)})
+            assert (
+                (seconds(slow, **training) > plain)
+                == (seconds(pair, **training) > plain)
+                == (name == kernels)
+            )
+
+
 def test_a_share_of_a_layer_gets_its_collectives() -> None:
     """One device measured alone knows nothing of its neighbours: plans are longer by the all-reduces."""
     found = []
@@ -383,7 +429,10 @@ def test_a_share_of_a_layer_gets_its_collectives() -> None:
 
 
 def test_deepspeed_sums_gradients_on_every_rank() -> None:
-    """With ZeRO 1 it takes three passes around the ring, a runtime that scatters two, as ZeRO 0 does in both."""
+    """With ZeRO 1 it takes three passes around the ring, a runtime that scatters two, as ZeRO 0 does in both.
+
+    They differ in latency besides: 5 us a layer in seconds.
+    """
     spec, model = slow_network(), gpt(precision="fp32")
     sync = {
         (target, zero): estimate(
@@ -392,8 +441,8 @@ def test_deepspeed_sums_gradients_on_every_rank() -> None:
         for target in ("deepspeed", "megatron")
         for zero in (0, 1)
     }
-    assert sync["deepspeed", 1] == pytest.approx(1.5 * sync["deepspeed", 0])
-    assert sync["megatron", 1] == pytest.approx(sync["megatron", 0])
+    assert sync["deepspeed", 1] == pytest.approx(1.5 * sync["deepspeed", 0], rel=1e-4)
+    assert sync["megatron", 1] == pytest.approx(sync["megatron", 0], rel=1e-4)
 
 
 def test_padding_takes_a_sequence_and_all_wait_for_the_slowest() -> None:

@@ -30,11 +30,10 @@ TOKENS = 2 * 1024
 
 def one(model: ModelSpec, stack: str = "megatron", *, tp: int = 1, size: int = 1, **rest: Any) -> LayerPass:
     """A layer for one micro-batch."""
-    calibration = rest.pop("calibration", ASSUMED)
+    kernels = target(stack).kernels_of(None, model.training.attention)
     return layer_pass(
         model,
-        KIND,
-        calibration,
+        Device(KIND, rest.pop("calibration", ASSUMED), model.training.precision, kernels),
         target(stack),
         tp=tp,
         micro_batch=size,
@@ -56,7 +55,8 @@ def one(model: ModelSpec, stack: str = "megatron", *, tp: int = 1, size: int = 1
 def test_launches_of_a_layer(heads: int, tp: int, attention: str, kernels: int) -> None:
     """20 kernels, 2 more with tensor parallelism, 8 more where Megatron's fused softmax does not take the scores."""
     constants = Calibration(
-        families={KIND.family: Family(launch_seconds=1e-5)}, stacks={"megatron": Stack(host_factor=2.0)}
+        families={KIND.family: Family(launch_seconds=1e-5)},
+        stacks={name: Stack(host_factor=2.0) for name in ("megatron", "megatron-2021")},
     )
     found = one(gpt(heads=heads, hidden=64 * heads, attention=attention), tp=tp, calibration=constants)
     assert found.host_seconds == pytest.approx(kernels * 1e-5 * 2.0 * (1 + 0.06 * log2(tp)))
@@ -77,22 +77,23 @@ def test_flash_attention_is_one_kernel(kind: str, share: float, tp: int) -> None
 
 @pytest.mark.parametrize("dropout", [True, False])
 def test_streams_of_the_score_matrix(dropout: bool) -> None:
-    """2 streams and 2 kernels forward where the softmax is fused, 9 and 7 where it is not, 3 and 2 backward; dropout
-    adds 2.5 both ways."""
+    """2 streams and 2 kernels forward where the softmax is fused, 3 and 2 backward; 9 and 7, and 9 and 6, where it is
+    not; dropout adds 2.5 both ways."""
     model = gpt(heads=6, hidden=768, attention="unfused", dropout=dropout)
-    device = Device(KIND, ASSUMED, "fp16")
+    device = Device(KIND, ASSUMED, "fp16", "megatron-2021")
     scores = 2 * 2 * 6 / 2 * 1024**2
     drop = 2.5 if dropout else 0.0
     fused, backward = attention_seconds(model, device, target("deepspeed"), tp=2, micro_batch=2)
-    apart, same = attention_seconds(model, device, target("megatron"), tp=2, micro_batch=2)
-    assert backward == same
+    apart, apart_back = attention_seconds(model, device, target("megatron"), tp=2, micro_batch=2)
     assert apart - fused == pytest.approx(device.stream(7 * scores, 5))
+    assert apart_back - backward == pytest.approx(device.stream(6 * scores, 4))
     other = gpt(heads=6, hidden=768, attention="unfused", dropout=not dropout)
     turned = attention_seconds(other, device, target("deepspeed"), tp=2, micro_batch=2)
     sign = 1 if dropout else -1
     assert fused - turned[0] == pytest.approx(sign * device.stream(2.5 * scores, 0))
     assert backward - turned[1] == pytest.approx(sign * device.stream(2.5 * scores, 0))
-    quick = Device(KIND, Calibration(families={KIND.family: Family(matmul_efficiency=1e9)}), "fp16")
+    endless = Calibration(families={KIND.family: Family(matmul_efficiency=1e9)})
+    quick = Device(KIND, endless, "fp16", "megatron-2021")
     batched = (
         2 * quick.family.kernel_seconds + 2 * (1024 * 128 * 2 + 1024**2) * 12 / 2 * 2 / quick._bytes_rate
     )
@@ -139,13 +140,13 @@ def test_ends_of_the_model() -> None:
     """An embedding streams its rows in and out; the loss 24 bytes a logit forward and 20 backward."""
     model = gpt(vocab=50257)
     device = Device(KIND, ASSUMED, "fp16")
-    embedding = embedding_pass(model, KIND, ASSUMED, tp=1, micro_batch=2)
+    embedding = embedding_pass(model, device, tp=1, micro_batch=2)
     assert embedding.forward_seconds == pytest.approx(device.stream(4 * 2 * TOKENS * 2048, 3))
     assert embedding.backward_seconds == 2 * embedding.forward_seconds
     for tp, columns in ((1, 50304), (4, 12608)):
         quick = Calibration(families={KIND.family: Family(matmul_efficiency=1e9)})
         fast = Device(KIND, quick, "fp16")
-        head = head_pass(model, KIND, quick, tp=tp, micro_batch=2)
+        head = head_pass(model, fast, tp=tp, micro_batch=2)
         moved = 2 * (TOKENS * 2048 + 2048 * columns + TOKENS * columns)
         product = fast.stream(moved, 1)
         assert head.forward_seconds == pytest.approx(product + fast.stream(24 * TOKENS * columns, 6))
@@ -165,7 +166,7 @@ def test_bytes_of_an_update(optimizer: str, precision: str, size: int) -> None:
     """For each element; a measured update takes the place of the states alone."""
     model = gpt(optimizer=optimizer, precision=precision)
     device = Device(KIND, ASSUMED, precision)
-    assert optimizer_seconds(1e8, KIND, model, ASSUMED) == pytest.approx(device.stream(size * 1e8, 0))
+    assert optimizer_seconds(1e8, device, model) == pytest.approx(device.stream(size * 1e8, 0))
     states = (24 if optimizer == "adamw" else 16) + 4
-    measured = optimizer_seconds(1e8, KIND, model, ASSUMED, 0.5)
+    measured = optimizer_seconds(1e8, device, model, 0.5)
     assert measured == pytest.approx(device.stream((size - states) * 1e8, 0) + 0.5)

@@ -85,6 +85,38 @@ def test_bytes_at_the_end_of_the_step(target: str, zero: int, reduced: int, gath
     assert (EndTraffic().seconds, EndTraffic().hidden_seconds) == (0, 0)
 
 
+LATENCY, AROUND = 1e-3, 1e-1
+
+
+@pytest.mark.parametrize(
+    ("target", "zero", "micro_batch", "end"),
+    [
+        # One message for each of 8 layers: an all-reduce is two passes of a tree, a gather or a scatter one around all.
+        ("megatron", 0, (0, 0), 16 * LATENCY),
+        ("megatron", 1, (0, 0), 16 * AROUND),
+        ("torch", 2, (0, 8 * AROUND), 8 * AROUND),
+        ("torch", 3, (8 * AROUND, 8 * AROUND), 0),
+        # DeepSpeed gathers and scatters a layer in four.
+        ("deepspeed", 1, (0, 0), 16 * LATENCY + 8 * AROUND),
+        ("deepspeed", 2, (0, 16 * LATENCY), 8 * AROUND),
+        ("deepspeed", 3, (32 * AROUND, 32 * AROUND), 0),
+    ],
+)
+def test_latency_of_the_messages(
+    target: str, zero: int, micro_batch: tuple[float, float], end: float
+) -> None:
+    """What a fabric with latency takes longer than one without, which is the same however large the layers are."""
+    slow = replace(RING, latency_seconds=LATENCY, around_seconds=AROUND)
+    found, plain = (
+        traffic(target).in_micro_batch(shape(zero), ring, 8, True, True, 1) for ring in (slow, RING)
+    )
+    assert (found[0] - plain[0], found[1] - plain[1]) == pytest.approx(micro_batch)
+    late, early = (
+        traffic(target).at_end(shape(zero), ring, COUNT, 1e9, 1e9).seconds for ring in (slow, RING)
+    )
+    assert late - early == pytest.approx(end)
+
+
 def test_copies_are_added_up_last() -> None:
     """Each member all-reduces its part of the gradients with the same member of the other groups."""
     copies = Ring(size=2, bytes_per_second=5e8, latency_seconds=0.0, crosses="ib")

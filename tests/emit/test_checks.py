@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from planner.emit.interface import cautions, check_inputs, emit, is_tried
@@ -46,18 +48,15 @@ def test_torch_does_not_copy_heads() -> None:
 
 
 def test_widths_that_tensor_parallelism_cannot_cut() -> None:
-    """Heads by the plan's rule, the feed-forward width and positions by Megatron's, and FlagScale's of its meshes."""
+    """Heads and the feed-forward width by the plan's rule, positions by Megatron's, and FlagScale's of its meshes."""
     three = [(group(*A, tp=3, count=2, share=4),)]
     for target in ("megatron", "flagscale", "torch"):
         with pytest.raises(EmitError, match="tp 3 does not divide the 4 attention heads"):
             emit(plan(target, 0, [4], three), CLUSTER, model(8))
     two = [(group(*A, tp=2, count=4, share=2),)]
-    with pytest.raises(
-        EmitError, match="--ffn-hidden-size must be a multiple of tp: 65 does not divide by 2"
-    ):
-        emit(plan("megatron", 0, [4], two), CLUSTER, model(8, ffn=65))
-    with pytest.raises(EmitError, match="ffn_hidden_size must be multiples of every tp: 2"):
-        emit(plan("flagscale", 0, [4], two), CLUSTER, model(8, ffn=65))
+    for target in ("megatron", "flagscale", "torch"):
+        with pytest.raises(EmitError, match="tp 2 does not divide the feed-forward width 65"):
+            emit(plan(target, 0, [4], two), CLUSTER, model(8, ffn=65))
     with pytest.raises(EmitError, match="--max-position-embeddings must be at least --seq-length"):
         emit(plan("megatron", 0, [4], two), CLUSTER, model(8, learned_positions=8))
     stages = [(group(*A, count=4, share=2, steps=2),), (group(*A, tp=4, share=8, steps=2),)]
@@ -152,3 +151,61 @@ def test_is_tried() -> None:
     """A prefix of whole numbers."""
     assert is_tried("2.13.0+cpu", "2.13")
     assert not is_tried("2.130.0", "2.13")
+
+
+@pytest.mark.parametrize(
+    ("name", "zero", "training", "what"),
+    [
+        (
+            "torch",
+            3,
+            {"optimizer_states": "int8"},
+            "training with optimizer_states int8 with torch is priced",
+        ),
+        ("torch", 3, {"cross_entropy": "fused"}, "training with cross_entropy fused with torch is priced"),
+        ("megatron", 0, {"optimizer": "muon"}, "training by muon with megatron is priced"),
+        ("deepspeed", 0, {"optimizer": "muon"}, "deepspeed does not train by muon, it can: adamw, sgd, lion"),
+        ("torch", 3, {"optimizer": "muon"}, "torch shards the states of adamw, sgd, lion only"),
+        ("torch", 3, {"optimizer": "lion", "optimizer_states": "bf16"}, "bf16 moments of adamw only"),
+        ("megatron", 0, {"optimizer_states": "bf16"}, "megatron keeps bf16 moments with ZeRO 1, got 0"),
+        (
+            "torch",
+            3,
+            {"gradient_dtype": "bf16"},
+            "torch keeps gradients with ZeRO 3 in fp32 added up in fp32 or",
+        ),
+        (
+            "deepspeed",
+            0,
+            {"gradient_dtype": "fp32"},
+            "deepspeed keeps gradients with ZeRO 0 in bf16 added up in",
+        ),
+        ("megatron", 0, {"gradient_dtype": "fp32", "reduce_dtype": "bf16"}, "megatron keeps gradients"),
+        (
+            "torch",
+            0,
+            {"precision": "fp16", "reduce_dtype": "fp32"},
+            "gradients of fp16 training have its own",
+        ),
+    ],
+)
+def test_what_no_runtime_or_no_folder_has(name: str, zero: int, training: dict[str, Any], what: str) -> None:
+    """Optimizers, formats of moments and gradients, and kinds of loss."""
+    chosen = plan(name, zero, [4], [(group(*A, count=2, share=4),)])
+    with pytest.raises(EmitError, match=what):
+        emit(chosen, CLUSTER, model(8, **training))
+
+
+def test_torch_splits_no_sequences() -> None:
+    """What torchtitan publishes is priced; the example has hidden states whole."""
+    chosen = plan("torch", 0, [4], [(group(*A, tp=2, count=2, share=4),)], sequence_parallel=True)
+    assert not target_faults(chosen, model(8))
+    with pytest.raises(EmitError, match="sequence parallelism with torch is priced"):
+        emit(chosen, CLUSTER, model(8))
+
+
+def test_muon_needs_whole_matrices() -> None:
+    """torch's updates them so."""
+    chosen = plan("torch", 0, [4], [(group(*A, tp=2, count=2, share=4),)])
+    with pytest.raises(EmitError, match="torch updates whole matrices with muon, expected 1, got 2"):
+        emit(chosen, CLUSTER, model(8, optimizer="muon"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from planner.calibration.file import shipped
 from planner.cluster.spec import ClusterSpec
@@ -13,9 +14,10 @@ from planner.dims.interleave import MAX_INTERLEAVE
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
-from planner.plan.equal_pools import joined, on_joined_pools
+from planner.plan.equal_pools import Joined, joined, on_joined_pools
+from planner.plan.placement import Slot, place
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import RECOMPUTES, Target
+from planner.runtimes.capabilities import RECOMPUTES, Capabilities
 from planner.runtimes.registry import TARGETS, target
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH
@@ -48,7 +50,7 @@ class Field:
         self.targets = [TARGETS[limits.target]] if limits.target else rows
         """Runtimes that the search considers too."""
 
-    def degrees(self, row: Target) -> list[int]:
+    def degrees(self, row: Capabilities) -> list[int]:
         """Tensor-parallel degrees that the heads and the nodes allow."""
         most = (
             1
@@ -61,6 +63,7 @@ class Field:
         """Step of a plan that can be launched, is allowed, and fits; None of any other."""
         if (
             outside(on_joined_pools(plan, self.joined, self.cluster), self.limits, self.model)
+            or parts_neighbours(plan, self.joined, self.cluster)
             or plan.micro_batches * plan.pp > MOST_OPERATIONS
         ):
             return None
@@ -71,6 +74,24 @@ class Field:
         except PlanError:  # replicas that reach each other only over a network that the job does not use
             return None
         return found.step_seconds if found.fits else None
+
+
+def parts_neighbours(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
+    """True when stages stand apart that share a node in the plan on joined pools: the search has no such plans."""
+    try:
+        alike = (
+            place(on_joined_pools(plan, seen, cluster), seen),
+            Joined(cluster).placement(place(plan, cluster)),
+        )
+    except PlanError:
+        return False
+    together, own = ([_shares_node(*pair) for pair in pairwise(placed)] for placed in alike)
+    return any(one and not other for one, other in zip(together, own, strict=True))
+
+
+def _shares_node(first: Sequence[Slot], last: Sequence[Slot]) -> bool:
+    nodes = ({(slot.pool, slot.first_node) for slot in slots if slot.nodes == 1} for slots in (first, last))
+    return not next(nodes).isdisjoint(next(nodes))
 
 
 def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
@@ -109,7 +130,7 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
     if row.tensor_parallel == "per-stage" and tp > 1 and not plan.sequence_parallel:
         return "a degree that does not divide the sequence"
     if plan.shard_size and (plan.pp > 1 or groups[0].tp > 1):
-        return "hybrid sharding in a pipeline"
+        return "HSDP in a pipeline"
     return ""
 
 
@@ -135,7 +156,7 @@ def _attempt(make: Callable[[], Plan | None]) -> Plan | None:
         return None
 
 
-def _pipeline(field: Field, row: Target) -> Plan | None:
+def _pipeline(field: Field, row: Capabilities) -> Plan | None:
     """Equal micro-batches: any depth, any stages, layers by speed or by chance."""
     rng, model = field.rng, field.model
     tp = rng.choice(field.degrees(row))
@@ -200,7 +221,11 @@ def _dealt(rng: random.Random, total: int, weights: Sequence[float]) -> list[int
 
 
 def _plan(
-    field: Field, row: Target, stages: Sequence[tuple[ReplicaGroup, ...]], layers: Sequence[int], tp: int
+    field: Field,
+    row: Capabilities,
+    stages: Sequence[tuple[ReplicaGroup, ...]],
+    layers: Sequence[int],
+    tp: int,
 ) -> Plan:
     rng, model = field.rng, field.model
     zeros = row.zero_without_pipeline if len(stages) == 1 else row.zero_with_pipeline
@@ -219,7 +244,7 @@ def _plan(
     )
 
 
-def _data_parallel(field: Field, row: Target) -> Plan | None:
+def _data_parallel(field: Field, row: Capabilities) -> Plan | None:
     """One stage, any devices, a batch for each device type."""
     rng = field.rng
     chosen = rng.sample(field.device_types, rng.randint(1, len(field.device_types)))

@@ -1,33 +1,47 @@
-"""Which constants are fitted, and which runs tell them."""
+"""Which constants are fitted, what is known of them before, and which runs tell them."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from math import log
 
 import pytest
 
-from planner.calibration.values import ASSUMED, Calibration, Family, Link, Stack
+from planner import catalog
+from planner.calibration.values import Calibration, Constant, Family, Link, Stack
 from planner.measured.fit import (
-    BARE,
-    BOUNDS,
     GUESSED,
-    PULLS,
-    STARTS,
+    LEAST_SPREAD,
+    MOST,
     Parameter,
     certain,
-    fabrics_of,
     families_of,
+    kernels_of,
+    networks_of,
     parameters_of,
     with_values,
 )
+from planner.measured.microbenchmarks import microbenchmarks
+from planner.measured.priors import (
+    FAMILY,
+    KERNEL_SETS,
+    NETWORKS,
+    STACK,
+    best_share,
+    catalogue_families,
+    family_prior,
+    kinds_of,
+    priors,
+    stack_prior,
+)
 from planner.measured.values import Run
-from planner.runtimes.registry import REFERENCE
-from tests.measured.synthetic import KIND, ONE, TWO, named, plan, run
+from planner.runtimes.registry import TARGETS
+from tests.measured.synthetic import BEFORE, KIND, ONE, TWO, named, plan, run
 from tests.worlds import GPUS, cluster, pool
 
 MODEL = named(1024)
 MATMUL = Parameter("families", "A100", "matmul_efficiency")
-KINDS = {"families": Family, "stacks": Stack, "links": Link}
+PARTS = {"families": Family, "stacks": Stack, "links": Link}
 
 
 def one(**fields_of_plan: str) -> Run:
@@ -35,22 +49,47 @@ def one(**fields_of_plan: str) -> Run:
     return run("one", ONE, MODEL, plan(MODEL, 8, 1, 1, 1, **fields_of_plan))
 
 
-def test_every_bound_is_of_a_constant_and_holds_its_assumed_value() -> None:
-    """The fit starts inside; memory is fitted on its own."""
-    known = {
-        f"{section}.{item.name}": item.default for section, kind in KINDS.items() for item in fields(kind)
-    }
-    assert set(known) - set(BOUNDS) == {
-        "stacks.runtime_bytes",
-        "stacks.allocator_slack",
-        "stacks.micro_batch_launches",
-    }
-    assert set(PULLS) | set(STARTS) <= set(BOUNDS) <= set(known)
-    for kind, (low, high) in BOUNDS.items():
-        assert 0 < low < high
-        assert kind == "stacks.wire" or low < float(str(known[kind])) < high
-        assert low < STARTS.get(kind, (low + high) / 2) < high
-    assert BOUNDS["stacks.wire"][1] == ASSUMED.stack("torch").wire
+def test_every_constant_of_the_step_time_has_a_prior() -> None:
+    """Memory is fitted on its own; a prior is within the bound of its kind, and its spread says something."""
+    assert set(FAMILY) == {field.name for field in fields(Family)}
+    assert {field.name for field in fields(Stack)} - set(STACK) == {"runtime_bytes", "allocator_slack"}
+    assert set().union(*NETWORKS.values()) == {field.name for field in fields(Link)}
+    known = {f"{section}.{field.name}" for section, part in PARTS.items() for field in fields(part)}
+    assert set(MOST) <= known
+    for family in catalogue_families():
+        for constant in FAMILY:
+            prior = family_prior(family, constant)
+            assert 0 < prior.value <= MOST.get(f"families.{constant}", 1.0), (family, constant)
+            assert 0 < prior.spread <= 0.5
+    for name in KERNEL_SETS:
+        for constant in STACK:
+            assert 0 < stack_prior(name, constant).value <= MOST.get(f"stacks.{constant}", 100.0)
+
+
+def test_kernel_sets_are_those_of_the_runtimes() -> None:
+    """No runtime runs kernels without constants, and no constants are of kernels that none runs."""
+    assert {name for row in TARGETS.values() for name in row.kernels} == set(KERNEL_SETS)
+    assert {row.unfused_kernels for row in TARGETS.values()} - {""} <= set(KERNEL_SETS)
+
+
+def test_the_best_product_bounds_a_family() -> None:
+    """A device that was measured starts from its best product; nobody is faster than the best of its family."""
+    assert family_prior("A100", "matmul_efficiency").value == pytest.approx(0.869, abs=0.001)
+    assert family_prior("MI300X", "matmul_efficiency").value < 0.6
+    for row in microbenchmarks():
+        if row.quantity == "matmul" and row.precision in ("bf16", "fp16") and row.device:
+            gpu = catalog.gpu(row.device)
+            assert best_share(gpu.family) >= min(0.98, row.value / gpu.tflops[row.precision] / 1e12) - 1e-4
+    assert MATMUL.most == best_share("A100")
+    assert Parameter("families", "nobody", "matmul_efficiency").most == MOST["families.matmul_efficiency"]
+
+
+def test_networks_start_from_their_wire() -> None:
+    """InfiniBand and RoCE are one; TCP is no faster than either, and ends where its host ends."""
+    known = priors(())
+    assert known.link("infiniband") == known.link("roce")
+    assert known.link("ethernet").efficiency < known.link("roce").efficiency
+    assert known.link("ethernet").host_bytes_per_second < 1e10 < known.link("roce").host_bytes_per_second
 
 
 @pytest.mark.parametrize("word", GUESSED)
@@ -67,7 +106,7 @@ def test_certain_runs() -> None:
 
 
 def test_families_are_those_of_the_devices_that_are_used() -> None:
-    """Not of the idle ones; a kind without a family has an empty name."""
+    """Not of the idle ones; a device without a family has an empty name."""
     both = cluster(pool("a"), pool("b", "V100"), gpus={"A100": KIND, "V100": GPUS["V100"]})
     assert families_of(run("x", both, MODEL, plan(MODEL, 8, 1, 1, 1))) == {"A100"}
     chosen = plan(MODEL, 8, 1, 1, 1)
@@ -76,28 +115,36 @@ def test_families_are_those_of_the_devices_that_are_used() -> None:
     assert families_of(run("y", both, MODEL, replace(chosen, stages=(moved,)))) == {""}
 
 
-def test_fabrics_by_kind() -> None:
-    """Of the whole cluster."""
-    assert fabrics_of(one()) == {"infiniband"}
+def test_networks_of_a_cluster() -> None:
+    """Of all its fabrics, InfiniBand and RoCE as one."""
+    assert networks_of(one()) == {"rdma"}
     mixed = cluster(pool("a", fabric="roce"), pool("b", fabric="eth"))
-    assert fabrics_of(run("x", mixed, MODEL, plan(MODEL, 8, 1, 1, 1))) == {"roce", "ethernet"}
+    assert networks_of(run("x", mixed, MODEL, plan(MODEL, 8, 1, 1, 1))) == {"rdma", "ethernet"}
+    assert [kinds_of(name) for name in NETWORKS] == [("infiniband", "roce"), ("ethernet",)]
+
+
+def test_kernels_of_a_run() -> None:
+    """Those that its training names, else by runtime and attention."""
+    old = named(1024, attention="unfused")
+    assert kernels_of(one()) == "megatron"
+    assert kernels_of(run("x", ONE, old, plan(old, 8, 1, 1, 1))) == "megatron-2021"
+    named_ones = named(1024, kernels="megatron-2021")
+    assert kernels_of(run("y", ONE, named_ones, plan(named_ones, 8, 1, 1, 1))) == "megatron-2021"
 
 
 def test_parameters_of_runs() -> None:
-    """Every bounded constant of every owner, the reference's host time and wire excepted, in a fixed order."""
-    found = [item.dotted for item in parameters_of([one(), one(target="torch")])]
-    kinds = {section: [kind for kind in BOUNDS if kind.startswith(section)] for section in KINDS}
+    """Every constant of every owner in a fixed order; attention by kernel set where it is not the vendor's."""
+    found = [(item.section, item.name, item.constant) for item in parameters_of([one(), one(target="torch")])]
     assert found == [
-        *(kind.replace("families.", "families.A100.") for kind in kinds["families"]),
-        "stacks.megatron.overlap",
-        *(kind.replace("stacks.", "stacks.torch.") for kind in kinds["stacks"]),
-        *(kind.replace("links.", "links.infiniband.") for kind in kinds["links"]),
+        *(("families", "A100", constant) for constant in FAMILY),
+        ("families", "A100.torch", "attention_efficiency"),
+        *(("stacks", name, constant) for name in ("megatron", "torch") for constant in STACK),
+        *(("links", "rdma", constant) for constant in NETWORKS["rdma"]),
     ]
-    assert len(set(found)) == len(found)
     assert list(parameters_of([])) == []
 
 
-def test_kinds_without_a_family_have_no_constants() -> None:
+def test_devices_without_a_family_have_no_constants() -> None:
     """Nothing is fitted for devices that the catalogue knows nothing of."""
     bare = cluster(pool("a"))
     found = list(parameters_of([run("x", bare, MODEL, plan(MODEL, 8, 1, 1, 1))]))
@@ -105,59 +152,47 @@ def test_kinds_without_a_family_have_no_constants() -> None:
 
 
 def test_names_of_a_parameter() -> None:
-    """As in a file, and as in the bounds."""
-    assert (MATMUL.dotted, MATMUL.kind) == ("families.A100.matmul_efficiency", "families.matmul_efficiency")
-    assert MATMUL.pull == 5.0
-    assert Parameter("stacks", "torch", "host_factor").pull == PULLS["stacks.host_factor"]
+    """As in a file; a network stands for two kinds of fabric."""
+    assert MATMUL.dotted == ("families.A100.matmul_efficiency",)
+    assert Parameter("links", "rdma", "rail").dotted == ("links.infiniband.rail", "links.roce.rail")
 
 
-def test_values_before_and_starts() -> None:
-    """What a calibration says, else what is assumed; the search for an unknown one may start elsewhere."""
-    known = Calibration(families={"A100": Family(launch_seconds=7e-6)})
-    launch, other = (Parameter("families", name, "launch_seconds") for name in ("A100", "H100"))
-    assert (launch.value(known), launch.start(known)) == (7e-6, 7e-6)
-    assert other.value(known) == Family().launch_seconds
-    assert other.start(known) == STARTS["families.launch_seconds"]
-    assert MATMUL.start(ASSUMED) == Family().matmul_efficiency
-    assert Parameter("links", "roce", "efficiency").value(ASSUMED) == Link().efficiency
-
-
-@pytest.mark.parametrize(
-    ("section", "name", "concerned"),
-    [
-        ("families", "A100", True),
-        ("families", "H100", False),
-        ("stacks", "megatron", True),
-        ("stacks", "torch", False),
-        ("links", "infiniband", True),
-        ("links", "ethernet", False),
-    ],
-)
-def test_which_runs_a_parameter_concerns(section: str, name: str, concerned: bool) -> None:
-    """Those of its family, stack or fabric."""
-    two = run("two", TWO, MODEL, plan(MODEL, 16, 1, 1, 1))
-    assert Parameter(section, name, "efficiency").concerns(two) == concerned
-
-
-def test_with_values() -> None:
-    """New owners start from what is assumed; everything else of the calibration stays."""
-    base = Calibration(
-        families={"V100": Family(matmul_efficiency=0.3), "A100": Family(memory_efficiency=0.6)},
-        stacks=dict(BARE.stacks),
-        notes="kept",
+def test_what_is_known_before() -> None:
+    """What a calibration says and how sure it is of it, else the prior."""
+    said = Constant(name=MATMUL.dotted[0], value=0.7, provenance="fitted", spread=0.02)
+    sure = replace(said, spread=1e-9)
+    known = Calibration(families={"A100": Family(matmul_efficiency=0.7)}, constants=(said,))
+    assert (MATMUL.value(known), MATMUL.spread(known)) == (0.7, 0.02)
+    assert MATMUL.spread(replace(known, constants=(sure,))) == LEAST_SPREAD
+    launch = Parameter("families", "A100", "launch_seconds")
+    assert launch.spread(known) == family_prior("A100", "launch_seconds").spread
+    assert (
+        Parameter("families", "A100.torch", "attention_efficiency").value(known)
+        == Family().attention_efficiency
     )
-    overlap = Parameter("stacks", "torch", "overlap")
-    found = with_values(base, {MATMUL: 0.5, overlap: 0.25, Parameter("links", "roce", "rail"): 0.9})
-    assert found.families == {
-        "V100": Family(matmul_efficiency=0.3),
-        "A100": Family(matmul_efficiency=0.5, memory_efficiency=0.6),
-    }
-    assert found.stacks == {**BARE.stacks, "torch": Stack(overlap=0.25)}
-    assert found.links == {"roce": Link(rail=0.9)}
-    assert found.notes == "kept"
-    assert with_values(base, {}) == base
 
 
-def test_the_reference_is_one() -> None:
-    """What the shipped constants are relative to."""
-    assert Calibration(stacks={REFERENCE.name: Stack(host_factor=1.0, wire=1.0)}) == BARE
+def test_values_of_a_family_hold_under_all_kernels() -> None:
+    """But for what a kernel set has of its own."""
+    pair = Parameter("families", "A100.torch", "attention_efficiency")
+    made = with_values(BEFORE, {pair: 0.3, MATMUL: 0.8})
+    assert made.family("A100", "torch").attention_efficiency == 0.3
+    assert made.family("A100", "torch").matmul_efficiency == 0.8
+    assert made.family("A100", "megatron") == made.family("A100")
+    assert made.family("A100").attention_efficiency == BEFORE.family("A100").attention_efficiency
+    later = with_values(made, {MATMUL: 0.7})
+    assert later.family("A100", "torch").matmul_efficiency == 0.7
+    assert later.family("A100", "torch").attention_efficiency == 0.3
+
+
+def test_values_of_a_network_hold_for_its_kinds() -> None:
+    """InfiniBand and RoCE alike."""
+    made = with_values(BEFORE, {Parameter("links", "rdma", "efficiency"): 0.5})
+    assert made.link("infiniband").efficiency == made.link("roce").efficiency == 0.5
+    assert log(made.link("ethernet").efficiency) == pytest.approx(log(BEFORE.link("ethernet").efficiency))
+
+
+def test_runs_on_two_nodes_tell_their_network() -> None:
+    """And no other."""
+    two = run("two", TWO, MODEL, plan(MODEL, 16, 1, 1, 1))
+    assert {item.name for item in parameters_of([two]) if item.section == "links"} == {"rdma"}

@@ -308,6 +308,13 @@ def test_key_value_heads_and_tensor_parallelism() -> None:
     ]
 
 
+def test_a_feed_forward_layer_is_split_evenly() -> None:
+    """Its matrices are cut into as many equal parts as a replica has devices, as the search has it."""
+    odd = MODEL.model_copy(update={"ffn": MODEL.ffn + 2})
+    assert paths(plan(stage(0, 8, group(tp=2))), odd) == []
+    assert paths(plan(stage(0, 8, group(tp=4, count=1, local_batch=32))), odd) == ["stages.0.replicas.0.tp"]
+
+
 def test_an_optimizer_whose_states_the_target_does_not_shard() -> None:
     """Megatron's distributed optimizer is Adam's; torch shards SGD's too."""
     training = MODEL.training.model_copy(update={"optimizer": "sgd"})

@@ -14,9 +14,9 @@ from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.rivals.exhaustive import plans
 from planner.search.solve import search
 from planner.search.values import Limits
+from tests.search.exhaustive import plans
 from tests.search.variants import renamed, shuffled
 from tests.worlds import cluster, pool, with_odd_nodes
 

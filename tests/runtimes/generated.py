@@ -9,7 +9,7 @@ from typing import Any
 from planner.errors import HetplanError
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import RECOMPUTES, Target
+from planner.runtimes.capabilities import RECOMPUTES, Capabilities
 from tests.runtimes.megatron.plans import Case
 from tests.worlds import cluster, group, model, nic, pool
 
@@ -37,14 +37,14 @@ OFFLOADS = (
 )
 
 
-def cases(row: Target, count: int, seed: int) -> list[Case]:
+def cases(row: Capabilities, count: int, seed: int) -> list[Case]:
     """Plans that the capabilities allow: grids, layers, batches, memory, number formats and models all vary."""
     found = [case for case, allowed in drawn(row, 12 * count, seed) if allowed]
     assert len(found) >= count
     return found[:count]
 
 
-def drawn(row: Target, count: int, seed: int) -> Iterator[tuple[Case, bool]]:
+def drawn(row: Capabilities, count: int, seed: int) -> Iterator[tuple[Case, bool]]:
     """Plans of which many break a rule, and whether the capabilities allow each."""
     chance = Random(seed)
     for _ in range(count):
@@ -53,10 +53,11 @@ def drawn(row: Target, count: int, seed: int) -> Iterator[tuple[Case, bool]]:
         except HetplanError:
             continue  # no plan of any runtime
         allowed = case.model.training.precision in row.offered_precisions
+        allowed = allowed and (row.sequence_parallel or not case.plan.sequence_parallel)
         yield case, allowed and not target_faults(case.plan, case.model)
 
 
-def _one(row: Target, chance: Random) -> Case:
+def _one(row: Capabilities, chance: Random) -> Case:
     where = chance.choice(CLUSTERS)
     pp = chance.choice((1, 1, 2, 3)) if row.zero_with_pipeline else 1
     dp, steps = chance.choice((1, 2, 2, 4, 6)), chance.randint(1, 3) * pp

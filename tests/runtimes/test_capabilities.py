@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from planner.calibration.file import shipped
 from planner.dims.gradients import gradients_at
 from planner.errors import UsageError
-from planner.runtimes.capabilities import Target
+from planner.measured.priors import KERNEL_SETS
+from planner.model.spec import Kernels
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import TARGETS, target
 from tests.worlds import model
 
@@ -33,20 +36,46 @@ def test_torch_runs_every_zero_stage_everywhere() -> None:
     assert not row.copies_kv_heads
 
 
+@pytest.mark.parametrize(
+    ("name", "flash", "unfused", "own"),
+    [
+        ("megatron", "megatron", "megatron-2021", ("megatron", "megatron-2021", "torch")),
+        ("flagscale", "megatron", "megatron-2021", ("megatron", "megatron-2021", "torch")),
+        ("deepspeed", "deepspeed", "deepspeed-2021", ("deepspeed", "deepspeed-2021")),
+        ("torch", "torch", "torch", ("torch", "torch-compiled")),
+    ],
+)
+def test_kernel_sets_of_a_runtime(name: str, flash: str, unfused: str, own: tuple[str, ...]) -> None:
+    """The usual one by attention; what the training names wins where the runtime has it, and only there."""
+    row = target(name)
+    assert row.kernels == own
+    assert (row.kernels_of(None, "flash"), row.kernels_of(None, "unfused")) == (flash, unfused)
+    for wanted in get_args(Kernels):
+        for attention, usual in (("flash", flash), ("unfused", unfused)):
+            assert row.kernels_of(wanted, attention) == (wanted if wanted in own else usual)
+
+
+def test_every_kernel_set_is_known_everywhere() -> None:
+    """To model files, to the priors, and to some runtime."""
+    known = set(get_args(Kernels))
+    assert known == set(KERNEL_SETS) == {kernels for row in TARGETS.values() for kernels in row.kernels}
+    assert known == set(shipped().stacks)
+
+
 def test_unknown_targets_are_named_with_the_known() -> None:
     """A usage error lists the choices."""
     with pytest.raises(UsageError, match=", ".join(TARGETS)):
         target("horovod")
 
 
-def formats(row: Target, zero: int = 0, **training: Any) -> tuple[int, int] | None:
+def formats(row: Capabilities, zero: int = 0, **training: Any) -> tuple[int, int] | None:
     """Bytes of a gradient kept and reduced, None where the target has no such formats."""
     found = gradients_at(row, model(8, **training).training, zero)
     return None if found is None else (found.kept_bytes, found.reduced_bytes)
 
 
 @pytest.mark.parametrize("row", TARGETS.values(), ids=TARGETS)
-def test_gradients_have_the_size_of_their_format(row: Target) -> None:
+def test_gradients_have_the_size_of_their_format(row: Capabilities) -> None:
     """fp16 keeps two bytes and formats stored in four bytes four everywhere; bf16 is the target's own choice."""
     assert formats(row, precision="fp16") == (2, 2)
     assert formats(row, precision="fp32") == formats(row, precision="tf32") == (4, 4)

@@ -66,7 +66,7 @@ def test_the_largest_share_within_a_time(seed: int) -> None:
             ),
             default=0,
         )
-        assert int(team.within(seconds, added)[0]) == wanted
+        assert int(team.within(np.array([seconds]), added)[0, 0]) == wanted
 
 
 @given(st.integers(0, 10**9))

@@ -6,7 +6,7 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.cost.estimate import Estimator
-from planner.search.objectives.candidates import Rates, seconds_at
+from planner.search.objectives.candidates import GoalRates, seconds_at
 from planner.search.values import Goal
 from tests.worlds import cluster, gpt, pool
 
@@ -14,9 +14,9 @@ PRICED = pool("a").model_copy(update={"price_per_gpu_hour": 3.6, "watts_per_gpu"
 DEVICES = {("a", "A100"): 4}
 
 
-def rates(goal: Goal, calibration: Calibration = ASSUMED) -> Rates:
+def rates(goal: Goal, calibration: Calibration = ASSUMED) -> GoalRates:
     """64 sequences of 1024 tokens a step."""
-    return Rates(Estimator(cluster(PRICED), gpt(), calibration), goal)
+    return GoalRates(Estimator(cluster(PRICED), gpt(), calibration), goal)
 
 
 def test_weights() -> None:

@@ -39,11 +39,20 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert large not in outside(one, gpt(global_batch=513), Limits(target="megatron"))
     short = gpt(global_batch=5000, sequence_length=32)
     assert "micro-batches of more than 4096 sequences" in outside(one, short, Limits(target="torch"))
-    hybrid = "hybrid sharding in pipelines and with tensor parallelism"
+    hybrid = "HSDP in pipelines and with tensor parallelism"
     assert hybrid in outside(one, gpt(), Limits(target="torch"))
     assert "offloading" in outside(one, gpt(), Limits(target="deepspeed"))
     assert hybrid not in outside(one, gpt(), Limits(target="megatron"))
     assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))
+
+
+def test_nodes_that_are_slow_inside() -> None:
+    """Neighbours share a node while it has room, which is named where the cards may be faster than the node."""
+    apart = "neighbouring stages apart where one node has room for both"
+    fast, slow = (cluster(pool("a", nodes=2, gbps=gbps, cards=1)) for gbps in (10_000, 100))
+    assert apart in outside(fast, gpt(), Limits(target="megatron"))
+    assert apart not in outside(slow, gpt(), Limits(target="megatron"))
+    assert apart not in outside(fast, gpt(), Limits(target="megatron", pp=(1,)))
 
 
 def test_a_search_says_it() -> None:

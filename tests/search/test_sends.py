@@ -46,6 +46,16 @@ def test_half_a_node_leaves_room_for_one_neighbour() -> None:
     assert half.inner_seconds > 10 * half.outer_seconds
 
 
+def test_many_compositions_send_nothing() -> None:
+    """Twelve device types mix in more ways than there is time for: the bound of their sends is nothing at all."""
+    pools = [pool(f"p{index}", nodes=2, per_node=index + 1) for index in range(12)]
+    estimator = Estimator(cluster(*pools), gpt(global_batch=64))
+    family = Family(target="megatron", zero=1, recompute="none", tp=1, dp=8, batch=8, micro_batches=8)
+    stages = StageOptions(Choice(family=family, depth=3, interleave=1), estimator, Limits())
+    assert not stages.few_pairs
+    assert set(stages.hops) == {Hops(inner_seconds=0.0, outer_seconds=0.0)}
+
+
 def test_no_pair_of_stages_sends_less() -> None:
     """The least of the first and the last stage is that of some pair."""
     stages = options(Estimator(cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt()))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from planner.calibration.file import shipped
+from planner.measured.table import PUBLISHED, load_table
 from tools.accuracy.__main__ import DOCS
 from tools.accuracy.errors import CAUSES
 from tools.accuracy.goals import ELSEWHERE, GOALS, QUANTITIES, REASONS, missed
@@ -9,8 +13,9 @@ from tools.accuracy.material import correlation, markdown, material, share, sign
 from tools.accuracy.page import page
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date() -> None:
-    """Run `make accuracy` after changing the cost model, its constants or the published runs."""
+    """Run `make accuracy` after changing the cost model, its constants or the published runs; `make lint` checks it."""
     assert (DOCS / "accuracy.md").read_text(encoding="utf-8") == page(material())
 
 
@@ -21,7 +26,7 @@ def test_the_picture_is_there() -> None:
 
 def test_goals_are_about_published_runs() -> None:
     """Every source, quantity and id that is named exists."""
-    runs = material().table.runs
+    runs = load_table(PUBLISHED).runs
     sources = {run.source for run in runs}
     assert {goal.source for goal in GOALS} <= sources
     assert {source for source, *_ in ELSEWHERE} <= sources
@@ -30,6 +35,16 @@ def test_goals_are_about_published_runs() -> None:
     assert all(any(run.id.startswith(prefix) for run in runs) for prefix in CAUSES)
 
 
+@pytest.mark.slow
+def test_the_shipped_constants_are_those_of_the_fit() -> None:
+    """Run `hetplan calibrate fit -o planner/catalog/constants.yaml --force` and `make accuracy` after new rows."""
+    fitted = {item.name: item.value for item in material().fit.calibration.constants}
+    known = {item.name: item.value for item in shipped().constants}
+    assert fitted.keys() <= known.keys()
+    assert all(known[name] == pytest.approx(value, rel=2e-3) for name, value in fitted.items())
+
+
+@pytest.mark.slow
 def test_a_goal_that_is_not_met_has_a_reason() -> None:
     """Silence would look like success."""
     assert {goal.source for goal in missed(material())} <= set(REASONS)

@@ -17,8 +17,8 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from tests.training import reference
-from tests.training.launching import losses, run_program
+from tests.training import ranks, reference
+from tests.training.launching import losses, run_together
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 RANKS = 4
@@ -141,7 +141,7 @@ def train_all(folder: Path, cases: Sequence[Case]) -> None:
         for case, path in sorted(made.items(), key=lambda item: item[0].layout != "data")
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    run_program(PROGRAM, RANKS, folder / "jobs.json")
+    run_together([ranks.command(RANKS, PROGRAM, folder / "jobs.json")], folder)
 
 
 def printed_losses(folder: Path) -> list[float]:

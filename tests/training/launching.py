@@ -28,13 +28,6 @@ def launch(folder: Path, nodes: int, *arguments: str, limit_seconds: float = 500
     return run_together(commands, folder.parent, limit_seconds)
 
 
-def run_program(program: Path, ranks: int, jobs: Path) -> None:
-    """Start this many ranks of a program, which takes a file of jobs."""
-    torchrun = ["python", "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    rendezvous = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
-    run_together([[*torchrun, *rendezvous, str(program), str(jobs)]], jobs.parent)
-
-
 def run_together(
     commands: Sequence[Sequence[str]], logs: Path, limit_seconds: float = 500.0, address: str = "127.0.0.1"
 ) -> str:

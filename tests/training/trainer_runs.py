@@ -18,8 +18,8 @@ import torch
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.plan.values import Plan
-from tests.training import reference, trainer_program
-from tests.training.launching import run_program
+from tests.training import ranks, reference, trainer_program
+from tests.training.launching import run_together
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 RANKS = 2
@@ -80,7 +80,8 @@ def train_all(root: Path, runs: Sequence[Run]) -> None:
         spec = model(BATCH, layers=2, precision=run.precision, optimizer=run.optimizer)
         write_folder(emit(run.plan(), two_nodes(), spec), root / run.name)
     (root / "runs.json").write_text(json.dumps([order(root, run) for run in runs]))
-    run_program(Path(trainer_program.__file__), RANKS, root / "runs.json")
+    program = Path(trainer_program.__file__)
+    run_together([ranks.command(RANKS, program, root / "runs.json")], root)
 
 
 def order(root: Path, run: Run) -> dict[str, Any]:

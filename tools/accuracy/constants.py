@@ -1,132 +1,59 @@
-"""The constants themselves, and what a GPU without any of its own should expect."""
+"""The constants before and after the fit, families without runs of their own, and devices in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterator, Sequence
 
 from planner import catalog
-from planner.calibration.values import (
-    ASSUMED_FAMILY,
-    ASSUMED_LINK,
-    ASSUMED_STACK,
-    Calibration,
-    Constant,
-    Family,
-    Link,
-    Stack,
-)
-from planner.measured.fit import BOUNDS, families_of
-from planner.measured.predictions import predict
-from planner.report.numbers import significant
+from planner.calibration.values import Calibration, Constant
+from planner.catalog import IntraNodeSpec
+from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.topology import Topology
+from planner.cost.compute import Device, layer_pass, layer_products
+from planner.measured.fit import families_of
+from planner.measured.microbenchmarks import microbenchmarks
+from planner.measured.predictions import coverage, errors_of, predict
+from planner.measured.priors import catalogue_families, priors
+from planner.model.spec import ModelSpec, TrainingSpec
+from planner.report.numbers import MISSING, significant
 from planner.runtimes.registry import REFERENCE
 from planner.units import gib_from_bytes
-from tools.accuracy.errors import mean_and_bias
-from tools.accuracy.material import Material, markdown, paragraph, share
-
-Owner = Family | Stack | Link
-
-BY_DEFINITION = {f"stacks.{REFERENCE.name}.host_factor", f"stacks.{REFERENCE.name}.wire"}
-"""Constants that are 1 so that others can be told."""
+from tools.accuracy.material import Material, markdown, paragraph, share, signed
 
 
 def constants_section(found: Material) -> str:
-    """Every constant with its spread."""
-    calibration = found.calibration
+    """Every constant that the runs tell, next to what was known of it; then those that stayed as they were."""
+    calibration, before = found.calibration, _by_name(priors(catalogue_families()))
     fitted = [item for item in calibration.constants if item.provenance == "fitted"]
+    rows = [(f"`{item.name}`", *_known(before.get(item.name)), *_known(item)) for item in fitted]
     return "\n".join(
         (
             paragraph(
-                f"{len(fitted)} constants are fitted: at most {_most(fitted, 'families')} of a GPU family and at most",
-                f"{_most(fitted, 'stacks')} of a stack; none belongs to a model, a run or a paper. ± is the relative",
-                "standard error; a constant at its bound was stopped by what hardware can do. The",
-                "others are assumed: the runs say less about them than the assumption. `planner/calibration/values.py`",
-                "says what each means.",
+                f"{len(fitted)} of {len(calibration.constants)} constants are told by the runs; the others keep what",
+                "microbenchmarks or their peers say, with their spread. None belongs to a model, a run or a paper.",
+                "± is the relative standard error. `planner/calibration/values.py` says what each means, and",
+                "`planner/measured/priors.py` where the value before the fit comes from.",
             ),
-            "### GPU families\n",
-            _table(calibration, "families", calibration.families, ASSUMED_FAMILY),
-            paragraph(
-                f"The other families of the catalogue ({', '.join(_strangers(calibration))}) and unknown GPUs have",
-                "the assumed constants.",
-            ),
-            "### Stacks\n",
-            _table(calibration, "stacks", calibration.stacks, ASSUMED_STACK),
-            "### Networks between nodes\n",
-            _table(calibration, "links", calibration.links, ASSUMED_LINK),
+            markdown(("constant ", "before", "±", "fitted", "±"), rows),
         )
     )
 
 
-def newcomer_section(found: Material) -> str:
-    """Each family's held-out runs with and without constants of its own."""
-    rows = list(_newcomers(found))
-    return "\n".join(
-        (
-            paragraph(
-                "Each family's held-out runs once more, with the assumed constants in place of its own; stacks and",
-                "networks keep theirs.",
-            ),
-            markdown(("family ", "runs", "mean", "bias", "mean when assumed", "bias when assumed"), rows),
-            paragraph(
-                "A GPU that nobody has measured is likely to be predicted too fast. Run `hetplan calibrate` on it",
-                "before trusting seconds.",
-            )
-            if _too_fast(rows)
-            else paragraph(
-                "Run `hetplan calibrate` on a GPU that nobody has measured before trusting seconds."
-            ),
-        )
+def _by_name(calibration: Calibration) -> dict[str, Constant]:
+    return {item.name: item for item in calibration.constants}
+
+
+def _known(item: Constant | None) -> tuple[str, str]:
+    if item is None:
+        return MISSING, MISSING
+    return _value(item.name.rpartition(".")[2], item.value), MISSING if item.spread is None else share(
+        item.spread
     )
-
-
-def _newcomers(found: Material) -> Iterator[Sequence[str]]:
-    for name in sorted(found.calibration.families):
-        own = [
-            entry for entry in found.held_out if name in families_of(entry.run) and entry.error is not None
-        ]
-        if not own:
-            continue
-        others = {key: value for key, value in found.calibration.families.items() if key != name}
-        without = predict([entry.run for entry in own], replace(found.calibration, families=others))
-        yield name, str(len(own)), *mean_and_bias(own), *mean_and_bias(without)
-
-
-def _too_fast(rows: Sequence[Sequence[str]]) -> bool:
-    """True when most families are predicted too fast without constants of their own."""
-    return 2 * sum(row[-1].startswith(("-", ">")) for row in rows) > len(rows)
-
-
-def _table(calibration: Calibration, section: str, owners: Mapping[str, Owner], assumed: Owner) -> str:
-    known = {item.name: item for item in calibration.constants}
-    rows = [
-        (
-            field.name,
-            *(
-                _cell(f"{section}.{name}.{field.name}", owner, known)
-                for name, owner in sorted(owners.items())
-            ),
-            _value(field.name, getattr(assumed, field.name)),
-        )
-        for field in fields(assumed)
-    ]
-    return markdown(("constant ", *sorted(owners), "assumed"), rows)
-
-
-def _cell(dotted: str, owner: Owner, known: dict[str, Constant]) -> str:
-    """Value and spread, or that it is assumed."""
-    section, _, name = dotted.split(".")
-    value, item = getattr(owner, name), known.get(dotted)
-    shown = _value(name, value)
-    if dotted in BY_DEFINITION:
-        return f"{shown}, by definition"
-    if item is None or item.provenance == "assumed":
-        return "assumed"
-    spread = f" ±{share(item.spread)}" if item.spread is not None else ""
-    ends = BOUNDS.get(f"{section}.{name}", ())
-    return f"{shown}{spread}" + (", at its bound" if any(abs(value / end - 1) < 1e-3 for end in ends) else "")
 
 
 def _value(name: str, value: float) -> str:
+    if name.endswith("bytes_per_second"):
+        return f"{significant(value / 1e9, 2)} GB/s"
     if name.endswith("_seconds"):
         return f"{significant(value * 1e6, 2)} µs"
     return (
@@ -134,12 +61,104 @@ def _value(name: str, value: float) -> str:
     )
 
 
-def _most(fitted: Sequence[Constant], section: str) -> int:
-    """Fitted constants of the owner in a section that has most."""
-    owners = [item.name.split(".")[1] for item in fitted if item.name.startswith(f"{section}.")]
-    return max((owners.count(name) for name in owners), default=0)
+def newcomer_section(found: Material) -> str:
+    """Each family's runs, predicted by constants fitted to all others."""
+    columns = ("family ", "runs", "mean", "bias", "within one spread", "mean when fitted", "bias when fitted")
+    return "\n".join(
+        (
+            paragraph(
+                "Runs of each family predicted by constants fitted to the runs of all other families: what a device",
+                "without runs may expect. Its bar is then the widest, "
+                f"±{share(found.calibration.default_spread)}.",
+            ),
+            markdown(columns, list(_newcomers(found))),
+            paragraph(
+                "`hetplan calibrate device` on one such device narrows the bar before you trust seconds."
+            ),
+        )
+    )
 
 
-def _strangers(calibration: Calibration) -> list[str]:
-    families = {catalog.gpu(name).family for name in catalog.gpu_names()}
-    return sorted(families - set(calibration.families))
+def _newcomers(found: Material) -> Iterator[Sequence[str]]:
+    for name in sorted({family for run in found.table.runs for family in families_of(run)}):
+        own = [entry for entry in found.fitted if name in families_of(entry.run) and entry.error is not None]
+        if not own:
+            continue
+        constants = found.fit.without(lambda run, name=name: name in families_of(run))  # type: ignore[misc]
+        foreign = predict([entry.run for entry in own], constants)
+        yield (
+            name,
+            str(len(own)),
+            *_mean_and_bias([entry.error for entry in foreign]),
+            share(coverage(foreign)),
+            *_mean_and_bias([entry.error for entry in own]),
+        )
+
+
+def _mean_and_bias(values: Sequence[float | None]) -> tuple[str, str]:
+    errors = errors_of([value for value in values if value is not None])
+    return share(errors.mean), signed(errors.bias)
+
+
+LAYER = ModelSpec(
+    name="llama-3-8b",
+    layers=32,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    ffn=14336,
+    gated_mlp=True,
+    vocab=128256,
+    training=TrainingSpec(sequence_length=4096, global_batch=1, precision="bf16"),
+)
+"""What devices are compared by."""
+ALONE = IntraNodeSpec(bandwidth_gBps=31.5, latency_us=5.7, shared=True)
+"""Network inside a node of one device; carries nothing."""
+
+
+def order_section(found: Material) -> str:
+    """Every device of the catalogue that trains in bf16, by what it makes of one layer."""
+    rows = sorted(_devices(found.calibration), key=lambda row: -row[0])
+    return "\n".join(
+        (
+            paragraph(
+                "A layer of Llama 3 8B, 4,096 tokens, forward and backward on one device in bf16 with Megatron's",
+                "kernels, next to the best matrix product that anybody has published of the device; its bar is that of",
+                "a step.",
+            ),
+            markdown(
+                ("device ", "layer (TFLOP/s)", "bar", "best product (TFLOP/s)", "peak (TFLOP/s)"),
+                [row[1:] for row in rows],
+            ),
+        )
+    )
+
+
+def _devices(calibration: Calibration) -> Iterator[tuple[float, str, str, str, str, str]]:
+    kernels = REFERENCE.kernels[0]
+    best: dict[str, float] = {}
+    for row in microbenchmarks():
+        if row.quantity == "matmul" and row.precision == "bf16" and row.device:
+            best[row.device] = max(row.value, best.get(row.device, 0.0))
+    for name in catalog.gpu_names():
+        gpu = catalog.gpu(name)
+        if "bf16" not in gpu.tflops:
+            continue
+        pool = PoolSpec(name="pool", devices=(gpu.name,), hosts=("node-0",), intra_node=ALONE)
+        (device_type,) = Topology(ClusterSpec(name="one", gpus={gpu.name: gpu}, pools=(pool,))).device_types
+        device = Device(device_type, calibration, "bf16", kernels)
+        one = layer_pass(LAYER, device, REFERENCE, tp=1, micro_batch=1, sequence_parallel=False)
+        flops = 6.0 * sum(
+            item.count * item.rows * item.columns * item.inner
+            for item in layer_products(LAYER, tp=1, tokens=LAYER.training.sequence_length)
+        )
+        rate = flops / max(one.forward_seconds + one.backward_seconds, 2 * one.host_seconds) / 1e12
+        known = best.get(name)
+        yield (
+            rate,
+            name,
+            significant(rate, 3),
+            f"±{share(calibration.spread([gpu.family], kernels))}",
+            MISSING if known is None else significant(known / 1e12, 3),
+            significant(gpu.tflops["bf16"], 4),
+        )

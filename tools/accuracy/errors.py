@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from planner.measured.fit import certain, families_of
+from planner.measured.fit import certain, families_of, kernels_of
 from planner.measured.predictions import FitTruth, Prediction, SourceTruth, Truth, coverage, errors_of, worst
 from planner.report.numbers import MISSING, significant
 from tools.accuracy.material import Material, correlation, markdown, paragraph, share, signed
@@ -23,11 +22,10 @@ CAUSES = {
 
 
 def compared_section(found: Material) -> str:
-    """Rows, halves, and what was fitted to."""
+    """Rows, and what was fitted to."""
     runs = found.table.runs
     timed = [run for run in runs if run.step_seconds is not None]
-    fitted = sum(certain(entry.run) for entry in found.fitted)
-    guessed = sum(not certain(run) for run in timed)
+    doubted = sum(not certain(run) for run in timed)
     return "\n".join(
         (
             paragraph(
@@ -36,66 +34,54 @@ def compared_section(found: Material) -> str:
                 "[measurements.md](measurements.md).",
             ),
             paragraph(
-                f"The constants were fitted to one half of the runs ({len(found.fitted)} runs; `hetplan calibrate "
-                f"fit --half fitted`); the fit has never seen the other half ({len(found.held_out)} runs). Each",
-                "source is split by model, so that no model of a source is in both halves. Sources that are mostly",
-                f"one model are split by run: {_split_by_run(found)}.",
+                "The constants that ship were fitted to all of them (`hetplan calibrate fit`), from priors that",
+                "microbenchmarks and the kernels' own publications give (`planner/measured/priors.py`). How true they",
+                "are is judged source by source: each source is predicted with constants fitted to all others, as a",
+                "run of yours would be. A source shares its machine, release and habits, so that any other split",
+                "tests a fit on what it has seen.",
             ),
             paragraph(
-                "Runs whose plan is partly guessed, or whose measurement its authors doubt, are predicted but never",
-                f"fitted to: {guessed} runs of both halves (`GUESSED` in `planner/measured/fit.py`). That",
-                f"leaves {fitted} runs that were fitted to.",
+                f"{doubted} runs leave their plan or number format partly open, or their authors doubt the",
+                "measurement: they are fitted to with an error of a further 25 %, of their own and of their source",
+                "(`GUESSED` in `planner/measured/fit.py`).",
             ),
-            "![predicted against measured step times of the held-out half](accuracy.png)\n",
+            "![predicted against measured step times, each source left out](accuracy.png)\n",
         )
     )
 
 
 def sources_section(found: Material) -> str:
-    """Errors of every source in both halves, memory, and what was out of memory."""
+    """Errors of every source left out and fitted, memory, and what was out of memory."""
     columns = ("source ", "runs", "mean", "median", "p90", "bias", "Spearman", "mean regret", "worst regret")
-    used = Counter(entry.run.source for entry in found.fitted if certain(entry.run))
-    used["all"] = used.total()
-    fitted = [[*row[:2], str(used[row[0]]), *row[2:]] for row in _rows(found.fitted_truth)]
-    halves = (("fitted", found.fitted_truth), ("held out", found.held_out_truth))
+    ways = (("left out", found.left_out_truth), ("fitted", found.fitted_truth))
+    outcomes = ("ran, as predicted", "out, as predicted", "false alarms", "missed")
     return "\n".join(
         (
             paragraph(
                 "p90 is the 90th percentile; bias is the mean that keeps the signs, above 0 where predictions are",
                 "too slow.",
             ),
-            "### Step time, held-out half\n",
-            markdown(columns, _rows(found.held_out_truth)),
-            "### Step time, fitted half\n",
-            markdown((*columns[:2], "fitted to", *columns[2:]), fitted),
+            "### Step time, the source left out\n",
+            markdown(columns, _rows(found.left_out_truth)),
+            "### Step time, fitted to all sources\n",
+            markdown(columns, _rows(found.fitted_truth)),
             "### Memory, fullest device\n",
-            markdown(("source ", "half ", "runs", "mean", "median", "p90", "bias"), _memory_rows(halves)),
+            markdown(("source ", "way ", "runs", "mean", "median", "p90", "bias"), _memory_rows(ways)),
             "### Out of memory\n",
             paragraph(
                 "A false alarm ran, though out of memory was predicted; a missed one was out of memory, though",
                 "predicted to fit. Sources without either and without runs out of memory are in the total only.",
             ),
-            markdown(
-                (
-                    "source ",
-                    "half ",
-                    "runs",
-                    "ran, as predicted",
-                    "out, as predicted",
-                    "false alarms",
-                    "missed",
-                ),
-                _fit_rows(halves),
-            ),
+            markdown(("source ", "way ", "runs", *outcomes), _fit_rows(ways)),
         )
     )
 
 
 def bars_section(found: Material) -> str:
-    """Spreads, and how many held-out runs lie within one."""
+    """Spreads, and how many runs of sources left out lie within one."""
     spreads = {(item.family, item.stack): item for item in found.calibration.residuals}
     held: dict[tuple[str, str], list[Prediction]] = {}
-    for entry in found.held_out:
+    for entry in found.left_out:
         if entry.error is not None:
             held.setdefault(_owner(entry), []).append(entry)
     rows = []
@@ -109,15 +95,15 @@ def bars_section(found: Material) -> str:
     timed = [entry for own in held.values() for entry in own]
     sure = [entry for entry in timed if certain(entry.run)]
     text = paragraph(
-        f"{share(coverage(timed))} of the held-out runs lie within one spread of their prediction, of those whose",
-        f"plan is known {share(coverage(sure))}; a standard error would hold 68 %.",
+        f"{share(coverage(timed))} of the runs lie within one spread of their prediction when their source is left",
+        f"out, of those whose plan is known {share(coverage(sure))}; a standard error would hold 68 %.",
     )
-    columns = ("family ", "stack ", "runs fitted", "spread", "runs held out", "within one spread")
+    columns = ("family ", "kernels ", "runs fitted", "spread", "runs", "within one spread")
     return text + "\n" + markdown(columns, rows)
 
 
 def worst_section(found: Material) -> str:
-    """The held-out runs predicted worst, with what is known against them."""
+    """The runs predicted worst when their source is left out, with what is known against them."""
     rows = [
         (
             entry.run.id,
@@ -128,7 +114,7 @@ def worst_section(found: Material) -> str:
             entry.run.doubt or MISSING,
             _cause(entry.run.id),
         )
-        for entry in worst(found.held_out, SHOWN)
+        for entry in worst(found.left_out, SHOWN)
     ]
     columns = ("run ", "source ", "measured (s)", "predicted (s)", "error", "doubt ", "reason ")
     return markdown(columns, rows)
@@ -139,16 +125,7 @@ def _cause(name: str) -> str:
 
 
 def _owner(entry: Prediction) -> tuple[str, str]:
-    return " + ".join(sorted(families_of(entry.run))), entry.run.plan.target
-
-
-def _split_by_run(found: Material) -> str:
-    """Sources of which some model is in both halves."""
-    halves = [
-        {(entry.run.source, entry.run.model.name) for entry in half}
-        for half in (found.fitted, found.held_out)
-    ]
-    return ", ".join(f"`{source}`" for source in sorted({source for source, _ in halves[0] & halves[1]}))
+    return " + ".join(sorted(families_of(entry.run))), kernels_of(entry.run)
 
 
 def _rows(found: Truth) -> list[list[str]]:

@@ -1,18 +1,19 @@
-"""What the page is made of: predictions of both halves of the published runs; and how its numbers are written."""
+"""What the page is made of: predictions of the published runs, each source left out; and how numbers are written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from textwrap import fill
 
 from planner.calibration.file import shipped
 from planner.calibration.values import Calibration
+from planner.measured.fit import Fit, fit, fit_memory
 from planner.measured.predictions import Prediction, Truth, predict, truth
 from planner.measured.table import PUBLISHED, load_table
-from planner.measured.values import Table, fitted_half
+from planner.measured.values import Table
 from planner.report.numbers import MISSING, percent
 
 ROOT = Path(__file__).parents[2]
@@ -24,33 +25,55 @@ WIDTH = 110
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """The published runs, and what the shipped constants say of them."""
+    """The published runs, and what constants fitted with and without a run's own source say of it."""
 
     table: Table
     calibration: Calibration
+    """As it ships: fitted to all runs."""
+    fit: Fit
     fitted: tuple[Prediction, ...]
-    """The half that the constants were fitted to."""
-    held_out: tuple[Prediction, ...]
+    """Of every run with the shipped constants."""
+    left_out: tuple[Prediction, ...]
+    """Of every run with constants fitted to all other sources."""
     fitted_truth: Truth
-    held_out_truth: Truth
+    left_out_truth: Truth
 
     def of(self, source: str) -> list[Prediction]:
-        """Held-out predictions of a source."""
-        return [entry for entry in self.held_out if entry.run.source == source]
+        """Predictions of a source that was left out."""
+        return [entry for entry in self.left_out if entry.run.source == source]
 
 
 @cache
 def material() -> Material:
     """Everything, computed once."""
     table, calibration = load_table(PUBLISHED), shipped()
-    fitted, held_out = (predict(half, calibration) for half in fitted_half(table.runs))
+    found = fit(table.runs)
+    fitted = predict(table.runs, calibration)
+    left_out = [
+        entry
+        for source in sorted({run.source for run in table.runs})
+        for entry in _left_out(source, table, found)
+    ]
     return Material(
         table=table,
         calibration=calibration,
+        fit=found,
         fitted=fitted,
-        held_out=held_out,
+        left_out=tuple(left_out),
         fitted_truth=truth(fitted),
-        held_out_truth=truth(held_out),
+        left_out_truth=truth(left_out),
+    )
+
+
+def _left_out(source: str, table: Table, found: Fit) -> Iterator[Prediction]:
+    """Predictions of a source's runs by what all others say, of memory too where it has measured peaks."""
+    own = [run for run in table.runs if run.source == source]
+    constants = found.without(lambda run: run.source == source)
+    if any(run.peak_memory_bytes or not run.fits for run in own):
+        constants = fit_memory([run for run in table.runs if run.source != source], constants)
+    residuals = found.calibration.residuals
+    yield from predict(
+        own, replace(constants, residuals=residuals, default_spread=found.calibration.default_spread)
     )
 
 

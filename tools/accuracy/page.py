@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.accuracy.constants import constants_section, newcomer_section
+from tools.accuracy.constants import constants_section, newcomer_section, order_section
 from tools.accuracy.errors import bars_section, compared_section, sources_section, worst_section
 from tools.accuracy.goals import goal_section, others_section
 from tools.accuracy.material import Material, paragraph
@@ -18,13 +18,14 @@ def page(found: Material) -> str:
     """The page as Markdown."""
     sections = (
         ("What is compared", compared_section(found)),
-        ("Held-out half", goal_section(found)),
+        ("Goals", goal_section(found)),
         ("All sources", sources_section(found)),
         ("Next to other tools", others_section(found)),
         ("The constants", constants_section(found)),
         ("Error bars", bars_section(found)),
         ("Predicted worst", worst_section(found)),
-        ("A GPU without constants of its own", newcomer_section(found)),
+        ("A family without runs of its own", newcomer_section(found)),
+        ("Devices in order", order_section(found)),
         ("Speed", _speed()),
     )
     return "\n".join((TITLE, *(f"## {title}\n\n{text}" for title, text in sections)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planner.runtimes.capabilities import Gradients, Offloading, Target
+from planner.runtimes.capabilities import Capabilities, Gradients, Offloading
 
-CAPABILITIES = Target(
+CAPABILITIES = Capabilities(
     name="deepspeed",
     version="0.19.8",
     kernels=("deepspeed", "deepspeed-2021"),

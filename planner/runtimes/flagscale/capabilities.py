@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planner.runtimes.capabilities import Gradients, Target
+from planner.runtimes.capabilities import Capabilities, Gradients
 
-CAPABILITIES = Target(
+CAPABILITIES = Capabilities(
     name="flagscale",
     version="da4935ec6",
     kernels=("megatron", "megatron-2021", "torch"),

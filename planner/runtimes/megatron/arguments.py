@@ -190,10 +190,7 @@ def _lines(words: list[str]) -> list[str]:
     return lines
 
 
-def check_widths(plan: Plan, model: ModelSpec) -> None:
-    """Raise EmitError for a model that Megatron cannot cut into parts of the plan's tp, or has no positions for."""
-    tp = plan.stages[0].replicas[0].tp
-    if model.ffn % tp:
-        raise EmitError(f"--ffn-hidden-size must be a multiple of tp: {model.ffn} does not divide by {tp}")
+def check_positions(model: ModelSpec) -> None:
+    """Raise EmitError for a model that has no positions for all tokens of a sequence."""
     if 0 < model.learned_positions < model.training.sequence_length:
         raise EmitError("--max-position-embeddings must be at least --seq-length")

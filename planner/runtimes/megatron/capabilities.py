@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planner.runtimes.capabilities import Gradients, Offloading, Target
+from planner.runtimes.capabilities import Capabilities, Gradients, Offloading
 
-CAPABILITIES = Target(
+CAPABILITIES = Capabilities(
     name="megatron",
     version="core 0.20.0",
     kernels=("megatron", "megatron-2021", "torch"),

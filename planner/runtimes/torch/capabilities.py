@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planner.runtimes.capabilities import Gradients, Offloading, Target
+from planner.runtimes.capabilities import Capabilities, Gradients, Offloading
 
-CAPABILITIES = Target(
+CAPABILITIES = Capabilities(
     name="torch",
     version="2.13",
     kernels=("torch", "torch-compiled"),
@@ -34,6 +34,7 @@ CAPABILITIES = Target(
     network_per_group=False,
     sharding_optimizers=("adamw", "sgd", "lion"),
     optimizers=("adamw", "sgd", "lion", "muon", "adafactor"),
+    unemitted_sequence_parallel=True,
     eager_layers=True,
     rests_in_fp32=True,
     whole_optimizers=("muon", "adafactor"),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from planner.cost.estimate import Estimator
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.deadline import Deadline
@@ -35,7 +35,7 @@ class Group:
 
 def searched(
     estimator: Estimator, limits: Limits, *, one_degree: bool
-) -> Iterator[tuple[Target, str, NetworkPartition, list[Family]]]:
+) -> Iterator[tuple[Capabilities, str, NetworkPartition, list[Family]]]:
     """All families by target, name of the partition, and partition.
 
     With ``one_degree`` only targets with per-stage degrees, and only families in which all stages have the same.
@@ -48,7 +48,7 @@ def searched(
 
 
 def _families(
-    row: Target, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool
+    row: Capabilities, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool
 ) -> list[Family]:
     model = partition.estimator.model
     found = families(row, limits, model, partition.device_types)

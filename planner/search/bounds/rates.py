@@ -154,7 +154,7 @@ class Rates:
     def _least_crossing(self, stages: StageOptions) -> float | None:
         everyone = range(len(stages.compositions))
         islands = [stages.used_islands(groups) for groups in stages.compositions]
-        if not self.islands or any(len(found) > 1 for found in islands):
+        if not self.islands or not stages.few_pairs or any(len(found) > 1 for found in islands):
             return None
         sends = (stages.sends(a, b) for a in everyone for b in everyone if islands[a] != islands[b])
         return min((min(item.near_seconds, item.far_seconds) for item in sends), default=float("inf"))

@@ -185,17 +185,14 @@ def _busy(plan: Plan, gpus: Iterable[str], estimator: Estimator) -> float:
 
 def _layer_spreads(plan: Plan, gpus: Iterable[str], estimator: Estimator) -> list[float]:
     """Spreads of the measured layers that the plan is priced with on these devices; empty where one is not measured."""
-    curves = estimator.pricer(plan.target).layer_curves
-    name = estimator.model.name
+    pricer, topology = estimator.pricer(plan.target), estimator.topology
     groups = [group for stage in plan.stages for group in stage.replicas if group.gpu in gpus]
-    if curves is None or not all(curves.at(item.gpu, name, item.tp, item.micro_batch) for item in groups):
-        return []
-    used = {(name_key(item.gpu), item.tp) for item in groups}
-    return [
-        point.spread or LEAST_SPREAD
-        for point in estimator.calibration.layers
-        if name_key(point.model) == name_key(name) and (name_key(point.gpu), point.tp) in used
+    measured = [
+        pricer.measured(topology.device_type(item.pool, item.gpu), item.tp, item.micro_batch)
+        for item in groups
     ]
+    known = [times.spread for times in measured if times is not None]
+    return known if len(known) == len(groups) else []
 
 
 def _unseen(family: str, calibration: Calibration) -> float:

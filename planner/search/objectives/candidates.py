@@ -201,7 +201,7 @@ LEAST_SLICE_SECONDS = 0.5
 """A shorter part of a search is not worth its beginning."""
 
 
-class Rates:
+class GoalRates:
     """What a second on given devices is worth under an objective."""
 
     def __init__(self, estimator: Estimator, goal: Goal) -> None:
@@ -269,7 +269,7 @@ class SubClusterCandidates:
         self.limits = limits
         self.goal = goal
         self.reporter = reporter
-        self.rates = Rates(estimator, goal)
+        self.rates = GoalRates(estimator, goal)
         self.sub_clusters = sorted((self._candidate(sub) for sub in self.considered()), key=_promise)
         self.candidates = 0
         self.solved = 0

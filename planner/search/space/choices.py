@@ -20,7 +20,7 @@ from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
 from planner.units import divisors
@@ -100,7 +100,7 @@ Islands = tuple[tuple[str, ...], ...]
 """Names of pools that reach each other without a slow link, one tuple an island; empty where nothing is slow."""
 
 
-def targets_of(limits: Limits) -> tuple[Target, ...]:
+def targets_of(limits: Limits) -> tuple[Capabilities, ...]:
     """Targets that the search may propose: the one asked for, or all that are searched by default."""
     if limits.target is not None:
         return (target(limits.target),)
@@ -116,26 +116,26 @@ def usable_device_types(topology: Topology, model: ModelSpec) -> tuple[DeviceTyp
     )
 
 
-def offers(row: Target, model: ModelSpec) -> bool:
+def offers(row: Capabilities, model: ModelSpec) -> bool:
     """True when the target trains the model and launch files for it can be written."""
     return unwritten(row, model) is None and not any(model_faults(row, model))
 
 
-def recomputes_of(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute, ...]:
+def recomputes_of(row: Capabilities, limits: Limits, model: ModelSpec) -> tuple[Recompute, ...]:
     """Recomputations worth trying, none where the target does not train the model."""
     if not offers(row, model):
         return ()
     return dims_recompute(row, limits.recompute, model)
 
 
-def family_recomputes(row: Target, limits: Limits, model: ModelSpec) -> tuple[Recompute | None, ...]:
+def family_recomputes(row: Capabilities, limits: Limits, model: ModelSpec) -> tuple[Recompute | None, ...]:
     """Recomputations of a family: one for all stages, or None where each stage has its own."""
     found = recomputes_of(row, limits, model)
     return (None,) if row.recompute_per_stage and len(found) > 1 else found
 
 
 def families(
-    row: Target, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
+    row: Capabilities, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
 ) -> Iterator[Family]:
     """Outer choices of a target whose replicas all process equal micro-batches."""
     degrees = tp_degrees(row, limits.tp, model, device_types)
@@ -154,7 +154,7 @@ def families(
 
 
 def _zeros(
-    row: Target,
+    row: Capabilities,
     limits: Limits,
     model: ModelSpec,
     recompute: Recompute | None,

@@ -11,7 +11,7 @@ from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.values import Limits
@@ -25,17 +25,22 @@ def outside(
     ``subclusters``: numbers of devices come from a candidates.
     """
     rows = [row for row in targets_of(limits) if offers(row, model)]
-    device_types = usable_device_types(Topology(cluster), model)
+    topology = Topology(cluster)
+    device_types = usable_device_types(topology, model)
     if not rows or not device_types:
         return ()
-    found = [what for row in rows for what in _of_target(row, device_types, model, limits)]
+    found = [what for row in rows for what in _of_target(row, topology, device_types, model, limits)]
     if subclusters:
         found.append("numbers of devices between those of the sub-clusters")
     return tuple(dict.fromkeys(found))
 
 
 def _of_target(
-    row: Target, device_types: tuple[DeviceType, ...], model: ModelSpec, limits: Limits
+    row: Capabilities,
+    topology: Topology,
+    device_types: tuple[DeviceType, ...],
+    model: ModelSpec,
+    limits: Limits,
 ) -> Iterator[str]:
     devices = sum(device_type.devices for device_type in device_types)
     deepest = min(model.layers, devices)
@@ -45,6 +50,8 @@ def _of_target(
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
         yield f"more than {MAX_INTERLEAVE} layer chunks per device"
+    if pipelines and any(_quicker_between(device_type, topology) for device_type in device_types):
+        yield "neighbouring stages apart where one node has room for both"
     if pipelines and len(device_types) > 1:
         yield (
             "stages of several device types"
@@ -71,11 +78,19 @@ def _of_target(
     if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
         yield f"micro-batches of more than {most_offered(model)} sequences"
     if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
-        yield "hybrid sharding in pipelines and with tensor parallelism"
+        yield "HSDP in pipelines and with tensor parallelism"
         sizes = {device_type.per_node for device_type in device_types} - {1}
         if not all(holds_groups(device_type, size) for device_type in device_types for size in sizes):
-            yield "hybrid sharding in groups that nodes do not hold whole"
+            yield "HSDP in groups that nodes do not hold whole"
         if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
-            yield f"hybrid sharding over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
+            yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
     if row.offloading != type(row.offloading)():
         yield "offloading"
+
+
+def _quicker_between(device_type: DeviceType, topology: Topology) -> bool:
+    """True when the cards of a node may well be faster than its inside, whatever of their rates is reached."""
+    sharing = device_type.per_node if device_type.intra_shared else 1
+    inside = device_type.intra_bytes_per_second / sharing
+    between = topology.path(device_type.pool, device_type.pool).bytes_per_second
+    return device_type.per_node > 1 and device_type.nodes > 1 and 2 * between > inside

@@ -15,7 +15,7 @@ from planner.cluster.topology import Topology, sockets_only
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
-from planner.runtimes.capabilities import Target
+from planner.runtimes.capabilities import Capabilities
 from planner.search.bounds.best import FamilyBounds
 from planner.search.space.choices import Islands, usable_device_types
 
@@ -33,7 +33,7 @@ class NetworkPartition:
 
 
 def network_partitions(
-    estimator: Estimator, row: Target, *, apart: bool = False
+    estimator: Estimator, row: Capabilities, *, apart: bool = False
 ) -> dict[str, NetworkPartition]:
     """Partitions of a runtime by name; bounds are shared by all searches with one estimator.
 
@@ -45,7 +45,7 @@ def network_partitions(
 
 
 @lru_cache(maxsize=64)
-def _partitions(estimator: Estimator, row: Target, apart: bool) -> dict[str, NetworkPartition]:
+def _partitions(estimator: Estimator, row: Capabilities, apart: bool) -> dict[str, NetworkPartition]:
     found: dict[str, NetworkPartition] = {}
     for network, cluster in networks(row, estimator.topology).items():
         seen = cluster if apart else joined(cluster)
@@ -63,7 +63,7 @@ def _restricted(estimator: Estimator, cluster: ClusterSpec, pools: tuple[str, ..
     return Estimator(part, estimator.model, estimator.calibration)
 
 
-def networks(row: Target, topology: Topology) -> dict[str, ClusterSpec]:
+def networks(row: Capabilities, topology: Topology) -> dict[str, ClusterSpec]:
     """What a job of this runtime may see of the cluster, by name.
 
     A runtime with one network per job runs inside a set of pools that share RDMA, or over sockets.
@@ -80,7 +80,9 @@ def networks(row: Target, topology: Topology) -> dict[str, ClusterSpec]:
     return found
 
 
-def parts(row: Target, cluster: ClusterSpec, model: ModelSpec) -> Iterator[tuple[tuple[str, ...], Islands]]:
+def parts(
+    row: Capabilities, cluster: ClusterSpec, model: ModelSpec
+) -> Iterator[tuple[tuple[str, ...], Islands]]:
     """All pools that can train the model first, then their islands, theirs and so on, as (pools, islands)."""
     topology = Topology(cluster)
     usable = {device_type.pool for device_type in usable_device_types(topology, model)}

@@ -19,8 +19,7 @@ from planner.cost.shape import Shape, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.errors import PlanError
-from planner.plan.placement import place_stages
-from planner.plan.stage_rules import ends_fault, joins_ends, nodes_once
+from planner.plan.placement import ends_fault, joins_ends, nodes_once, place_stages
 from planner.plan.values import Plan, Stage
 from planner.runtimes.capabilities import Recompute
 from planner.search.space.choices import (
@@ -34,6 +33,9 @@ from planner.search.space.choices import (
 )
 from planner.search.space.sends import Hops, Sends, least_sends, send_alone
 from planner.search.values import Limits
+
+MOST_PAIRS = 5_000
+"""Pairs of compositions whose sends are priced for a bound: each takes a tenth of a millisecond, in one go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,9 +195,16 @@ class StageOptions:
         outer = stage in (0, self.choice.depth - 1)
         return self.choice.interleave * (hops.outer_seconds if outer else hops.inner_seconds)
 
+    @property
+    def few_pairs(self) -> bool:
+        """True when there is time for the sends between any two compositions."""
+        return len(self.compositions) ** 2 <= MOST_PAIRS
+
     @cached_property
     def hops(self) -> tuple[Hops, ...]:
-        """Least sends of a stage of each composition."""
+        """Least sends of a stage of each composition; nothing at all where there are too many pairs to price."""
+        if not self.few_pairs:
+            return (Hops(inner_seconds=0.0, outer_seconds=0.0),) * len(self.compositions)
         in_turn = self.pricer.target.exchanges_in_turn
         return least_sends(self.compositions, self.sends, self.topology, in_turn=in_turn)
 

@@ -10,7 +10,7 @@ import yaml
 from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.flagscale.settings import meshes
+from planner.runtimes.flagscale.runtime import meshes
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 3), pool("t", ("T4",) * 4, 4))

@@ -55,6 +55,7 @@ SWITCHES = frozenset(
         "--bf16",
         "--disable-bias-linear",
         "--fp16",
+        "--fp8-param-gather",
         "--grad-reduce-in-bf16",
         "--group-query-attention",
         "--mock-data",

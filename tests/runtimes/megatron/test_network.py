@@ -10,7 +10,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.job.network import job_network
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Plan
-from planner.runtimes.megatron.network import group_networks
+from planner.runtimes.megatron.runtime import group_networks
 from tests.worlds import cluster, group, nic, plan, pool
 
 EAST = pool("east", ("A100",) * 4, 2, (nic("ib"), nic("eth")))

@@ -22,7 +22,7 @@ from planner.emit.interface import emit, job_of
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.megatron.arguments import arguments
-from planner.runtimes.megatron.network import group_networks
+from planner.runtimes.megatron.runtime import group_networks
 from tests.runtimes.megatron.plans import Case, generated, searched
 from tests.runtimes.megatron.rules import check_arguments
 from tests.runtimes.megatron.test_network import EAST, PLAIN, WEST, split

@@ -105,16 +105,18 @@ def test_models_with_dropout_keep_megatrons(gated: bool, dropout: bool | None) -
 
 
 def test_number_formats() -> None:
-    """fp8 is hybrid on top of bf16; tf32 is what fp32 runs in."""
+    """fp8 is hybrid on top of bf16, its weights in fp8 alone where the optimizer is sharded; tf32 is what fp32 runs
+    in."""
     spec = {name: model(8, precision=name) for name in ("bf16", "fp16", "fp32", "tf32", "fp8")}
-    found = {name: words_of(pipeline([2, 2]), item)["precision"] for name, item in spec.items()}
-    assert found == {
-        "bf16": ["--bf16"],
-        "fp16": ["--fp16"],
-        "fp32": [],
-        "tf32": [],
-        "fp8": ["--bf16", "--fp8-format", "hybrid"],
+    found = {
+        (name, dp, zero): words_of(pipeline([2, 2], dp=dp, zero=zero), item)["precision"]
+        for name, item in spec.items()
+        for dp, zero in ((2, 1), (2, 0), (1, 1))
     }
+    words = {"bf16": ["--bf16"], "fp16": ["--fp16"], "fp32": [], "tf32": []}
+    for (name, dp, zero), made in found.items():
+        gathered = ["--fp8-param-gather"] if (dp, zero) == (2, 1) else []
+        assert made == words.get(name, ["--bf16", "--fp8-format", "hybrid", *gathered])
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32", "tf32", "fp8"])

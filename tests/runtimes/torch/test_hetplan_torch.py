@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +15,9 @@ from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from tests.training import folder_runs
-from tests.training.launching import launch, losses
+from tests.training.launching import launch, losses, run_together
 from tests.training.once import once
+from tests.training.ranks import command
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 torch = pytest.importorskip("torch")
@@ -159,7 +157,7 @@ CASES = [
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[float]]]:
     """The folder and the losses of each case, all trained by one set of ranks."""
     root = once(tmp_path_factory, "torch native", train_all)
-    parts = printed(root / "log").split("folder ")[1:]
+    parts = (root / "log").read_text().split("folder ")[1:]
     return {part.split()[0]: (root / part.split()[0], losses(part)) for part in parts}
 
 
@@ -176,27 +174,9 @@ def written(case: Case, where: ClusterSpec, root: Path) -> Path:
     return root / case.name
 
 
-def printed(log: Path) -> str:
-    """What the first rank printed."""
-    return log.read_text().replace("[default0]:", "")
-
-
 def run_all(folders: list[Path], log: Path, ranks: int = 4) -> None:
     """One start of the ranks for all folders."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command += ["--redirects", "3", "--tee", "0:3", "--log-dir", str(log.parent / f"{log.stem}-ranks")]
-    command += [str(folder_runs.__file__), *map(str, folders)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-        try:
-            end = process.wait(timeout=300)
-        finally:
-            process.terminate()  # torchrun stops its ranks
-            process.wait(timeout=40)
-    if end:
-        errors = [path.read_text()[-2000:] for path in sorted(log.parent.rglob("stderr.log"))]
-        pytest.fail("\n".join([printed(log)[-3000:], *errors]))
+    log.write_text(run_together([command(ranks, Path(folder_runs.__file__), *folders)], log.parent))
 
 
 def reference(folder: Path, batch: int) -> tuple[Any, dict[str, Any], list[float]]:
@@ -333,7 +313,7 @@ def test_an_overflow_in_one_group_is_no_step_in_any(tmp_path: Path) -> None:
     overflowing = scaled.replace("scale.value", "(1e9 if plan.rank == 3 else 1.0) * scale.value")
     (folder / "train.py").write_text(script.replace(scaled, overflowing))
     run_all([folder], tmp_path / "log")
-    said = [line for line in printed(tmp_path / "log").splitlines() if "left out" in line]
+    said = [line for line in (tmp_path / "log").read_text().splitlines() if "left out" in line]
     assert said == ["left out step 0: fp16 gradients overflow, loss scale 32768"]
     before = whole_model(folder, load_shape(folder / "model.json")).state_dict()
     after = weights(folder)

@@ -123,6 +123,7 @@ class Results:
             "model": model.name,
             **{key: getattr(model, key) for key in _SHAPE},
             **training.model_dump(),
+            "cross_entropy": "plain",  # the examples leave the loss to torch
             "target": "torch",
             "micro_batch": asked.micro_batch,
             "recompute": asked.recompute,

@@ -23,7 +23,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_own_pools
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import Recompute, Target
+from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
     Choice,
@@ -70,7 +70,7 @@ def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
                     continue
 
 
-def _of_target(row: Target, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+def _of_target(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
     if not offers(row, estimator.model):
         return
     offered = [item for item in row.recomputes if limits.recompute is None or item in limits.recompute]
@@ -87,7 +87,7 @@ def _of_target(row: Target, estimator: Estimator, limits: Limits) -> Iterator[Pl
 
 
 def _pipelines(
-    estimator: Estimator, limits: Limits, row: Target, zero: int, recomputes: Sequence[Recompute]
+    estimator: Estimator, limits: Limits, row: Capabilities, zero: int, recomputes: Sequence[Recompute]
 ) -> Iterator[Plan]:
     """Plans with equal micro-batches in all replicas; each stage has one of the ``recomputes``."""
     model, device_types = estimator.model, usable_device_types(estimator.topology, estimator.model)
@@ -104,7 +104,7 @@ def _pipelines(
 
 
 def _families(
-    row: Target, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
+    row: Capabilities, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
 ) -> Iterator[Family]:
     for batch in divisors(model.training.global_batch):
         steps = model.training.global_batch // batch
@@ -137,7 +137,7 @@ def _splits(
     family: Family,
     chosen: tuple[Composition, ...],
     recomputes: tuple[Recompute, ...],
-    row: Target,
+    row: Capabilities,
     model: ModelSpec,
 ) -> Iterator[Plan]:
     """All ways to cut the layers into stages of these compositions, with every interleaving."""
@@ -155,7 +155,7 @@ def _splits(
 
 
 def _data_parallel(
-    estimator: Estimator, limits: Limits, row: Target, zero: int, recompute: Recompute
+    estimator: Estimator, limits: Limits, row: Capabilities, zero: int, recompute: Recompute
 ) -> Iterator[Plan]:
     """Plans of one stage with any share and any micro-batch on every device."""
     if (limits.pp is not None and 1 not in limits.pp) or (limits.tp is not None and 1 not in limits.tp):
@@ -188,7 +188,7 @@ def _data_parallel(
             yield Plan(target=row.name, zero=zero, stages=(stage,))
 
 
-def _in_groups(plan: Plan, row: Target, estimator: Estimator) -> Iterator[Plan]:
+def _in_groups(plan: Plan, row: Capabilities, estimator: Estimator) -> Iterator[Plan]:
     """The same with states sharded over groups of replicas, each of one type."""
     (stage,) = plan.stages
     device_types = usable_device_types(estimator.topology, estimator.model)

@@ -1,0 +1,71 @@
+"""Starts the ranks of one node: ``ranks.py NUMBER PROGRAM ARGUMENT ...`` runs ``main`` of the program in each.
+
+One process imports the program and what is slow to import, the ranks are forks of it: torchrun would import all of it
+once a rank. It is torchrun that starts the folders of the other tests, as it does for users.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+from pathlib import Path
+
+IMPORTED_LATE = (
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+)
+"""Modules that programs load only while they train."""
+IMPORTED_BY_ENGINES = ("deepspeed.runtime.zero.muon.muon_optimizer",)
+"""The same of every engine of DeepSpeed: it loads torch's compiler."""
+
+
+def command(number: int, program: Path, *arguments: Path) -> list[str]:
+    """What starts so many ranks of a program."""
+    return [sys.executable, __file__, str(number), str(program), *map(str, arguments)]
+
+
+def main() -> int:
+    """Start all ranks and wait for them; 1 as soon as one of them fails."""
+    number, program = int(sys.argv[1]), Path(sys.argv[2])
+    sys.argv[:] = sys.argv[2:]
+    sys.path[0] = str(program.parent)
+    spec = importlib.util.spec_from_file_location("program", program)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in (*IMPORTED_LATE, *(IMPORTED_BY_ENGINES if "deepspeed" in sys.modules else ())):
+        importlib.import_module(name)
+    gc.freeze()  # what all ranks have in common is no garbage
+    sys.stdout.flush()
+    ranks = set()
+    for rank in range(number):
+        child = os.fork()
+        if not child:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            os.environ |= {"WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number)}
+            if rank:  # all write to one file
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            module.main()
+            sys.stdout.flush()
+            os._exit(0)
+        ranks.add(child)
+    while ranks:
+        ended, status = os.wait()
+        ranks.remove(ended)
+        if status:
+            for rank in ranks:
+                os.kill(rank, signal.SIGKILL)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
