@@ -28,7 +28,6 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan
-from planner.rivals.exhaustive import plans
 from planner.search.deadline import Deadline
 from planner.search.explain.bars import Bar, device_bars, network_bars, scaled, with_families
 from planner.search.explain.ratios import CORNERED, LEAST_GAIN, ONE_TYPE, WORTH
@@ -38,6 +37,7 @@ from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, SearchResult
 from tests import worlds
+from tests.search.exhaustive import plans
 
 ROBUST = Goal(robust=True)
 UNKNOWN = 0.4
