@@ -108,6 +108,40 @@ def test_idle_devices_and_limits_that_cost(hetplan: Command, answer: Fake) -> No
     }
 
 
+def test_what_rests_on_speeds_is_told_and_kept(hetplan: Command, answer: Fake) -> None:
+    """A section and keys of ``--json``; the plan file keeps both, and ``explain`` says them again."""
+    answer.result = replace(examples.found(), ratios=examples.RATIOS, hedge=examples.HEDGE)
+    done = hetplan("search", "c.yaml", "m.yaml", "--robust", "-o", "plan.yaml")
+    line = (
+        "the split between A100 and V100 rests on ±30 %: another plan is the best if V100 is slower than 0.80 times "
+        "what is assumed, by up to 14 %; `hetplan calibrate device` on one V100 would settle it"
+    )
+    assert line in " ".join(done.out.split())
+    assert (
+        "robust: at worst 8.0 % slower than the best of 31 plans at the ends of the bars (V100 ±30 %, ib ±6 %), "
+        "where the fastest plan is 14 % slower; by the cost model it is 2.0 % slower than that plan, which is within "
+        "0.9 % of the bound on the step"
+    ) in " ".join(done.out.split())
+    summary = read(Path("plan.yaml")).summary
+    assert summary is not None
+    assert summary.ratios == (line,)
+    assert summary.hedge == examples.HEDGE
+    assert line in " ".join(hetplan("explain", "plan.yaml").out.split())
+    assert json.loads(hetplan("explain", "plan.yaml", "--json").out)["ratios"] == [line]
+    found = json.loads(hetplan("search", "c.yaml", "m.yaml", "--json").out)
+    assert found["ratios"][0]["slower_than"] == 0.8
+    assert found["hedge"]["regret"] == 0.08
+
+
+@pytest.mark.parametrize("options", [("--pareto",), ("--objective", "energy")])
+def test_robust_weighs_step_times(hetplan: Command, options: tuple[str, ...]) -> None:
+    """Together with another goal it is an error."""
+    files = [str(ROOT / "cluster_specs" / "lab.yaml"), str(ROOT / "model_specs" / "gpt2_345m.yaml")]
+    done = hetplan("search", *files, "--robust", *options)
+    assert done.code == 2
+    assert "--robust weighs step times: expected no --" in done.err
+
+
 def test_a_limit_that_hurts_is_told_from_the_files_on(hetplan: Command) -> None:
     """The real search of shipped files."""
     files = [str(ROOT / "cluster_specs" / "lab.yaml"), str(ROOT / "model_specs" / "gpt2_345m.yaml")]

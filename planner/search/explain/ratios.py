@@ -23,7 +23,7 @@ from planner.plan.values import Plan
 from planner.search.answer import meets, obeys, value_of
 from planner.search.deadline import Deadline, Struck
 from planner.search.explain.bars import Bar, Factors, device_bars, network_bars, scaled, with_families
-from planner.search.explain.families import family_of, reason_against, slower_by
+from planner.search.explain.families import SAME, family_of, reason_against, slower_by
 from planner.search.explain.reasons import LEFT_OUT
 from planner.search.heuristics.quick import everywhere, quick_plan
 from planner.search.heuristics.rebalance import rebalanced
@@ -292,10 +292,14 @@ def _hedged(
     """The result with the chosen plan as its answer; the bound stays that of the fastest."""
     fastest = worlds.best(())
     result = _with_best(result, fastest, worlds.limits)
-    step, regrets = chosen.estimate.step_seconds, [_regrets(worlds, corner) for corner in corners]
+    all_regrets = [_regrets(worlds, corner) for corner in corners]
+    regret, most = (max(own[plan] for own in all_regrets) for plan in (chosen.plan, fastest.plan))
+    if most - regret < SAME:
+        chosen, regret = fastest, most
+    step = chosen.estimate.step_seconds
     hedge = Hedge(
-        regret=max(own[chosen.plan] for own in regrets),
-        fastest_regret=max(own[fastest.plan] for own in regrets),
+        regret=regret,
+        fastest_regret=most,
         slower=max(0.0, slower_by(chosen, fastest)),
         fastest_gap=result.gap,
         plans=len(worlds.plans),
