@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload, Plan
@@ -37,6 +37,16 @@ class Shape:
     def last(self) -> bool:
         """True when the head is here."""
         return self.stage == self.depth - 1
+
+    def as_long(self, chunks: tuple[int, ...]) -> Shape:
+        """With such chunks, the one stage that stands for all whose micro-batches and end take as long as its own."""
+        return replace(
+            self,
+            chunks=chunks,
+            stage=0 if self.first else 2 if self.last else 1,
+            depth=1 if self.depth == 1 else 3,
+            micro_batches=self.micro_batches if self.offload.anything else 1,
+        )
 
 
 def shape_of(plan: Plan, index: int) -> Shape:

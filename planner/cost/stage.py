@@ -177,11 +177,7 @@ class Pricer:
         """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
         if self.link_curves is not None:  # each estimate asks its curves anew, as they note where they guess
             return self._price(shape, groups, ring)
-        key = (
-            *(shape.chunks, shape.first, shape.last, shape.depth > 1, shape.zero, shape.recompute),
-            *(shape.sequence_parallel, shape.offload, shape.offload.anything and shape.micro_batches),
-            *(groups, ring),
-        )
+        key = shape.as_long(shape.chunks), groups, ring
         known = self._prices.get(key)
         if known is not None:
             return replace(known, memories=self._memories(shape, groups, ring))
@@ -389,11 +385,9 @@ class Pricer:
         No component of the memory shrinks as layers grow.
         """
         chunks = len(shape.chunks)
-        key = (
-            *(group.pool, group.gpu, group.tp, group.micro_batch, dp, shape.first, shape.last, chunks),
-            alive(shape.stage, shape.depth, shape.micro_batches, chunks),
-            *(shape.recompute, shape.sequence_parallel, shape.zero, shape.offload),
-        )
+        flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks)
+        same = shape.as_long((1,) * chunks)
+        key = group.pool, group.gpu, group.tp, group.micro_batch, dp, flights, same
         if key not in self._most:
             self._most[key] = self._most_layers(shape, group, dp)
         return self._most[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from planner.calibration.file import shipped
 from planner.calibration.values import (
     ASSUMED,
     Calibration,
+    Family,
     KernelPoint,
     LayerPoint,
     LinkPoint,
@@ -384,6 +386,34 @@ def test_gradients_weigh_what_the_target_keeps() -> None:
     }
     assert found["megatron", "bf16"] == 2 * found["megatron", "fp16"]
     assert found["deepspeed", "bf16"] == found["deepspeed", "fp16"] == found["megatron", "fp16"]
+
+
+def test_a_step_has_the_constants_of_its_kernel_set() -> None:
+    """The usual one of runtime and attention, or what the training names; those of other sets count for nothing."""
+    spec, plan = slow_network(), replicas(tp=2)
+
+    def seconds(calibration: Calibration, **training: Any) -> float:
+        return estimate(plan, spec, gpt(**training), calibration).step_seconds
+
+    settings: tuple[tuple[dict[str, str], str], ...] = (
+        ({}, "megatron"),
+        ({"attention": "unfused"}, "megatron-2021"),
+        ({"attention": "unfused", "kernels": "megatron"}, "megatron"),
+        ({"kernels": "megatron-2021"}, "megatron-2021"),
+        ({"kernels": "torch"}, "torch"),
+        ({"kernels": "deepspeed"}, "megatron"),
+    )
+    family = GPUS["A100"].family
+    for training, kernels in settings:
+        plain = seconds(ASSUMED, **training)
+        for name in ("megatron", "megatron-2021", "torch", "deepspeed"):
+            slow = Calibration(stacks={name: Stack(matmul_factor=0.5)})
+            pair = Calibration(families={f"{family}.{name}": Family(memory_efficiency=0.2)})
+            assert (
+                (seconds(slow, **training) > plain)
+                == (seconds(pair, **training) > plain)
+                == (name == kernels)
+            )
 
 
 def test_a_share_of_a_layer_gets_its_collectives() -> None:

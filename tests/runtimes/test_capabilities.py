@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from planner.calibration.file import shipped
 from planner.dims.gradients import gradients_at
 from planner.errors import UsageError
+from planner.measured.priors import KERNEL_SETS
+from planner.model.spec import Kernels
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import TARGETS, target
 from tests.worlds import model
@@ -31,6 +34,32 @@ def test_torch_runs_every_zero_stage_everywhere() -> None:
     assert row.zero_with_pipeline == row.zero_without_pipeline == (0, 1, 2, 3)
     assert (row.batch_without_pipeline, row.batch_with_pipeline) == ("per-device", "equal")
     assert not row.copies_kv_heads
+
+
+@pytest.mark.parametrize(
+    ("name", "flash", "unfused", "own"),
+    [
+        ("megatron", "megatron", "megatron-2021", ("megatron", "megatron-2021", "torch")),
+        ("flagscale", "megatron", "megatron-2021", ("megatron", "megatron-2021", "torch")),
+        ("deepspeed", "deepspeed", "deepspeed-2021", ("deepspeed", "deepspeed-2021")),
+        ("torch", "torch", "torch", ("torch", "torch-compiled")),
+    ],
+)
+def test_kernel_sets_of_a_runtime(name: str, flash: str, unfused: str, own: tuple[str, ...]) -> None:
+    """The usual one by attention; what the training names wins where the runtime has it, and only there."""
+    row = target(name)
+    assert row.kernels == own
+    assert (row.kernels_of(None, "flash"), row.kernels_of(None, "unfused")) == (flash, unfused)
+    for wanted in get_args(Kernels):
+        for attention, usual in (("flash", flash), ("unfused", unfused)):
+            assert row.kernels_of(wanted, attention) == (wanted if wanted in own else usual)
+
+
+def test_every_kernel_set_is_known_everywhere() -> None:
+    """To model files, to the priors, and to some runtime."""
+    known = set(get_args(Kernels))
+    assert known == set(KERNEL_SETS) == {kernels for row in TARGETS.values() for kernels in row.kernels}
+    assert known == set(shipped().stacks)
 
 
 def test_unknown_targets_are_named_with_the_known() -> None:

@@ -106,7 +106,9 @@ def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
     assert all(entry.scored is not None for entry in entries)
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(target="megatron")])
+@pytest.mark.parametrize(
+    "limits", [Limits(), pytest.param(Limits(target="megatron"), marks=pytest.mark.slow)]
+)
 def test_the_same_reasons_every_time(limits: Limits) -> None:
     """Nothing depends on the clock or on what was searched before."""
     spec, model = cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)

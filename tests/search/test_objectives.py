@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import count
 from unittest.mock import patch
 
@@ -129,6 +130,12 @@ def chosen(goal: Goal, limits: Limits | None = None, *, explain: bool = False) -
     return choose(*problem(), ASSUMED, limits or Limits(), goal, explain=explain)
 
 
+@cache
+def cheapest() -> SearchResult:
+    """The exact answer for the least cost."""
+    return chosen(Goal(objective="cost"), Limits(gap=0.0))
+
+
 def test_each_objective_is_best_at_its_own() -> None:
     """Nothing beats the cheapest in cost, nor the fastest in time."""
     names: tuple[Objective, ...] = ("time", "cost", "energy")
@@ -141,14 +148,23 @@ def test_each_objective_is_best_at_its_own() -> None:
             assert value_of(ours.estimate, one) <= value_of(theirs.estimate, one) * 1.01
 
 
-@pytest.mark.parametrize("objective", ["time", "cost", "energy"])
-def test_every_objective_explores_all_depths(objective: Objective) -> None:
-    """Each depth from 2 to 6 can be pinned and is found, and the free search is as good as any of them."""
+@pytest.mark.parametrize(
+    ("objective", "depths"),
+    [
+        ("time", (1, 2, 3)),
+        ("cost", (4, 5, 6)),
+        pytest.param("time", (4, 5, 6), marks=pytest.mark.slow),
+        pytest.param("cost", (1, 2, 3), marks=pytest.mark.slow),
+        pytest.param("energy", (1, 2, 3, 4, 5, 6), marks=pytest.mark.slow),
+    ],
+)
+def test_every_objective_explores_all_depths(objective: Objective, depths: tuple[int, ...]) -> None:
+    """Each depth can be pinned and is found, and the free search is as good as any of them."""
     spec, model = cluster(*(pool(name, per_node=2) for name in "abc")), gpt(6, 1024, 8, global_batch=12)
     spec = rated(spec, 1)
     free = choose(spec, model, ASSUMED, Limits(gap=0.0), Goal(objective=objective), explain=False)
     assert free.best is not None
-    for depth in (1, 2, 3, 4, 5, 6):
+    for depth in depths:
         limits = Limits(gap=0.0, pp=(depth,))
         pinned = choose(spec, model, ASSUMED, limits, Goal(objective=objective), explain=False).best
         assert pinned is not None
@@ -232,7 +248,7 @@ def test_what_lost_is_told() -> None:
 
 def test_a_time_limit_keeps_an_honest_gap() -> None:
     """Feasible or optimal with a bound below the optimum, even in no time at all."""
-    exact = chosen(Goal(objective="cost"), Limits(gap=0.0)).best
+    exact = cheapest().best
     assert exact is not None
     best = value_of(exact.estimate, "cost")
     for seconds in (0.0, 0.3, 1.0):
@@ -245,7 +261,7 @@ def test_a_time_limit_keeps_an_honest_gap() -> None:
 @pytest.mark.parametrize("calls", [1, 2, 5])
 def test_an_interrupt_keeps_the_best_plan(calls: int) -> None:
     """Ctrl-C inside one of the searches: a valid bound, and the best so far."""
-    exact = chosen(Goal(objective="cost"), Limits(gap=0.0)).best
+    exact = cheapest().best
     assert exact is not None
     original, left = Explorer._open, iter(range(calls - 1))
 
@@ -274,7 +290,7 @@ def test_searches_of_parts_go_on_until_all_are_proven() -> None:
             return self.left < 0
 
     goal, slices = Goal(objective="cost"), count(20)
-    exact = chosen(goal, Limits(gap=0.0))
+    exact = cheapest()
 
     def short(_: SubClusterCandidates, __: float) -> Deadline:
         return Deadline(flag=After(next(slices) ** 2 // 20))

@@ -170,3 +170,24 @@ def test_thousands(
 ) -> None:
     """The same on many more instances."""
     check(problem(seed), Limits(gap=0.0, target=target, pp=depths))
+
+
+TRAININGS = (
+    {"reduce_dtype": "bf16", "precision": "bf16"},
+    {"gradient_dtype": "fp32", "precision": "bf16"},
+    {"optimizer": "muon"},
+    {"optimizer": "lion"},
+    {"optimizer_states": "bf16"},
+)
+"""Formats and optimizers that some targets have with some ZeRO stages only."""
+
+
+@given(SEEDS, st.sampled_from(["megatron", "deepspeed", "torch"]), st.sampled_from(TRAININGS))
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_formats_of_gradients_and_states(seed: int, target: str, changes: dict[str, str]) -> None:
+    """Stages without them are no plans, and the proof holds with the bytes of each stage."""
+    cluster, model, calibration = plain(seed)
+    training = model.training.model_copy(update=changes)
+    check(
+        (cluster, model.model_copy(update={"training": training}), calibration), limits(seed, target), QUICK
+    )
