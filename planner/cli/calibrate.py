@@ -41,7 +41,7 @@ def import_tables(
 ) -> None:
     """Convert tables of measurements into a calibration file.
 
-    Its curves replace the formulas of the cost model wherever a plan uses what was measured.
+    In plans that use what was measured, layers anchor the formulas of the cost model and collectives replace them.
     """
     if layers is None and links is None:
         raise UsageError("calibrate import: expected --layers FILE, --links FILE, or both")

@@ -50,6 +50,8 @@ class LayerTimes:
     """Elements on one device over those of the formula; 1 when not measured."""
     spread: float
     """Relative standard error of forward and backward together."""
+    allocator_slack: float | None = None
+    """What the allocator held beyond the tensors over these, at the largest micro-batch; None when not measured."""
     extrapolated: bool = False
     """True when one of the numbers lies outside what was measured."""
     without_collectives: bool = False
@@ -80,6 +82,7 @@ class LayerCurves:
                 degrees = self._points.setdefault(name_key(point.gpu), {})
                 degrees.setdefault(point.tp, {})[point.micro_batch] = point
         self._anchors: dict[tuple[tuple[str, str], int], _Anchor] = {}
+        self._found: dict[tuple[tuple[str, str], int, int], LayerTimes | None] = {}
 
     def at(self, key: tuple[str, str], tp: int, micro_batch: int, formula: Formula) -> LayerTimes | None:
         """One layer at a micro-batch (sequences) on a device type (pool, gpu); None when no layer of it was measured.
@@ -87,6 +90,12 @@ class LayerCurves:
         ``formula`` is that of the device type, always the same. A degree that was not measured has the scales of the
         nearest one.
         """
+        asked = (key, tp, micro_batch)
+        if asked not in self._found:
+            self._found[asked] = self._at(key, tp, micro_batch, formula)
+        return self._found[asked]
+
+    def _at(self, key: tuple[str, str], tp: int, micro_batch: int, formula: Formula) -> LayerTimes | None:
         degrees = self._points.get(name_key(key[1]))
         if not degrees:
             return None
@@ -241,6 +250,7 @@ class _Anchor:
         }
         counted = [point.parameters for point in points.values() if point.parameters]
         self._parameter_ratio = counted[0] / formula(tp, 1).parameters if counted else 1.0
+        self._slack = _slack(points)
         self._spread = max(point.spread or 0.0 for point in points.values())
         self._scales: tuple[float, ...] = ()
 
@@ -269,6 +279,7 @@ class _Anchor:
             activation_ratio=ratio,
             parameter_ratio=self._parameter_ratio,
             spread=max(least, self._spread),
+            allocator_slack=self._slack,
             extrapolated=guessed,
             without_collectives=self._alone,
         )
@@ -304,6 +315,13 @@ class _Anchor:
 
         bounds = (-LARGEST_SCALE, LARGEST_SCALE)
         return tuple(map(float, least_squares(residuals, (0.0, 0.0, 0.0), bounds=bounds).x))
+
+
+def _slack(points: dict[int, LayerPoint]) -> float | None:
+    for _, point in sorted(points.items(), reverse=True):
+        if point.peak_bytes and point.reserved_bytes:
+            return max(0.0, point.reserved_bytes / point.peak_bytes - 1.0)
+    return None
 
 
 LARGEST_SCALE = 12.0

@@ -59,6 +59,8 @@ class Load:
     """Measured activations that one layer keeps without recomputation over those of the formula."""
     parameter_ratio: float = 1.0
     """Measured parameters of one layer on one device over those of the formula."""
+    allocator_slack: float | None = None
+    """As measured; None for the framework's."""
     cross_entropy: str = "fused"
     """How the loss is computed, ``plain`` or ``fused``."""
     eager: bool = False
@@ -152,6 +154,7 @@ def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) 
     buffers = _buffers(model, load, parameters) + max(0.0, copy - activations - logits)
     tensors = weights + gradients + (0.0 if updated_on_host else states) + activations + logits + buffers
     context = min(stack.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes) + FRAGMENTS * tensors
+    slack = stack.allocator_slack if load.allocator_slack is None else load.allocator_slack
     room = device_type.memory_bytes - device_type.reserve_bytes - tensors - context
     return Memory(
         parameters_bytes=weights,
@@ -161,7 +164,7 @@ def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) 
         logits_bytes=logits,
         buffers_bytes=buffers,
         # What the allocator holds beyond its tensors it gives back before it runs out.
-        runtime_bytes=context + max(0.0, min(stack.allocator_slack * tensors, room)),
+        runtime_bytes=context + max(0.0, min(slack * tensors, room)),
         reserve_bytes=device_type.reserve_bytes,
         capacity_bytes=device_type.memory_bytes,
         host_bytes=in_host,

@@ -167,7 +167,6 @@ class Pricer:
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._devices: dict[tuple[str, str], Device] = {}
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
-        self._measured: dict[tuple[object, ...], LayerTimes | None] = {}
         # An anchor asks for its own points, which is no guess of a plan's.
         self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
         self._ends: dict[tuple[object, ...], EndPass] = {}
@@ -372,6 +371,7 @@ class Pricer:
             offload=shape.offload,
             activation_ratio=measured.activation_ratio if measured else 1.0,
             parameter_ratio=measured.parameter_ratio if measured else 1.0,
+            allocator_slack=measured.allocator_slack if measured else None,
             cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
             eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
@@ -425,11 +425,8 @@ class Pricer:
         """One layer by measurements on devices of this type; None without any of this model."""
         if self.layer_curves is None:
             return None
-        key = (device_type.key, tp, sequences)
-        if key not in self._measured:
-            formula = partial(self._layer_formula, device_type)
-            self._measured[key] = self.layer_curves.at(device_type.key, tp, sequences, formula)
-        return self._measured[key]
+        formula = partial(self._layer_formula, device_type)
+        return self.layer_curves.at(device_type.key, tp, sequences, formula)
 
     def _layer_formula(self, device_type: DeviceType, tp: int, sequences: int) -> LayerFormula:
         """A layer by formula, as it is measured: neither recomputed nor split along its sequences."""

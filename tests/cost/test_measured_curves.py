@@ -175,6 +175,17 @@ def test_activations_that_only_some_points_have() -> None:
     assert found(layers(layer(1, 0.1)), 1).activation_ratio == 1.0
 
 
+def test_the_allocator_is_that_of_the_largest_measured_micro_batch() -> None:
+    """Small ones are all blocks of two megabytes."""
+    known = (
+        layer(1, 0.1, peak_bytes=1e8, reserved_bytes=2e8),
+        layer(8, 0.8, peak_bytes=1e10, reserved_bytes=1.1e10),
+        layer(16, 1.6),
+    )
+    assert found(layers(*known), 4).allocator_slack == pytest.approx(0.1)
+    assert found(layers(layer(1, 0.1)), 1).allocator_slack is None
+
+
 CURVE = st.dictionaries(st.integers(1, 64), SECONDS, min_size=1, max_size=6)
 
 

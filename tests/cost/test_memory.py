@@ -196,6 +196,10 @@ def test_an_allocator_gives_back_what_it_caches() -> None:
     """It holds a share beyond its tensors where there is room, and no run is out of memory for that."""
     roomy = memory(gpt(), KIND, Stack(runtime_bytes=0.0, allocator_slack=0.5), LOAD)
     assert roomy.runtime_bytes == pytest.approx((0.5 + FRAGMENTS) * tensors_of(roomy))
+    measured = memory(
+        gpt(), KIND, Stack(runtime_bytes=0.0, allocator_slack=0.5), replace(LOAD, allocator_slack=0.1)
+    )
+    assert measured.runtime_bytes == pytest.approx((0.1 + FRAGMENTS) * tensors_of(roomy))
     needed = (1 + FRAGMENTS) * tensors_of(roomy) + KIND.reserve_bytes
     for room, fits in ((1.0, True), (0.1, True), (-0.1, False)):
         tight = replace(KIND, memory_bytes=needed + room * 1e9)

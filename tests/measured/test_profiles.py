@@ -138,3 +138,17 @@ def test_steps_beside_their_profile() -> None:
     assert time["profile"] < min(0.085, time["constants"])
     assert bytes_["profile"] < min(0.05, bytes_["constants"])
     assert inside["profile"] >= 0.6
+
+
+@pytest.mark.parametrize(("tp", "micro_batch"), [(4, 1), (4, 8), (1, 1)])
+def test_steps_beside_a_single_point(tp: int, micro_batch: int) -> None:
+    """One layer, bound by the host or by the device, at the degree of the runs or another, is no worse than none."""
+    own = tuple(
+        point
+        for point in POINTS
+        if (point.gpu, point.tp, point.micro_batch) == ("GH200-96GB", tp, micro_batch)
+    )
+    assert len(own) == 1
+    found = predict(runs(), replace(read_calibration(None), layers=own))
+    assert mean(abs(item.error or 0.0) for item in found) < 0.13
+    assert mean(abs(item.memory_error or 0.0) for item in found) < 0.05
