@@ -221,10 +221,6 @@ def _pairs(run: Run) -> Iterator[str]:
 def with_values(base: Calibration, values: Mapping[Parameter, float]) -> Calibration:
     """A calibration in which these constants have these values."""
     families, stacks, links = dict(base.families), dict(base.stacks), dict(base.links)
-
-    def family(name: str, changes: dict[str, float]) -> None:
-        families[name] = replace(families.get(name) or base.family(*_split(name)), **changes)
-
     said = {tuple(item.name.removeprefix("families.").rsplit(".", 1)) for item in base.constants}
     by_owner: dict[tuple[str, str], dict[str, float]] = {}
     for item, value in values.items():
@@ -232,13 +228,12 @@ def with_values(base: Calibration, values: Mapping[Parameter, float]) -> Calibra
     # What differs under one kernel set comes after its family, and on top of it.
     for (section, name), changes in sorted(by_owner.items()):
         if section == "families":
-            family(name, changes)
+            above = families.get(name) or families.get(_split(name)[0]) or base.family(name)
+            families[name] = replace(above, **changes)
             for other in [known for known in base.families if known.startswith(f"{name}.")]:
                 # Runs under other kernels say nothing of what a pair says itself.
-                family(other, {key: new for key, new in changes.items() if (other, key) not in said})
-            if "." in name:
-                above = base.families.get(name) or families[_split(name)[0]]
-                families[name] = replace(families.get(name, above), **changes)
+                kept = {key: new for key, new in changes.items() if (other, key) not in said}
+                families[other] = replace(families[other], **kept)
         elif section == "stacks":
             stacks[name] = replace(base.stack(name), **changes)
         else:
