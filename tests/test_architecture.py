@@ -81,7 +81,7 @@ def test_libraries_stay_at_home(library: str) -> None:
 LIBRARY = ("cli/calibrate_device.py", "measure/", "report/calibration.py")
 """Where ``torch`` is the library: what is installed, and the version that a measurement was made with."""
 
-KERNELS = ("cost/compute.py", "measured/fit.py", "measured/priors.py", "model/spec.py")
+KERNELS = ("measured/priors.py", "model/spec.py")
 """Where a name is that of a kernel set, some of which are called after the runtime that has them."""
 
 

@@ -197,15 +197,12 @@ UNFUSED_SCORES = ((9.0, 6), (9.0, 6))
 """How often the scores are read or written, and kernels, forward and backward; without fusion, scaling, mask, casts
 and softmax go one by one, and each has a backward of its own."""
 
-FUSED_SOFTMAX = ("megatron", "megatron-2021", "deepspeed-2021")
-"""Kernel sets with a softmax that scales, masks and casts."""
-
 
 def fused_softmax(
     model: ModelSpec, device: Device, target: Capabilities, *, tp: int, micro_batch: int
 ) -> bool:
     """True when a fused softmax takes the score matrices: some work on four of them at a time."""
-    if device.kernels not in FUSED_SOFTMAX:
+    if device.kernels not in target.fused_softmax:
         return False
     return not target.softmax_in_fours or micro_batch * model.heads // tp % 4 == 0
 

@@ -145,8 +145,10 @@ class Estimator:
         return _step_seconds(plan, priced)
 
     def _warnings(self, plan: Plan) -> Iterator[str]:
-        """Measured layers and links that the plan was priced with beyond what was measured."""
-        pricer = self.pricer(plan.target)
+        """Kernels that the runtime lacks; layers and links that were priced beyond what was measured."""
+        pricer, wanted = self.pricer(plan.target), self.model.training.kernels
+        if wanted not in (None, pricer.kernels):
+            yield f"{plan.target} has no kernel set {wanted}: priced with its own, {pricer.kernels}"
         groups = {
             (group.pool, group.gpu, group.tp, group.micro_batch)
             for stage in plan.stages

@@ -35,7 +35,7 @@ from planner.measured.priors import (
     stack_prior,
 )
 from planner.measured.values import Run
-from planner.runtimes.registry import target
+from planner.runtimes.registry import REFERENCE, target
 
 BOUNDS_BYTES = (0.3e9, 12e9)
 
@@ -193,7 +193,7 @@ def networks_of(run: Run) -> frozenset[str]:
     return frozenset(name for name in NETWORKS if kinds & set(kinds_of(name)))
 
 
-VENDORS_KERNELS = "megatron"
+VENDORS_KERNELS = REFERENCE.kernels[0]
 """Its fused attention is the vendor's own, written for each generation."""
 
 

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from statistics import median
+from typing import get_args
 
 from planner import catalog
 from planner.calibration.values import Calibration, Constant, Family, Link, Stack
 from planner.measured.microbenchmarks import Microbenchmark, microbenchmarks
+from planner.model.spec import Kernels
 from planner.units import bytes_per_second_from_gigabytes, flops_from_tflops
 
 
@@ -45,8 +47,8 @@ MEASURED = {"matmul_efficiency": 0.05, "memory_efficiency": 0.06, "link_efficien
 """Spread of a constant that microbenchmarks of its own family tell."""
 
 SUSTAINED = {"T4": Prior(0.45, 0.30)}
-"""Products of devices whose power limit a burst does not reach: a T4 of 70 W halves its clock within seconds
-(arXiv:1903.07486, section 4.6)."""
+"""Products of devices whose power limit a burst does not reach: a T4 of 70 W lowers its clock under load
+(arXiv:1903.07486); the number is a guess, as its spread says."""
 
 ATTENTION = {
     "A100": Prior(0.58, 0.10),
@@ -54,11 +56,11 @@ ATTENTION = {
     "GH200": Prior(0.55, 0.20),
     "B200": Prior(0.45, 0.30),
 }
-"""Vendor's fused attention, forward and backward, as FlashAttention-2 and -3 publish it (arXiv:2307.08691, figure 4;
-arXiv:2407.08608, figure 6); that of B200 is extrapolated."""
+"""Vendor's fused attention, forward and backward: about what FlashAttention-2 and -3 claim (arXiv:2307.08691,
+arXiv:2407.08608); that of B200 is extrapolated."""
 
 OLDER_ATTENTION = Prior(0.33, 0.30)
-"""Attention of eager frameworks, written for the generation before (FlashAttention 1, arXiv:2205.14135)."""
+"""Attention of eager frameworks, written for the generation before (as FlashAttention, arXiv:2205.14135); assumed."""
 
 STACK = {
     "matmul_factor": Prior(0.90, 0.08),
@@ -96,7 +98,7 @@ between nodes is theirs (``Stack.wire``)."""
 RDMA = ("infiniband", "roce")
 """Kinds of fabric that share their constants."""
 
-KERNEL_SETS = ("megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021")
+KERNEL_SETS: tuple[str, ...] = get_args(Kernels)
 """Kernel sets that have constants of their own."""
 
 

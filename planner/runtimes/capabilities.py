@@ -150,6 +150,8 @@ class Capabilities:
     unemitted_precisions: tuple[str, ...] = ()
     """Those of ``precisions`` that published runs have and launch folders have not: priced, never proposed."""
     offloading: Offloading = Offloading()
+    fused_softmax: tuple[str, ...] = ()
+    """Those of its kernel sets whose softmax of unfused attention scales, masks and casts in one kernel."""
     softmax_in_fours: bool = False
     """True when the fused softmax takes score matrices by four, and is left out for other numbers of them."""
     runs_plain_torch: bool = False

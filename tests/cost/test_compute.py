@@ -34,7 +34,7 @@ from planner.cost.compute import (
 from planner.cost.stage import LayerPrice, layer_price
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Recompute
-from planner.runtimes.registry import target
+from planner.runtimes.registry import TARGETS, target
 from tests.worlds import cluster, gpt, pool
 
 KIND = replace(Topology(cluster(pool("p"))).device_types[0], family="A100")
@@ -261,11 +261,11 @@ def test_the_kernel_set_decides_about_the_softmax(kernels: str, fused: bool) -> 
     """Frameworks of 2021 brought one of their own; where there is none, the scores are streamed step by step."""
     model = gpt(heads=16, attention="unfused")
     own, other = (Device(KIND, ASSUMED, "fp16", name) for name in (kernels, "megatron-2021"))
-    known = target("megatron")
-    assert fused_softmax(model, own, known, tp=1, micro_batch=1) == fused
+    runtime = next(row for row in TARGETS.values() if kernels in row.kernels)
+    assert fused_softmax(model, own, runtime, tp=1, micro_batch=1) == fused
     mine, theirs = (
-        layer_pass(model, device, known, tp=1, micro_batch=1, sequence_parallel=False)
-        for device in (own, other)
+        layer_pass(model, device, row, tp=1, micro_batch=1, sequence_parallel=False)
+        for device, row in ((own, runtime), (other, target("megatron")))
     )
     assert (mine.attention_seconds > theirs.attention_seconds) == (not fused)
     assert (mine.host_seconds > theirs.host_seconds) == (not fused)

@@ -507,3 +507,12 @@ def test_replicas_of_a_stage_that_cannot_talk() -> None:
     plan = Plan(target="megatron", zero=0, stages=(Stage(first_layer=0, end_layer=24, replicas=groups),))
     with pytest.raises(PlanError, match=r"stages\[0\]: its replicas stand on pools without a common fabric"):
         estimate(plan, spec, gpt(global_batch=64))
+
+
+def test_kernels_that_a_runtime_lacks_are_warned_of() -> None:
+    """The training section names a kernel set for all runtimes, and each has its own."""
+    spec, model, plan = two_pools()
+    for kernels, warned in (("megatron-2021", False), ("torch-compiled", True), (None, False)):
+        training = model.training.model_copy(update={"kernels": kernels})
+        found = estimate(plan, spec, model.model_copy(update={"training": training})).warnings
+        assert any("no kernel set" in line for line in found) == warned

@@ -80,20 +80,22 @@ def test_streams_of_the_score_matrix(dropout: bool) -> None:
     """2 streams and 2 kernels forward where the softmax is fused, 3 and 2 backward; 9 and 7, and 9 and 6, where it is
     not; dropout adds 2.5 both ways."""
     model = gpt(heads=6, hidden=768, attention="unfused", dropout=dropout)
-    device = Device(KIND, ASSUMED, "fp16", "megatron-2021")
+    device, other_device = (
+        Device(KIND, ASSUMED, "fp16", name) for name in ("megatron-2021", "deepspeed-2021")
+    )
     scores = 2 * 2 * 6 / 2 * 1024**2
     drop = 2.5 if dropout else 0.0
-    fused, backward = attention_seconds(model, device, target("deepspeed"), tp=2, micro_batch=2)
+    fused, backward = attention_seconds(model, other_device, target("deepspeed"), tp=2, micro_batch=2)
     apart, apart_back = attention_seconds(model, device, target("megatron"), tp=2, micro_batch=2)
     assert apart - fused == pytest.approx(device.stream(7 * scores, 5))
     assert apart_back - backward == pytest.approx(device.stream(6 * scores, 4))
     other = gpt(heads=6, hidden=768, attention="unfused", dropout=not dropout)
-    turned = attention_seconds(other, device, target("deepspeed"), tp=2, micro_batch=2)
+    turned = attention_seconds(other, other_device, target("deepspeed"), tp=2, micro_batch=2)
     sign = 1 if dropout else -1
     assert fused - turned[0] == pytest.approx(sign * device.stream(2.5 * scores, 0))
     assert backward - turned[1] == pytest.approx(sign * device.stream(2.5 * scores, 0))
     endless = Calibration(families={KIND.family: Family(matmul_efficiency=1e9)})
-    quick = Device(KIND, endless, "fp16", "megatron-2021")
+    quick = Device(KIND, endless, "fp16", "deepspeed-2021")
     batched = (
         2 * quick.family.kernel_seconds + 2 * (1024 * 128 * 2 + 1024**2) * 12 / 2 * 2 / quick._bytes_rate
     )

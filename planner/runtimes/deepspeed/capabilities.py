@@ -9,6 +9,7 @@ CAPABILITIES = Capabilities(
     version="0.19.8",
     kernels=("deepspeed", "deepspeed-2021"),
     unfused_kernels="deepspeed-2021",
+    fused_softmax=("deepspeed-2021",),
     by_default=True,
     tensor_parallel="none",
     zero_without_pipeline=(0, 1, 2, 3),

@@ -29,6 +29,7 @@ CAPABILITIES = Capabilities(
     sharding_optimizers=("adamw",),
     cross_entropies=("fused",),
     encoders="none",
+    fused_softmax=("megatron", "megatron-2021"),
     softmax_in_fours=True,
     joins_tied_ends=True,
     hosts_once=True,

@@ -34,6 +34,7 @@ CAPABILITIES = Capabilities(
     cross_entropies=("fused", "plain"),
     unemitted_cross_entropies=("plain",),
     encoders="bert",
+    fused_softmax=("megatron", "megatron-2021"),
     softmax_in_fours=True,
     is_reference=True,
     offloading=Offloading(optimizer_zero=(1,), in_pipeline=True),
