@@ -24,6 +24,7 @@ from planner.plan.difference import cluster_differences, model_differences, told
 from planner.plan.file import PlanFile, Summary, UsedCalibration, read
 from planner.report.calibration import doubts
 from planner.report.explain import advice_text, considered, ratio_text
+from planner.report.goal import idle_text
 from planner.search.values import Scored, SearchResult
 
 
@@ -83,6 +84,7 @@ def summary_of(result: SearchResult) -> Summary | None:
         alternatives=considered(result.alternatives),
         advice=tuple(advice_text(entry) for entry in result.advice),
         ratios=tuple(ratio_text(entry) for entry in result.ratios),
+        idle=tuple(idle_text(entry) for entry in result.idle_costs),
         hedge=result.hedge,
     )
 

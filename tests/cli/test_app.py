@@ -46,6 +46,7 @@ SURFACE: dict[str, set[str]] = {
     "predict": JSON | TRAINING | MEASURED,
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
+    "report": JSON | MEASURED | {"--output", "-o", "--compare", "--log", "--tokens"},
     "show": JSON | MEASURED | {"--cluster", "--model"},
     "emit": JSON | {"--output", "-o", "--force", "--launcher", "--cluster", "--model"},
     "validate": JSON | MEASURED | {"--measured", "--source", "--half", "--groups", "--worst", "--plot"},

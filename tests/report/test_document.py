@@ -34,6 +34,7 @@ from planner.report.pareto import front_document
 from planner.report.validation import validation_document
 from tests.measured import examples as measured
 from tests.report import examples
+from tests.report.pages import about
 from tests.report.test_fitted import CALIBRATION, fitted
 from tests.report.test_measured_device import told
 from tests.report.test_measured_network import ERRORS, LINKS
@@ -87,6 +88,7 @@ def documents() -> dict[str, object]:
         ),
         "compare --log": observed_document(SEEN, all_observed(), FOUND),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
+        "report": about().document(),
         "calibrate fit": fitted_document(fitted(), CALIBRATION, examples_folder() / "calibration.yaml"),
     }
 
