@@ -30,6 +30,7 @@ from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
+from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 
 INTRODUCTION = """\
@@ -72,6 +73,7 @@ DOCUMENTS: dict[str, type] = {
     "calibrate run": TrialDocument,
     "compare --log": ObservedDocument,
     "report": ReportDocument,
+    "trace": TraceDocument,
 }
 """The class of each command's document."""
 WITH_INPUTS = (ExplainDocument, ReportDocument, SearchDocument, CheckDocument, FrontDocument)

@@ -47,6 +47,7 @@ SURFACE: dict[str, set[str]] = {
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
     "report": JSON | MEASURED | {"--output", "-o", "--compare", "--log", "--tokens"},
+    "trace": JSON | MEASURED | {"--output", "-o", "--log"},
     "show": JSON | MEASURED | {"--cluster", "--model"},
     "emit": JSON | {"--output", "-o", "--force", "--launcher", "--cluster", "--model"},
     "validate": JSON | MEASURED | {"--measured", "--source", "--half", "--groups", "--worst", "--plot"},

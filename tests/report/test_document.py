@@ -31,6 +31,7 @@ from planner.report.explain import neighbours
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
+from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from tests.measured import examples as measured
 from tests.report import examples
@@ -89,6 +90,9 @@ def documents() -> dict[str, object]:
         "compare --log": observed_document(SEEN, all_observed(), FOUND),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "report": about().document(),
+        "trace": TraceDocument(
+            command="trace", file="step.json", events=1, processes=1, ranks=1, step_seconds=1.0, measured=None
+        ),
         "calibrate fit": fitted_document(fitted(), CALIBRATION, examples_folder() / "calibration.yaml"),
     }
 
