@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from planner.calibration.values import Calibration
@@ -28,15 +28,15 @@ from planner.cost.measured_curves import (
     OptimizerCurves,
     with_host,
 )
-from planner.cost.memory import Load, activation_bytes_per_layer, memory, parameters_of
+from planner.cost.memory import Footprint, Load, activation_bytes_per_layer, parameters_of
 from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
-from planner.cost.shape import Shape, chunk_layers
+from planner.cost.shape import Shape
 from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
 from planner.cost.traffic import EndTraffic, Seconds, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
-from planner.dims.sharding import optimizer_ways
+from planner.dims.sharding import ZERO_STAGES, optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Capabilities, Recompute
@@ -161,6 +161,7 @@ class Pricer:
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.stack = calibration.stack(self.kernels)
         self.traffic = Traffic(model, target, self.stack)
+        self._kept_bytes = [gradients_of(target, model.training, zero).kept_bytes for zero in ZERO_STAGES]
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration, model.name) if calibration.layers else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
@@ -170,20 +171,19 @@ class Pricer:
         # An anchor asks for its own points, which is no guess of a plan's.
         self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
         self._ends: dict[tuple[object, ...], EndPass] = {}
-        self._most: dict[tuple[object, ...], int] = {}
+        self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
 
     def price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
-        """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
+        """Seconds of a stage whose data-parallel rings look like ``ring``."""
         if self.link_curves is not None:  # each estimate asks its curves anew, as they note where they guess
             return self._price(shape, groups, ring)
         key = shape.as_long(shape.chunks), groups, ring
-        known = self._prices.get(key)
-        if known is not None:
-            return replace(known, memories=self._memories(shape, groups, ring))
-        if len(self._prices) == MOST_PRICES:
-            self._prices.clear()
-        self._prices[key] = found = self._price(shape, groups, ring)
+        found = self._prices.get(key)
+        if found is None:
+            if len(self._prices) == MOST_PRICES:
+                self._prices.clear()
+            found = self._prices[key] = self._price(shape, groups, ring)
         return found
 
     def _price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
@@ -212,7 +212,6 @@ class Pricer:
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
-            memories=self._memories(shape, groups, ring),
         )
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
@@ -343,11 +342,19 @@ class Pricer:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
         return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
 
-    def _memories(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> tuple[Memory, ...]:
-        return tuple(self.memory(shape, group, ring.size) for group in groups)
-
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
         """Bytes on one device of the group."""
+        in_flight = layers_in_flight(
+            layers=shape.layers,
+            stage=shape.stage,
+            depth=shape.depth,
+            micro_batches=shape.micro_batches,
+            interleave=len(shape.chunks),
+        )
+        return self.footprint(shape, group, dp).memory(shape.layers, in_flight)
+
+    def footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
+        """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends."""
         device_type = self.topology.device_type(group.pool, group.gpu)
         measured = self.measured(device_type, group.tp, group.micro_batch)
         load = Load(
@@ -357,13 +364,7 @@ class Pricer:
             tp=group.tp,
             dp=dp,
             micro_batch=group.micro_batch,
-            layers_in_flight=layers_in_flight(
-                layers=shape.layers,
-                stage=shape.stage,
-                depth=shape.depth,
-                micro_batches=shape.micro_batches,
-                interleave=len(shape.chunks),
-            ),
+            layers_in_flight=0.0,
             recompute=shape.recompute,
             sequence_parallel=shape.sequence_parallel,
             zero=shape.zero,
@@ -377,7 +378,7 @@ class Pricer:
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
         )
-        return memory(self.model, device_type, self.stack, load)
+        return Footprint(self.model, device_type, self.stack, load)
 
     def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
         """The largest number of the model's layers with which a stage like ``shape`` fits on the group; 0 for none.
@@ -385,21 +386,19 @@ class Pricer:
         No component of the memory shrinks as layers grow.
         """
         chunks = len(shape.chunks)
+        ends = shape.first, shape.last
+        same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
+        key = *same, shape.sequence_parallel, shape.offload
+        footprint = self._footprints.get(key)
+        if footprint is None:
+            if len(self._footprints) == MOST_PRICES:
+                self._footprints.clear()
+            footprint = self._footprints[key] = self.footprint(shape, group, dp)
         flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks)
-        same = shape.as_long((1,) * chunks)
-        key = group.pool, group.gpu, group.tp, group.micro_batch, dp, flights, same
-        if key not in self._most:
-            self._most[key] = self._most_layers(shape, group, dp)
-        return self._most[key]
-
-    def _most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
-        chunks = len(shape.chunks)
-
-        def too_many(layers: int) -> bool:
-            return not self.memory(replace(shape, chunks=chunk_layers(layers, chunks)), group, dp).fits
-
         tried = range(chunks, self.model.layers + 1)
-        fitting = bisect_left(tried, True, key=too_many)
+        fitting = bisect_left(
+            tried, True, key=lambda layers: not footprint.fits(layers, layers / chunks * flights)
+        )
         return tried[fitting - 1] if fitting else 0
 
     def _layer(
@@ -545,4 +544,4 @@ class Pricer:
         )
 
     def _gradient_bytes(self, shape: Shape) -> int:
-        return gradients_of(self.target, self.model.training, shape.zero).kept_bytes
+        return self._kept_bytes[shape.zero]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
+from planner.dims.sharding import ZERO_STAGES
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Capabilities
 
@@ -42,6 +43,12 @@ class Traffic:
     model: ModelSpec
     target: Capabilities
     stack: Stack
+    _reduced_bytes: tuple[int, ...] = field(init=False)
+    """Bytes of a gradient on its way, [ZeRO stage]."""
+
+    def __post_init__(self) -> None:
+        reduced = (gradients_of(self.target, self.model.training, zero) for zero in ZERO_STAGES)
+        object.__setattr__(self, "_reduced_bytes", tuple(each.reduced_bytes for each in reduced))
 
     def exposed(self, traffic: float, compute: float) -> tuple[float, float]:
         """(exposed, hidden) seconds of traffic under a computation; they slow each other while both run."""
@@ -131,4 +138,4 @@ class Traffic:
         return ring.scatter_seconds(size, messages) if scatters else ring.reduce_seconds(size, messages)
 
     def _gradient_bytes(self, shape: Shape) -> int:
-        return gradients_of(self.target, self.model.training, shape.zero).reduced_bytes
+        return self._reduced_bytes[shape.zero]

@@ -340,14 +340,3 @@ def fastest_ring(
     if estimator.curves is not None:
         rate = float("inf")
     return Ring(size=group.count, bytes_per_second=rate, latency_seconds=0.0, crosses="node")
-
-
-def fastest_slots(speeds: Sequence[Speed], depth: int) -> list[tuple[float, Speed]]:
-    """The first ``depth`` slots of sorted speeds as (number, speed); parts of several types may share a stage."""
-    found, left = [], float(depth)
-    for speed in speeds:
-        count = min(speed.slots, left)
-        if count > 0:
-            found.append((count, speed))
-        left -= count
-    return found
