@@ -19,7 +19,6 @@ from planner.search.bounds.rates import Rates
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands
 from planner.search.space.sends import Hops
 
-
 FREE = Hops(inner_seconds=0.0, outer_seconds=0.0)
 """Sends that take no time."""
 
