@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from planner.calibration.values import Stack
 from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES, MIXED
+from planner.cost.many import larger, smaller
 from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
@@ -46,7 +47,7 @@ class Load:
     """True on the stage with the head."""
     tp: int
     dp: int
-    """Replicas over which ZeRO shards."""
+    """Replicas over which ZeRO shards; may be an array of such numbers."""
     micro_batch: int
     layers_in_flight: float
     """Layers times micro-batches whose activations are alive at the peak."""
@@ -186,7 +187,7 @@ class Footprint:
             elements * self._gradients,
             elements * self._states + self._end_states,
             activations,
-            self._bucket * min(elements, BUCKET_ELEMENTS) + self._buffers + max(0.0, copy),
+            self._bucket * min(elements, BUCKET_ELEMENTS) + self._buffers + larger(0.0, copy),
         )
 
     def _host_bytes(self, layers: int, in_flight: float) -> float:
@@ -204,6 +205,16 @@ class Footprint:
         tensors = sum(self._tensors(layers, in_flight)) + self._logits
         host = self._device_type.host.memory_bytes
         return self._room(tensors) >= 0 and self._host_bytes(layers, in_flight) <= host
+
+    def headroom(self, layers: int, in_flight: float) -> float:
+        """Bytes that are left; negative when they do not fit."""
+        tensors = sum(self._tensors(layers, in_flight)) + self._logits
+        room = self._room(tensors)
+        return room - larger(0.0, smaller(self._slack * tensors, room))
+
+    def activation_bytes(self) -> float:
+        """Bytes of one more micro-batch of one layer in the middle of the model."""
+        return self._tensors(1, 2.0)[3] - self._tensors(1, 1.0)[3]
 
     def memory(self, layers: int, in_flight: float) -> Memory:
         """The same by component."""
@@ -236,7 +247,7 @@ def _copies(model: ModelSpec, load: Load) -> float:
     if load.rests_in_fp32 and load.zero == 3 and model.training.precision in MIXED:
         return 0.0
     doubled = model.training.precision == "fp8" and not load.eager
-    return 2.0 if doubled and (load.zero == 0 or load.dp == 1) else 1.0
+    return 1.0 + doubled * ((load.zero == 0) | (load.dp == 1))
 
 
 def _embedding(model: ModelSpec, load: Load) -> float:
@@ -291,9 +302,8 @@ def _buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
 
     ZeRO-3 also holds layers gathered ahead.
     """
-    if load.dp == 1 and not load.offload.anything:
-        return 0.0, 0.0
-    size = ELEMENT_BYTES[model.training.precision]
+    # A lone replica reduces nothing.
+    size = ELEMENT_BYTES[model.training.precision] * ((load.dp > 1) | load.offload.anything)
     if load.zero in (1, 2):
         return 2.0 * size, 0.0
     if load.zero != 3:

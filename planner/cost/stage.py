@@ -6,6 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring, fabric_share, tensor_ring
@@ -20,6 +22,7 @@ from planner.cost.compute import (
     layer_pass,
     optimizer_seconds,
 )
+from planner.cost.many import Numbers, as_array, as_number
 from planner.cost.measured_curves import (
     LayerCurves,
     LayerFormula,
@@ -29,11 +32,11 @@ from planner.cost.measured_curves import (
     with_host,
 )
 from planner.cost.memory import Footprint, Load, activation_bytes_per_layer, parameters_of
-from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
+from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
 from planner.cost.shape import Shape
 from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
-from planner.cost.traffic import EndTraffic, Seconds, Traffic
+from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
 from planner.dims.sharding import ZERO_STAGES, optimizer_ways
@@ -237,18 +240,21 @@ class Pricer:
         gathers = shape.zero == 1 and ring.copies is None
         return end.seconds + last.backward_seconds + (first.forward_seconds if gathers else 0.0)
 
-    def each_sync_seconds(self, shape: Shape, ring: Ring, forward: Seconds, backward: Seconds) -> Seconds:
+    def each_sync_seconds(self, shape: Shape, ring: Ring, forward: Numbers, backward: Numbers) -> Numbers:
         """``sync_seconds`` of single devices for each of many pairs of a first forward and a last backward."""
-        return self.traffic.at_each_end(shape, ring, self._parameters(shape, 1), forward, backward)
+        end = self.traffic.at_end(
+            shape, ring, self._parameters(shape, 1), as_number(forward), as_number(backward)
+        )
+        return as_array(end.seconds)
 
     def each_micro_batch(
-        self, shape: Shape, ring: Ring, forward: Seconds, backward: Seconds
-    ) -> tuple[Seconds, Seconds]:
+        self, shape: Shape, ring: Ring, forward: Numbers, backward: Numbers
+    ) -> tuple[Numbers, Numbers]:
         """Forward and backward of each of many micro-batches on single devices that take so long without traffic."""
         gather, scatter = self.traffic.in_micro_batch(shape, ring, shape.layers, shape.first, shape.last, 1)
         return (
-            forward + self.traffic.exposed_each(gather, forward),
-            backward + self.traffic.exposed_each(gather + scatter, backward),
+            forward + self.traffic.exposed(gather, as_number(forward))[0],
+            backward + self.traffic.exposed(gather + scatter, as_number(backward))[0],
         )
 
     def _at_end(
@@ -309,13 +315,13 @@ class Pricer:
         exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)
         on_forward = forward + tensor_forward + exposed_forward
         on_backward = backward + again + tensor_backward + exposed_backward
-        moved = NO_COPIES
+        wait_forward = wait_backward = hidden = at_end = 0.0
         if shape.offload.anything:
             count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
-            moved = copies(
-                shape.offload, self._held(shape, layers, count, sequences, ring), device_type, self.model
-            )
-        wait_forward, wait_backward = moved.waits(on_forward, on_backward)
+            held = self._held(shape, layers, count, sequences, ring)
+            moved = copies(shape.offload, held, device_type, self.model)
+            wait_forward, wait_backward = moved.waits(on_forward, on_backward)
+            hidden, at_end = moved.hidden(on_forward, on_backward), moved.step_seconds
         return MicroBatch(
             forward_seconds=on_forward + wait_forward,
             backward_seconds=on_backward + wait_backward,
@@ -325,8 +331,8 @@ class Pricer:
             host_seconds=host,
             zero_seconds=exposed_forward + exposed_backward,
             offload_seconds=wait_forward + wait_backward,
-            step_copy_seconds=moved.step_seconds,
-            hidden_seconds=hidden_forward + hidden_backward + moved.hidden(on_forward, on_backward),
+            step_copy_seconds=at_end,
+            hidden_seconds=hidden_forward + hidden_backward + hidden,
         )
 
     def ends_seconds(self, group: ReplicaGroup) -> tuple[float, float]:
@@ -536,12 +542,21 @@ class Pricer:
             held = self._held(shape, shape.layers, count, group.micro_batch, ring)
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
         share = count / optimizer_ways(shape.zero, ring.size)
-        update = self.optimizer_curves.seconds(device_type.gpu, share) if self.optimizer_curves else None
+        update = self._measured_update(device_type.gpu, share)
         device = self._device(device_type)
         seconds = optimizer_seconds(share, device, self.model, update)
         if self.model.training.optimizer == "muon":
             seconds += shape.layers * orthogonal_seconds(self.model, device)
         return seconds
+
+    def _measured_update(self, gpu: str, share: float) -> float | None:
+        """Seconds of the optimizer on so many elements by measurement, if there are any."""
+        curves = self.optimizer_curves
+        if curves is None or curves.seconds(gpu, 1.0) is None:
+            return None
+        if isinstance(share, np.ndarray):
+            return as_number(np.array([curves.seconds(gpu, elements) for elements in share]))
+        return curves.seconds(gpu, share)
 
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica."""

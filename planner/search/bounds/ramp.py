@@ -39,7 +39,7 @@ class RampBound:
     def bounds(self, chunks: int, hops: Sequence[Hops] | None = None) -> Seconds:
         """No pipeline of at most so many stages ends sooner, [stages - 1].
 
-        ``hops`` are the sends of each speed's stages. Without ``hops`` sends take no time.
+        ``hops`` are the sends of each speed's stages; without them sends take no time.
         """
         path = and_back(1, 2, self._steps)
         assert path is not None, "two stages have a second one"
