@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
-from planner.cli.inputs import summary_of
+from planner.cli.found import summary_of
 from planner.cluster.topology import Topology
 from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
