@@ -13,10 +13,12 @@ from typing import Any
 import typer
 
 from planner.cli.app import app, needed
+from planner.cli.examples import ExamplesDocument
 from planner.cli.process import MEANINGS
 from planner.described import JsonDocument, keys
 from planner.report.calibrated import CalibrateDocument, FittedDocument, TrialDocument
 from planner.report.calibration import CalibrationDocument
+from planner.report.catalogue import GpusDocument, LinksDocument
 from planner.report.document import (
     CheckDocument,
     CompareDocument,
@@ -74,6 +76,9 @@ DOCUMENTS: dict[str, type] = {
     "compare --log": ObservedDocument,
     "report": ReportDocument,
     "trace": TraceDocument,
+    "gpus": GpusDocument,
+    "links": LinksDocument,
+    "examples": ExamplesDocument,
 }
 """The class of each command's document."""
 WITH_INPUTS = (ExplainDocument, ReportDocument, SearchDocument, CheckDocument, FrontDocument)

@@ -117,7 +117,7 @@ def _families(entries: Sequence[Considered], top: int) -> RenderableType:
     heading = speed.heading("tokens/s").replace("\n", " ")
     left = f" ({len(shown)} of {len(entries)}, -v: all)" if len(shown) < len(entries) else ""
     columns = (
-        words(f"family{left}", least=18),
+        words(f"family{left}", least=28),
         number(f"step ({unit.name})"),
         number(heading),
         words("why not", least=24),

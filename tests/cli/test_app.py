@@ -67,6 +67,9 @@ SURFACE: dict[str, set[str]] = {
         "--slurm",
     }
     | {"--from", "--commands", "--name", "--output", "-o", "--force"},
+    "gpus": JSON,
+    "links": JSON,
+    "examples": JSON | {"--copy", "--force"},
     "schema": set(),
     "calibrate device": JSON
     | {"--output", "-o", "--model", "--zero", "--tp", "--minutes", "--device", "--name"}
