@@ -19,7 +19,7 @@ PACKAGE = ROOT / "planner"
 HOMES: dict[str, tuple[str, ...]] = {
     "deepspeed": ("runtimes/deepspeed/train.py",),
     "highspy": ("search/milp",),
-    "jinja2": ("job/files.py",),
+    "jinja2": ("job/files.py", "report/page/page.py"),
     "matplotlib": ("report/validation.py",),
     "networkx": ("cluster/topology.py", "cluster/routes.py"),
     "pulp": ("search/milp",),
