@@ -71,12 +71,13 @@ def require_same_ranks(profile: Profile, devices: int) -> None:
 def _document(path: Path) -> Event:
     try:
         content = path.read_bytes()
+    except OSError as error:
+        raise _wrong(path, f"cannot be read: {error.strerror or error}") from None
+    try:
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
         document = json.loads(content)
-    except OSError as error:
-        raise _wrong(path, f"cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, RecursionError, zlib.error) as error:
+    except (ValueError, EOFError, RecursionError, gzip.BadGzipFile, zlib.error) as error:
         raise _wrong(
             path, f"is not JSON: {str(error).splitlines()[0] if str(error) else 'too deep'}"
         ) from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,11 @@ import pytest
 
 from planner.cli.app import run
 from planner.described import text
+from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.report.numbers import time_unit
+from planner.report.page.drawing import drawing_of, ticks, time_ticks
 from planner.report.page.page import in_script, page
+from planner.report.step import Lane, Span, Step
 from tests.cli.running import write_plan
 from tests.report import examples
 from tests.report.pages import Reader, about, browsed, needs_browser, plain
@@ -172,6 +178,61 @@ def test_a_plan_whose_inputs_were_edited(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["report", str(plan), "-o", str(output)]) == 2
     assert "is not the one that the plan was made for" in capsys.readouterr().err
     assert not output.exists()
+
+
+def large() -> Any:
+    """131,072 devices in two pools, 64 stages of 64 micro-batches."""
+    cluster, model = examples.cluster(), examples.model(global_batch=16_384)
+    first = cluster.pools[0].model_copy(update={"devices": ("A100",) * 8})
+    pools = tuple(
+        first.model_copy(update={"name": name, "hosts": tuple(f"{name}-{n:04d}" for n in range(8192))})
+        for name in ("east", "west")
+    )
+    group = ReplicaGroup(pool="east", gpu="A100", tp=8, count=256, local_batch=64, accumulation_steps=64)
+    halves = [group] * 32 + [replace(group, pool="west")] * 32
+    stages = tuple(Stage(first_layer=n, end_layer=n + 1, replicas=(each,)) for n, each in enumerate(halves))
+    plan = Plan(target="megatron", zero=1, stages=stages)
+    return about(
+        plan,
+        cluster.model_copy(update={"pools": pools}),
+        model.model_copy(update={"layers": 64, "heads": 32, "kv_heads": 32}),
+    )
+
+
+def test_the_largest_clusters_fit_a_page() -> None:
+    """131,072 devices are put together until the page is small; the step is drawn in slices."""
+    subject = large()
+    assert subject.saved.plan.devices == 131_072
+    shown = page(subject)
+    assert len(shown.encode()) < 6e6
+    read = Reader(shown)
+    assert not read.unbalanced
+    assert "slices of time" in read.text
+    assert "256 x east-0000 .. east-0255" in read.text
+
+
+def test_slices_hold_what_spans_hold() -> None:
+    """The areas of a lane by kind are its seconds, and no slice is more than full."""
+    spans = [
+        Span("forward" if n % 2 else "backward", n / 1000, (n + 0.75) / 1000, critical=n == 5)
+        for n in range(4000)
+    ]
+    lane = Lane(stage=0, group=None, spans=tuple(spans), collectives=0.0)
+    drawing = drawing_of(Step(seconds=4.0, lanes=(lane,)))
+    assert drawing.slices is not None
+    (strip,) = drawing.strips
+    for kind, path in strip.paths:
+        pieces = re.findall(r"M(\d+) (\d+)h(\d+)v(\d+)h-\d+z", path)
+        assert all(int(top) >= 0 and int(top) + int(height) <= 100 for _, top, _, height in pieces)
+        area = sum(int(wide) * int(height) for _, _, wide, height in pieces) / 1e6
+        assert area == pytest.approx(lane.seconds(kind) / 4.0, abs=0.02)  # type: ignore[arg-type]
+    assert strip.critical.count("M") == 1
+
+
+def test_round_marks() -> None:
+    """Along an axis."""
+    assert [tick.text for tick in time_ticks(6.32, time_unit([6.32]))] == ["0 s", "2 s", "4 s", "6 s"]
+    assert list(ticks(0.25)) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2, 0.25])
 
 
 @needs_browser
