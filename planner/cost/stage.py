@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -35,7 +37,15 @@ from planner.cost.memory import Footprint, Load, activation_bytes_per_layer, par
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
 from planner.cost.shape import Shape
-from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
+from planner.cost.stage_price import (
+    EachLength,
+    MicroBatch,
+    Replica,
+    StagePrice,
+    all_lengths,
+    common_seconds,
+    padded_seconds,
+)
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
@@ -142,6 +152,11 @@ def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
     return 2 * ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
 
 
+def _rows(values: Iterable[float], count: int) -> Numbers:
+    """One row of ``count`` cases for each value."""
+    return np.array([np.broadcast_to(value, count) for value in values])
+
+
 MOST_PRICES = 10_000
 """Prices of stages that are remembered."""
 
@@ -215,6 +230,36 @@ class Pricer:
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
+        )
+
+    def each_length(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> EachLength:
+        """The same for many numbers of layers at once: the chunks of ``shape`` are arrays."""
+        lengths = list(zip(*map(np.ndarray.tolist, cast("tuple[Numbers, ...]", shape.chunks)), strict=True))
+        if self.link_curves is not None:  # curves take one number of bytes at a time
+            return all_lengths([self._price(replace(shape, chunks=one), groups, ring) for one in lengths])
+        count = len(lengths)
+        micro = [self.micro_batch(shape, group, group.micro_batch, ring) for group in groups]
+        replicas = [
+            self._replica(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
+        ]
+        slowest = np.argmax(_rows((replica.seconds for replica in replicas), count), axis=0)
+        sync = _rows((replica.sync_seconds for replica in replicas), count)
+        held = _rows((replica.end.reduction_seconds for replica in replicas), count)
+        update = _rows((self.update_seconds(shape, group, ring) for group in groups), count)
+        copied = _rows((item.step_copy_seconds for item in micro), count)
+        cases, holds = np.arange(count), self.traffic.holds_gradients(shape)
+        per_chunk = [
+            self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
+        ]
+        forward, backward = (
+            np.stack([_rows(values, count).max(axis=0) for values in zip(*way, strict=True)], axis=1)
+            for way in zip(*per_chunk, strict=True)
+        )
+        return EachLength(
+            forward=forward,
+            backward=backward,
+            tail_seconds=sync[slowest, cases] + update.max(axis=0) + copied.max(axis=0),
+            held_seconds=held[slowest, cases] if holds else np.zeros(count),
         )
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
