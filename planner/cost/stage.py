@@ -36,7 +36,7 @@ from planner.cost.measured_curves import (
 from planner.cost.memory import Footprint, Load, activation_bytes_per_layer, parameters_of
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
-from planner.cost.shape import Shape
+from planner.cost.shape import Shape, Whole
 from planner.cost.stage_price import (
     EachLength,
     MicroBatch,
@@ -154,7 +154,7 @@ def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
 
 def _rows(values: Iterable[float], count: int) -> Numbers:
     """One row of ``count`` cases for each value."""
-    return np.array([np.broadcast_to(value, count) for value in values])
+    return np.array([value if isinstance(value, np.ndarray) else np.full(count, value) for value in values])
 
 
 MOST_PRICES = 10_000
@@ -321,7 +321,7 @@ class Pricer:
         )
 
     def micro_batch(self, shape: Shape, group: ReplicaGroup, sequences: int, ring: Ring) -> MicroBatch:
-        """Seconds of one micro-batch of ``sequences`` on one replica of ``group``."""
+        """Seconds of one micro-batch of ``sequences`` on one replica of ``group``; of an array of them, of each."""
         return self._micro_batch(
             self.topology.device_type(group.pool, group.gpu),
             group.tp,
@@ -455,6 +455,8 @@ class Pricer:
     def _layer(
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
     ) -> LayerPrice:
+        if isinstance(sequences, np.ndarray):
+            return self._price_layers(device_type, tp, sequences, recompute, split)
         key = (device_type.key, tp, sequences, recompute, split)
         if key not in self._layers:
             self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split)
@@ -470,6 +472,20 @@ class Pricer:
             return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
         one = self._layer_pass(device_type, tp, sequences, split)
         return layer_price(one, ring, self.model, sequences, recompute, by_operation)
+
+    def _price_layers(
+        self, device_type: DeviceType, tp: int, sequences: Whole, recompute: Recompute, split: bool
+    ) -> LayerPrice:
+        """The same of many micro-batches at once; curves take one at a time."""
+        if self.layer_curves is None and self.link_curves is None:
+            return self._price_layer(device_type, tp, cast("int", sequences), recompute, split)
+        found = [self._layer(device_type, tp, one, recompute, split) for one in sequences.tolist()]
+        return LayerPrice(
+            **{
+                name: as_number(np.array([getattr(price, name) for price in found]))
+                for name in LayerPrice.__slots__
+            }
+        )
 
     def measured(self, device_type: DeviceType, tp: int, sequences: int) -> LayerTimes | None:
         """One layer by measurements on devices of this type; None without any of this model."""
@@ -513,9 +529,11 @@ class Pricer:
         return self._devices[key]
 
     def _end(self, which: str, device_type: DeviceType, tp: int, sequences: int) -> EndPass:
+        function = embedding_pass if which == "embedding" else head_pass
+        if isinstance(sequences, np.ndarray):
+            return function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
         key = (which, device_type.key, tp, sequences)
         if key not in self._ends:
-            function = embedding_pass if which == "embedding" else head_pass
             self._ends[key] = function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
         return self._ends[key]
 
