@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, with_config
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from planner import ranges
+from planner.described import meanings
 from planner.ranges import Range
 
 
@@ -99,10 +101,21 @@ DeviceNames = Annotated[str, Field(min_length=1, pattern=r"^[ -~]+$", max_length
 
 Source = Annotated[str | None, Field(exclude=True, description="Where the numbers are from; free text.")]
 
-STRICT = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
-"""Unknown keys and silent conversions are refused; a field's docstring says what it is."""
-
 T = TypeVar("T")
+
+
+def describe(schema: dict[str, Any], cls: Any) -> None:
+    """A field's docstring says what it is; read only for a schema, since reading sources takes long."""
+    hints = get_type_hints(cls, include_extras=True)
+    for name, text in meanings(cls).items():
+        marks = getattr(hints.get(name), "__metadata__", ())
+        alias = next((mark.alias for mark in marks if isinstance(mark, FieldInfo) and mark.alias), name)
+        if alias in schema.get("properties", {}):
+            schema["properties"][alias].setdefault("description", text)
+
+
+STRICT = ConfigDict(extra="forbid", strict=True, json_schema_extra=describe, defer_build=True)
+"""Unknown keys and silent conversions are refused; what a file is checked with is made when one is read."""
 
 
 class Frozen(BaseModel):
@@ -118,10 +131,19 @@ class Frozen(BaseModel):
         return copied
 
 
-def strict(**more: Any) -> Callable[[type[T]], type[T]]:
-    """Marks a dataclass that stands in files: read as ``STRICT`` says, built without any check but its own."""
-    config: ConfigDict = {**STRICT, **more}  # type: ignore[typeddict-item]
-    return with_config(config)
+def strict(change: Callable[[dict[str, Any]], None] | None = None) -> Callable[[type[T]], type[T]]:
+    """Marks a dataclass that stands in files: read as ``STRICT`` says, built without any check but its own.
+
+    ``change`` is made to its schema, for what stands otherwise in the file.
+    """
+    if change is None:
+        return with_config(STRICT)
+
+    def described(schema: dict[str, Any], cls: Any) -> None:
+        describe(schema, cls)
+        change(schema)
+
+    return with_config(ConfigDict(**{**STRICT, "json_schema_extra": described}))
 
 
 def form(cls: type[T]) -> TypeAdapter[T]:

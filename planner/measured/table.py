@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from planner import catalog
 from planner.catalog import IntraNodeSpec
@@ -84,6 +84,8 @@ _SWITCHES = frozenset({"gated_mlp", "tied_embeddings", "dropout", "sequence_para
 
 class Row(Frozen):
     """A measured run as it stands in the file; an absent or empty cell takes the default."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     id: Text
     """Unique in the file."""
