@@ -309,12 +309,13 @@ class Explorer:
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)
         row, steps = target(family.target), family.micro_batches
+        wanted = self.incumbent * (1 - self.limits.gap)
         chunked: dict[int, list[int]] = {}
         for depth in depths(family, self.limits, partition.estimator.model, partition.device_types):
             for interleave in interleavings(row, depth, steps, self.estimator.model):
                 chunked.setdefault(interleave, []).append(depth)
         for interleave, possible in chunked.items():
-            found = partition.bounds.bounds(family, possible, interleave, self.incumbent)
+            found = partition.bounds.bounds(family, possible, interleave, wanted)
             for depth, own in zip(possible, found, strict=True):
                 self.deadline.check()
                 self.candidates += 1
