@@ -402,7 +402,18 @@ class Pricer:
             micro_batches=shape.micro_batches,
             interleave=len(shape.chunks),
         )
-        return self.footprint(shape, group, dp).memory(shape.layers, in_flight)
+        return self._footprint(shape, group, dp).memory(shape.layers, in_flight)
+
+    def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
+        ends = shape.first, shape.last
+        same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
+        key = *same, shape.sequence_parallel, shape.offload
+        found = self._footprints.get(key)
+        if found is None:
+            if len(self._footprints) == MOST_PRICES:
+                self._footprints.clear()
+            found = self._footprints[key] = self.footprint(shape, group, dp)
+        return found
 
     def footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
         """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends."""
@@ -437,14 +448,7 @@ class Pricer:
         No component of the memory shrinks as layers grow.
         """
         chunks = len(shape.chunks)
-        ends = shape.first, shape.last
-        same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = *same, shape.sequence_parallel, shape.offload
-        footprint = self._footprints.get(key)
-        if footprint is None:
-            if len(self._footprints) == MOST_PRICES:
-                self._footprints.clear()
-            footprint = self._footprints[key] = self.footprint(shape, group, dp)
+        footprint = self._footprint(shape, group, dp)
         flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks)
         tried = range(chunks, self.model.layers + 1)
         fitting = bisect_left(
