@@ -86,8 +86,6 @@ def members(group: Group, partition: NetworkPartition, limits: Limits, deadline:
     model, device_types = partition.estimator.model, partition.device_types
     most = {family: max(depths(family, limits, model, device_types), default=0) for family in group.families}
     able = [family for family in group.families if most[family]]
-    deadline.check()
-    partition.bounds.rates.price(able)
     found = []
     for family in able:
         deadline.check()
