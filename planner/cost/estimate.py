@@ -148,7 +148,7 @@ class Estimator:
         return _step_seconds(plan, priced)
 
     def _warnings(self, plan: Plan) -> Iterator[str]:
-        """Kernels that the runtime lacks; layers and links that were priced beyond what was measured."""
+        """Kernels that the runtime lacks, at all or on a device; what was priced beyond what was measured."""
         pricer, wanted = self.pricer(plan.target), self.model.training.kernels
         if wanted not in (None, pricer.kernels):
             yield f"{plan.target} has no kernel set {wanted}: priced with its own, {pricer.kernels}"
@@ -157,6 +157,12 @@ class Estimator:
             for stage in plan.stages
             for group in stage.replicas
         }
+        unfused = {
+            gpu for pool, gpu, *_ in groups if pricer.runs_unfused(self.topology.device_type(pool, gpu))
+        }
+        if unfused:
+            devices = ", ".join(sorted(unfused))
+            yield f"{plan.target} has no fused attention on {devices}: priced with unfused attention there"
         guessed = set()
         for pool, gpu, tp, micro_batch in sorted(groups):
             times = pricer.measured(self.topology.device_type(pool, gpu), tp, micro_batch)

@@ -174,6 +174,8 @@ class Pricer:
     ) -> None:
         self.topology = topology
         self.model = model
+        training = model.training.model_copy(update={"attention": "unfused"})
+        self._unfused = model.model_copy(update={"training": training})
         self.calibration = calibration
         self.target = target
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
@@ -443,7 +445,7 @@ class Pricer:
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
         )
-        return Footprint(self.model, device_type, self.stack, load)
+        return Footprint(self.model_on(device_type), device_type, self.stack, load)
 
     def _measured_ratios(
         self, device_type: DeviceType, tp: int, sequences: int
@@ -503,7 +505,7 @@ class Pricer:
         if measured:
             return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
         one = self._layer_pass(device_type, tp, sequences, split)
-        return layer_price(one, ring, self.model, sequences, recompute, by_operation)
+        return layer_price(one, ring, self.model_on(device_type), sequences, recompute, by_operation)
 
     def _price_layers(
         self, device_type: DeviceType, tp: int, sequences: Whole, recompute: Recompute, split: bool
@@ -537,7 +539,7 @@ class Pricer:
             collective_seconds=collective,
             host_seconds=one.host_seconds,
             activation_bytes=activation_bytes_per_layer(
-                self.model,
+                self.model_on(device_type),
                 tp=tp,
                 micro_batch=sequences,
                 recompute="none",
@@ -550,8 +552,22 @@ class Pricer:
     def _layer_pass(self, device_type: DeviceType, tp: int, sequences: int, split: bool) -> LayerPass:
         device = self._device(device_type)
         return layer_pass(
-            self.model, device, self.target, tp=tp, micro_batch=sequences, sequence_parallel=split
+            self.model_on(device_type),
+            device,
+            self.target,
+            tp=tp,
+            micro_batch=sequences,
+            sequence_parallel=split,
         )
+
+    def runs_unfused(self, device_type: DeviceType) -> bool:
+        """True where the model has fused attention and the runtime no kernel of it for this type."""
+        fused = self.model.training.attention == "flash"
+        return fused and not self.target.fuses_attention(device_type.compute_capability)
+
+    def model_on(self, device_type: DeviceType) -> ModelSpec:
+        """The model as this type runs it."""
+        return self._unfused if self.runs_unfused(device_type) else self.model
 
     def _device(self, device_type: DeviceType) -> Device:
         key = device_type.key
