@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2
 
+import numpy as np
+
 from planner.calibration.values import Calibration, Family, Stack
 from planner.cluster.topology import DeviceType
-from planner.cost.many import ceiling, larger
+from planner.cost.many import larger
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.runtimes.capabilities import Capabilities
 
@@ -148,11 +150,12 @@ class Device:
         if not units:
             return 1.0
         elements = product.count * product.rows * product.columns
+        up, most = (np.ceil, np.maximum) if isinstance(elements, np.ndarray) else (ceil, max)
         best = 0.0
         for rows, columns, speed in TILES:
-            tiles = product.count * ceiling(product.rows / rows) * ceiling(product.columns / columns)
-            padded = ceiling(tiles / units) * units * rows * columns
-            best = larger(best, speed * elements / padded)
+            tiles = product.count * up(product.rows / rows) * up(product.columns / columns)
+            padded = up(tiles / units) * units * rows * columns
+            best = most(best, speed * elements / padded)
         return best
 
 
