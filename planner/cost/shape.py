@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload, Plan
 from planner.runtimes.capabilities import Recompute
+
+Whole = NDArray[np.int64]
+"""Whole numbers of many cases at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +58,25 @@ class Shape:
 
 def shape_of(plan: Plan, index: int) -> Shape:
     """The shape of one stage of a plan."""
-    stage = plan.stages[index]
-    return Shape(
-        chunks=chunk_layers(stage.layers, plan.interleave),
-        stage=index,
-        depth=plan.pp,
-        micro_batches=plan.micro_batches,
-        zero=plan.zero,
-        recompute=stage.recompute,
-        sequence_parallel=plan.sequence_parallel,
-        offload=plan.offload,
-    )
+    return shapes_of(plan)[index]
+
+
+def shapes_of(plan: Plan) -> list[Shape]:
+    """The shapes of all stages of a plan."""
+    depth, micro_batches = plan.pp, plan.micro_batches
+    return [
+        Shape(
+            chunks=chunk_layers(stage.layers, plan.interleave),
+            stage=index,
+            depth=depth,
+            micro_batches=micro_batches,
+            zero=plan.zero,
+            recompute=stage.recompute,
+            sequence_parallel=plan.sequence_parallel,
+            offload=plan.offload,
+        )
+        for index, stage in enumerate(plan.stages)
+    ]
 
 
 def whole_model(model: ModelSpec, zero: int, recompute: Recompute) -> Shape:
@@ -77,7 +92,9 @@ def whole_model(model: ModelSpec, zero: int, recompute: Recompute) -> Shape:
     )
 
 
-def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first."""
-    small, larger = divmod(layers, chunks)
-    return (small + 1,) * larger + (small,) * (chunks - larger)
+def chunk_layers(layers: int | Whole, chunks: int) -> tuple[int, ...]:
+    """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first.
+
+    Of an array of stages an array each.
+    """
+    return tuple(cast("int", (layers + chunks - 1 - index) // chunks) for index in range(chunks))

@@ -238,6 +238,7 @@ class Explorer:
         for choice in data_parallel_choices(row, self.limits, partition.estimator) if partition.whole else ():
             self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
+        partition.bounds.rates.price(found)
         for group in grouped(found):
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, partition.bounds)), group)
@@ -309,12 +310,13 @@ class Explorer:
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)
         row, steps = target(family.target), family.micro_batches
+        wanted = self.incumbent * (1 - self.limits.gap)
         chunked: dict[int, list[int]] = {}
         for depth in depths(family, self.limits, partition.estimator.model, partition.device_types):
             for interleave in interleavings(row, depth, steps, self.estimator.model):
                 chunked.setdefault(interleave, []).append(depth)
         for interleave, possible in chunked.items():
-            found = partition.bounds.bounds(family, possible, interleave, self.incumbent)
+            found = partition.bounds.bounds(family, possible, interleave, wanted)
             for depth, own in zip(possible, found, strict=True):
                 self.deadline.check()
                 self.candidates += 1

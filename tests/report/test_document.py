@@ -11,8 +11,8 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.catalog import gpu, link
+from planner.cli.answer import summary_of
 from planner.cli.examples import ExamplesDocument, Listed
-from planner.cli.found import summary_of
 from planner.cluster.topology import Topology
 from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
