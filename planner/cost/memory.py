@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from planner.calibration.values import Stack
 from planner.cluster.topology import DeviceType
-from planner.cost.compute import ELEMENT_BYTES, MIXED
+from planner.cost.compute import ELEMENT_BYTES, MIXED, expert_rows
 from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
@@ -69,16 +69,33 @@ class Load:
     """True when sharded parameters rest in fp32 alone and get their working format when they are gathered."""
     gathers_matrices: bool = False
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
+    ep: int = 1
+    """Devices over which the experts of a layer are divided."""
+
+    @property
+    def expert_dp(self) -> int:
+        """Devices that have the same experts, over which ZeRO shards these."""
+        return max(1, self.dp * self.tp // self.ep)
 
 
-def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int) -> float:
+def experts_of(model: ModelSpec, *, layers: int, ep: int) -> float:
+    """Elements of the experts on one device: some whole ones, whatever tensor parallelism does to all else."""
+    return layers * model.expert_parameters / ep
+
+
+def layer_elements(model: ModelSpec, *, tp: int, ep: int = 1) -> float:
+    """Elements of one layer on one device."""
+    return (model.layer_parameters - model.expert_parameters) / tp + experts_of(model, layers=1, ep=ep)
+
+
+def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
     """Elements of the parameters on one device; a tied head is a second copy on a last stage of its own."""
-    total = layers * model.layer_parameters
+    total = layers * (model.layer_parameters - model.expert_parameters)
     total += model.embedding_parameters if first else 0
     if last:
         total += model.head_parameters
         total += model.vocab * model.embedding_width if model.tied_embeddings and not first else 0
-    return total / tp
+    return total / tp + experts_of(model, layers=layers, ep=ep)
 
 
 def optimizer_bytes(model: ModelSpec) -> float:
@@ -94,6 +111,7 @@ def activation_bytes_per_layer(
     recompute: Recompute,
     sequence_parallel: bool,
     eager: bool = False,
+    ep: int = 1,
 ) -> float:
     """Bytes one layer keeps for the backward of one micro-batch (arXiv:2205.05198, table 2).
 
@@ -108,29 +126,50 @@ def activation_bytes_per_layer(
         return scale * 2.0 * model.hidden * tokens / ways
     plain, length = eager, model.training.sequence_length
     width, heads = model.head_dim, model.heads
+    routed = 0.0
+    if model.experts is not None:
+        rows = expert_rows(model, tp=tp, tokens=tokens, ep=ep)
+        routed = _expert_activations(model, rows=rows, tokens=tokens / tp, scale=scale, plain=plain)
     if recompute == "selective" and plain:
         # Layer input, query, attention and its output product; then of both or three of the MLP the second.
         kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways + 4.0 * width * heads / tp
-        return scale * tokens * (kept + (2.0 * model.ffn / tp if model.gated_mlp else 0.0))
+        return scale * tokens * (kept + (2.0 * model.common_ffn / tp if model.gated_mlp else 0.0))
     pairs = heads if plain else model.kv_heads
     narrow = not eager and model.training.precision == "fp8"
     whole = ((6.0 if narrow else 8.0) + (2 if model.drops else 0)) * model.hidden / ways
     attention = width * ((5.0 if narrow else 4.0) * heads + 4.0 * pairs) / tp
+    if model.latent is not None:
+        # Queries and keys, values and attention's output; the low ranks and their norms are whole.
+        attention = heads * (4.0 * width + 4.0 * model.latent.value_dim) / tp
+        attention += 4.0 * (model.latent.kv_rank + (model.latent.q_rank or 0)) / ways
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none":
         scores = (5.0 if model.drops else 2.0) * heads * length / tp
-    return scale * tokens * (whole + attention + mlp * model.ffn / tp + scores)
+    return scale * tokens * (whole + attention + mlp * model.common_ffn / tp + scores) + routed
+
+
+def _expert_activations(model: ModelSpec, *, rows: float, tokens: float, scale: float, plain: bool) -> float:
+    """Bytes that the experts of one layer keep: their inputs and outputs, what is between, the router's scores."""
+    experts = model.experts
+    assert experts is not None
+    mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0)
+    return scale * rows * (4.0 * model.hidden + mlp * experts.ffn) + 8.0 * tokens * experts.number
 
 
 def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) -> Memory:
     """Peak bytes on one device of ``kind`` that carries ``load``."""
-    parameters = parameters_of(model, layers=load.layers, first=load.first, last=load.last, tp=load.tp)
-    parameters += load.layers * (load.parameter_ratio - 1.0) * model.layer_parameters / load.tp
+    parameters = parameters_of(
+        model, layers=load.layers, first=load.first, last=load.last, tp=load.tp, ep=load.ep
+    )
+    parameters += load.layers * (load.parameter_ratio - 1.0) * layer_elements(model, tp=load.tp, ep=load.ep)
+    experts = experts_of(model, layers=load.layers, ep=load.ep)
     size = ELEMENT_BYTES[model.training.precision]
     ends = parameters_of(model, layers=0, first=load.first, last=load.last, tp=load.tp)
     more = model.training.end_moment_bytes - model.training.moment_bytes
-    states = (parameters * optimizer_bytes(model) + ends * more) / optimizer_ways(load.zero, load.dp)
+    updated = optimizer_ways(load.zero, load.dp)
+    states = ((parameters - experts) * optimizer_bytes(model) + ends * more) / updated
+    states += experts * optimizer_bytes(model) / optimizer_ways(load.zero, load.expert_dp)
     ways = parameter_ways(load.zero, load.dp)
     weights = parameters * size * _copies(model, load) / ways
     gradients = parameters * load.gradient_bytes / gradient_ways(load.zero, load.dp)
@@ -206,6 +245,7 @@ def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> fl
         recompute=recompute,
         sequence_parallel=load.sequence_parallel,
         eager=load.eager,
+        ep=load.ep,
     )
 
 
@@ -227,7 +267,9 @@ def _gradient_copy(model: ModelSpec, load: Load, parameters: float) -> float:
         return 0.0
     if load.offload.optimizer != "none":
         return 0.0
-    return 4.0 * parameters / optimizer_ways(load.zero, load.dp)
+    experts = experts_of(model, layers=load.layers, ep=load.ep)
+    ways = optimizer_ways(load.zero, load.dp), optimizer_ways(load.zero, load.expert_dp)
+    return 4.0 * ((parameters - experts) / ways[0] + experts / ways[1])
 
 
 def _buffers(model: ModelSpec, load: Load, parameters: float) -> float:
@@ -249,4 +291,8 @@ def _buffers(model: ModelSpec, load: Load, parameters: float) -> float:
 
 
 def _largest_matrix(model: ModelSpec) -> float:
-    return model.hidden * max(model.ffn, model.heads * model.head_dim)
+    widest = max(model.common_ffn, model.heads * model.head_dim)
+    if model.experts is not None:
+        # The experts of a layer are one matrix beside another.
+        widest = max(widest, model.experts.number * (model.mlp_matrices - 1) * model.experts.ffn)
+    return model.hidden * widest

@@ -22,6 +22,8 @@ class Shape:
     recompute: Recompute
     sequence_parallel: bool
     offload: Offload = ON_DEVICE
+    ep: int = 1
+    """Devices over which the experts of a layer are divided."""
 
     @property
     def layers(self) -> int:
@@ -61,6 +63,7 @@ def shape_of(plan: Plan, index: int) -> Shape:
         recompute=stage.recompute,
         sequence_parallel=plan.sequence_parallel,
         offload=plan.offload,
+        ep=plan.ep,
     )
 
 

@@ -49,8 +49,8 @@ def head_faults(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterato
         yield Fault(where, f"tp {tp} does not divide the {model.heads} attention heads")
     elif model.kv_heads % tp and tp % model.kv_heads:
         yield Fault(where, f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other")
-    elif model.ffn % tp:
-        yield Fault(where, f"tp {tp} does not divide the feed-forward width {model.ffn}")
+    elif model.common_ffn % tp:
+        yield Fault(where, f"tp {tp} does not divide the feed-forward width {model.common_ffn}")
 
 
 def tp_degrees(
@@ -67,7 +67,12 @@ def tp_degrees(
     )
     if model.training.optimizer in target.whole_optimizers:
         largest = 1
+    if model.experts is not None and target.experts != "parallel":
+        largest = 1
     found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
+    if model.experts is not None:
+        # Megatron trains experts with tensor parallelism only where tokens are split too.
+        found = tuple(tp for tp in found if tp == 1 or splits_sequence(target, model, tp))
     if not target.copies_kv_heads:
         found = tuple(tp for tp in found if model.kv_heads % tp == 0)
     if target.tensor_parallel == "per-stage":
@@ -78,4 +83,4 @@ def tp_degrees(
 def splits(model: ModelSpec, tp: int) -> bool:
     """True when ``tp`` devices can share the heads and the feed-forward width evenly."""
     grouped = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
-    return model.heads % tp == 0 and model.ffn % tp == 0 and grouped
+    return model.heads % tp == 0 and model.common_ffn % tp == 0 and grouped

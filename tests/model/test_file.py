@@ -111,7 +111,8 @@ def test_a_batch_in_tokens_that_does_not_divide(tmp_path: Path) -> None:
             "training.precision",
             "expected one of: bf16, fp16, fp32",
         ),
-        (("heads: 8", "heads: 8\nexperts: 4"), 5, "experts", "unknown key"),
+        (("heads: 8", "heads: 8\nexperts: 4"), 5, "experts", "expected a mapping, got 4"),
+        (("heads: 8", "heads: 8\nspecialists: 4"), 5, "specialists", "unknown key"),
         (("heads: 8", "heads: 8\nheads: 4"), 5, "", 'the key "heads" is already on line 4'),
         (("training:", "training: 3\nx:"), 6, "training", "expected a mapping, got 3"),
     ],
@@ -139,10 +140,10 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
 
 
 def test_a_config_json_is_a_model(tmp_path: Path) -> None:
-    """On its longest sequences, 512 of them, named after its folder."""
+    """On 4,096 tokens a sequence and two million a step, named after its folder."""
     model = load_model(config_file(tmp_path))
     assert (model.name, model.parameters) == ("Llama-3-8B", 8_030_261_248)
-    assert model.training == TrainingSpec(sequence_length=8192, global_batch=512)
+    assert model.training == TrainingSpec(sequence_length=4096, global_batch=512)
 
 
 def test_a_config_json_with_other_training(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_a_named_config_json_needs_nothing_else(tmp_path: Path) -> None:
     config_file(tmp_path, torch_dtype="float16")
     path = tmp_path / "model.yaml"
     path.write_text("huggingface: Llama-3-8B/config.json\n")
-    assert load_model(path).training == TrainingSpec(sequence_length=8192, global_batch=512, precision="fp16")
+    assert load_model(path).training == TrainingSpec(sequence_length=4096, global_batch=512, precision="fp16")
 
 
 def test_a_named_config_json_that_is_missing(tmp_path: Path) -> None:
@@ -189,13 +190,13 @@ def test_shape_keys_beside_a_config_json(tmp_path: Path) -> None:
     assert (problem.line, problem.key, problem.what) == (2, "layers", "unknown key")
 
 
-def test_a_batch_in_tokens_against_the_longest_sequence(tmp_path: Path) -> None:
+def test_a_batch_in_tokens_against_the_usual_sequence(tmp_path: Path) -> None:
     """Found after the configuration is read."""
     config_file(tmp_path)
     path = tmp_path / "model.yaml"
     path.write_text("huggingface: Llama-3-8B/config.json\ntraining: {global_batch_tokens: 10000}\n")
     problem = the_problem(load_model, path)
-    assert (problem.line, problem.what) == (2, "expected a multiple of sequence_length 8192, got 10000")
+    assert (problem.line, problem.what) == (2, "expected a multiple of sequence_length 4096, got 10000")
 
 
 @pytest.mark.parametrize(

@@ -37,5 +37,9 @@ CAPABILITIES = Capabilities(
     fused_softmax=("megatron", "megatron-2021"),
     softmax_in_fours=True,
     is_reference=True,
+    experts="parallel",
+    kernel_per_expert=True,
+    latent_attention=True,
+    windows=True,
     offloading=Offloading(optimizer_zero=(1,), in_pipeline=True),
 )

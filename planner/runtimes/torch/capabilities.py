@@ -45,5 +45,6 @@ CAPABILITIES = Capabilities(
     reduces_in_backward=True,
     copies_kv_heads=False,
     runs_plain_torch=True,
+    experts="whole",
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
 )

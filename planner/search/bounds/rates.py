@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 
 from planner.cluster.topology import DeviceType
@@ -89,9 +89,9 @@ class Rates:
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
-        self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
+        self._hops: dict[tuple[str, int | None, int | None, int, int], _Sends] = {}
         self._free_rates: dict[Family, list[tuple[int, float]]] = {}
-        self._rings: dict[tuple[str, str, str, int, int], Ring | None] = {}
+        self._rings: dict[tuple[str, str, str, int, int, int], Ring | None] = {}
         self._activations: dict[tuple[object, ...], float] = {}
         """Bytes of one more micro-batch of one layer."""
 
@@ -138,7 +138,7 @@ class Rates:
 
     def sends(self, family: Family) -> _Sends:
         """Least sends by kind, between islands, and by kind and degrees."""
-        key = (family.target, family.tp, family.dp, family.batch)
+        key = (family.target, family.tp, family.dp, family.batch, family.ep)
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=1)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
@@ -234,7 +234,10 @@ class Rates:
         self, family: Family, device_type: DeviceType, group: ReplicaGroup, slots: float, room: Room
     ) -> Speed | None:
         pricer = self.estimator.pricer(family.target)
-        shape, fastest = self._shape(family, group.tp, 1), self._fastest_ring(pricer.kernels, group)
+        shape, fastest = (
+            self._shape(family, group.tp, 1),
+            self._fastest_ring(pricer.kernels, group, family.ep),
+        )
         if fastest is None:
             return None
         # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
@@ -256,10 +259,10 @@ class Rates:
             most_layers=min(self.estimator.model.layers, room.layers(1)),
         )
 
-    def _fastest_ring(self, stack: str, group: ReplicaGroup) -> Ring | None:
-        key = stack, group.pool, group.gpu, group.tp, group.count
+    def _fastest_ring(self, stack: str, group: ReplicaGroup, ep: int) -> Ring | None:
+        key = stack, group.pool, group.gpu, group.tp, group.count, ep
         if key not in self._rings:
-            self._rings[key] = fastest_ring(self.estimator, stack, self.device_types, group)
+            self._rings[key] = fastest_ring(self.estimator, stack, self.device_types, group, ep)
         return self._rings[key]
 
     def room(self, family: Family, group: ReplicaGroup) -> Room:
@@ -283,7 +286,7 @@ class Rates:
         one = memory(1, 1)
         each = (memory(many, 1).used_bytes - one.used_bytes) / (many - 1)
         # Sharding the states and the number of replicas change nothing of them.
-        key = family.target, group.pool, group.gpu, group.tp, group.micro_batch, recompute
+        key = family.target, group.pool, group.gpu, group.tp, group.micro_batch, recompute, family.ep
         if key not in self._activations:
             self._activations[key] = memory(1, 2).activations_bytes - one.activations_bytes
         activations = self._activations[key]
@@ -310,13 +313,14 @@ class Rates:
             zero=family.zero,
             recompute=recompute or family.recompute or "none",
             sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
+            ep=family.ep,
         )
 
 
 def fastest_ring(
-    estimator: Estimator, stack: str, device_types: Sequence[DeviceType], group: ReplicaGroup
+    estimator: Estimator, stack: str, device_types: Sequence[DeviceType], group: ReplicaGroup, ep: int = 1
 ) -> Ring | None:
-    """A ring that no ring of the group's replicas beats; None where they cannot talk.
+    """A ring that no ring of the group's replicas beats, nor one of its experts; None where they cannot talk.
 
     Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring where
     collectives were measured.
@@ -339,7 +343,11 @@ def fastest_ring(
         return None
     if estimator.curves is not None:
         rate = float("inf")
-    return Ring(size=group.count, bytes_per_second=rate, latency_seconds=0.0, crosses="node")
+    ring = Ring(size=group.count, bytes_per_second=rate, latency_seconds=0.0, crosses="node")
+    if ep in (1, group.tp):
+        return ring
+    # Those with the same experts are fewer, and no closer together than replicas.
+    return replace(ring, experts=replace(ring, size=max(1, group.devices // ep)))
 
 
 def fastest_slots(speeds: Sequence[Speed], depth: int) -> list[tuple[float, Speed]]:
