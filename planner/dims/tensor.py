@@ -37,6 +37,9 @@ class TensorParallelism(Dimension):
             if tp > 1 and model.training.optimizer in target.whole_optimizers:
                 what = f"{target.name} updates whole matrices with {model.training.optimizer}, expected 1"
                 yield Fault(where, f"{what}, got {tp}")
+            if tp > 1 and model.qk_norm == "whole" and not target.splits_whole_norms:
+                what = f"{target.name} normalises queries over all heads of a replica's devices, expected 1"
+                yield Fault(where, f"{what}, got {tp}")
             if not target.copies_kv_heads and model.kv_heads % tp:
                 what = f"{target.name} needs a tp that divides the {model.kv_heads} key/value heads"
                 yield Fault(where, f"{what}, got {tp}")
@@ -66,6 +69,8 @@ def tp_degrees(
         else max((device_type.per_node for device_type in device_types), default=1)
     )
     if model.training.optimizer in target.whole_optimizers:
+        largest = 1
+    if model.qk_norm == "whole" and not target.splits_whole_norms:
         largest = 1
     if model.experts is not None and target.experts != "parallel":
         largest = 1

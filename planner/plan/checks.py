@@ -121,6 +121,8 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
     if model.experts is not None and model.experts.capacity_factor is not None and row.experts == "whole":
         what = "drops no tokens of experts, expected no capacity_factor"
         yield Fault(path, f"{row.name} {what}, got {model.experts.capacity_factor:g}")
+    if model.sinks and not row.sinks:
+        yield Fault(path, f"hetplan trains no attention with sinks with {row.name} yet, expected none")
     if model.latent is not None and not row.latent_attention:
         yield Fault(path, f"hetplan trains no latent attention with {row.name} yet, expected none")
 

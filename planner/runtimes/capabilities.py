@@ -148,6 +148,11 @@ class Capabilities:
     """whole: every replica, which is then one device, has all experts; parallel: devices may have some each."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
+    splits_whole_norms: bool = True
+    """True when tensor parallelism goes with norms of queries and keys over all heads: those of each device are then
+    normalised on their own."""
+    sinks: bool = False
+    """True when heads may have a learned sink in their softmax."""
     latent_attention: bool = False
     """True when it trains multi-head latent attention."""
     windows: bool = False

@@ -40,6 +40,7 @@ CAPABILITIES = Capabilities(
     experts="parallel",
     kernel_per_expert=True,
     latent_attention=True,
+    sinks=True,
     windows=True,
     offloading=Offloading(optimizer_zero=(1,), in_pipeline=True),
 )

@@ -46,5 +46,6 @@ CAPABILITIES = Capabilities(
     copies_kv_heads=False,
     runs_plain_torch=True,
     experts="whole",
+    splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
 )
