@@ -226,9 +226,7 @@ def expert_imbalance(model: ModelSpec, ep: int) -> float:
         return 1.0
     if experts.imbalance is not None:
         return experts.imbalance
-    most = ep / experts.top_k if ep > experts.top_k else 1.0 * ep
-    usual = 1.0 + LOAD_DEVIATION * sqrt(ep / experts.number) * sqrt(2.0 * log(ep))
-    return min(most, usual)
+    return min(ep, 1.0 + LOAD_DEVIATION * sqrt(ep / experts.number) * sqrt(2.0 * log(ep)))
 
 
 def attention_seconds(

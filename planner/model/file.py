@@ -69,10 +69,11 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
     ``training`` replaces what the file says. A ``config.json`` alone is trained on sequences of at most 4,096 tokens,
     about two million tokens a step. Raises SpecError with every problem of the file.
     """
+    name = path.name.partition("@")[0] if _hub(path) else None
     path = _on_disk(path)
     document = read_as(path, "model")
     if is_config(document.data):
-        model = _imported(document, ImportedModelFile(huggingface=str(path)), document)
+        model = _imported(document, ImportedModelFile(huggingface=str(path), name=name), document)
     elif "huggingface" in document.data:
         model = _from_import(path, document)
     else:
@@ -80,10 +81,38 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
     return model if training is None else model.model_copy(update={"training": training})
 
 
+def unsaid(path: Path) -> str | None:
+    """What of the training of a Hugging Face configuration nobody said, and what stands in its place; None for nothing.
+
+    Of a file that ``load_model`` reads.
+    """
+    document = read_as(_on_disk(path), "model")
+    training = document.data.get("training")
+    given = training if isinstance(training, dict) else {}
+    if not (is_config(document.data) or "huggingface" in document.data):
+        return None
+    length = given.get("sequence_length") is None
+    batch = given.get("global_batch") is None and given.get("global_batch_tokens") is None
+    if not (length or batch):
+        return None
+    found = load_model(path).training
+    parts = [f"sequences of {found.sequence_length:,} tokens"] if length else []
+    parts += [f"{found.global_batch:,} sequences a step"] if batch else []
+    return f"{_named(path)}: nobody says how it is trained, so on {' and '.join(parts)}"
+
+
 def _on_disk(path: Path, beside: Path | None = None) -> Path:
-    """The file itself; a name of the hub, whose two slashes a path has lost one of, is looked for in its cache."""
-    name = str(path).replace("hf:/", HUB, 1) if path.parts[:1] == ("hf:",) else ""
-    return in_cache(name) if name else (beside or Path()) / path
+    """The file itself; a model of the hub is looked for in its cache."""
+    return in_cache(str(_named(path))) if _hub(path) else (beside or Path()) / path
+
+
+def _hub(path: Path) -> bool:
+    return path.parts[:1] == (HUB.rstrip("/"),)
+
+
+def _named(path: Path) -> str | Path:
+    """As the user wrote it: a path has lost one of the two slashes of ``hf://org/name``."""
+    return HUB + "/".join(path.parts[1:]) if _hub(path) else path
 
 
 def _from_shape(document: Document) -> ModelSpec:

@@ -200,7 +200,9 @@ class Experts(nn.Module):  # type: ignore[misc]
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         tokens = hidden.flatten(0, -2)
         weights, chosen = self.router(tokens).float().softmax(-1).topk(self.top_k, dim=-1)
-        weights = (weights / weights.sum(-1, keepdim=True)).to(hidden.dtype)
+        if self.top_k > 1:
+            weights = weights / weights.sum(-1, keepdim=True)
+        weights = weights.to(hidden.dtype)
         expert, order = chosen.flatten().sort(stable=True)
         rows = order // self.top_k
         ends = torch.bincount(expert, minlength=self.number).cumsum(0).to(torch.int32)
