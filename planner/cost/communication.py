@@ -14,6 +14,7 @@ from math import ceil, log2
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Path, Topology
+from planner.cost.many import larger
 from planner.cost.measured_curves import LinkCurves
 from planner.plan.placement import Slot
 
@@ -49,6 +50,11 @@ class Ring:
         return self if self.experts is None else self.experts
 
     @property
+    def alone(self) -> bool:
+        """True for one member, which has nobody to talk to."""
+        return self.size == 1
+
+    @property
     def connected(self) -> bool:
         """False when two members, or two copies, cannot talk."""
         return bool(self.crosses) and (self.copies is None or self.copies.connected)
@@ -71,14 +77,15 @@ class Ring:
 
     def _pass_seconds(self, operation: str, like: str, size_bytes: float, latency_seconds: float) -> float:
         """One pass around the ring; where only the other operation was measured, it stands for both."""
-        if self.size == 1:
+        if self.alone:
             return 0.0
         measured = self._measured(operation, size_bytes) or self._measured(like, size_bytes)
         if measured is not None:
             return measured
         passes = (self.size - 1) / self.size
         formula = passes * size_bytes / self.bytes_per_second + latency_seconds
-        return max(formula, self._least(operation, size_bytes) or self._least(like, size_bytes))
+        least = self._least(operation, size_bytes) or self._least(like, size_bytes)
+        return max(formula, least) if least else formula
 
     def reduce_seconds(self, size_bytes: float, messages: int = 1) -> float:
         """An all-reduce of ``size_bytes`` in so many equal messages: a pass that reduces and a pass that gathers."""
@@ -88,7 +95,8 @@ class Ring:
             return messages * measured
         pair = ("reduce-scatter", "all-gather")
         passes = sum(self._pass_seconds(*names, size, self.latency_seconds) for names in (pair, pair[::-1]))
-        return messages * max(passes, self._least("all-reduce", size))
+        least = self._least("all-reduce", size)
+        return messages * (max(passes, least) if least else passes)
 
     def copies_seconds(self, size_bytes: float) -> float:
         """Adding up over the copies what each member has of ``size_bytes``."""
@@ -106,6 +114,20 @@ class Ring:
         if self.curves is None or not size_bytes or self.size == 1:
             return 0.0
         return self.curves.least(self.link, operation, self.size, size_bytes * self.sharing)
+
+
+class Rings(Ring):
+    """Many rings at once: ``size`` and ``bytes_per_second`` are arrays, and so is all that is asked of them.
+
+    A lone member among them has an infinite rate, and no latency.
+    """
+
+    __slots__ = ()
+
+    @property
+    def alone(self) -> bool:
+        """Some have several members."""
+        return False
 
 
 def inside_rate(device_type: DeviceType, calibration: Calibration) -> float:
@@ -143,7 +165,7 @@ def all_to_all_seconds(
         path = topology.path(device_type.pool, device_type.pool)
         rate = carried_rates(path, calibration)[0] / together
         leaving = (ep - together) / ep * size_bytes / rate if rate else float("inf")
-        seconds = max(inside, leaving) + (together - 1) * device_type.intra_latency_seconds
+        seconds = larger(inside, leaving) + (together - 1) * device_type.intra_latency_seconds
         seconds += (ep // together - 1) * path.latency_seconds
     return seconds
 

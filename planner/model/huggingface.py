@@ -7,7 +7,8 @@ from pathlib import Path
 
 from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
-from planner.files.messages import figure, shown
+from planner.files.fields import figure
+from planner.files.messages import shown
 from planner.model.families import EXPERT_COUNTS, EXPERT_PICKS, FAMILIES, Config, Shape
 from planner.model.spec import Precision
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
