@@ -206,8 +206,9 @@ def to_text(plan_file: PlanFile) -> str:
 
 
 def _plan_part(plan: Plan) -> dict[str, Any]:
-    """The plan's own keys; without an offload of nothing, as in files of before there was any."""
-    return {key: value for key, value in written(plan).items() if (key, value) != ("offload", {})}
+    """The plan's own keys; without an offload of nothing and experts in one place, as files had none before."""
+    absent: tuple[tuple[str, object], ...] = (("offload", {}), ("ep", 1))
+    return {key: value for key, value in written(plan).items() if (key, value) not in absent}
 
 
 def cluster_part(cluster: ClusterSpec) -> dict[str, Any]:

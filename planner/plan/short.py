@@ -78,6 +78,8 @@ class ShortPlan(Frozen):
     """ZeRO stage."""
     shard_size: Devices | None = None
     """Replicas of a stage that share one copy of what ZeRO shards; all of them when absent."""
+    ep: Devices = 1
+    """Devices over which the experts of a layer are divided."""
     recompute: Recompute = "none"
     """none, selective or full."""
     sequence_parallel: bool = False
@@ -148,6 +150,7 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             shard_size=short.shard_size,
             stages=stages,
             interleave=short.interleave,
+            ep=short.ep,
             sequence_parallel=short.sequence_parallel,
             offload=short.offload,
         )

@@ -164,7 +164,7 @@ class _QuickSearch:
         tried, done = 0, set()
         for item in ranked:
             family = item.choice.family
-            degrees = (family.target, family.tp, family.dp)
+            degrees = (family.target, family.tp, family.dp, family.ep)
             if item.seconds >= self.seconds or tried == TRIES:
                 break
             if degrees in done:
@@ -381,7 +381,7 @@ class FirstPlans:
         return tuple(sorted(wanted & set(values), reverse=True))
 
 
-def _thrift(family: Family) -> tuple[int, int, int, int, int]:
+def _thrift(family: Family) -> tuple[int, ...]:
     """Small micro-batches, much recomputation and wide replicas first, then many replicas."""
     recompute = RECOMPUTES.index(family.recompute) if family.recompute else 0
-    return family.micro_batch or 1, -recompute, -(family.tp or 1), -(family.dp or 1), -family.zero
+    return family.micro_batch or 1, -recompute, -family.ep, -(family.tp or 1), -(family.dp or 1), -family.zero

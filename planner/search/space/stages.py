@@ -86,7 +86,7 @@ class StageOptions:
         found = compositions(choice.family, device_types, estimator.model, limits)
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
-        rings = [ring_alone(item, estimator, self.pricer.kernels) for item in found]
+        rings = [ring_alone(item, estimator, self.pricer.kernels, ep=choice.family.ep) for item in found]
         kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
@@ -336,13 +336,15 @@ class StageOptions:
         return self.choice.plan(stages, self.estimator.model)
 
 
-def ring_alone(groups: Composition, estimator: Estimator, stack: str, shard_size: int | None = None) -> Ring:
+def ring_alone(
+    groups: Composition, estimator: Estimator, stack: str, shard_size: int | None = None, *, ep: int = 1
+) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     try:
         placement = place_stages([groups], estimator.cluster)
     except PlanError:
         return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
     (ring,) = stage_rings(
-        placement, shard_size, estimator.topology, estimator.calibration, stack, estimator.curves
+        placement, shard_size, estimator.topology, estimator.calibration, stack, estimator.curves, ep
     )
     return ring
