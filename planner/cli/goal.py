@@ -94,11 +94,13 @@ def read_goal(
     return goal
 
 
-def require_one_plan(pareto: bool, output: Path | None, top: int | None) -> None:
+def require_one_plan(pareto: bool, output: Path | None, top: int | None, advice: bool) -> None:
     """Refuse options that are about one plan beside ``--pareto``; raises UsageError."""
-    if pareto and (output is not None or top is not None):
+    given = {"-o": output is not None, "--top": top is not None, "--advice": advice}
+    wrong = next((option for option, used in given.items() if used), None)
+    if pareto and wrong is not None:
         raise UsageError(
-            f"--pareto prints a table of plans: {'-o' if output else '--top'} has no plan to be about",
+            f"--pareto prints a table of plans: {wrong} has no plan to be about",
             hint="choose a row, then search with its --use-at-most in place of --pareto",
         )
 
