@@ -116,7 +116,7 @@ class KeptPlan:
         """Write the answer with what the search says of it; a failure is returned, so that the report comes first."""
         if result.best is None:
             return None
-        from planner.cli.found import summary_of
+        from planner.cli.answer import summary_of
 
         try:
             self._write(result.best, summary_of(result))
@@ -161,7 +161,7 @@ def answer_front(request: SearchRequest, as_json: bool) -> NoReturn:
             talk,
             deadline=deadline,
         )
-    from planner.cli.found import show_front
+    from planner.cli.answer import show_front
 
     show_front(table, request, as_json)
     raise typer.Exit(_front_exit_code(table))
@@ -353,7 +353,7 @@ def _answer(request: SearchRequest, top: int | None, output: Path | None, as_jso
         unwritten = kept.finish(result) if kept else None
     if result.reasons_error is not None and not result.interrupted:
         _tell_of_reasons(result.reasons_error)
-    from planner.cli.found import show_found
+    from planner.cli.answer import show_found
 
     show_found(result, request, top, output, as_json)
     if unwritten is not None:

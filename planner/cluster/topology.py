@@ -68,6 +68,8 @@ class DeviceType:
     intra_shared: bool
     price_per_gpu_hour: float | None
     host: Host
+    compute_capability: float | None = None
+    """NVIDIA's; None for other vendors and where nothing tells it."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -321,6 +323,7 @@ class Topology:
             intra_shared=pool.intra_node.shared,
             price_per_gpu_hour=pool.price_per_gpu_hour,
             host=self._host(pool, gpu),
+            compute_capability=spec.compute_capability,
         )
 
     def _host(self, pool: PoolSpec, gpu: str) -> Host:

@@ -36,8 +36,9 @@ from planner.files.fields import (
     Stages,
     Width,
     ZeroStage,
+    figure,
 )
-from planner.files.messages import figure, messages_of, nearest
+from planner.files.messages import messages_of, nearest
 from planner.files.nodes import resolve
 from planner.files.short_lists import numbered_hosts
 from planner.measured.values import MemoryOf, Run, Skipped, Table

@@ -21,6 +21,7 @@ from planner.report.explain import (
 )
 from planner.report.goal import (
     goal_text,
+    idle_text,
     infeasible_section,
     limits_section,
     nearest_section,
@@ -53,6 +54,7 @@ def summary_of(result: SearchResult) -> Summary | None:
         alternatives=considered(result.alternatives),
         advice=tuple(advice_text(entry) for entry in result.advice),
         ratios=tuple(ratio_text(entry) for entry in result.ratios),
+        idle=tuple(idle_text(entry) for entry in result.idle_costs),
         hedge=result.hedge,
     )
 
