@@ -260,7 +260,7 @@ def search(
     cluster: ClusterFile,
     model: ModelFile,
     output: Output = None,
-    objective: ObjectiveName = "time",
+    objective: ObjectiveName = None,
     max_cost_per_token: MaxCost = None,
     min_tokens_per_second: MinSpeed = None,
     use_at_most: UseAtMost = None,
