@@ -433,7 +433,7 @@ class Pricer:
     def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = *same, shape.sequence_parallel, shape.offload
+        key = *same, shape.sequence_parallel, shape.offload, shape.ep
         found = self._footprints.get(key)
         if found is None:
             if len(self._footprints) == MOST_PRICES:

@@ -26,6 +26,7 @@ from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
 from planner.search.heuristics.local import best_near
 from planner.search.heuristics.quick import FirstPlans
+from planner.search.met import Met
 from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space.choices import Choice, Family, depths, targets_of
 from planner.search.space.device_sets import Box, Counts
@@ -73,10 +74,12 @@ class Explorer:
         one_degree: bool = False,
         deadline: Deadline | None = None,
         better: Callable[[Scored], object] | None = None,
+        met: Met | None = None,
     ) -> None:
         """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not.
 
-        Without a ``deadline`` the limit counts from now. ``better`` is told every plan that becomes the best.
+        Without a ``deadline`` the limit counts from now. ``better`` is told every plan that becomes the best, ``met``
+        keeps the best of each family of all that are priced.
         """
         self.one_degree = one_degree
         self.estimator = estimator
@@ -101,6 +104,7 @@ class Explorer:
         self._count = 0
         self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
         self._better = better
+        self.met = met or Met()
 
     @property
     def incumbent(self) -> float:
@@ -120,7 +124,10 @@ class Explorer:
 
     def offer(self, scored: Scored | None) -> None:
         """Take a plan, priced on the whole cluster, if it fits and is faster."""
-        if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.incumbent:
+        if scored is None or not scored.estimate.fits:
+            return
+        self.met.take(scored)
+        if scored.estimate.step_seconds < self.incumbent:
             self.best = scored
             if self._better is not None:
                 self._better(scored)
@@ -198,6 +205,7 @@ class Explorer:
             one_degree=True,
             deadline=self.deadline.part(ONE_DEGREE_SHARE),
             better=self.offer,
+            met=self.met,
         )
         narrow.run(rounds=rounds)
         if narrow.interrupted:
