@@ -68,6 +68,9 @@ class Pool(Frozen):
 
     name: Name
     """Name of the pool; nodes are called after it when only their number is given."""
+    devices: tuple[object, ...] | None
+    hosts: tuple[str, ...] | None
+    intra_node: object
     nics: Annotated[tuple[NicSpec, ...], Field(max_length=100)] = ()
     """Network cards of one node; needed from two nodes on."""
     price_per_gpu_hour: Price | None = None
