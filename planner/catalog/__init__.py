@@ -25,9 +25,10 @@ from planner.files.fields import (
     ReserveGib,
     Source,
     Watts,
+    number,
     whole,
 )
-from planner.ranges import MULTIPROCESSORS
+from planner.ranges import COMPUTE_CAPABILITY, MULTIPROCESSORS
 
 _VENDOR_WORDS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "rtx", "gtx", "generation")
 
@@ -47,7 +48,7 @@ class GpuSpec(Frozen):
     """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
     multiprocessors: Annotated[int, whole(MULTIPROCESSORS, least=0)] = 0
     """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
-    compute_capability: Annotated[float, Field(ge=1.0, le=20.0)] | None = None
+    compute_capability: Annotated[float, number(COMPUTE_CAPABILITY)] | None = None
     """NVIDIA's compute capability (7.0 for V100, 8.0 for A100): older devices lack some runtimes' fused attention."""
     tdp_watts: Watts | None = None
     """Board power, watt."""
