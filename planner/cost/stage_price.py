@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.cost.traffic import EndTraffic
-from planner.cost.values import Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +101,8 @@ class StagePrice:
     """The largest micro-batch of each group, [group]."""
     slowest: int
     """Index of the group with most work."""
-    memories: tuple[Memory, ...]
-    """[group]"""
 
     @property
     def tail_seconds(self) -> float:
         """What follows the last backward."""
         return self.sync_seconds + self.optimizer_seconds + self.copy_seconds
-
-    @property
-    def fits(self) -> bool:
-        """True when every device of the stage holds its part."""
-        return all(item.fits for item in self.memories)

@@ -84,7 +84,7 @@ def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator
     for zero in allowed(row.zero_without_pipeline, limits.zero):
         if not trains_at(row, estimator.model, zero):
             continue
-        for recompute in recomputes_of(row, limits, estimator.model):
+        for recompute in recomputes_of(row, limits, estimator.model, device_types):
             for size in (None, *shard_sizes(row, zero, device_types)):
                 yield DataParallel(target=row.name, zero=zero, recompute=recompute, shard_size=size)
 

@@ -152,7 +152,7 @@ class OpenChoice:
             self._dropped = min(self._dropped, self._wanted())
             return
         bound = max(bound, node.bound)
-        branches = list(model.branching.branches())
+        branches = model.branches()
         for branch in branches:
             self._push(replace(node, bound=bound, assigned=(*node.assigned, branch)))
         if not branches:
@@ -166,7 +166,7 @@ class OpenChoice:
             self._dropped = min(self._dropped, self._wanted())
             return
         known = False
-        if solved.has_solution:
+        if solved.values is not None:
             known = self._take(model, model.chosen())
         bound = max(node.bound, solved.bound)
         if known and solved.status == "optimal":

@@ -10,14 +10,14 @@ from math import inf
 from time import monotonic
 from unittest.mock import patch
 
-import pulp
 import pytest
 
 from planner.cli.process import Wish, keeping_the_best
 from planner.cost.estimate import Estimator
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.explorer import Explorer
-from planner.search.milp.solver import available, relaxation, solve
+from planner.search.milp.program import Program
+from planner.search.milp.solver import Relaxation, available, solve
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, Silent
 from tests.worlds import cluster, gpt, pool
@@ -132,16 +132,17 @@ def test_a_search_goes_on_where_it_was_cut_off(checks: int, optimum: float) -> N
 def test_a_solver_ends_at_the_deadline() -> None:
     """In the middle of an ILP, with what it has, and in the middle of a relaxation with nothing."""
     chance = random.Random(1)
-    problem = pulp.LpProblem("knapsacks", pulp.LpMinimize)
-    take = [problem.add_variable(f"x{index}", cat="Binary") for index in range(120)]
-    problem += -pulp.lpSum(chance.random() * x for x in take)
+    program = Program("knapsacks")
+    left = program.column("left")
+    take = [program.column(f"x{index}", upper=1.0, whole=True) for index in range(120)]
+    program.equal({left: 1.0, **{x: chance.random() for x in take}}, 120.0)
     for _ in range(40):
-        problem += pulp.lpSum(chance.random() * x for x in take) <= 15
+        program.row({x: chance.random() for x in take}, most=15.0)
     for deadline in (Deadline.after(0.3), Deadline(flag=After(3))):
-        assert solve(problem, gap=0.0, deadline=deadline, solver="highs").status == "stopped"
+        assert solve(program, gap=0.0, deadline=deadline, solver="highs").status == "stopped"
     for name in available():
         with pytest.raises(Struck):
-            relaxation(problem, name)(Deadline(flag=After(0)))
+            Relaxation(program, name).solve(Deadline(flag=After(0)))
 
 
 @pytest.mark.slow

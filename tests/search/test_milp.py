@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import patch
 
 import pulp
@@ -10,14 +13,19 @@ import pytest
 
 from planner.cluster.spec import NicSpec
 from planner.cost.estimate import Estimator
+from planner.dims.interleave import interleavings
 from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
 from planner.search.milp.model import PipelineModel
-from planner.search.milp.solver import available, relaxation, solve
-from planner.search.space.choices import Choice, Family
+from planner.search.milp.program import Program, ones
+from planner.search.milp.solver import Relaxation, as_pulp, available, solve, write_lp
+from planner.search.ranking import ranked
+from planner.search.space.choices import Choice, Family, depths, families
+from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Silent
+from tests.search.variants import three_pools
 from tests.worlds import cluster, gpt, pool, small_problem
 
 
@@ -56,19 +64,88 @@ def test_both_solvers_are_here() -> None:
     assert available() == ("highs", "cbc")
 
 
+def knapsack(costs: tuple[float, ...], sizes: tuple[float, ...], least: float) -> Program:
+    """Things of so much cost and size, of which as much is taken; column 0 is the cost, then one for each."""
+    program = Program("knapsack")
+    cost = program.column("cost")
+    take = [program.column(f"x{index}", upper=1.0, whole=True) for index in range(len(costs))]
+    program.equal({cost: -1.0, **dict(zip(take, costs, strict=True))})
+    program.row(dict(zip(take, sizes, strict=True)), least=least)
+    return program
+
+
 @pytest.mark.parametrize("name", ["highs", "cbc"])
 def test_a_knapsack(name: str) -> None:
     """Both solve, say what is infeasible, and give a bound that is not above the answer."""
-    problem = pulp.LpProblem("knapsack", pulp.LpMinimize)
-    take = [problem.add_variable(f"x{index}", cat="Binary") for index in range(4)]
-    problem += pulp.lpSum(cost * x for cost, x in zip((5, 4, 3, 7), take, strict=True))
-    problem += pulp.lpSum(size * x for size, x in zip((2, 3, 1, 5), take, strict=True)) >= 6
-    solved = solve(problem, gap=0.0, solver=name)
+    program = knapsack((5, 4, 3, 7), (2, 3, 1, 5), 6)
+    solved = solve(program, gap=0.0, solver=name)
     assert solved.status == "optimal"
-    assert pulp.value(problem.objective) == pytest.approx(10)
+    assert solved.values is not None
+    assert list(solved.values) == pytest.approx([10, 0, 0, 1, 1])
     assert solved.bound <= 10 + 1e-6
-    problem += pulp.lpSum(take) >= 5
-    assert solve(problem, gap=0.0, solver=name).status == "infeasible"
+    program.row(ones(range(1, 5)), least=5.0)
+    assert solve(program, gap=0.0, solver=name).status == "infeasible"
+
+
+@pytest.mark.parametrize("first", range(0, 60, 15))
+def test_pulp_has_the_same_optimum_as_the_arrays(first: int) -> None:
+    """Choices of all runtimes on random clusters, before and after a cut: what is exported is what is solved."""
+    compared = 0
+    for seed in range(first, first + 15):
+        for stages in drawn_stages(seed, 4):
+            model = PipelineModel(stages, 1.0)
+            if not model.feasible:
+                continue
+            # On the scale of the answer the tolerances of the solvers are small.
+            scale = 2 * min(model.relaxed_bound(), 1e9)
+            model = PipelineModel(stages, scale)
+            for _ in range(2):
+                arrays = solve(model.program, gap=0.0)
+                problem, (end, *_) = as_pulp(model.program)
+                problem.solve(pulp.HiGHS(msg=False, threads=1, gapRel=0.0, gapAbs=0.0))
+                assert (arrays.status == "infeasible") == (problem.status == pulp.LpStatusInfeasible)
+                if arrays.values is None:
+                    break
+                assert end.value() == pytest.approx(arrays.values[0], rel=1e-4, abs=1e-5)
+                compared += 1
+                model.solve(gap=0.0)
+                model.cut_solution(model.chosen(), scale, arrays.bound * scale)
+    assert compared > 30
+
+
+def drawn_stages(seed: int, count: int) -> Iterator[StageOptions]:
+    """Stages of choices of any runtime, drawn from a small random cluster and its parts."""
+    draw, (spec, model) = random.Random(seed), three_pools(seed)
+    estimator, limits = Estimator(ranked(spec), model), Limits()
+    every = [
+        (partition, family)
+        for row in TARGETS.values()
+        for partition in network_partitions(estimator, row).values()
+        for family in families(row, limits, partition.estimator.model, partition.device_types)
+    ]
+    for partition, family in draw.sample(every, min(count, len(every))):
+        part = partition.estimator
+        offered = [
+            depth for depth in depths(family, limits, part.model, partition.device_types) if 1 < depth < 6
+        ]
+        if offered:
+            depth = draw.choice(offered)
+            chunks = draw.choice(
+                interleavings(TARGETS[family.target], depth, family.micro_batches, part.model)
+            )
+            stages = StageOptions(
+                Choice(family=family, depth=depth, interleave=chunks), part, limits, partition.islands
+            )
+            if stages.compositions:
+                yield stages
+
+
+def test_a_model_is_exported(tmp_path: Path) -> None:
+    """The LP file has every variable by its name, and CBC's or anybody's solver can read it."""
+    model = PipelineModel(options(), 10.0)
+    write_lp(model.program, tmp_path / "model.lp")
+    text = (tmp_path / "model.lp").read_text()
+    assert all(name in text for name in ("Minimize", "T", "x_0_0", "f_0_0", "b_3_0", "Binaries"))
 
 
 @pytest.mark.parametrize("interleave", [1, 2])
@@ -111,22 +188,20 @@ def test_cbc_finds_what_highs_finds(seed: int) -> None:
 @pytest.mark.parametrize("name", ["highs", "cbc"])
 def test_a_relaxation_follows_the_bounds(name: str) -> None:
     """Solved again after bounds have changed, back and forth, it says what a new one says."""
-    problem = pulp.LpProblem("cover", pulp.LpMinimize)
-    take = [problem.add_variable(f"x{index}", cat="Binary") for index in range(3)]
-    problem += pulp.lpSum(cost * x for cost, x in zip((2, 3, 5), take, strict=True))
-    problem += pulp.lpSum(size * x for size, x in zip((2, 2, 2), take, strict=True)) >= 3
-    relaxed = relaxation(problem, name)
-    assert relaxed(NO_LIMIT) == pytest.approx(2 + 3 / 2)
-    take[0].upBound = 0.0
-    assert relaxed(NO_LIMIT) == pytest.approx(3 + 5 / 2)
-    assert [x.value() for x in take] == pytest.approx([0.0, 1.0, 0.5])
-    take[1].upBound = 0.0
-    assert relaxed(NO_LIMIT) == float("inf")
-    take[0].upBound = take[1].upBound = 1.0
-    assert relaxed(NO_LIMIT) == pytest.approx(2 + 3 / 2)
-    solve(problem, gap=0.0, solver=name)
-    take[0].upBound = 0.0
-    assert relaxed(NO_LIMIT) == pytest.approx(3 + 5 / 2)
+    program = knapsack((2, 3, 5), (2, 2, 2), 3)
+    relaxed = Relaxation(program, name)
+    assert relaxed.solve(NO_LIMIT) == pytest.approx(2 + 3 / 2)
+    program.upper[1] = 0.0
+    assert relaxed.solve(NO_LIMIT) == pytest.approx(3 + 5 / 2)
+    assert list(relaxed.values[1:]) == pytest.approx([0.0, 1.0, 0.5])
+    program.upper[2] = 0.0
+    assert relaxed.solve(NO_LIMIT) == float("inf")
+    program.upper[1] = program.upper[2] = 1.0
+    assert relaxed.solve(NO_LIMIT) == pytest.approx(2 + 3 / 2)
+    solve(program, gap=0.0, solver=name)
+    program.upper[1] = 0.0
+    program.row({2: 1.0}, most=0.5)
+    assert relaxed.solve(NO_LIMIT) == pytest.approx(3 / 2 + 5)
 
 
 def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
@@ -140,7 +215,7 @@ def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
     stages = StageOptions(choice, estimator, Limits(), (("a",), ("b",)))
     model = PipelineModel(stages, 100.0)
     whole = model.relaxed_bound()
-    branches = list(model.branching.branches())
+    branches = model.branches()
     assert {keys for _, keys in branches} == {frozenset(((0,),)), frozenset(((1,),))}
     assert len({stage for stage, _ in branches}) == 1
     for branch in branches:
@@ -157,7 +232,7 @@ def test_stages_with_their_per_stage_degrees_are_told_their_devices_first() -> N
     stages = StageOptions(Choice(family=family, depth=3, interleave=1), estimator, Limits())
     model = PipelineModel(stages, 100.0)
     whole = model.relaxed_bound()
-    (stage, low), (other, high) = model.branching.branches()
+    (stage, low), (other, high) = model.branches()
     assert stage == other
     assert not low & high
     assert {key[1] for key in low | high} == {option.composition for option in model.options[stage]}

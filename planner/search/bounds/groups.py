@@ -88,12 +88,15 @@ def group_bound(group: Group, bounds: FamilyBounds) -> float:
 
 def members(group: Group, partition: NetworkPartition, limits: Limits, deadline: Deadline) -> Families:
     """The families of a group that may have plans; raises ``Struck`` at the deadline."""
+    model, device_types = partition.estimator.model, partition.device_types
+    most = {family: max(depths(family, limits, model, device_types), default=0) for family in group.families}
+    able = [family for family in group.families if most[family]]
+    deadline.check()
+    partition.bounds.rates.price(able)
     found = []
-    for family in group.families:
+    for family in able:
         deadline.check()
-        possible = depths(family, limits, partition.estimator.model, partition.device_types)
-        if possible:
-            found.append((partition.bounds.family_bound(family, max(possible)), family))
+        found.append((partition.bounds.family_bound(family, most[family]), family))
     return [item for item in found if item[0] < float("inf")]
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import floor
 
-import pulp
-
+from planner.search.milp.program import Column, Program
+from planner.search.milp.solver import Values
 from planner.search.space.stages import Option, StageOptions
 
 Key = tuple[int, ...]
@@ -32,12 +32,13 @@ class Branching:
     """The options' variables of each stage by what is decided of it first."""
 
     def __init__(
-        self, stages: StageOptions, options: list[list[Option]], take: list[list[pulp.LpVariable]]
+        self, program: Program, stages: StageOptions, options: list[list[Option]], take: list[list[Column]]
     ) -> None:
-        self._by_stage: list[dict[Key, list[pulp.LpVariable]]] = []
+        self._program = program
+        self._by_stage: list[dict[Key, list[Column]]] = []
         few = sum(map(len, options)) < FEW_OPTIONS and not stages.islands
         for row, variables in zip(options, take, strict=True):
-            found: dict[Key, list[pulp.LpVariable]] = {}
+            found: dict[Key, list[Column]] = {}
             for option, variable in zip(row, variables, strict=True):
                 key = () if few else _key(stages, option.composition)
                 found.setdefault(key, []).append(variable)
@@ -48,14 +49,15 @@ class Branching:
         for stage, found in enumerate(self._by_stage):
             left = [keys for number, keys in assigned if number == stage]
             for key, variables in found.items():
+                most = 1.0 if all(key in keys for keys in left) else 0.0
                 for variable in variables:
-                    variable.upBound = 1.0 if all(key in keys for keys in left) else 0.0
+                    self._program.upper[variable] = most
 
-    def branches(self) -> Iterator[tuple[int, Keys]]:
-        """Both sides of the mean of the stage that the last solution divides most evenly, if it divides any."""
+    def branches(self, values: Values) -> Iterator[tuple[int, Keys]]:
+        """Both sides of the mean of the stage that a solution divides most evenly, if it divides any."""
         best, stage = _WHOLE, -1
         shares = [
-            {key: sum(variable.value() or 0.0 for variable in found[key]) for key in sorted(found)}
+            {key: sum(values[variable] for variable in found[key]) for key in sorted(found)}
             for found in self._by_stage
         ]
         for number, row in enumerate(shares):

@@ -7,13 +7,11 @@ the current node. Where a stage comes from elsewhere its node may have been unto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
-
-import pulp
 
 from planner.search.deadline import Deadline
+from planner.search.milp.program import Column, Program, Terms, added, ones, total
 from planner.search.space.sends import Sends
 from planner.search.space.stages import Option, StageOptions
 
@@ -40,6 +38,7 @@ class Places:
             if place == len(self.members):
                 self.members.append([])
             self.members[place].append(composition)
+        self._smalls = [self._is_small(row[0]) for row in self.members]
         self._sends: dict[tuple[int, int], Sends] = {}
         self.leaving = {own: _finite(min(self._least(own, other) for other in used)) for own in used}
         """Seconds of a send that every stage with a composition takes part in, whatever stage follows."""
@@ -175,7 +174,7 @@ class Places:
         )
 
     def _small(self, place: int) -> bool:
-        return self._is_small(self.members[place][0])
+        return self._smalls[place]
 
     def device_type(self, place: int) -> tuple[str, str]:
         """The first kind of a place; the only one of stages smaller than a node."""
@@ -202,21 +201,17 @@ class Entries:
 
     def __init__(self, places: Places) -> None:
         self.places = places
-        self._entered: dict[str, list[pulp.LpVariable]] = {}
+        self._entered: dict[str, list[Column]] = {}
 
-    def add(self, before: int | None, place: int, variables: Sequence[pulp.LpVariable]) -> None:
+    def add(self, before: int | None, place: int, variables: Sequence[Column]) -> None:
         """Remember who comes to ``place`` from ``before``, or begins there."""
         known = frozenset() if before is None else self.places.lone_pools(before)
         for pool in self.places.lone_pools(place) - known:
             self._entered.setdefault(pool, []).extend(variables)
 
-    def rows(self) -> Iterator[pulp.LpConstraint]:
-        """One for each pool of one node."""
-        return (pulp.lpSum(variables) <= 1 for variables in self._entered.values())
-
-
-Linear = Any
-"""A linear expression of PuLP, which has no types."""
+    def rows(self) -> Iterator[tuple[Terms, float]]:
+        """Expressions that are at most 1, one for each pool of one node."""
+        return ((ones(variables), 1.0) for variables in self._entered.values())
 
 
 class Flow:
@@ -224,27 +219,27 @@ class Flow:
 
     def __init__(
         self,
-        problem: pulp.LpProblem,
+        program: Program,
         stages: StageOptions,
         options: list[list[Option]],
-        take: list[list[pulp.LpVariable]],
+        take: list[list[Column]],
         scale: float,
         deadline: Deadline,
     ) -> None:
         """``take`` are the variables of the options, [stage][option]; seconds are in units of ``scale``."""
-        self.problem, self.stages, self.options, self.take = problem, stages, options, take
+        self.program, self.stages, self.options, self.take = program, stages, options, take
         self.scale, self.deadline = scale, deadline
         self.depth = stages.choice.depth
         self.places = Places(
             self.stages, sorted({option.composition for row in self.options for option in row})
         )
         self.entries = Entries(self.places)
-        self.send: list[Linear] = [pulp.LpAffineExpression() for _ in range(self.depth)]
+        self.send: list[Terms] = [{}] * self.depth
         """Seconds of the send from each stage to the next, of the last one to the first."""
-        self.fresh: dict[tuple[str, str], list[pulp.LpVariable]] = {}
+        self.fresh: dict[tuple[str, str], list[Column]] = {}
         """Who begins a run of stages smaller than a node, by kind."""
-        self._left: dict[tuple[str, str], list[pulp.LpVariable]] = {}
-        self.crossing: list[pulp.LpVariable] = []
+        self._left: dict[tuple[str, str], list[Column]] = {}
+        self.crossing: list[Column] = []
         """Edges from island to island."""
         arriving = self._first_states()
         for stage in range(self.depth - 1):
@@ -252,8 +247,8 @@ class Flow:
         if self.stages.choice.interleave > 1:
             self._round_trip()
 
-    def _first_states(self) -> dict[State, list[pulp.LpVariable]]:
-        found: dict[State, list[pulp.LpVariable]] = {}
+    def _first_states(self) -> dict[State, list[Column]]:
+        found: dict[State, list[Column]] = {}
         for place, variables in self._by_place(0).items():
             state = self.places.begins(place)
             found.setdefault(state, []).extend(variables)
@@ -261,14 +256,12 @@ class Flow:
             self.entries.add(None, place, variables)
         return found
 
-    def _flow(
-        self, stage: int, arriving: dict[State, list[pulp.LpVariable]]
-    ) -> dict[State, list[pulp.LpVariable]]:
+    def _flow(self, stage: int, arriving: dict[State, list[Column]]) -> dict[State, list[Column]]:
         """Edges from the states of a stage to the places of the next; returns what arrives in each state there."""
         self.deadline.check()
-        incoming: dict[int, list[pulp.LpVariable]] = {}
-        found: dict[State, list[pulp.LpVariable]] = {}
-        cost: list[tuple[float, pulp.LpVariable]] = []
+        incoming: dict[int, list[Column]] = {}
+        found: dict[State, list[Column]] = {}
+        cost: list[tuple[float, Column]] = []
         following = self._by_place(stage + 1)
         for number, (state, variables) in enumerate(arriving.items()):
             leaving = []
@@ -278,7 +271,7 @@ class Flow:
                     if seconds == float("inf"):
                         continue
                     name = f"e_{stage}_{number}_{place}_{after[1]}"
-                    edge = self.problem.add_variable(name, lowBound=0.0, upBound=1.0)
+                    edge = self.program.column(name, upper=1.0)
                     cost.append((seconds / self.scale, edge))
                     leaving.append(edge)
                     incoming.setdefault(place, []).append(edge)
@@ -290,59 +283,53 @@ class Flow:
                     if len(self.places.islands(state[0], place)) > 1:
                         self.crossing.append(edge)
             # sum of the edges out of a state = what arrives in it
-            self.problem += pulp.lpSum(leaving) == pulp.lpSum(variables)
+            self.program.equal(added(ones(leaving), ones(variables), -1.0))
         for place, variables in following.items():
             # sum of the edges into a place = sum of x of the options that stand there
-            self.problem += pulp.lpSum(incoming.get(place, [])) == pulp.lpSum(variables)
-        self.send[stage] = weighted(cost) + self._always_sent(stage, stage + 1)
+            self.program.equal(added(ones(incoming.get(place, [])), ones(variables), -1.0))
+        self.send[stage] = added(total(cost), self._always_sent(stage, stage + 1))
         return found
 
-    def _always_sent(self, stage: int, following: int) -> Linear:
+    def _always_sent(self, stage: int, following: int) -> Terms:
         """What a send takes whatever the places of the other end."""
         leaving, arriving = self.places.leaving, self.places.arriving
-        sent = self._stage_sum(stage, leaving)
-        return sent + self._stage_sum(following, arriving)
+        return added(self._stage_sum(stage, leaving), self._stage_sum(following, arriving))
 
     def _round_trip(self) -> None:
         """Interleaving sends from the last stage to the first."""
         first, last = self._by_place(0), self._by_place(self.depth - 1)
-        edges: list[tuple[tuple[int, int], float, pulp.LpVariable]] = []
-        near: dict[tuple[str, str], list[pulp.LpVariable]] = {}
+        edges: list[tuple[tuple[int, int], float, Column]] = []
+        near: dict[tuple[str, str], list[Column]] = {}
         for start, end in product(last, first):
             sends = self.places.around(start, end)
             for name, seconds in (("near", sends.near_seconds), ("far", sends.far_seconds)):
                 if seconds < float("inf"):
-                    edge = self.problem.add_variable(f"r_{start}_{end}_{name}", lowBound=0.0, upBound=1.0)
+                    edge = self.program.column(f"r_{start}_{end}_{name}", upper=1.0)
                     edges.append(((start, end), seconds, edge))
                     if name == "near" and not self.places.stays(end):
                         near.setdefault(self.places.device_type(end), []).append(edge)
         for side, by_place in enumerate((last, first)):
             for place, variables in by_place.items():
                 found = [edge for ends, _, edge in edges if ends[side] == place]
-                self.problem += pulp.lpSum(found) == pulp.lpSum(variables)
+                self.program.equal(added(ones(found), ones(variables), -1.0))
         for device_type, found in near.items():
-            self.problem += pulp.lpSum(found) <= pulp.lpSum(self._left.get(device_type, []))
-        cost = weighted((seconds / self.scale, edge) for _, seconds, edge in edges)
-        self.send[-1] = cost + self._always_sent(self.depth - 1, 0)
+            self.program.row(added(ones(found), ones(self._left.get(device_type, [])), -1.0), most=0.0)
+        cost = total((seconds / self.scale, edge) for _, seconds, edge in edges)
+        self.send[-1] = added(cost, self._always_sent(self.depth - 1, 0))
 
-    def _count_fresh(self, state: State, variables: list[pulp.LpVariable]) -> None:
+    def _count_fresh(self, state: State, variables: list[Column]) -> None:
         """Remember who takes an untouched node."""
         device_type = self.places.fresh_node(state)
         if device_type is not None:
             self.fresh.setdefault(device_type, []).extend(variables)
 
-    def _by_place(self, stage: int) -> dict[int, list[pulp.LpVariable]]:
-        found: dict[int, list[pulp.LpVariable]] = {}
+    def _by_place(self, stage: int) -> dict[int, list[Column]]:
+        found: dict[int, list[Column]] = {}
         for option, variable in zip(self.options[stage], self.take[stage], strict=True):
             found.setdefault(self.places.of[option.composition], []).append(variable)
         return found
 
-    def _stage_sum(self, stage: int, seconds: Mapping[int, float]) -> Linear:
+    def _stage_sum(self, stage: int, seconds: Mapping[int, float]) -> Terms:
         """What the composition of a stage says."""
         pairs = zip(self.options[stage], self.take[stage], strict=True)
-        return weighted((seconds[option.composition] / self.scale, variable) for option, variable in pairs)
-
-
-def weighted(terms: Iterable[tuple[float, pulp.LpVariable]]) -> Linear:
-    """The sum of factors times variables; no variable occurs twice."""
-    return pulp.LpAffineExpression([(variable, factor) for factor, variable in terms])
+        return total((seconds[option.composition] / self.scale, variable) for option, variable in pairs)

@@ -15,21 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
-
-import pulp
 
 from planner.cluster.topology import DeviceType
 from planner.cost.pipeline_end import CriticalPath
 from planner.cost.schedules import NEVER, StagePath, sent_with, stage_paths
 from planner.search.deadline import NO_LIMIT, Deadline
-from planner.search.milp.branching import Branching
-from planner.search.milp.flow import Flow, weighted
-from planner.search.milp.solver import TOLERANCE, Relaxation, Solved, relaxation, solve
+from planner.search.milp.branching import Branching, Keys
+from planner.search.milp.flow import Flow
+from planner.search.milp.program import Column, Program, Terms, added, combined, ones, total
+from planner.search.milp.solver import TOLERANCE, Relaxation, Solved, Values, solve
 from planner.search.space.stages import Option, StageOptions
 
-Linear = Any
-"""A linear expression of PuLP, which has no types."""
+Row = tuple[Terms, float]
+"""An expression, and the most that it may be."""
 
 
 class PipelineModel:
@@ -47,13 +45,13 @@ class PipelineModel:
         self.depth, self.chunks = stages.choice.depth, stages.choice.interleave
         offered = [list(stages.options(stage, cutoff_seconds)) for stage in range(self.depth)]
         self.options = self._useful(offered)
-        self.problem = pulp.LpProblem("pipeline", pulp.LpMinimize)
-        self._relaxation: Relaxation | None = None
-        self.end = self.problem.add_variable("T", lowBound=0.0, upBound=1.0)
-        self.problem += self.end
+        self.program = Program("pipeline")
+        self.end = self.program.column("T", upper=1.0)
         self.feasible = all(self.options)
         if self.feasible:
             self._build()
+        self._relaxation = Relaxation(self.program, solver)
+        self._values: Values = self._relaxation.values
 
     def _useful(self, options: list[list[Option]]) -> list[list[Option]]:
         """Without options so small that the other stages cannot hold the rest."""
@@ -66,15 +64,18 @@ class PipelineModel:
 
     def _build(self) -> None:
         self.take = [
-            [self.problem.add_variable(f"x_{stage}_{index}", cat="Binary") for index in range(len(options))]
+            [
+                self.program.column(f"x_{stage}_{index}", upper=1.0, whole=True)
+                for index in range(len(options))
+            ]
             for stage, options in enumerate(self.options)
         ]
-        self.branching = Branching(self.stages, self.options, self.take)
+        self.branching = Branching(self.program, self.stages, self.options, self.take)
         self._one_option_per_stage()
         self._every_layer_once()
         taken = self._all()
         self._add(chain(device_rows(self.stages, taken), mixed_rows(self.stages, taken)))
-        self.flow = Flow(self.problem, self.stages, self.options, self.take, self.scale, self.deadline)
+        self.flow = Flow(self.program, self.stages, self.options, self.take, self.scale, self.deadline)
         self.send = self.flow.send
         self._crosses_a_slow_link()
         self._add(node_rows(self.stages, taken, self.flow.fresh))
@@ -82,22 +83,23 @@ class PipelineModel:
         self._durations()
         if self.stages.once_seconds:
             # sum_s (f[s] + b[s]) >= once, which the Lagrangian bound says of plans below the cutoff
-            self.problem += self._before[-1] >= self.stages.once_seconds * (1 - TOLERANCE) / self.scale
+            least = self.stages.once_seconds * (1 - TOLERANCE) / self.scale
+            self.program.row(self._before[-1], least=least)
         self._paths()
 
-    def _add(self, rows: Iterable[pulp.LpConstraint]) -> None:
-        for row in rows:
-            self.problem += row
+    def _add(self, rows: Iterable[Row]) -> None:
+        for terms, most in rows:
+            self.program.row(terms, most=most)
 
     def _one_option_per_stage(self) -> None:
         for variables in self.take:
             # sum_o x[s,o] = 1
-            self.problem += pulp.lpSum(variables) == 1
+            self.program.equal(ones(variables), 1.0)
 
     def _every_layer_once(self) -> None:
-        total = weighted((option.layers, variable) for _, option, variable in self._all())
+        layers = total((option.layers, variable) for _, option, variable in self._all())
         # sum_s,o layers(o) x[s,o] = L
-        self.problem += total == self.stages.estimator.model.layers
+        self.program.equal(layers, self.stages.estimator.model.layers)
 
     def _crosses_a_slow_link(self) -> None:
         """Plans on one island are in another partition: the pipeline leaves one somewhere, or a stage stands on two."""
@@ -108,44 +110,47 @@ class PipelineModel:
                 if len(self.stages.used_islands(self.stages.compositions[option.composition])) > 1
             ]
             # edges from island to island + stages on several >= 1
-            self.problem += total((1, variable) for variable in self.flow.crossing + wide) >= 1
+            self.program.row(ones(self.flow.crossing + wide), least=1.0)
 
     def _durations(self) -> None:
         """Variables of their own keep the paths sparse."""
         stages, chunks = range(self.depth), range(self.chunks)
         self._forward = [
-            [self._equal(f"f_{stage}_{chunk}", self._seconds(stage, chunk, back=False)) for chunk in chunks]
+            [
+                self.program.defined(f"f_{stage}_{chunk}", self._seconds(stage, chunk, back=False))
+                for chunk in chunks
+            ]
             for stage in stages
         ]
         self._backward = [
-            [self._equal(f"b_{stage}_{chunk}", self._seconds(stage, chunk, back=True)) for chunk in chunks]
+            [
+                self.program.defined(f"b_{stage}_{chunk}", self._seconds(stage, chunk, back=True))
+                for chunk in chunks
+            ]
             for stage in stages
         ]
-        self._busy = [pulp.lpSum(self._forward[stage] + self._backward[stage]) for stage in stages]
+        self._busy = [
+            combined((1.0, item) for item in self._forward[stage] + self._backward[stage]) for stage in stages
+        ]
         self._up = self._sums("up", [row[0] for row in self._forward])
         self._down = self._sums("down", [row[0] for row in self._backward])
         self._before = self._sums("before", self._busy)
         self._chain = self._held_back()
 
-    def _held_back(self) -> list[Linear]:
+    def _held_back(self) -> list[Terms]:
         """Seconds for which a stage and those above it hold back the last gradient on its way to the first, [stage]."""
         if not self.stages.pricer.target.reduces_in_backward:
-            return [pulp.LpAffineExpression()] * self.depth
+            return [{}] * self.depth
         return self._sums("held", [self._held(stage) for stage in range(1, self.depth)])
 
-    def _equal(self, name: str, value: Linear) -> pulp.LpVariable:
-        variable = self.problem.add_variable(name, lowBound=0.0)
-        self.problem += variable == value
-        return variable
-
-    def _sums(self, name: str, terms: list[Linear]) -> list[Linear]:
+    def _sums(self, name: str, terms: list[Terms]) -> list[Terms]:
         """Sums of the first 0, 1, ... terms."""
-        found: list[Linear] = [pulp.LpAffineExpression()]
+        found: list[Terms] = [{}]
         for number, term in enumerate(terms):
-            found.append(self._equal(f"{name}_{number}", found[-1] + term))
+            found.append(self.program.defined(f"{name}_{number}", added(found[-1], term)))
         return found
 
-    def _seconds(self, stage: int, chunk: int, *, back: bool) -> Linear:
+    def _seconds(self, stage: int, chunk: int, *, back: bool) -> Terms:
         seconds = self._stage_sum(
             stage, lambda option: option.backward[chunk] if back else option.forward[chunk]
         )
@@ -153,55 +158,62 @@ class PipelineModel:
         times = sent_with(stage, chunk, self.depth, self.chunks, in_turn=in_turn)
         to_next = 0 if back else times.forward_to_next
         before = times.backward_to_before if back else times.forward_from_before
-        for count, send in ((before, self.send[stage - 1]), (to_next, self.send[stage])):
-            if count:
-                seconds = seconds + count * send
-        return seconds
+        return combined(((1.0, seconds), (before, self.send[stage - 1]), (to_next, self.send[stage])))
 
     def _paths(self) -> None:
         """The table of paths: the end of the step is after each of them, and the tail of the stage it ends with."""
         steps, head = self.stages.choice.family.micro_batches, self._head()
+        tails = [self._tail(stage) for stage in range(self.depth)]
         for path in stage_paths(self.depth, steps, self.chunks):
             # T >= sum_i (a_i forward_i + b_i backward_i) + the gradients held back + tail
-            seconds = self._visits(path) + self._chain[path.held]
-            self.problem += self.end >= seconds + (head if path.to_first else self._tail(path.stage))
+            after = head if path.to_first else tails[path.stage]
+            self._ends_after([*self._visits(path), (1.0, self._chain[path.held]), (1.0, after)])
 
-    def _visits(self, path: StagePath) -> Linear:
+    def _ends_after(self, parts: Iterable[tuple[float, Terms]], least: float = 0.0) -> None:
+        """T >= the sum of factors times expressions + ``least``."""
+        self.program.row(
+            combined([(1.0, {self.end: 1.0}), *((-factor, one) for factor, one in parts)]), least=least
+        )
+
+    def _visits(self, path: StagePath) -> Iterator[tuple[float, Terms]]:
         """Seconds of a path, written with sums over stages, which keep its row sparse."""
         stage, own, before, behind = path.stage, path.own, path.before, path.behind
         if behind == NEVER:
-            work = before.forward * self._up[stage] + self._own(stage, own.forward, own.backward)
-            return work + before.backward * self._down[stage] if before.backward else work
+            yield before.forward, self._up[stage]
+            yield before.backward, self._down[stage]
+            yield from self._own(stage, own.forward, own.backward)
+            return
         # Through all stages as often as through those behind; less for those up to this one; its own rest.
-        seconds = behind.forward * self._before[-1]
+        yield behind.forward, self._before[-1]
         if behind != before:
-            seconds = seconds - (behind.forward - before.forward) * self._before[stage + 1]
-        return seconds + self._own(stage, own.forward - before.forward, own.backward - before.backward)
+            yield before.forward - behind.forward, self._before[stage + 1]
+        yield from self._own(stage, own.forward - before.forward, own.backward - before.backward)
 
-    def _own(self, stage: int, forward: int, backward: int) -> Linear:
-        return forward * pulp.lpSum(self._forward[stage]) + backward * pulp.lpSum(self._backward[stage])
+    def _own(self, stage: int, forward: int, backward: int) -> Iterator[tuple[float, Terms]]:
+        yield from ((forward, item) for item in self._forward[stage])
+        yield from ((backward, item) for item in self._backward[stage])
 
-    def _head(self) -> Linear:
+    def _head(self) -> Terms:
         """What follows the last backward of the first stage, and of the last one where this waits for it."""
         if not self.stages.outer_wait:
             return self._tail(0)
-        head = self.problem.add_variable("head", lowBound=0.0)
+        head = {self.program.column("head"): 1.0}
         for stage in (0, self.depth - 1):
-            self.problem += head >= self._tail(stage)
+            self.program.row(added(head, self._tail(stage), -1.0), least=0.0)
         return head
 
-    def _tail(self, stage: int) -> Linear:
+    def _tail(self, stage: int) -> Terms:
         return self._stage_sum(stage, lambda option: option.tail_seconds)
 
-    def _held(self, stage: int) -> Linear:
+    def _held(self, stage: int) -> Terms:
         return self._stage_sum(stage, lambda option: option.held_seconds)
 
-    def _stage_sum(self, stage: int, value: Callable[[Option], float]) -> Linear:
+    def _stage_sum(self, stage: int, value: Callable[[Option], float]) -> Terms:
         self.deadline.check()
         pairs = zip(self.options[stage], self.take[stage], strict=True)
-        return weighted((value(option) / self.scale, variable) for option, variable in pairs)
+        return total((value(option) / self.scale, variable) for option, variable in pairs)
 
-    def _all(self) -> list[tuple[int, Option, pulp.LpVariable]]:
+    def _all(self) -> list[tuple[int, Option, Column]]:
         return [
             (stage, option, variable)
             for stage in range(self.depth)
@@ -210,47 +222,50 @@ class PipelineModel:
 
     def limit(self, seconds: float) -> None:
         """From now on only plans faster than ``seconds`` are of interest."""
-        self.end.upBound = seconds / self.scale
+        self.program.upper[self.end] = seconds / self.scale
 
     def solve(self, *, gap: float, nodes: int | None = None) -> Solved:
         """Solve with the cuts so far; the bound is in seconds."""
-        found = solve(self.problem, gap=gap, nodes=nodes, deadline=self.deadline, solver=self.solver)
+        found = solve(self.program, gap=gap, nodes=nodes, deadline=self.deadline, solver=self.solver)
+        if found.values is not None:
+            self._values = found.values
         return replace(found, bound=found.bound * self.scale * (1 - TOLERANCE))
 
     def relaxed_bound(self) -> float:
         """Seconds of the linear relaxation: a bound, quickly; infinite when even that has no solution."""
-        self._relaxation = self._relaxation or relaxation(self.problem, self.solver)
-        return self._relaxation(self.deadline) * self.scale * (1 - TOLERANCE)
+        found = self._relaxation.solve(self.deadline)
+        self._values = self._relaxation.values
+        return found * self.scale * (1 - TOLERANCE)
+
+    def branches(self) -> list[tuple[int, Keys]]:
+        """Both sides of the stage that the last solution divides most evenly, if it divides any."""
+        return list(self.branching.branches(self._values))
 
     def chosen(self) -> list[Option]:
         """The options of the last solution, one a stage."""
         return [
-            max(zip(options, variables, strict=True), key=lambda pair: pair[1].value() or 0.0)[0]
+            max(zip(options, variables, strict=True), key=lambda pair: self._values[pair[1]])[0]
             for options, variables in zip(self.options, self.take, strict=True)
         ]
 
     def cut_path(self, path: CriticalPath, stage: int) -> None:
         """The end is at least this path through the operations and the tail of ``stage``, which follows it."""
-        self._relaxation = None
         terms = [
-            count * variables[index][chunk]
+            (float(count), variables[index][chunk])
             for counts, variables in ((path.forward, self._forward), (path.backward, self._backward))
             for index, row in enumerate(counts)
             for chunk, count in enumerate(row)
-            if count
         ]
-        terms += [self._held(index) for index, count in enumerate(path.held) if count]
+        terms += [(1.0, self._held(index)) for index, count in enumerate(path.held) if count]
         # T >= sum_i (a_i forward_i + b_i backward_i) + the gradients held back + tail, as counted in the simulation
-        self.problem += self.end >= pulp.lpSum(terms) + self._tail(stage)
+        self._ends_after([*terms, (1.0, self._tail(stage))])
 
     def cut_places(self, slots: Sequence[int]) -> None:
         """The target does not start stages that stand where these compositions do, [stage]."""
-        self._relaxation = None
-        self.problem += placed_alike(self.stages, self._all(), slots)
+        self._add([placed_alike(self.stages, self._all(), slots)])
 
     def cut_solution(self, chosen: list[Option], seconds: float, bound_seconds: float) -> None:
         """Exactly these options take ``seconds``; anything else at least ``bound_seconds``."""
-        self._relaxation = None
         taken = [
             variable
             for stage, picked in enumerate(chosen)
@@ -259,19 +274,14 @@ class PipelineModel:
         ]
         # T >= low + (high - low) (sum_s x[s,chosen] - (p - 1)): high where all p are taken, else no more than low
         low, high = bound_seconds / self.scale, min(seconds / self.scale, 2.0)
-        self.problem += self.end >= low + (high - low) * (pulp.lpSum(taken) - (self.depth - 1))
+        self._ends_after([(high - low, ones(taken))], low - (high - low) * (self.depth - 1))
 
 
-Taken = Sequence[tuple[int, Option, pulp.LpVariable]]
+Taken = Sequence[tuple[int, Option, Column]]
 """(stage, option, its variable) of all options of all stages."""
 
 
-def total(terms: Iterable[tuple[float, pulp.LpVariable]]) -> pulp.LpAffineExpression:
-    """The sum of factors times variables; a variable may occur twice."""
-    return pulp.lpSum(factor * variable for factor, variable in terms)
-
-
-def device_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]:
+def device_rows(stages: StageOptions, taken: Taken) -> Iterator[Row]:
     """No device twice: replicas against room where all have one degree, devices otherwise."""
     tp = stages.choice.family.tp
     for device_type in stages.topology.device_types:
@@ -283,12 +293,12 @@ def device_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstrain
         ]
         if used:
             # sum of replicas, or of devices, of a type <= what the cluster has of it
-            yield total(used) <= (device_type.replicas(tp) if tp else device_type.devices)
+            yield total(used), device_type.replicas(tp) if tp else device_type.devices
 
 
 def node_rows(
-    stages: StageOptions, taken: Taken, fresh: Mapping[tuple[str, str], list[pulp.LpVariable]]
-) -> Iterator[pulp.LpConstraint]:
+    stages: StageOptions, taken: Taken, fresh: Mapping[tuple[str, str], list[Column]]
+) -> Iterator[Row]:
     """No node twice: what fills nodes, and each part of a node with its like.
 
     ``fresh`` holds, for types whose runs of stages smaller than a node all begin on untouched ones, who begins one.
@@ -299,11 +309,11 @@ def node_rows(
         ]
         begun = [(1, variable) for variable in fresh.get(device_type.key, [])]
         if begun:
-            yield total([*((whole, x) for (whole, _, _), x in parts), *begun]) <= device_type.nodes
+            yield total([*((whole, x) for (whole, _, _), x in parts), *begun]), device_type.nodes
         for least in sorted({rest for (_, _, rest), _ in parts}):
             shares = [(_share(part, least, device_type), variable) for part, variable in parts]
             # sum of the shares of a node that parts of ``least`` devices or more take <= nodes
-            yield total((share, x) for share, x in shares if share) <= device_type.nodes
+            yield total(shares), device_type.nodes
 
 
 Part = tuple[int, int, int]
@@ -327,14 +337,14 @@ def _share(part: Part, least: int, device_type: DeviceType) -> float:
     return whole * (1 - (device_type.per_node - filled) // least / room) + (rest >= least) / room
 
 
-def mixed_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]:
+def mixed_rows(stages: StageOptions, taken: Taken) -> Iterator[Row]:
     """Few stages of several device types."""
     mixed = [x for _, option, x in taken if stages.is_mixed(option.composition)]
     if mixed and stages.most_mixed < stages.choice.depth:
-        yield pulp.lpSum(mixed) <= stages.most_mixed
+        yield ones(mixed), stages.most_mixed
 
 
-def tied_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]:
+def tied_rows(stages: StageOptions, taken: Taken) -> Iterator[Row]:
     """Degrees of the first stage need degrees of the last that can hold the same embedding, and the reverse."""
     if not stages.joins_ends:
         return
@@ -343,13 +353,13 @@ def tied_rows(stages: StageOptions, taken: Taken) -> Iterator[pulp.LpConstraint]
         for one, variables in these.items():
             partners = [x for other, found in others.items() if stages.joined(one, other) for x in found]
             # x[first, degrees] <= sum of x[last, degrees that fit], and the reverse
-            yield pulp.lpSum(variables) <= pulp.lpSum(partners)
+            yield added(ones(variables), ones(partners), -1.0), 0.0
 
 
-def _by_degrees(stages: StageOptions, taken: Taken, stage: int) -> dict[int, list[pulp.LpVariable]]:
+def _by_degrees(stages: StageOptions, taken: Taken, stage: int) -> dict[int, list[Column]]:
     """Variables of a stage by one of the compositions with the same tp and dp."""
     named: dict[tuple[int, int], int] = {}
-    found: dict[int, list[pulp.LpVariable]] = {}
+    found: dict[int, list[Column]] = {}
     for number, option, variable in taken:
         if number == stage:
             groups = stages.compositions[option.composition]
@@ -358,9 +368,9 @@ def _by_degrees(stages: StageOptions, taken: Taken, stage: int) -> dict[int, lis
     return found
 
 
-def placed_alike(stages: StageOptions, taken: Taken, slots: Sequence[int]) -> pulp.LpConstraint:
+def placed_alike(stages: StageOptions, taken: Taken, slots: Sequence[int]) -> Row:
     """No plan whose stages take the same parts of nodes as these compositions, [stage]."""
     wanted = [stages.footprint(composition) for composition in slots]
     alike = [x for stage, option, x in taken if stages.footprint(option.composition) == wanted[stage]]
     # sum_s x[s, any option on these parts] <= p - 1
-    return pulp.lpSum(alike) <= len(slots) - 1
+    return ones(alike), len(slots) - 1

@@ -1,165 +1,254 @@
-"""HiGHS through PuLP, and CBC where HiGHS is missing: one deterministic call for both."""
+"""HiGHS on arrays, and CBC through PuLP where HiGHS is missing: one deterministic call for both."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pulp
+from numpy.typing import NDArray
 
 from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.milp.program import Program
 
 TOLERANCE = 1e-6
 """Relative slack granted to the solvers' floating-point arithmetic when a bound is read off."""
 
+Values = NDArray[np.float64]
+"""Of all columns."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """What a solver said of a model."""
+    """What a solver said of a program."""
 
     status: str
     """``optimal``, ``infeasible`` or ``stopped``."""
     bound: float
     """No solution has a smaller objective."""
-    has_solution: bool
-
-
-class _Highs(pulp.HiGHS):  # type: ignore[misc]
-    """HiGHS that may stop at a number of nodes, a status that PuLP does not know, or at a deadline.
-
-    It asks again and again inside a solve, which is also where Python gets to notice Ctrl-C.
-    """
-
-    def __init__(self, deadline: Deadline, **options: Any) -> None:
-        self.deadline = deadline
-        self.interrupted = False
-        asks = self.hscb.HighsCallbackType
-        super().__init__(
-            msg=False,
-            threads=1,
-            random_seed=0,
-            callbackTuple=(self._ask, None),
-            callbacksToActivate=[asks.kCallbackMipInterrupt, asks.kCallbackSimplexInterrupt],
-            **options,
-        )
-
-    def _ask(self, _device_type: Any, _message: Any, _found: Any, answer: Any, _data: Any) -> None:
-        try:
-            answer.user_interrupt = self.deadline.struck
-        except KeyboardInterrupt:  # must not leave through HiGHS
-            self.interrupted = answer.user_interrupt = True
-
-    def callSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802
-        """Solve; raises KeyboardInterrupt when it came meanwhile."""
-        self.run(lp.solverModel)
-
-    def run(self, model: Any) -> None:
-        """Solve a model of HiGHS; raises KeyboardInterrupt when it came meanwhile."""
-        model.run()
-        if self.interrupted:
-            raise KeyboardInterrupt
-
-    def findSolutionValues(self, lp: pulp.LpProblem) -> tuple[int, int]:  # noqa: N802
-        """PuLP's statuses; the values are taken over before the status is looked up."""
-        try:
-            found: tuple[int, int] = super().findSolutionValues(lp)
-        except KeyError:
-            found = pulp.LpStatusOptimal, pulp.LpSolutionIntegerFeasible
-        value = lp.solverModel.getInfo().objective_function_value
-        if found[1] == pulp.LpSolutionIntegerFeasible and abs(value) == float("inf"):
-            return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
-        return found
+    values: Values | None
+    """The best solution, if there is one."""
 
 
 @cache
 def available() -> tuple[str, ...]:
     """Names of the solvers that can run here, best first."""
     found = ["highs"] if importlib.util.find_spec("highspy") else []
-    return (*found, "cbc") if pulp.COIN_CMD(path=_cbc_path()).available() else tuple(found)
+    return (*found, "cbc") if _cbc().available() else tuple(found)
 
 
-def _cbc_path() -> str | None:
-    """The CBC that comes with PuLP; None looks for one on the PATH."""
-    return getattr(pulp.PULP_CBC_CMD, "pulp_cbc_path", None)
+@cache
+def default() -> str:
+    """The solver that is taken where none is named; CBC is not looked for where HiGHS is here."""
+    return "highs" if importlib.util.find_spec("highspy") else available()[0]
 
 
 def solve(
-    problem: pulp.LpProblem,
+    program: Program,
     *,
     gap: float,
     nodes: int | None = None,
     deadline: Deadline = NO_LIMIT,
     solver: str | None = None,
 ) -> Solved:
-    """Minimise ``problem`` to a relative ``gap`` with one thread and a fixed seed, or stop after ``nodes``.
+    """Minimise a program to a relative ``gap`` with one thread and a fixed seed, or stop after ``nodes``.
 
     At the deadline it stops with what it has.
     """
-    name = solver or available()[0]
-    if name == "highs":
-        return _highs(problem, gap, nodes, deadline)
-    return _cbc(problem, gap, deadline)
+    if (solver or default()) == "cbc":
+        return _by_cbc(program, gap, deadline)
+    highs = _Highs(program, whole=True)
+    limit = {} if nodes is None else {"mip_max_nodes": nodes}
+    time = {} if deadline.left == float("inf") else {"time_limit": _limit(deadline)}
+    highs.set(mip_rel_gap=gap, mip_abs_gap=0.0, **limit, **time)
+    status = highs.run(deadline)
+    if status in _INFEASIBLE:
+        return Solved(status="infeasible", bound=float("inf"), values=None)
+    info = highs.model.getInfo()
+    bound = info.mip_dual_bound if any(program.whole) else info.objective_function_value
+    found = abs(info.objective_function_value) < float("inf") and status not in _NOTHING
+    return Solved(
+        status="optimal" if status == "kOptimal" else "stopped",
+        bound=bound,
+        values=highs.values() if found else None,
+    )
+
+
+class Relaxation:
+    """A program without its integrality, solved again and again from the last basis."""
+
+    def __init__(self, program: Program, solver: str | None = None) -> None:
+        self.program, self.solver = program, solver or default()
+        self.values: Values = np.zeros(len(program.names))
+        """The last solution."""
+        self._highs: _Highs | None = None
+
+    def solve(self, deadline: Deadline) -> float:
+        """The objective with the bounds and rows that the program has now; raises ``Struck`` at the deadline.
+
+        Infinite where nothing is feasible, 0 where the solver cannot tell; then there is no new solution.
+        """
+        deadline.check()
+        if self.solver == "cbc":
+            return self._by_cbc(deadline)
+        if self._highs is None:
+            self._highs = _Highs(self.program, whole=False)
+        else:
+            self._highs.follow()
+        status = self._highs.run(deadline)
+        deadline.check()
+        if status not in (*_INFEASIBLE, "kOptimal"):
+            self._highs.model.clearSolver()
+            status = self._highs.run(deadline)
+            deadline.check()
+        if status in _INFEASIBLE:
+            return float("inf")
+        if status != "kOptimal":
+            return 0.0
+        self.values = self._highs.values()
+        return float(self._highs.model.getInfo().objective_function_value)
+
+    def _by_cbc(self, deadline: Deadline) -> float:
+        import pulp
+
+        problem, variables = as_pulp(self.program, relaxed=True)
+        problem.solve(_cbc(timeLimit=_limit(deadline)))
+        deadline.check()
+        if problem.status == pulp.LpStatusInfeasible:
+            return float("inf")
+        self.values = _values(variables)
+        return float(pulp.value(problem.objective))
 
 
 _INFEASIBLE = ("kInfeasible", "kUnboundedOrInfeasible")
-"""Statuses of HiGHS; no model here is unbounded."""
+"""Statuses of HiGHS; no program here is unbounded."""
+
+_NOTHING = ("kNotset", "kLoadError", "kModelError", "kPresolveError", "kSolveError", "kPostsolveError")
+"""Statuses of HiGHS that come without a solution."""
 
 
-Relaxation = Callable[[Deadline], float]
-"""Solves a model without its integrality."""
+class _Highs:
+    """HiGHS with a program's arrays, which stops at a deadline.
 
-
-def relaxation(problem: pulp.LpProblem, solver: str | None = None) -> Relaxation:
-    """A function that solves ``problem`` without its integrality, with the bounds that its variables have then.
-
-    It gives the variables their values and returns the objective: infinite where nothing is feasible, 0 where
-    the solver cannot tell; it raises ``Struck`` at the deadline. Rows must not be added in between: HiGHS goes on
-    from the last basis.
+    It asks again and again inside a solve, which is also where Python gets to notice Ctrl-C.
     """
-    if (solver or available()[0]) == "cbc":
-        return lambda deadline: _relaxed_by_cbc(problem, deadline)
-    made = _Highs(NO_LIMIT, mip=False)
-    made.createAndConfigureSolver(problem)
-    made.buildSolverModel(problem)
-    highs, variables = problem.solverModel, problem.variables()
-    columns = np.arange(len(variables), dtype=np.int32)
 
-    def relaxed(deadline: Deadline) -> float:
-        deadline.check()
-        made.deadline = deadline
-        lower = np.array([-np.inf if item.lowBound is None else item.lowBound for item in variables])
-        upper = np.array([np.inf if item.upBound is None else item.upBound for item in variables])
-        highs.changeColsBounds(len(columns), columns, lower, upper)
-        made.run(highs)
-        deadline.check()
-        if highs.getModelStatus().name not in (*_INFEASIBLE, "kOptimal"):
-            highs.clearSolver()
-            made.run(highs)
-            deadline.check()
-        if highs.getModelStatus().name in _INFEASIBLE:
-            return float("inf")
-        if highs.getModelStatus().name != "kOptimal":
-            return 0.0
-        for variable, value in zip(variables, highs.getSolution().col_value, strict=True):
-            variable.varValue = value
-        return float(highs.getInfo().objective_function_value)
+    def __init__(self, program: Program, *, whole: bool) -> None:
+        import highspy
 
-    return relaxed
+        self.program = program
+        self.deadline = NO_LIMIT
+        self.interrupted = False
+        self.model: Any = highspy.Highs()
+        self.model.setCallback(self._ask, None)
+        asks = highspy.cb.HighsCallbackType
+        for kind in (asks.kCallbackMipInterrupt, asks.kCallbackSimplexInterrupt):
+            self.model.startCallback(kind)
+        self.set(output_flag=False, threads=1, random_seed=0)
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(program.names), program.rows
+        # The objective is the first column.
+        lp.col_cost_ = np.eye(1, len(program.names)).ravel()
+        lp.col_lower_, lp.col_upper_ = program.bounds()
+        lp.row_lower_, lp.row_upper_ = np.array(program.least), np.array(program.most)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.array(program.starts, dtype=np.int32)
+        lp.a_matrix_.index_ = np.array(program.columns, dtype=np.int32)
+        lp.a_matrix_.value_ = np.array(program.factors)
+        if whole:
+            kinds = highspy.HighsVarType
+            lp.integrality_ = [kinds.kInteger if one else kinds.kContinuous for one in program.whole]
+        self.model.passModel(lp)
+        self._rows = program.rows
+        self._all = np.arange(len(program.names), dtype=np.int32)
+
+    def set(self, **options: Any) -> None:
+        """Options by their names in HiGHS."""
+        for name, value in options.items():
+            self.model.setOptionValue(name, value)
+
+    def follow(self) -> None:
+        """Take over the bounds that the program has now, and rows that came since."""
+        program = self.program
+        self.model.changeColsBounds(len(self._all), self._all, *program.bounds())
+        if self._rows < program.rows:
+            first = program.starts[self._rows]
+            self.model.addRows(
+                program.rows - self._rows,
+                np.array(program.least[self._rows :]),
+                np.array(program.most[self._rows :]),
+                len(program.columns) - first,
+                np.array(program.starts[self._rows : -1], dtype=np.int32) - first,
+                np.array(program.columns[first:], dtype=np.int32),
+                np.array(program.factors[first:]),
+            )
+            self._rows = program.rows
+
+    def run(self, deadline: Deadline) -> str:
+        """The status in HiGHS; raises KeyboardInterrupt when it came meanwhile."""
+        self.deadline = deadline
+        self.model.run()
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return str(self.model.getModelStatus().name)
+
+    def values(self) -> Values:
+        """The solution."""
+        return np.array(self.model.getSolution().col_value)
+
+    def _ask(self, _kind: Any, _message: Any, _found: Any, answer: Any, _data: Any) -> None:
+        try:
+            answer.user_interrupt = self.deadline.struck
+        except KeyboardInterrupt:  # must not leave through HiGHS
+            self.interrupted = answer.user_interrupt = True
 
 
-def _relaxed_by_cbc(problem: pulp.LpProblem, deadline: Deadline) -> float:
-    binary = [variable for variable in problem.variables() if variable.cat != pulp.LpContinuous]
-    for variable in binary:
-        variable.cat = pulp.LpContinuous
-    problem.solve(pulp.COIN_CMD(path=_cbc_path(), msg=False, threads=1, timeLimit=_limit(deadline)))
-    deadline.check()
-    for variable in binary:
-        variable.cat = pulp.LpInteger
-    return float("inf") if problem.status == pulp.LpStatusInfeasible else float(pulp.value(problem.objective))
+def as_pulp(program: Program, *, relaxed: bool = False) -> tuple[Any, list[Any]]:
+    """The same program as a problem of PuLP, for people and for other solvers, and its variables."""
+    import pulp
+
+    problem = pulp.LpProblem(program.name, pulp.LpMinimize)
+    variables = [
+        problem.add_variable(name, lowBound=lower, upBound=None if upper == float("inf") else upper)
+        for name, lower, upper in zip(program.names, program.lower, program.upper, strict=True)
+    ]
+    for variable, whole in zip(variables, program.whole, strict=True):
+        if whole and not relaxed:
+            variable.cat = pulp.LpInteger
+    problem += variables[0]
+    for row, (first, end) in enumerate(zip(program.starts, program.starts[1:], strict=False)):
+        least, most = program.least[row], program.most[row]
+        terms = pulp.LpAffineExpression(
+            [(variables[program.columns[at]], program.factors[at]) for at in range(first, end)]
+        )
+        if least == most:
+            problem += terms == least
+            continue
+        if least > -float("inf"):
+            problem += terms >= least
+        if most < float("inf"):
+            problem += terms <= most
+    return problem, variables
+
+
+def write_lp(program: Program, path: Path) -> None:
+    """The program as an LP file."""
+    as_pulp(program)[0].writeLP(str(path))
+
+
+def _values(variables: list[Any]) -> Values:
+    return np.array([variable.value() or 0.0 for variable in variables])
+
+
+def _cbc(**options: Any) -> Any:
+    """The CBC that comes with PuLP, or the one on the PATH."""
+    import pulp
+
+    path = getattr(pulp.PULP_CBC_CMD, "pulp_cbc_path", None)
+    return pulp.COIN_CMD(path=path, msg=False, threads=1, **options)
 
 
 def _limit(deadline: Deadline) -> float | None:
@@ -167,32 +256,17 @@ def _limit(deadline: Deadline) -> float | None:
     return None if deadline.left == float("inf") else max(0.01, deadline.left)
 
 
-def _highs(problem: pulp.LpProblem, gap: float, nodes: int | None, deadline: Deadline) -> Solved:
-    options: dict[str, Any] = {"mip_abs_gap": 0.0}
-    if nodes is not None:
-        options["mip_max_nodes"] = nodes
-    problem.solve(_Highs(deadline, gapRel=gap, timeLimit=_limit(deadline), **options))
-    info = problem.solverModel.getInfo()
-    if problem.status == pulp.LpStatusInfeasible:
-        return Solved(status="infeasible", bound=float("inf"), has_solution=False)
-    solution = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
-    bound = info.mip_dual_bound if problem.isMIP() else info.objective_function_value
-    done = problem.sol_status == pulp.LpSolutionOptimal
-    return Solved(status="optimal" if done else "stopped", bound=bound, has_solution=solution)
-
-
-def _cbc(problem: pulp.LpProblem, gap: float, deadline: Deadline) -> Solved:
+def _by_cbc(program: Program, gap: float, deadline: Deadline) -> Solved:
     """CBC tells no bound through PuLP: what it stopped at, less the gap, is one."""
+    import pulp
+
+    problem, variables = as_pulp(program)
     options = ["randomCbcSeed 1", "randomSeed 1"]
-    problem.solve(
-        pulp.COIN_CMD(
-            path=_cbc_path(), msg=False, threads=1, gapRel=gap, timeLimit=_limit(deadline), options=options
-        )
-    )
+    problem.solve(_cbc(gapRel=gap, timeLimit=_limit(deadline), options=options))
     if problem.status == pulp.LpStatusInfeasible:
-        return Solved(status="infeasible", bound=float("inf"), has_solution=False)
+        return Solved(status="infeasible", bound=float("inf"), values=None)
     if problem.sol_status != pulp.LpSolutionOptimal:
         has = problem.sol_status == pulp.LpSolutionIntegerFeasible
-        return Solved(status="stopped", bound=0.0, has_solution=has)
+        return Solved(status="stopped", bound=0.0, values=_values(variables) if has else None)
     value = float(pulp.value(problem.objective))
-    return Solved(status="optimal", bound=value - abs(value) * gap, has_solution=True)
+    return Solved(status="optimal", bound=value - abs(value) * gap, values=_values(variables))

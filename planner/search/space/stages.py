@@ -90,7 +90,9 @@ class StageOptions:
         self.rings: tuple[Ring, ...] = tuple(ring for _, ring in kept)
         own = choice.family.recompute
         self.recomputes = (
-            recomputes_of(self.pricer.target, limits, estimator.model) if own is None else (own,)
+            recomputes_of(self.pricer.target, limits, estimator.model, device_types)
+            if own is None
+            else (own,)
         )
         """What a stage may recompute, from least on: more takes longer and is only worth its memory."""
         self._prices: dict[tuple[int, int, bool, bool, Recompute], Option] = {}
