@@ -123,7 +123,7 @@ def family_prior(family: str, constant: str) -> Prior:
     name, _, kernels = family.partition(".")
     if kernels and constant == "attention_efficiency":
         lost = WITHOUT_WGMMA if name in AFTER_AMPERE else 1.0
-        return Prior(OLDER_ATTENTION.value * lost, OLDER_ATTENTION.spread)
+        return Prior(round(OLDER_ATTENTION.value * lost, 3), OLDER_ATTENTION.spread)
     if constant == "attention_efficiency" and name in ATTENTION:
         return ATTENTION[name]
     if constant == "matmul_efficiency" and name in SUSTAINED:
