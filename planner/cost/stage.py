@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -34,8 +36,16 @@ from planner.cost.measured_curves import (
 from planner.cost.memory import Footprint, Load, activation_bytes_per_layer, parameters_of
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
-from planner.cost.shape import Shape
-from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
+from planner.cost.shape import Shape, Whole
+from planner.cost.stage_price import (
+    EachLength,
+    MicroBatch,
+    Replica,
+    StagePrice,
+    all_lengths,
+    common_seconds,
+    padded_seconds,
+)
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
@@ -142,6 +152,11 @@ def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
     return 2 * ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
 
 
+def _rows(values: Iterable[float], count: int) -> Numbers:
+    """One row of ``count`` cases for each value."""
+    return np.array([value if isinstance(value, np.ndarray) else np.full(count, value) for value in values])
+
+
 MOST_PRICES = 10_000
 """Prices of stages that are remembered."""
 
@@ -219,6 +234,36 @@ class Pricer:
             slowest=slowest,
         )
 
+    def each_length(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> EachLength:
+        """The same for many numbers of layers at once: the chunks of ``shape`` are arrays."""
+        lengths = list(zip(*map(np.ndarray.tolist, cast("tuple[Numbers, ...]", shape.chunks)), strict=True))
+        if self.link_curves is not None:  # curves take one number of bytes at a time
+            return all_lengths([self._price(replace(shape, chunks=one), groups, ring) for one in lengths])
+        count = len(lengths)
+        micro = [self.micro_batch(shape, group, group.micro_batch, ring) for group in groups]
+        replicas = [
+            self._replica(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
+        ]
+        slowest = np.argmax(_rows((replica.seconds for replica in replicas), count), axis=0)
+        sync = _rows((replica.sync_seconds for replica in replicas), count)
+        held = _rows((replica.end.reduction_seconds for replica in replicas), count)
+        update = _rows((self.update_seconds(shape, group, ring) for group in groups), count)
+        copied = _rows((item.step_copy_seconds for item in micro), count)
+        cases, holds = np.arange(count), self.traffic.holds_gradients(shape)
+        per_chunk = [
+            self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
+        ]
+        forward, backward = (
+            np.stack([_rows(values, count).max(axis=0) for values in zip(*way, strict=True)], axis=1)
+            for way in zip(*per_chunk, strict=True)
+        )
+        return EachLength(
+            forward=forward,
+            backward=backward,
+            tail_seconds=sync[slowest, cases] + update.max(axis=0) + copied.max(axis=0),
+            held_seconds=held[slowest, cases] if holds else np.zeros(count),
+        )
+
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
         """What follows the last backward, that of ``micro``, on one group: exposed synchronisation and optimizer."""
         return (
@@ -278,7 +323,7 @@ class Pricer:
         )
 
     def micro_batch(self, shape: Shape, group: ReplicaGroup, sequences: int, ring: Ring) -> MicroBatch:
-        """Seconds of one micro-batch of ``sequences`` on one replica of ``group``."""
+        """Seconds of one micro-batch of ``sequences`` on one replica of ``group``; of an array of them, of each."""
         return self._micro_batch(
             self.topology.device_type(group.pool, group.gpu),
             group.tp,
@@ -412,6 +457,8 @@ class Pricer:
     def _layer(
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
     ) -> LayerPrice:
+        if isinstance(sequences, np.ndarray):
+            return self._price_layers(device_type, tp, sequences, recompute, split)
         key = (device_type.key, tp, sequences, recompute, split)
         if key not in self._layers:
             self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split)
@@ -427,6 +474,20 @@ class Pricer:
             return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
         one = self._layer_pass(device_type, tp, sequences, split)
         return layer_price(one, ring, self.model_on(device_type), sequences, recompute, by_operation)
+
+    def _price_layers(
+        self, device_type: DeviceType, tp: int, sequences: Whole, recompute: Recompute, split: bool
+    ) -> LayerPrice:
+        """The same of many micro-batches at once; curves take one at a time."""
+        if self.layer_curves is None and self.link_curves is None:
+            return self._price_layer(device_type, tp, cast("int", sequences), recompute, split)
+        found = [self._layer(device_type, tp, one, recompute, split) for one in sequences.tolist()]
+        return LayerPrice(
+            **{
+                name: as_number(np.array([getattr(price, name) for price in found]))
+                for name in LayerPrice.__slots__
+            }
+        )
 
     def measured(self, device_type: DeviceType, tp: int, sequences: int) -> LayerTimes | None:
         """One layer by measurements on devices of this type; None without any of this model."""
@@ -484,9 +545,11 @@ class Pricer:
         return self._devices[key]
 
     def _end(self, which: str, device_type: DeviceType, tp: int, sequences: int) -> EndPass:
+        function = embedding_pass if which == "embedding" else head_pass
+        if isinstance(sequences, np.ndarray):
+            return function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
         key = (which, device_type.key, tp, sequences)
         if key not in self._ends:
-            function = embedding_pass if which == "embedding" else head_pass
             self._ends[key] = function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
         return self._ends[key]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from planner.cost.many import Numbers
 from planner.cost.traffic import EndTraffic
 
 
@@ -106,3 +109,24 @@ class StagePrice:
     def tail_seconds(self) -> float:
         """What follows the last backward."""
         return self.sync_seconds + self.optimizer_seconds + self.copy_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class EachLength:
+    """What ``StagePrice`` says of a stage with each of many numbers of layers, [case]."""
+
+    forward: Numbers
+    """[case][chunk]"""
+    backward: Numbers
+    tail_seconds: Numbers
+    held_seconds: Numbers
+
+
+def all_lengths(prices: Sequence[StagePrice]) -> EachLength:
+    """The same of prices that are known one by one."""
+    return EachLength(
+        forward=np.array([price.forward for price in prices]),
+        backward=np.array([price.backward for price in prices]),
+        tail_seconds=np.array([price.tail_seconds for price in prices]),
+        held_seconds=np.array([price.held_seconds for price in prices]),
+    )

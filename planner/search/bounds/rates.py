@@ -12,7 +12,7 @@ import numpy as np
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
-from planner.cost.many import Numbers, as_number, larger, smaller
+from planner.cost.many import Numbers, as_array, as_number, larger, smaller
 from planner.cost.shape import Shape
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
@@ -96,7 +96,7 @@ class Rates:
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
-        self._free_rates: dict[Family, list[tuple[int, float]]] = {}
+        self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
         self._known_rates: dict[tuple[str, tuple[str, str], int], tuple[float, float, int]] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
@@ -123,17 +123,26 @@ class Rates:
 
     def free_rates(self, family: Family) -> list[tuple[int, float]]:
         """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
-        if family not in self._free_rates:
-            self._free_rates[family] = list(self._find_free_rates(family))
-        return self._free_rates[family]
+        key = family.target, family.recompute, family.tp
+        if key not in self._free_rates:
+            self._free_rates[key] = list(self._find_free_rates(family))
+        assert family.micro_batch is not None
+        return [(slots, rates[family.micro_batch]) for slots, rates in self._free_rates[key]]
 
-    def _find_free_rates(self, family: Family) -> Iterator[tuple[int, float]]:
+    def _find_free_rates(self, family: Family) -> Iterator[tuple[int, dict[int, float]]]:
+        """The same for all sizes of a micro-batch that divide the batch, by size."""
         assert family.tp is not None
+        pricer, sizes = (
+            self.estimator.pricer(family.target),
+            divisors(self.estimator.model.training.global_batch),
+        )
         for device_type in self.device_types:
             slots = device_type.replicas(family.tp) if device_type.per_node >= family.tp else 0
             if slots:
-                group = self._group(family, device_type, family.tp, 1)
-                yield slots, 1 / self._pace(family, group, ALONE)["layer_seconds"]
+                shape, group = self._shape(family, family.tp), self._group(family, device_type, family.tp, 1)
+                micro = pricer.micro_batch(shape, group, cast("int", np.array(sizes)), ALONE)
+                rates = as_array(1 / (micro.seconds - micro.host_seconds))
+                yield slots, dict(zip(sizes, rates.tolist(), strict=True))
 
     def crossing(self, family: Family) -> Crossing | None:
         """The cheapest send from island to island; None where stages may stand on several."""
@@ -361,7 +370,7 @@ class Rates:
 
 def _columns(rows: Mapping[str, float | Numbers], count: int) -> list[dict[str, float]]:
     """Each of ``count`` cases with its own numbers; what is no array is the same in all."""
-    values = (np.broadcast_to(np.asarray(row, dtype=float), count).tolist() for row in rows.values())
+    values = (row.tolist() if isinstance(row, np.ndarray) else [row] * count for row in rows.values())
     return [dict(zip(rows, each, strict=True)) for each in zip(*values, strict=True)]
 
 

@@ -11,13 +11,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+import numpy as np
+
 from planner.cluster.topology import Topology
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
+from planner.cost.many import Numbers
 from planner.cost.schedules import round_trip
-from planner.cost.shape import Shape, chunk_layers
+from planner.cost.shape import Shape, Whole, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
+from planner.cost.stage_price import EachLength
 from planner.errors import PlanError
 from planner.plan.placement import ends_fault, joins_ends, nodes_once, place_stages
 from planner.plan.values import Plan, Stage
@@ -95,7 +99,8 @@ class StageOptions:
             else (own,)
         )
         """What a stage may recompute, from least on: more takes longer and is only worth its memory."""
-        self._prices: dict[tuple[int, int, bool, bool, Recompute], Option] = {}
+        self._lengths = np.arange(choice.interleave, estimator.model.layers + 2)
+        self._prices: dict[tuple[int, bool, bool, Recompute], EachLength] = {}
         self._sends: dict[tuple[int, int], Sends] = {}
         self._most: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -104,8 +109,8 @@ class StageOptions:
         pools = {group.pool for groups in compositions for group in groups}
         return frozenset(index for index, island in enumerate(self.islands) if pools & set(island))
 
-    def shape(self, stage: int, layers: int, recompute: Recompute) -> Shape:
-        """The shape of a stage of this choice."""
+    def shape(self, stage: int, layers: int | Whole, recompute: Recompute) -> Shape:
+        """The shape of a stage of this choice; with an array of layers, of many at once."""
         family, chunks = self.choice.family, chunk_layers(layers, self.choice.interleave)
         model = self.estimator.model
         return family.shape(chunks, stage, self.choice.depth, model, recompute, family.tp)
@@ -141,53 +146,74 @@ class StageOptions:
 
     def option(self, stage: int, composition: int, layers: int) -> Option:
         """The price of one option, with the most recomputation where it does not fit at all."""
+        recompute = self._recompute(stage, composition, layers)
+        return self._filled(composition, layers, recompute, self._priced(stage, composition, recompute))
+
+    def _recompute(self, stage: int, composition: int, layers: int) -> Recompute:
+        if len(self.recomputes) == 1:
+            return self.recomputes[0]
+        return self._least_recompute(stage, composition, layers) or self.recomputes[-1]
+
+    def _filled(self, composition: int, layers: int, recompute: Recompute, priced: EachLength) -> Option:
+        case = layers - self.choice.interleave
+        return Option(
+            composition=composition,
+            layers=layers,
+            recompute=recompute,
+            forward=tuple(priced.forward[case].tolist()),
+            backward=tuple(priced.backward[case].tolist()),
+            tail_seconds=float(priced.tail_seconds[case]),
+            held_seconds=float(priced.held_seconds[case]),
+        )
+
+    def _priced(self, stage: int, composition: int, recompute: Recompute) -> EachLength:
+        """Prices with each number of layers: from one a chunk to one more than the model has, [layers - chunks]."""
         first, last = stage == 0, stage == self.choice.depth - 1
-        recompute = self.recomputes[-1]
-        if len(self.recomputes) > 1:
-            recompute = self._least_recompute(stage, composition, layers) or recompute
-        key = (composition, layers, first, last, recompute)
+        key = (composition, first, last, recompute)
         if key not in self._prices:
-            shape = self.shape(stage, layers, recompute)
-            price = self.pricer.price(shape, self.compositions[composition], self.rings[composition])
-            self._prices[key] = Option(
-                composition=composition,
-                layers=layers,
-                recompute=recompute,
-                forward=price.forward,
-                backward=price.backward,
-                tail_seconds=price.tail_seconds,
-                held_seconds=price.held_seconds,
-            )
+            shape = self.shape(stage, self._lengths, recompute)
+            groups, ring = self.compositions[composition], self.rings[composition]
+            self._prices[key] = self.pricer.each_length(shape, groups, ring)
         return self._prices[key]
 
     def options(self, stage: int, cutoff_seconds: float) -> Iterator[Option]:
         """Options of a stage that fit and that no plan faster than ``cutoff_seconds`` can contain."""
+        chunks = self.choice.interleave
         for composition in range(len(self.compositions)):
-            for layers in range(self.choice.interleave, self.most_layers(stage, composition) + 1):
-                option = self.option(stage, composition, layers)
-                if self._least_end(stage, option) > cutoff_seconds:
+            late: dict[Recompute, list[bool]] = {}
+            for layers in range(chunks, self.most_layers(stage, composition) + 1):
+                recompute = self._recompute(stage, composition, layers)
+                priced = self._priced(stage, composition, recompute)
+                if recompute not in late:
+                    ends = self._least_ends(stage, composition, priced)
+                    late[recompute] = (ends > cutoff_seconds).tolist()
+                if late[recompute][layers - chunks]:
                     break
-                yield option
+                yield self._filled(composition, layers, recompute, priced)
 
-    def _least_end(self, stage: int, option: Option) -> float:
-        """The end of any plan with this option: its own work, and in 1F1B also what comes before it.
+    def _least_ends(self, stage: int, composition: int, priced: EachLength) -> Numbers:
+        """The end of any plan with such an option: its own work, and in 1F1B also what comes before it.
 
         The first micro-batch goes through all layers and back; then the stage has still to do what it could
         not do meanwhile (``schedules.round_trip``).
         """
         steps, depth = self.choice.family.micro_batches, self.choice.depth
-        sent = self._sent(stage, option.composition)
+        sent = self._sent(stage, composition)
+        forward: Numbers = priced.forward.sum(axis=1)
+        backward: Numbers = priced.backward.sum(axis=1)
+        busy = forward + backward
         # T >= m busy + tail
-        own = steps * (option.busy_seconds + sent) + option.tail_seconds
+        own: Numbers = steps * (busy + sent) + priced.tail_seconds
         if self.choice.interleave > 1 or sent == float("inf"):
             return own
-        rest = (self.estimator.model.layers - option.layers) * self.least_layer_seconds
+        rest = (self.estimator.model.layers - self._lengths) * self.least_layer_seconds
         trip = round_trip(stage, depth, steps)
         forwards = trip.own.forward - trip.behind.forward
         backwards = trip.own.backward - trip.behind.backward
-        work = forwards * (sum(option.forward) + sent) + backwards * sum(option.backward)
+        work = forwards * (forward + sent) + backwards * backward
         # T >= once + what the stage could not do meanwhile
-        return max(own, max(self.once_seconds, option.busy_seconds + sent + rest) + work)
+        before: Numbers = np.maximum(self.once_seconds, busy + sent + rest)
+        return np.maximum(own, before + work)
 
     def _sent(self, stage: int, composition: int) -> float:
         """Least seconds of the sends of a stage for one micro-batch."""
