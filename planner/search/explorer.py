@@ -332,6 +332,9 @@ class Explorer:
             cutoff_seconds=self.incumbent,
             bound_seconds=bound,
             once_seconds=partition.bounds.once(choice, self.incumbent),
+            crossed=lambda crossings: partition.bounds.bound(
+                choice.family, choice.depth, choice.interleave, crossings=crossings
+            ),
             solver=self.solver,
         )
 

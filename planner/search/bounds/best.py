@@ -54,11 +54,16 @@ class FamilyBounds:
         # Further stages, more chunks and free sends only shorten this one.
         return self._ramp(family, MAX_INTERLEAVE).bound(depth) if self.holds(family, depth) else inf
 
-    def bound(self, family: Family, depth: int, interleave: int, cutoff: float = inf) -> float:
-        """No plan of this choice is faster: the best of all bounds, in seconds; above ``cutoff``, any of them."""
-        return best_bound(self._bounds(family, depth, interleave), depth, cutoff)
+    def bound(
+        self, family: Family, depth: int, interleave: int, cutoff: float = inf, crossings: int = 1
+    ) -> float:
+        """No plan of this choice is faster: the best of all bounds, in seconds; above ``cutoff``, any of them.
 
-    def _bounds(self, family: Family, depth: int, interleave: int) -> Iterator[Bound]:
+        ``crossings`` is how often its pipelines cross a slow link at least, where no stage stands on both its sides.
+        """
+        return best_bound(self._bounds(family, depth, interleave, crossings), depth, cutoff)
+
+    def _bounds(self, family: Family, depth: int, interleave: int, crossings: int) -> Iterator[Bound]:
         """The bounds that hold of a choice, cheapest first."""
         if family.dp is None:
             yield self._per_stage_degrees(family)
@@ -82,6 +87,7 @@ class FamilyBounds:
             family.micro_batches,
             interleave,
             crossing,
+            crossings,
         )
         yield self._ramp(family, interleave, sends)
 

@@ -13,7 +13,7 @@ over all steps is the bound.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor, inf
+from math import ceil, floor, inf
 
 from planner.cost.schedules import behind_twice, busiest_path, layers_in_flight, own_work, round_trip
 from planner.search.bounds.rates import Crossing, Speed
@@ -33,9 +33,10 @@ class LayerCountBound:
         micro_batches: int,
         chunks: int,
         crossing: Crossing | None = None,
+        crossings: int = 1,
     ) -> None:
-        """``crossing`` is a send that the pipeline must do at least once, if there is one."""
-        self.speeds, self.hops = speeds, hops
+        """``crossing`` is a send that the pipeline must do at least ``crossings`` times, if there is one."""
+        self.speeds, self.hops, self.crossings = speeds, hops, crossings
         self.layers, self.micro_batches, self.chunks = layers, micro_batches, chunks
         self.crossing = crossing
         self._tail = min(speed.tail_seconds for speed in speeds)
@@ -133,8 +134,9 @@ class LayerCountBound:
                 (last, outer + speed.last_seconds),
             ]
             if crossing is not None:
-                across = self.chunks * crossing.seconds
-                steps.append((_whole(busy - across, speed), across))
+                for number in (1, 2)[: self.crossings]:
+                    across = number * self.chunks * crossing.seconds
+                    steps.append((_whole(busy - across, speed), across))
             for count, extra in steps:
                 if count < speed.most_layers:
                     found = min(found, (count + 1) * speed.layer_seconds + extra)
@@ -176,23 +178,34 @@ class LayerCountBound:
         return total
 
     def _lost(self, caps: Sequence[tuple[int, int, int]], busy: float, crossing: Crossing | None) -> float:
-        """Layers that the two stages at a crossing cannot hold, at least."""
+        """Layers that the stages at crossings cannot hold, at least: each crossing has two, on different parts."""
         if crossing is None:
             return 0.0
-        least: dict[int, int] = {}
+        least: dict[int, float] = {}
         for speed, part, room in zip(self.speeds, crossing.parts, caps, strict=True):
-            count = _whole(busy - self.chunks * crossing.seconds, speed)
-            if count >= self.chunks:
-                least[part] = min(least.get(part, self.layers), max(0, min(room) - count))
+            held = min(room)
+            once, twice = (_whole(busy - number * self.chunks * crossing.seconds, speed) for number in (1, 2))
+            # What a side of a crossing costs; a stage between two crossings is at both with one loss.
+            sides = []
+            if once >= self.chunks:
+                sides.append(float(max(0, held - once)))
+            if self.crossings > 1 and twice >= self.chunks:
+                sides.append(max(0, held - twice) / 2)
+            if sides:
+                least[part] = min(least.get(part, inf), *sides)
         both = sorted(least.values())[:2]
-        return float(sum(both)) if len(both) == 2 else inf
+        # lost >= c (the least loss of a side on one part + that on another), and the layers lost are whole
+        return ceil(self.crossings * sum(both) - _ROUNDING) if len(both) == 2 else inf
 
     def _fixed(self, depth: int, crossing: Crossing | None) -> float:
         """Seconds of one micro-batch through sends, ends, and the layers that every stage has, on the fastest slots."""
         sends = (depth - 2) * self._inner + 2 * self._outer
         if crossing is not None:
-            kept = max(0.0, (depth - 4) * self._inner + 4 * self._outer)
-            sends = max(sends, kept + 2 * self.chunks * crossing.seconds)
+            # At most 2 c stages are at a crossing, and those at one of them only send to another side too.
+            number = self.crossings
+            kept = max(0.0, (depth - 2 - 2 * number) * self._inner + 2 * self._outer)
+            kept += 2 * self._outer if number == 1 else 0.0
+            sends = max(sends, kept + 2 * number * self.chunks * crossing.seconds)
         found, left = sends + self._ends, float(depth)
         for speed in self.speeds:
             count = min(speed.slots, left)
