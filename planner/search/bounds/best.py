@@ -74,28 +74,42 @@ class FamilyBounds:
             yield _Nothing()
             return
         yield self._ramp(family, interleave)
-        sends, crossing = self._free(family), None
-        if depth > 1:
-            known = self.rates.hops(family)
-            speeds = self.rates.speeds(family)
-            sends = [known.get(speed.device_type, free) for speed, free in zip(speeds, sends, strict=True)]
-            crossing = self.rates.crossing(family)
-        yield LayerCountBound(
+        sends = self._sends(family, depth)
+        yield self._layer_count(family, sends, interleave, depth, crossings)
+        yield self._ramp(family, interleave, sends)
+
+    def _sends(self, family: Family, depth: int) -> list[Hops]:
+        """Least sends of the stages of each speed."""
+        free = self._free(family)
+        if depth == 1:
+            return free
+        known = self.rates.hops(family)
+        speeds = self.rates.speeds(family)
+        return [known.get(speed.device_type, none) for speed, none in zip(speeds, free, strict=True)]
+
+    def _layer_count(
+        self, family: Family, sends: list[Hops], interleave: int, depth: int, crossings: int = 1
+    ) -> LayerCountBound:
+        return LayerCountBound(
             self.rates.speeds(family),
             sends,
             self.estimator.model.layers,
             family.micro_batches,
             interleave,
-            crossing,
+            self.rates.crossing(family) if depth > 1 else None,
             crossings,
         )
-        yield self._ramp(family, interleave, sends)
 
     def once(self, choice: Choice, cutoff: float) -> float:
         """Seconds of one micro-batch through all stages of plans faster than this, at least, where that is known."""
-        if choice.family.dp is not None or choice.depth == 1 or cutoff == inf:
+        family, depth = choice.family, choice.depth
+        if depth == 1 or cutoff == inf:
             return 0.0
-        return self._lagrangian(choice.family).once(choice.depth, cutoff)
+        if family.dp is None:
+            return self._lagrangian(family).once(depth, cutoff)
+        if choice.interleave > 1 or not self.holds(family, depth):
+            return 0.0
+        return self._layer_count(family, self._sends(family, depth), 1, depth).once(depth, cutoff)
 
     def holds(self, family: Family, depth: int) -> bool:
         """True when the memory of the roomiest slots holds all layers."""

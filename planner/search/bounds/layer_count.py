@@ -21,6 +21,9 @@ from planner.search.space.sends import Hops
 
 _ROUNDING = 1e-9
 
+_ROUNDS = 3
+"""How often ``once`` and the layers of a stage sharpen each other."""
+
 
 class LayerCountBound:
     """The bound of one family for any depth."""
@@ -72,6 +75,23 @@ class LayerCountBound:
                 best = min(best, _end(paths, busy, once) + self._tail * self._least_layers(caps, depth))
             busy = self._next(busy, caps, crossing)
         return best
+
+    def once(self, depth: int, seconds: float) -> float:
+        """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
+        if self.crossing is not None and self.crossing.seconds == inf:
+            return inf
+        fixed = self._fixed(depth, self.crossing)
+        once, paths = fixed, self._paths(depth)
+        for _ in range(_ROUNDS):
+            if once == inf:
+                return inf
+            # times once + visits busy <= T
+            ends = [(seconds - times * once) / visits for times, visits in paths if visits]
+            if min(ends) <= 0:
+                return inf
+            rest = self._rest(self._capacities(min(ends) * (1 + _ROUNDING)), depth)
+            once = max(once, fixed + rest)
+        return once
 
     def _rooms(self, depth: int) -> list[list[int]]:
         """Layers that memory holds at each position, [device type][stage]."""
@@ -203,8 +223,8 @@ class LayerCountBound:
         if crossing is not None:
             # At most 2 c stages are at a crossing, and those at one of them only send to another side too.
             number = self.crossings
-            kept = max(0.0, (depth - 2 - 2 * number) * self._inner + 2 * self._outer)
-            kept += 2 * self._outer if number == 1 else 0.0
+            outer = 4 if number == 1 else 2
+            kept = max(0.0, (depth - 2 - 2 * number) * self._inner + outer * self._outer)
             sends = max(sends, kept + 2 * number * self.chunks * crossing.seconds)
         found, left = sends + self._ends, float(depth)
         for speed in self.speeds:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import floor, inf
 
-from planner.search.milp.program import Column, Program, added, ones
+from planner.search.milp.program import Column, Program
 from planner.search.milp.sequences import Sequence, sequences
+from planner.search.milp.slow_links import SlowSends
 from planner.search.milp.solver import Values
 from planner.search.space.stages import Option, StageOptions
 
@@ -85,7 +85,7 @@ class Branching:
                 for variable in variables:
                     self._program.upper[variable] = most
         if self._crossings is not None:
-            self._crossings.limit(self._program, part.crossings, part.wide)
+            self._crossings.limit(part.sequence, part.crossings, part.wide)
 
     def parts(self, part: Subset, values: Values) -> Iterator[Subset]:
         """Subsets that share no plan and leave none out, after a relaxation; none where the ILP is to go on."""
@@ -124,38 +124,6 @@ class Branching:
             mean = sum(place * share for place, share in enumerate(row.values())) / whole
             for keys in (list(row)[: floor(mean) + 1], list(row)[floor(mean) + 1 :]):
                 yield stage, frozenset(keys)
-
-
-class SlowSends:
-    """The sends over slow links in a program, and the stages that stand on both sides of one."""
-
-    def __init__(
-        self, program: Program, edges: list[tuple[int, int, int, Column]], wide: list[Column]
-    ) -> None:
-        """``edges`` are (stage, its island, the next stage's, column) of all pairs of stages on one island each."""
-        self._edges = edges
-        self._count, self._wide = program.column("crossings"), program.column("wide")
-        # crossings = sum of the edges from island to island; wide = sum of x of the stages on several
-        program.equal(added(ones(edge for *_, edge in edges), {self._count: 1.0}, -1.0))
-        program.equal(added(ones(wide), {self._wide: 1.0}, -1.0))
-
-    def limit(self, program: Program, crossings: tuple[float, float], wide: tuple[float, float]) -> None:
-        """Allow only so many of each."""
-        for column, (least, most) in ((self._count, crossings), (self._wide, wide)):
-            program.lower[column], program.upper[column] = least, most
-
-    def reached(self, sequence: Sequence, values: Values) -> tuple[float, ...]:
-        """The mean number of the first stage behind each block but the last, in a solution."""
-        found = []
-        for pair, (least, most) in zip(pairwise(sequence.islands), sequence.ends, strict=True):
-            shares = [
-                (stage + 1, max(0.0, values[edge]))
-                for stage, *ends, edge in self._edges
-                if (*ends,) == pair and least <= stage + 1 <= most
-            ]
-            whole = sum(share for _, share in shares)
-            found.append(sum(stage * share for stage, share in shares) / whole if whole else 0.0)
-        return tuple(found)
 
 
 def _key(stages: StageOptions, composition: int) -> Key:

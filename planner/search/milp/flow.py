@@ -12,6 +12,7 @@ from itertools import product
 
 from planner.search.deadline import Deadline
 from planner.search.milp.program import Column, Program, Terms, added, ones, total
+from planner.search.milp.slow_links import Edge
 from planner.search.space.sends import Sends
 from planner.search.space.stages import Option, StageOptions
 
@@ -241,8 +242,8 @@ class Flow:
         self._left: dict[tuple[str, str], list[Column]] = {}
         self.crossing: list[Column] = []
         """Edges from island to island."""
-        self.slow: list[tuple[int, int, int, Column]] = []
-        """Those between stages on one island each: stage, its island, the next stage's, edge."""
+        self.slow: list[Edge] = []
+        """Those between stages on one island each."""
         arriving = self._first_states()
         for stage in range(self.depth - 1):
             arriving = self._flow(stage, arriving)
@@ -325,7 +326,8 @@ class Flow:
         ends = self.places.islands(before), self.places.islands(place)
         if all(len(islands) == 1 for islands in ends):
             (here,), (there,) = ends
-            self.slow.append((stage, here, there, edge))
+            members = self.places.members[before], self.places.members[place]
+            self.slow.append(Edge(stage=stage, islands=(here, there), members=members, column=edge))
 
     def _count_fresh(self, state: State, variables: list[Column]) -> None:
         """Remember who takes an untouched node."""

@@ -20,9 +20,10 @@ from planner.cluster.topology import DeviceType
 from planner.cost.pipeline_end import CriticalPath
 from planner.cost.schedules import NEVER, StagePath, sent_with, stage_paths
 from planner.search.deadline import NO_LIMIT, Deadline
-from planner.search.milp.branching import Branching, SlowSends, Subset
+from planner.search.milp.branching import Branching, Subset
 from planner.search.milp.flow import Flow
 from planner.search.milp.program import Column, Program, Terms, added, combined, ones, total
+from planner.search.milp.slow_links import SlowSends
 from planner.search.milp.solver import TOLERANCE, Relaxation, Solved, Values, solve
 from planner.search.space.stages import Option, StageOptions
 
@@ -86,6 +87,8 @@ class PipelineModel:
             least = self.stages.once_seconds * (1 - TOLERANCE) / self.scale
             self.program.row(self._before[-1], least=least)
         self._paths()
+        if crossings is not None:
+            crossings.end_after(self.end, self._before[-1])
 
     def _add(self, rows: Iterable[Row]) -> None:
         for terms, most in rows:
@@ -112,7 +115,7 @@ class PipelineModel:
         ]
         # edges from island to island + stages on several >= 1
         self.program.row(ones(self.flow.crossing + wide), least=1.0)
-        return SlowSends(self.program, self.flow.slow, wide)
+        return SlowSends(self.program, self.stages, self.options, self.take, self.flow.slow, wide, self.scale)
 
     def _durations(self) -> None:
         """Variables of their own keep the paths sparse."""

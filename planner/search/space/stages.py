@@ -14,7 +14,7 @@ from itertools import pairwise
 from planner.cluster.topology import Topology
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
-from planner.cost.schedules import round_trip
+from planner.cost.schedules import round_trip, sent_with
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
@@ -163,29 +163,65 @@ class StageOptions:
         for composition in range(len(self.compositions)):
             for layers in range(self.choice.interleave, self.most_layers(stage, composition) + 1):
                 option = self.option(stage, composition, layers)
-                if self._least_end(stage, option) > cutoff_seconds:
+                if self.least_end(stage, option) > cutoff_seconds:
                     break
                 yield option
 
-    def _least_end(self, stage: int, option: Option) -> float:
+    def least_end(
+        self, stage: int, option: Option, *, slow_next: bool = False, slow_before: bool = False
+    ) -> float:
         """The end of any plan with this option: its own work, and in 1F1B also what comes before it.
 
         The first micro-batch goes through all layers and back; then the stage has still to do what it could
-        not do meanwhile (``schedules.round_trip``).
+        not do meanwhile (``schedules.round_trip``). With ``slow_next`` or ``slow_before`` the stage on that side
+        stands on another island.
         """
         steps, depth = self.choice.family.micro_batches, self.choice.depth
         sent = self._sent(stage, option.composition)
+        slow = slow_next or slow_before
+        forward, backward = sum(option.forward) + sent, sum(option.backward)
+        if slow:
+            forward, backward = self.with_sends(stage, option, slow_next=slow_next, slow_before=slow_before)
         # T >= m busy + tail
-        own = steps * (option.busy_seconds + sent) + option.tail_seconds
+        own = steps * (forward + backward) + option.tail_seconds
         if self.choice.interleave > 1 or sent == float("inf"):
             return own
         rest = (self.estimator.model.layers - option.layers) * self.least_layer_seconds
         trip = round_trip(stage, depth, steps)
         forwards = trip.own.forward - trip.behind.forward
         backwards = trip.own.backward - trip.behind.backward
-        work = forwards * (sum(option.forward) + sent) + backwards * sum(option.backward)
+        work = forwards * forward + backwards * backward
         # T >= once + what the stage could not do meanwhile
-        return max(own, max(self.once_seconds, option.busy_seconds + sent + rest) + work)
+        return max(own, max(self.once_seconds, forward + backward + rest) + work)
+
+    def with_sends(
+        self, stage: int, option: Option, *, slow_next: bool, slow_before: bool
+    ) -> tuple[float, float]:
+        """Forward and backward of a micro-batch with the least sends to stages on the same or on other islands."""
+        times = sent_with(stage, 0, self.choice.depth, 1, in_turn=self.pricer.target.exchanges_in_turn)
+        to_next, before = self._sides[option.composition]
+        chunks = self.choice.interleave
+        behind, ahead = chunks * to_next[slow_next], chunks * before[slow_before]
+        forward, backward = sum(option.forward), sum(option.backward)
+        # A side where nothing is sent must not bring in an infinite send.
+        forward += behind if times.forward_to_next else 0.0
+        forward += ahead if times.forward_from_before else 0.0
+        backward += ahead if times.backward_to_before else 0.0
+        return forward, backward
+
+    @cached_property
+    def _sides(self) -> tuple[tuple[tuple[float, float], tuple[float, float]], ...]:
+        """Least seconds of a send to and from a stage of each composition: of all stages, of those of other islands."""
+        everyone = range(len(self.compositions))
+        islands = [self.used_islands(groups) for groups in self.compositions]
+
+        def least(own: int, back: bool) -> tuple[float, float]:
+            sends = {other: self.sends(other, own) if back else self.sends(own, other) for other in everyone}
+            seconds = {other: min(item.near_seconds, item.far_seconds) for other, item in sends.items()}
+            slow = (value for other, value in seconds.items() if islands[other] != islands[own])
+            return min(seconds.values()), min(slow, default=float("inf"))
+
+        return tuple((least(own, False), least(own, True)) for own in everyone)
 
     def _sent(self, stage: int, composition: int) -> float:
         """Least seconds of the sends of a stage for one micro-batch."""
