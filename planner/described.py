@@ -53,7 +53,11 @@ def meanings(cls: type) -> dict[str, str]:
     """The docstring of every field and property that has one, inherited ones too."""
     texts: dict[str, str] = {}
     for owner in reversed(cls.__mro__):
-        if owner.__module__.partition(".")[0] not in ("builtins", "pydantic", "typing"):
+        # What a generic class becomes with its types filled in, ``Entry[float]``, has no source of its own.
+        if (
+            owner.__module__.partition(".")[0] not in ("builtins", "pydantic", "typing")
+            and "[" not in owner.__name__
+        ):
             texts |= _own(owner)
     return texts
 

@@ -19,9 +19,9 @@ PACKAGE = ROOT / "planner"
 HOMES: dict[str, tuple[str, ...]] = {
     "deepspeed": ("runtimes/deepspeed/train.py",),
     "highspy": ("search/milp",),
-    "jinja2": ("job/files.py",),
+    "jinja2": ("job/files.py", "report/page/page.py"),
     "matplotlib": ("report/validation.py",),
-    "networkx": ("cluster/topology.py", "cluster/routes.py"),
+    "networkx": ("cluster/graphs.py",),
     "pulp": ("search/milp",),
     "rich": ("report", "cli"),
     "scipy": ("cost/measured_curves.py", "logs/trial.py", "measured"),
@@ -78,7 +78,7 @@ def test_libraries_stay_at_home(library: str) -> None:
     assert {user for user in users if not user.startswith(HOMES[library])} == set()
 
 
-LIBRARY = ("cli/calibrate_device.py", "measure/", "report/calibration.py")
+LIBRARY = ("cli/calibrate_device.py", "measure/", "report/doubts.py")
 """Where ``torch`` is the library: what is installed, and the version that a measurement was made with."""
 
 KERNELS = ("measured/priors.py", "model/spec.py")

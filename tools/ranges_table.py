@@ -11,8 +11,7 @@ from typing import Any
 
 from planner.calibration.file import WrittenCalibration
 from planner.cluster.file import ClusterFile
-from planner.files.fields import form
-from planner.files.messages import figure
+from planner.files.fields import figure, form
 from planner.measured.table import Row
 from planner.model.file import ModelFile
 from planner.plan.file import WrittenPlan

@@ -28,7 +28,9 @@ from planner.report.document import (
 )
 from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
+from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
+from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 
 INTRODUCTION = """\
@@ -70,8 +72,12 @@ DOCUMENTS: dict[str, type] = {
     "calibrate network": NetworkDocument,
     "calibrate run": TrialDocument,
     "compare --log": ObservedDocument,
+    "report": ReportDocument,
+    "trace": TraceDocument,
 }
 """The class of each command's document."""
+WITH_INPUTS = (ExplainDocument, ReportDocument, SearchDocument, CheckDocument, FrontDocument)
+"""Documents that hold the inputs."""
 
 
 def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
@@ -86,8 +92,8 @@ def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
     for title, kind in DOCUMENTS.items():
         if kind is PlanDocument or title == "calibrate merge":
             continue
-        known = (ranks, plan) if kind in (ExplainDocument, SearchDocument) else ()
-        told = (inputs,) if kind in (ExplainDocument, SearchDocument, CheckDocument, FrontDocument) else ()
+        known = (ranks, plan) if kind in (ExplainDocument, ReportDocument, SearchDocument) else ()
+        told = (inputs,) if kind in WITH_INPUTS else ()
         shown = "calibrate import and calibrate merge" if kind is CalibrateDocument else title
         yield shown, _rest(keys(kind), head, *told, *known)
 

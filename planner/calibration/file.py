@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_type_hints
 
-from pydantic import Discriminator, Field, Tag, create_model
+from pydantic import ConfigDict, Discriminator, Field, Tag, create_model
 
 from planner import catalog
 from planner.calibration.merge import Part, depth, gives, link_name_key, name_key, parent, sections
@@ -29,10 +29,9 @@ from planner.calibration.values import (
     Residual,
     Stack,
 )
-from planner.described import meanings
 from planner.errors import Problem
 from planner.files.document import MOST_BYTES, Document, fail_on, mappings, read_as
-from planner.files.fields import DefaultSpread, Frozen, Name, Spread, form
+from planner.files.fields import DefaultSpread, Frozen, Name, Spread, describe, form
 from planner.files.nodes import MOST_NODES
 from planner.files.writing import dump, write_whole
 
@@ -59,7 +58,11 @@ def _shape(value: Any) -> str:
 
 def _entries(part: type) -> Any:
     """How constants stand in a file: each field of ``part`` a bare number, or an entry, within its range."""
-    hints, texts = get_type_hints(part, include_extras=True), meanings(part)
+
+    class Described(Frozen):
+        model_config = ConfigDict(json_schema_extra=lambda schema: describe(schema, part))
+
+    hints = get_type_hints(part, include_extras=True)
     found: dict[str, Any] = {}
     for field in fields(part):
         kind = hints[field.name]
@@ -67,8 +70,8 @@ def _entries(part: type) -> Any:
             Annotated[kind, Tag("<number>")] | Annotated[Entry[kind], Tag("<entry>")],  # type: ignore[valid-type]
             Discriminator(_shape),
         ]
-        found[field.name] = (either, Field(default=field.default, description=texts[field.name]))
-    return create_model(part.__name__, __base__=Frozen, __doc__=part.__doc__, **found)
+        found[field.name] = (either, field.default)
+    return create_model(part.__name__, __base__=Described, __doc__=part.__doc__, **found)
 
 
 if TYPE_CHECKING:
@@ -82,9 +85,9 @@ else:
 class LinksEntries(Frozen):
     """Constants of the networks between nodes, by kind."""
 
-    infiniband: LinkEntries = LinkEntries()
-    roce: LinkEntries = LinkEntries()
-    ethernet: LinkEntries = LinkEntries()
+    infiniband: LinkEntries = LinkEntries.model_construct()
+    roce: LinkEntries = LinkEntries.model_construct()
+    ethernet: LinkEntries = LinkEntries.model_construct()
 
 
 class WrittenCalibration(Frozen):
@@ -104,7 +107,7 @@ class WrittenCalibration(Frozen):
     """Constants of generations of GPUs, by name."""
     stacks: dict[Name, StackEntries] = Field(default_factory=dict)
     """Constants of training frameworks, by name."""
-    links: LinksEntries = LinksEntries()
+    links: LinksEntries = LinksEntries.model_construct()
     """Constants of networks between nodes, by kind."""
     residuals: tuple[Residual, ...] = ()
     """How far the fit is from its measurements, by family and stack."""

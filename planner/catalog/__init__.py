@@ -29,7 +29,7 @@ from planner.files.fields import (
 )
 from planner.ranges import MULTIPROCESSORS
 
-_VENDOR_WORDS = ("nvidia", "geforce", "tesla", "quadro", "amd", "instinct", "radeon")
+_VENDOR_WORDS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "rtx", "gtx", "generation")
 
 
 class GpuSpec(Frozen):
@@ -47,6 +47,8 @@ class GpuSpec(Frozen):
     """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
     multiprocessors: Annotated[int, whole(MULTIPROCESSORS, least=0)] = 0
     """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
+    compute_capability: Annotated[float, Field(ge=1.0, le=20.0)] | None = None
+    """NVIDIA's compute capability (7.0 for V100, 8.0 for A100): older devices lack some runtimes' fused attention."""
     tdp_watts: Watts | None = None
     """Board power, watt."""
     reserve_gib: ReserveGib | None = None
@@ -135,9 +137,13 @@ def link_names() -> tuple[str, ...]:
 
 
 def gpus_like(name: str) -> tuple[str, ...]:
-    """Names of the devices whose name begins like ``name``: ``A100`` gives the four A100."""
-    key = _key(name)
-    return tuple(entry.name for entry in _gpus() if key and _key(entry.name).startswith(key))
+    """Names of the devices that begin like ``name`` or have all its words: ``A100`` gives four, ``A100-80GB`` two."""
+    key, words = _key(name), set(_words(name))
+    return tuple(
+        entry.name
+        for entry in _gpus()
+        if key and (_key(entry.name).startswith(key) or words <= set(_words(entry.name)))
+    )
 
 
 @cache
@@ -160,10 +166,15 @@ def _links_by_key() -> dict[str, CatalogueLink]:
     return {_key(entry.name): entry for entry in _links()}
 
 
+def _words(name: str) -> list[str]:
+    """The words of a name that count; sizes without their unit."""
+    words = re.split(r"[\s_/.-]+|(?<=rtx)(?=\d)|(?<=gtx)(?=\d)", name.lower())
+    return [re.sub(r"^(\d+)gb?$", r"\1", word) for word in words if word and word not in _VENDOR_WORDS]
+
+
 def _key(name: str) -> str:
     """The part of a name that counts."""
-    words = re.split(r"[\s_/.-]+", name.lower())
-    return "".join(word for word in words if word not in _VENDOR_WORDS).removesuffix("gb")
+    return "".join(_words(name)).removesuffix("gb")
 
 
 def _entries(file: str, cls: type[Entry]) -> tuple[Entry, ...]:

@@ -194,6 +194,8 @@ COMMANDS: dict[str, Registered] = {
     ),
     "explain": Registered("explain", "explain", "Explain why a plan looks the way it does."),
     "show": Registered("show", "show_plan", "Show a plan in full, or the contents of a calibration file."),
+    "report": Registered("report", "report", "Write a page about a plan, to look at and to send."),
+    "trace": Registered("trace", "trace", "Write one step of a plan as a trace, for Perfetto."),
     "emit": Registered("emit", "emit", "Write the launch files of a plan."),
     "validate": Registered(
         "validate", "validate", "Predict measured runs and report how accurate the cost model is."

@@ -29,7 +29,7 @@ from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
 from planner.report.compare import Contender, compare_section, uneven
 from planner.report.document import compare_document
-from planner.report.observed import observed_document, observed_sections
+from planner.report.observed import Run, observed_document, observed_sections
 from planner.report.plan_table import misfits
 from planner.report.understood import understood
 from planner.rivals.baselines import baselines
@@ -74,7 +74,7 @@ def compare(
             hint="or add --baselines to compare with common practice, or --log to compare with a run of the plan",
         )
     constants = read_calibration(calibration)
-    first, contenders = _contenders(plans, constants, calibration)
+    first, contenders = contenders_of(plans, constants, calibration)
     warn_of_doubts(calibration, constants, first.cluster, first.model)
     if baselines:
         contenders += _today(first, constants)
@@ -98,25 +98,30 @@ def _against_logs(
 
     constants, saved = read_calibration(calibration), read(plans[0])
     warn_of_other_calibration(plans[0], saved, calibration)
+    run = run_of(plans[0], saved, logs, Estimator(saved.cluster, saved.model, constants))
+    if as_json:
+        show_document(observed_document(run.seen, run.comparison, run.findings))
+    else:
+        given = [word for path in logs for word in ("--log", path)]
+        again = typed("hetplan", "compare", plans[0], *given, "--calibration", "calibration.yaml")
+        then = again if any(finding.commands for finding in run.findings) else None
+        show(observed_sections(run.seen, run.comparison, run.findings), then=then)
+
+
+def run_of(path: Path, saved: PlanFile, logs: list[Path], estimator: Estimator) -> Run:
+    """A run of the plan next to its prediction; raises an error for the log of another job."""
     log = read_logs(logs, saved.plan)
-    with concerning(plans[0]):
+    with concerning(path):
         placed = ranks(saved.plan, saved.cluster)
-        expected = predicted(saved.plan, Estimator(saved.cluster, saved.model, constants), placed)
+        expected = predicted(saved.plan, estimator, placed)
     with concerning(*logs):
         require_same_job(log, saved.plan, placed)
         seen = observed(log)
     comparison = compared(seen, expected)
-    reasons = findings(seen, comparison, expected)
-    if as_json:
-        show_document(observed_document(seen, comparison, reasons))
-    else:
-        given = [word for path in logs for word in ("--log", path)]
-        again = typed("hetplan", "compare", plans[0], *given, "--calibration", "calibration.yaml")
-        then = again if any(finding.commands for finding in reasons) else None
-        show(observed_sections(seen, comparison, reasons), then=then)
+    return Run(seen=seen, comparison=comparison, findings=tuple(findings(seen, comparison, expected)))
 
 
-def _contenders(
+def contenders_of(
     paths: list[Path], constants: Calibration, calibration: Path | None
 ) -> tuple[PlanFile, list[Contender]]:
     """The first plan file, and all as contenders with what makes each comparison uneven."""

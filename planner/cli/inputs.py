@@ -21,10 +21,9 @@ from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.difference import cluster_differences, model_differences, told
-from planner.plan.file import PlanFile, Summary, UsedCalibration, read
-from planner.report.calibration import doubts
-from planner.report.explain import advice_text, considered, ratio_text
-from planner.search.values import Scored, SearchResult
+from planner.plan.file import PlanFile, UsedCalibration, read
+from planner.report.doubts import doubts
+from planner.search.values import Scored
 
 
 def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]:
@@ -65,26 +64,6 @@ def warn_of_other_calibration(path: Path, saved: PlanFile, calibration: Path | N
     without = f"without it: add --calibration {used.name}"
     instead = f"with another {now.name} ({now.digest})" if now else without
     warn(f"{path}: found with the calibration {used.name} ({used.digest}), priced here {instead}")
-
-
-def summary_of(result: SearchResult) -> Summary | None:
-    """What a plan file keeps of a search; None when it found no plan."""
-    if result.best is None:
-        return None
-    return Summary(
-        status=result.status,
-        step_seconds=result.best.estimate.step_seconds,
-        bound_seconds=result.bound_seconds,
-        gap=result.gap,
-        tokens_per_second=result.best.estimate.tokens_per_second,
-        objective=None if result.goal.objective == "time" else result.goal.objective,
-        subclusters=result.subclusters,
-        outside=result.outside,
-        alternatives=considered(result.alternatives),
-        advice=tuple(advice_text(entry) for entry in result.advice),
-        ratios=tuple(ratio_text(entry) for entry in result.ratios),
-        hedge=result.hedge,
-    )
 
 
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")

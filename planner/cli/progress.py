@@ -6,14 +6,17 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from planner.cli.process import colours
-from planner.measure.samples import Event
 from planner.report.layout import PlainConsole
 from planner.report.numbers import at_most, duration
 from planner.search.values import Reporter, Silent
+
+if TYPE_CHECKING:
+    from planner.measure.samples import Event
 
 
 class ProgressBar:

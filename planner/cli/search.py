@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Annotated, NoReturn, cast
 
 import typer
-from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
 from planner.cli.goal import (
@@ -32,7 +31,6 @@ from planner.cli.inputs import (
     Overrides,
     read_calibration,
     read_inputs,
-    summary_of,
     used_calibration,
     warn_of_doubts,
 )
@@ -48,7 +46,7 @@ from planner.cli.options import (
     choices,
     integers,
 )
-from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.output import require_writable
 from planner.cli.process import (
     ANSWER,
     INFEASIBLE,
@@ -65,26 +63,6 @@ from planner.errors import OutputError
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, Summary, UsedCalibration, write
 from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
-from planner.report.document import search_document
-from planner.report.explain import (
-    advice_section,
-    advice_text,
-    alternatives_section,
-    considered,
-    ratio_text,
-    ratios_section,
-)
-from planner.report.goal import (
-    goal_text,
-    infeasible_section,
-    limits_section,
-    nearest_section,
-    unknown_section,
-)
-from planner.report.layout import warnings_section
-from planner.report.pareto import front_document, front_section, use_at_most
-from planner.report.plan_table import plan_section
-from planner.report.understood import understood
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
@@ -136,6 +114,8 @@ class KeptPlan:
         """Write the answer with what the search says of it; a failure is returned, so that the report comes first."""
         if result.best is None:
             return None
+        from planner.cli.answer import summary_of
+
         try:
             self._write(result.best, summary_of(result))
         except OutputError as error:
@@ -179,16 +159,9 @@ def answer_front(request: SearchRequest, as_json: bool) -> NoReturn:
             talk,
             deadline=deadline,
         )
-    if as_json:
-        show_document(front_document(table, request.cluster, request.model))
-    else:
-        goal = goal_text(request.goal, pareto=True)
-        head = understood(request.cluster, request.model, request.calibration, request.limits, goal)
-        following = None
-        if table.worth is not None:
-            options = use_at_most(table.points[table.worth], request.cluster)
-            following = f"the same with {options} -o plan.yaml in place of --pareto"
-        show(head, front_section(table, request.cluster), then=following)
+    from planner.cli.answer import show_front
+
+    show_front(table, request, as_json)
     raise typer.Exit(_front_exit_code(table))
 
 
@@ -367,10 +340,9 @@ def _answer(request: SearchRequest, top: int | None, output: Path | None, as_jso
         unwritten = kept.finish(result) if kept else None
     if result.reasons_error is not None and not result.interrupted:
         _tell_of_reasons(result.reasons_error)
-    if as_json:
-        show_document(search_document(result, request.cluster, request.model))
-    else:
-        show(*_report(result, request, top), then=_next(result, output))
+    from planner.cli.answer import show_found
+
+    show_found(result, request, top, output, as_json)
     if unwritten is not None:
         raise unwritten
     raise typer.Exit(_exit_code(result))
@@ -407,39 +379,3 @@ def _exit_code(result: SearchResult) -> int:
     if result.status == "infeasible":
         return INFEASIBLE
     return ANSWER if result.best is not None else NO_PLAN_IN_TIME
-
-
-def _report(result: SearchResult, request: SearchRequest, top: int | None) -> list[RenderableType]:
-    """Understood, answer, alternatives, warnings."""
-    head = understood(
-        request.cluster, request.model, request.calibration, request.limits, goal_text(request.goal)
-    )
-    warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
-    answer = _found(result, result.best, request.cluster, top) if result.best else _nothing(result)
-    tail = [warnings_section(warnings)] if warnings else []
-    return [head, *answer, *tail]
-
-
-def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
-    parts: list[RenderableType] = [plan_section(best, cluster, result, idle=result.idle_costs)]
-    step = best.estimate.step_seconds
-    parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
-    parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []
-    parts += [advice_section([advice_text(entry) for entry in result.advice])] if result.advice else []
-    parts += [ratios_section([ratio_text(entry) for entry in result.ratios])] if result.ratios else []
-    return parts
-
-
-def _nothing(result: SearchResult) -> list[RenderableType]:
-    if result.nearest:
-        return [nearest_section(result)]
-    return [infeasible_section(result) if result.status == "infeasible" else unknown_section(result)]
-
-
-def _next(result: SearchResult, output: Path | None) -> str | None:
-    """The command that follows: emit what was written, or write it."""
-    if result.best is None:
-        return None
-    if output is None:
-        return "the same with -o plan.yaml to keep the plan"
-    return typed("hetplan", "emit", output, "-o", "run/")

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag
 from planner import catalog
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.checks import MOST_POOLS, check_cluster
-from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, Pool, PoolSpec
 from planner.errors import Problem
 from planner.files.document import Document, fail_on, read_as
 from planner.files.fields import (
@@ -19,9 +19,7 @@ from planner.files.fields import (
     Name,
     NodeDevices,
     Nodes,
-    Price,
     ReserveGib,
-    Watts,
 )
 from planner.files.short_lists import expand_hosts, numbered_hosts, split_times
 
@@ -43,11 +41,9 @@ _IntraNode = Annotated[
 ]
 
 
-class PoolFile(Frozen):
+class PoolFile(Pool):
     """Identical nodes on the same fabrics."""
 
-    name: Name
-    """Name of the pool; nodes are called after it when only their number is given."""
     gpu: _Gpu | None = None
     """Type of all devices of a node: a name of the catalogue or of ``gpus``, or its numbers."""
     gpus_per_node: NodeDevices | None = None
@@ -60,16 +56,6 @@ class PoolFile(Frozen):
     """Host names, instead of ``nodes``; ``a100-[01-16]`` stands for sixteen."""
     intra_node: _IntraNode | None = None
     """Network between the devices of a node: a catalogue name, or its numbers; needed from two devices on."""
-    nics: Annotated[tuple[NicSpec, ...], Field(max_length=100)] = ()
-    """Network cards of one node; needed from two nodes on."""
-    price_per_gpu_hour: Price | None = None
-    """Price of one device for one hour, in the currency of your choice."""
-    watts_per_gpu: Watts | None = None
-    """Power of one device while it trains, watt; the board power of its type when absent."""
-    reserve_gib: ReserveGib | None = None
-    """Memory kept free on each device of the pool, GiB; wins over the device type's and the cluster's."""
-    host: HostSpec | None = None
-    """What a node offers to what is kept off its devices; for plans that offload."""
     source: str | None = None
     """Where the numbers are from; free text."""
 
@@ -124,15 +110,10 @@ def _pool(pool: PoolFile, file: ClusterFile, types: dict[str, GpuSpec]) -> PoolS
     gpus = [_gpu_spec(gpu, name, file) for gpu, name in _devices(pool)]
     types.update({gpu.name: gpu for gpu in gpus})
     return PoolSpec(
-        name=pool.name,
         devices=tuple(gpu.name for gpu in gpus),
         hosts=expand_hosts(pool.hosts) if pool.hosts else numbered_hosts(pool.name, pool.nodes or 1),
         intra_node=_intra_node(pool),
-        nics=pool.nics,
-        price_per_gpu_hour=pool.price_per_gpu_hour,
-        watts_per_gpu=pool.watts_per_gpu,
-        reserve_gib=pool.reserve_gib,
-        host=pool.host,
+        **{field: getattr(pool, field) for field in Pool.model_fields},
     )
 
 

@@ -9,11 +9,13 @@ from fractions import Fraction
 from functools import cached_property
 from heapq import heappop, heappush
 from math import lcm
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.units import bytes_per_second_from_gbps
+
+if TYPE_CHECKING:
+    from planner.cluster.graphs import WidestTree
 
 SLOWER = ("infiniband", "roce", "ethernet")
 """Kinds of fabrics, each slower than the one before."""
@@ -98,27 +100,31 @@ class Routes:
     @cached_property
     def _islands(self) -> dict[str, int]:
         """Fabric -> number of the set of fabrics that links join it with."""
-        parts = enumerate(nx.connected_components(self._graph))
+        if not any(self._hops.values()):
+            return {name: index for index, name in enumerate(self._hops)}
+        from planner.cluster.graphs import connected
+
+        parts = enumerate(connected(self._hops, self._links))
         return {name: index for index, part in parts for name in part}
 
-    @cached_property
-    def _graph(self) -> nx.Graph[str]:
-        graph: nx.Graph[str] = nx.Graph()
-        graph.add_nodes_from(self._hops)
+    @property
+    def _links(self) -> Iterator[tuple[str, str, float]]:
+        """(fabric, fabric, bytes/s) of every hop."""
         for first, hops in self._hops.items():
-            graph.add_weighted_edges_from((first, last, hop.bytes_per_second) for last, hop in hops.items())
-        return graph
+            yield from ((first, last, hop.bytes_per_second) for last, hop in hops.items())
 
     @cached_property
-    def _widest_tree(self) -> nx.Graph[str]:
+    def _widest_tree(self) -> WidestTree:
         """Links that hold the widest chain between any two fabrics."""
-        return nx.maximum_spanning_tree(self._graph)
+        from planner.cluster.graphs import WidestTree
+
+        return WidestTree(self._hops, self._links)
 
     def _widest_from(self, first: str) -> dict[str, float]:
         """Rate of the widest chain to each other fabric, bytes/s."""
         if first not in self._widest:
             widest = {first: float("inf")}
-            for near, far in nx.bfs_edges(self._widest_tree, first):
+            for near, far in self._widest_tree.hops_from(first):
                 widest[far] = min(widest[near], self._hops[near][far].bytes_per_second)
             self._widest[first] = widest
         return self._widest[first]

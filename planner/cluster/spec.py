@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import Field, field_serializer, field_validator
 
@@ -63,24 +63,32 @@ class NicSpec(Frozen):
     """RDMA device name(s), e.g. ``mlx5_0,mlx5_1`` (NCCL_IB_HCA)."""
 
 
-class PoolSpec(Frozen):
-    """Identical nodes on the same fabrics."""
+class Pool(Frozen):
+    """Identical nodes on the same fabrics: what a cluster file says of them and a plan keeps."""
 
     name: Name
+    """Name of the pool; nodes are called after it when only their number is given."""
+    nics: Annotated[tuple[NicSpec, ...], Field(max_length=100)] = ()
+    """Network cards of one node; needed from two nodes on."""
+    price_per_gpu_hour: Price | None = None
+    """Price of one device for one hour, in the currency of your choice."""
+    watts_per_gpu: Watts | None = None
+    """Power of one device while it trains, watt; the board power of its type when absent."""
+    reserve_gib: ReserveGib | None = None
+    """Memory kept free on each device of the pool, GiB; wins over the device type's and the cluster's."""
+    host: HostSpec | None = None
+    """What a node offers to what is kept off its devices; for plans that offload."""
+
+
+class PoolSpec(Pool):
+    """A pool with its devices, hosts and network inside nodes looked up and written out."""
+
     devices: tuple[Name, ...] = Field(min_length=1)
     """Types of the devices of one node (keys of ``ClusterSpec.gpus``), in index order; types may mix."""
     hosts: tuple[str, ...] = Field(min_length=1)
     """Host names, one a node."""
     intra_node: IntraNodeSpec
-    nics: tuple[NicSpec, ...] = ()
-    price_per_gpu_hour: Price | None = None
-    """Price of one device for one hour, in the user's currency."""
-    watts_per_gpu: Watts | None = None
-    """Power of one device while it trains, watt; None takes the board power of its type."""
-    reserve_gib: ReserveGib | None = None
-    """Memory kept free on each device of the pool, GiB; None takes the device type's, else the cluster's."""
-    host: HostSpec | None = None
-    """What a node offers to what is kept off its devices."""
+    """Network between the devices of a node."""
 
     @field_validator("hosts", mode="before")
     @classmethod

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, combinations_with_replacement, pairwise
 
-import networkx as nx
-
 from planner.cluster.routes import SLOWER, Chain, End, Routes, ends_of
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
 from planner.described import told
@@ -70,6 +68,8 @@ class DeviceType:
     intra_shared: bool
     price_per_gpu_hour: float | None
     host: Host
+    compute_capability: float | None = None
+    """NVIDIA's; None for other vendors and where nothing tells it."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -195,25 +195,33 @@ class Topology:
 
     def islands(self) -> tuple[tuple[str, ...], ...]:
         """Pools that reach each other by RDMA, largest sets, all in the order of the pools."""
-        graph: nx.Graph[str] = nx.Graph()
-        graph.add_nodes_from(name for name in self._pools if self.on_rdma(name, name))
-        graph.add_edges_from(pair for pair in combinations(graph, 2) if self.on_rdma(*pair))
-        return self._in_order(nx.find_cliques(graph))
+        able = [name for name in self._pools if self.on_rdma(name, name)]
+        pairs = [pair for pair in combinations(able, 2) if self.on_rdma(*pair)]
+        near = {name: {name} for name in able}
+        for first, last in pairs:
+            near[first].add(last)
+            near[last].add(first)
+        if all(near[other] == own for own in near.values() for other in own):
+            return self._in_order({frozenset(own) for own in near.values()})
+        from planner.cluster.graphs import cliques
+
+        return self._in_order([*([name] for name, own in near.items() if len(own) == 1), *cliques(pairs)])
 
     def joined_slowly(self, pools: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Parts of these pools that only slow links join, in the order of the pools; empty where none is slow."""
-        graph: nx.Graph[str] = nx.Graph()
-        graph.add_nodes_from(pools)
-        pairs = combinations(pools, 2)
-        graph.add_weighted_edges_from((*pair, self.path(*pair).bytes_per_second) for pair in pairs)
-        tree = nx.maximum_spanning_tree(graph)
-        rates: dict[tuple[str, str], float] = {pair: self.path(*pair).bytes_per_second for pair in tree.edges}
-        widest = max(self.path(pool, pool).bytes_per_second for pool in pools)
-        weakest = min(rates.values(), default=widest)
-        if weakest >= SLOW * widest:
+        edges = [(*pair, self.path(*pair).bytes_per_second) for pair in combinations(pools, 2)]
+        slow = SLOW * max(self.path(pool, pool).bytes_per_second for pool in pools)
+        if all(rate >= slow for _, _, rate in edges):
             return ()
-        tree.remove_edges_from([pair for pair, rate in rates.items() if rate <= weakest])
-        return self._in_order(nx.connected_components(tree))
+        if len(pools) == 2:
+            return self._in_order([(pool,) for pool in pools])
+        from planner.cluster.graphs import WidestTree, connected
+
+        tree = list(WidestTree(pools, edges).edges())
+        weakest = min(rate for _, _, rate in tree)
+        if weakest >= slow:
+            return ()
+        return self._in_order(connected(pools, (edge for edge in tree if edge[2] > weakest)))
 
     def _in_order(self, sets: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
         """Sets of pools, and the pools of each, in the order of the cluster."""
@@ -315,6 +323,7 @@ class Topology:
             intra_shared=pool.intra_node.shared,
             price_per_gpu_hour=pool.price_per_gpu_hour,
             host=self._host(pool, gpu),
+            compute_capability=spec.compute_capability,
         )
 
     def _host(self, pool: PoolSpec, gpu: str) -> Host:

@@ -73,11 +73,12 @@ def binding(plan: Plan, estimator: Estimator) -> Binding:
 
 
 def _tightest(plan: Plan, priced: Priced, estimator: Estimator) -> TightDevice:
+    memories = estimator.memories(plan, priced)
     stage, index = min(
-        ((stage, index) for stage, price in enumerate(priced.stages) for index in range(len(price.memories))),
-        key=lambda place: priced.stages[place[0]].memories[place[1]].headroom_bytes,
+        ((stage, index) for stage, found in enumerate(memories) for index in range(len(found))),
+        key=lambda place: memories[place[0]][place[1]].headroom_bytes,
     )
-    group, memory = plan.stages[stage].replicas[index], priced.stages[stage].memories[index]
+    group, memory = plan.stages[stage].replicas[index], memories[stage][index]
     shape = shape_of(plan, stage)
 
     def more(shape: Shape, group: ReplicaGroup) -> float:

@@ -42,6 +42,11 @@ class Ring:
     """The ring between groups that hold a copy each of what this ring shards; None when there is one group."""
 
     @property
+    def alone(self) -> bool:
+        """True for one member, which has nobody to talk to."""
+        return self.size == 1
+
+    @property
     def connected(self) -> bool:
         """False when two members, or two copies, cannot talk."""
         return bool(self.crosses) and (self.copies is None or self.copies.connected)
@@ -64,14 +69,15 @@ class Ring:
 
     def _pass_seconds(self, operation: str, like: str, size_bytes: float, latency_seconds: float) -> float:
         """One pass around the ring; where only the other operation was measured, it stands for both."""
-        if self.size == 1:
+        if self.alone:
             return 0.0
         measured = self._measured(operation, size_bytes) or self._measured(like, size_bytes)
         if measured is not None:
             return measured
         passes = (self.size - 1) / self.size
         formula = passes * size_bytes / self.bytes_per_second + latency_seconds
-        return max(formula, self._least(operation, size_bytes) or self._least(like, size_bytes))
+        least = self._least(operation, size_bytes) or self._least(like, size_bytes)
+        return max(formula, least) if least else formula
 
     def reduce_seconds(self, size_bytes: float, messages: int = 1) -> float:
         """An all-reduce of ``size_bytes`` in so many equal messages: a pass that reduces and a pass that gathers."""
@@ -81,7 +87,8 @@ class Ring:
             return messages * measured
         pair = ("reduce-scatter", "all-gather")
         passes = sum(self._pass_seconds(*names, size, self.latency_seconds) for names in (pair, pair[::-1]))
-        return messages * max(passes, self._least("all-reduce", size))
+        least = self._least("all-reduce", size)
+        return messages * (max(passes, least) if least else passes)
 
     def copies_seconds(self, size_bytes: float) -> float:
         """Adding up over the copies what each member has of ``size_bytes``."""
@@ -99,6 +106,20 @@ class Ring:
         if self.curves is None or not size_bytes or self.size == 1:
             return 0.0
         return self.curves.least(self.link, operation, self.size, size_bytes * self.sharing)
+
+
+class Rings(Ring):
+    """Many rings at once: ``size`` and ``bytes_per_second`` are arrays, and so is all that is asked of them.
+
+    A lone member among them has an infinite rate, and no latency.
+    """
+
+    __slots__ = ()
+
+    @property
+    def alone(self) -> bool:
+        """Some have several members."""
+        return False
 
 
 def inside_rate(device_type: DeviceType, calibration: Calibration) -> float:

@@ -13,6 +13,7 @@ from math import ceil, log2
 
 from planner.calibration.values import Calibration, Family, Stack
 from planner.cluster.topology import DeviceType
+from planner.cost.many import ceiling, larger
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.runtimes.capabilities import Capabilities
 
@@ -113,7 +114,7 @@ class Device:
         )
         filled = product.inner / (product.inner + TILE_FILL)
         arithmetic = flops / (rate * self._tiling(product) * filled)
-        return max(arithmetic, moved / self._bytes_rate) + self.family.kernel_seconds
+        return larger(arithmetic, moved / self._bytes_rate) + self.family.kernel_seconds
 
     def products(self, products: tuple[Product, ...], precision: str | None = None) -> tuple[float, float]:
         """Seconds of the forward and of the backward of some products."""
@@ -121,7 +122,7 @@ class Device:
         back = sum(self.product(part, precision) for item in products for part in item.backward())
         return forward, back
 
-    def stream(self, moved_bytes: float, kernels: int = 1) -> float:
+    def stream(self, moved_bytes: float, kernels: float = 1) -> float:
         """Seconds of element-wise kernels."""
         return (
             self.stack.stream_factor * moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
@@ -149,9 +150,9 @@ class Device:
         elements = product.count * product.rows * product.columns
         best = 0.0
         for rows, columns, speed in TILES:
-            tiles = product.count * ceil(product.rows / rows) * ceil(product.columns / columns)
-            padded = ceil(tiles / units) * units * rows * columns
-            best = max(best, speed * elements / padded)
+            tiles = product.count * ceiling(product.rows / rows) * ceiling(product.columns / columns)
+            padded = ceiling(tiles / units) * units * rows * columns
+            best = larger(best, speed * elements / padded)
         return best
 
 
@@ -186,7 +187,10 @@ def attention_seconds(
     scores = device.size * count * length**2
     # Softmax and dropout read and write the scores; the products' own traffic is counted with them.
     fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
-    (streams, kernels), (back, back_kernels) = FUSED_SCORES if fused else UNFUSED_SCORES
+    (streams, kernels), (back, back_kernels) = (
+        [plain + fused * (better - plain) for better, plain in zip(*ways, strict=True)]
+        for ways in zip(FUSED_SCORES, UNFUSED_SCORES, strict=True)
+    )
     dropout = 2.5 if model.drops else 0.0
     forward += device.stream((streams + dropout) * scores, kernels + 1)
     return forward, backward + device.stream((back + dropout) * scores, back_kernels)
@@ -218,17 +222,15 @@ def layer_pass(
 ) -> LayerPass:
     """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format."""
     tokens = micro_batch * model.training.sequence_length
-    forward, backward = device.products(layer_products(model, tp=tp, tokens=tokens))
+    products, back = device.products(layer_products(model, tp=tp, tokens=tokens))
     core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch)
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
-    products = forward
-    forward += core + device.stream(wide + narrow, 7)
-    backward += core_back + device.stream(1.6 * (wide + narrow), 8)
+    forward = products + core + device.stream(wide + narrow, 7)
+    backward = back + core_back + device.stream(1.6 * (wide + narrow), 8)
     launches = FORWARD_KERNELS + (2 if tp > 1 else 0)
-    if model.training.attention == "unfused" and not fused_softmax(
-        model, device, target, tp=tp, micro_batch=micro_batch
-    ):
-        launches += UNFUSED_SOFTMAX_KERNELS
+    if model.training.attention == "unfused":
+        fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
+        launches += UNFUSED_SOFTMAX_KERNELS * (1 - fused)
     return LayerPass(
         forward_seconds=forward,
         backward_seconds=backward,

@@ -22,7 +22,7 @@ from planner.cost.shape import shape_of
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice
-from planner.cost.values import Breakdown, Estimate, GroupEstimate, StageEstimate
+from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
@@ -128,7 +128,10 @@ class Estimator:
             step_seconds=step,
             spread=self._spread(plan),
             breakdown=_breakdown(plan, priced, step),
-            stages=tuple(_stage(plan, priced, index) for index in range(plan.pp)),
+            stages=tuple(
+                _stage(plan, priced, index, memories)
+                for index, memories in enumerate(self.memories(plan, priced))
+            ),
             tokens_per_second=plan.global_batch * self.model.training.sequence_length / step,
             model_flops=flops,
             tflops_per_gpu=flops / step / plan.devices / 1e12,
@@ -145,7 +148,7 @@ class Estimator:
         return _step_seconds(plan, priced)
 
     def _warnings(self, plan: Plan) -> Iterator[str]:
-        """Kernels that the runtime lacks; layers and links that were priced beyond what was measured."""
+        """Kernels that the runtime lacks, at all or on a device; what was priced beyond what was measured."""
         pricer, wanted = self.pricer(plan.target), self.model.training.kernels
         if wanted not in (None, pricer.kernels):
             yield f"{plan.target} has no kernel set {wanted}: priced with its own, {pricer.kernels}"
@@ -154,6 +157,12 @@ class Estimator:
             for stage in plan.stages
             for group in stage.replicas
         }
+        unfused = {
+            gpu for pool, gpu, *_ in groups if pricer.runs_unfused(self.topology.device_type(pool, gpu))
+        }
+        if unfused:
+            devices = ", ".join(sorted(unfused))
+            yield f"{plan.target} has no fused attention on {devices}: priced with unfused attention there"
         guessed = set()
         for pool, gpu, tp, micro_batch in sorted(groups):
             times = pricer.measured(self.topology.device_type(pool, gpu), tp, micro_batch)
@@ -216,6 +225,14 @@ class Estimator:
             held=tuple(stage.held_seconds for stage in stages),
             outer_wait=outer_stages_wait(self.model, target(plan.target), plan.pp),
         )
+
+    def memories(self, plan: Plan, priced: Priced) -> list[list[Memory]]:
+        """Bytes on one device of each group, [stage][group]."""
+        pricer = self.pricer(plan.target)
+        return [
+            [pricer.memory(shape_of(plan, index), group, ring.size) for group in stage.replicas]
+            for index, (stage, ring) in enumerate(zip(plan.stages, priced.rings, strict=True))
+        ]
 
     def _sends(self, plan: Plan, placement: Placement, topology: Topology) -> tuple[Send, ...]:
         """Sends from each stage to the next; from the last to the first only with interleaving."""
@@ -331,14 +348,14 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
     )
 
 
-def _stage(plan: Plan, priced: Priced, index: int) -> StageEstimate:
+def _stage(plan: Plan, priced: Priced, index: int, memories: Sequence[Memory]) -> StageEstimate:
     stage, price, ring = plan.stages[index], priced.stages[index], priced.rings[index]
     last = index == plan.pp - 1
     return StageEstimate(
         first_layer=stage.first_layer,
         end_layer=stage.end_layer,
         recompute=stage.recompute,
-        groups=_groups(stage, price),
+        groups=_groups(stage, price, memories),
         forward_seconds=sum(price.forward),
         backward_seconds=sum(price.backward),
         send_seconds=0.0 if last else priced.sends[index].seconds,
@@ -349,7 +366,7 @@ def _stage(plan: Plan, priced: Priced, index: int) -> StageEstimate:
     )
 
 
-def _groups(stage: Stage, price: StagePrice) -> tuple[GroupEstimate, ...]:
+def _groups(stage: Stage, price: StagePrice, memories: Sequence[Memory]) -> tuple[GroupEstimate, ...]:
     return tuple(
         GroupEstimate(
             pool=group.pool,
@@ -363,5 +380,5 @@ def _groups(stage: Stage, price: StagePrice) -> tuple[GroupEstimate, ...]:
             backward_seconds=micro.backward_seconds,
             memory=item,
         )
-        for group, micro, item in zip(stage.replicas, price.micro_batches, price.memories, strict=True)
+        for group, micro, item in zip(stage.replicas, price.micro_batches, memories, strict=True)
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from planner.calibration.values import Stack
 from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES, MIXED
+from planner.cost.many import larger, smaller
 from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
@@ -46,7 +47,7 @@ class Load:
     """True on the stage with the head."""
     tp: int
     dp: int
-    """Replicas over which ZeRO shards."""
+    """Replicas over which ZeRO shards; may be an array of such numbers."""
     micro_batch: int
     layers_in_flight: float
     """Layers times micro-batches whose activations are alive at the peak."""
@@ -123,53 +124,122 @@ def activation_bytes_per_layer(
     return scale * tokens * (whole + attention + mlp * model.ffn / tp + scores)
 
 
+class Footprint:
+    """Bytes on one device that carries ``load`` with any number of layers and of micro-batches alive.
+
+    All is so much an element, a layer alive and once; only buckets and the optimizer's copy stop growing. Nothing
+    shrinks as layers grow.
+    """
+
+    def __init__(self, model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) -> None:
+        offload, ways = load.offload, optimizer_ways(load.zero, load.dp)
+        updated_on_host = offload.optimizer != "none"
+        self._device_type, self._tp = device_type, load.tp
+        self._layer_elements = model.layer_parameters
+        self._end_elements = parameters_of(model, layers=0, first=load.first, last=load.last, tp=1)
+        self._measured_elements = (load.parameter_ratio - 1.0) * model.layer_parameters / load.tp
+        size, more = (
+            ELEMENT_BYTES[model.training.precision],
+            model.training.end_moment_bytes - model.training.moment_bytes,
+        )
+        states, ends = optimizer_bytes(model) / ways, self._end_elements / load.tp * more / ways
+        weights = size * _copies(model, load) / parameter_ways(load.zero, load.dp)
+        gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp)
+        self._layer = _layer_activations(model, load, load.recompute)
+        self._in_host = self._ends_in_host = 0.0
+        if offload.optimizer == "cpu":
+            self._in_host, self._ends_in_host = states, ends
+        if updated_on_host:
+            self._in_host += load.gradient_bytes / ways
+        if offload.parameters == "cpu":
+            self._in_host += weights
+        self._layer_in_host = self._layer if offload.activations == "cpu" else 0.0
+        self._states, self._end_states = (0.0, 0.0) if updated_on_host else (states, ends)
+        self._weights = 0.0 if offload.parameters != "none" else weights
+        # With ZeRO 2 and 3 a gradient leaves as soon as it is reduced; its bucket is in the buffers.
+        self._gradients = 0.0 if updated_on_host and load.zero >= 2 else gradients
+        # One checkpoint is in use and one on its way while the others are in host memory.
+        self._most_alive = float("inf") if offload.activations == "none" else 2.0
+        self._working, self._embedding = _working(model, load), _embedding(model, load)
+        self._logits = _logits(model, load)
+        self._copy = _gradient_copy(model, load) / ways
+        self._bucket, self._buffers = _buffers(model, load)
+        self._context = min(stack.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes)
+        self._slack = stack.allocator_slack if load.allocator_slack is None else load.allocator_slack
+
+    def _elements(self, layers: int) -> float:
+        """Parameters on the device."""
+        elements = (layers * self._layer_elements + self._end_elements) / self._tp
+        return elements + layers * self._measured_elements
+
+    def _tensors(self, layers: int, in_flight: float) -> tuple[float, float, float, float, float]:
+        """Bytes of weights, gradients, states, activations and buffers."""
+        elements = self._elements(layers)
+        activations = (
+            min(in_flight, self._most_alive) * self._layer
+            + self._working
+            + self._embedding * in_flight / layers
+        )
+        # The optimizer makes its copy once activations are gone.
+        copy = elements * self._copy - activations - self._logits
+        return (
+            elements * self._weights,
+            elements * self._gradients,
+            elements * self._states + self._end_states,
+            activations,
+            self._bucket * min(elements, BUCKET_ELEMENTS) + self._buffers + larger(0.0, copy),
+        )
+
+    def _host_bytes(self, layers: int, in_flight: float) -> float:
+        """What is kept in the memory of the host."""
+        kept = self._elements(layers) * self._in_host + self._ends_in_host
+        return kept + in_flight * self._layer_in_host
+
+    def _room(self, tensors: float) -> float:
+        """Bytes that the reserve, tensors and context leave; negative when they do not fit."""
+        free = self._device_type.memory_bytes - self._device_type.reserve_bytes - tensors
+        return free - (self._context + FRAGMENTS * tensors)
+
+    def fits(self, layers: int, in_flight: float) -> bool:
+        """True when the device holds so many layers, with ``in_flight`` layers times micro-batches alive."""
+        tensors = sum(self._tensors(layers, in_flight)) + self._logits
+        host = self._device_type.host.memory_bytes
+        return self._room(tensors) >= 0 and self._host_bytes(layers, in_flight) <= host
+
+    def headroom(self, layers: int, in_flight: float) -> float:
+        """Bytes that are left; negative when they do not fit."""
+        tensors = sum(self._tensors(layers, in_flight)) + self._logits
+        room = self._room(tensors)
+        return room - larger(0.0, smaller(self._slack * tensors, room))
+
+    def activation_bytes(self) -> float:
+        """Bytes of one more micro-batch of one layer in the middle of the model."""
+        return self._tensors(1, 2.0)[3] - self._tensors(1, 1.0)[3]
+
+    def memory(self, layers: int, in_flight: float) -> Memory:
+        """The same by component."""
+        weights, gradients, states, activations, buffers = parts = self._tensors(layers, in_flight)
+        tensors = sum(parts) + self._logits
+        # What the allocator holds beyond its tensors it gives back before it runs out.
+        slack = max(0.0, min(self._slack * tensors, self._room(tensors)))
+        return Memory(
+            parameters_bytes=weights,
+            gradients_bytes=gradients,
+            optimizer_bytes=states,
+            activations_bytes=activations,
+            logits_bytes=self._logits,
+            buffers_bytes=buffers,
+            runtime_bytes=self._context + FRAGMENTS * tensors + slack,
+            reserve_bytes=self._device_type.reserve_bytes,
+            capacity_bytes=self._device_type.memory_bytes,
+            host_bytes=self._host_bytes(layers, in_flight),
+            host_capacity_bytes=self._device_type.host.memory_bytes,
+        )
+
+
 def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) -> Memory:
     """Peak bytes on one device of ``kind`` that carries ``load``."""
-    parameters = parameters_of(model, layers=load.layers, first=load.first, last=load.last, tp=load.tp)
-    parameters += load.layers * (load.parameter_ratio - 1.0) * model.layer_parameters / load.tp
-    size = ELEMENT_BYTES[model.training.precision]
-    ends = parameters_of(model, layers=0, first=load.first, last=load.last, tp=load.tp)
-    more = model.training.end_moment_bytes - model.training.moment_bytes
-    states = (parameters * optimizer_bytes(model) + ends * more) / optimizer_ways(load.zero, load.dp)
-    ways = parameter_ways(load.zero, load.dp)
-    weights = parameters * size * _copies(model, load) / ways
-    gradients = parameters * load.gradient_bytes / gradient_ways(load.zero, load.dp)
-    offload, updated_on_host = load.offload, load.offload.optimizer != "none"
-    layer = _layer_activations(model, load, load.recompute)
-    # With ZeRO 2 and 3 a gradient leaves as soon as it is reduced; its bucket is in the buffers.
-    leaves = updated_on_host and load.zero >= 2
-    in_host = 0.0
-    if offload.anything:
-        in_host += states if offload.optimizer == "cpu" else 0.0
-        if updated_on_host:
-            in_host += parameters * load.gradient_bytes / optimizer_ways(load.zero, load.dp)
-        in_host += weights if offload.parameters == "cpu" else 0.0
-        in_host += load.layers_in_flight * layer if offload.activations == "cpu" else 0.0
-    activations = _activations(model, load, layer)
-    logits = _logits(model, load)
-    copy = _gradient_copy(model, load, parameters)
-    weights = 0.0 if offload.parameters != "none" else weights
-    gradients = 0.0 if leaves else gradients
-    # The optimizer makes its copy once activations are gone.
-    buffers = _buffers(model, load, parameters) + max(0.0, copy - activations - logits)
-    tensors = weights + gradients + (0.0 if updated_on_host else states) + activations + logits + buffers
-    context = min(stack.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes) + FRAGMENTS * tensors
-    slack = stack.allocator_slack if load.allocator_slack is None else load.allocator_slack
-    room = device_type.memory_bytes - device_type.reserve_bytes - tensors - context
-    return Memory(
-        parameters_bytes=weights,
-        gradients_bytes=gradients,
-        optimizer_bytes=0.0 if updated_on_host else states,
-        activations_bytes=activations,
-        logits_bytes=logits,
-        buffers_bytes=buffers,
-        # What the allocator holds beyond its tensors it gives back before it runs out.
-        runtime_bytes=context + max(0.0, min(slack * tensors, room)),
-        reserve_bytes=device_type.reserve_bytes,
-        capacity_bytes=device_type.memory_bytes,
-        host_bytes=in_host,
-        host_capacity_bytes=device_type.host.memory_bytes,
-    )
+    return Footprint(model, device_type, stack, load).memory(load.layers, load.layers_in_flight)
 
 
 def _copies(model: ModelSpec, load: Load) -> float:
@@ -177,19 +247,16 @@ def _copies(model: ModelSpec, load: Load) -> float:
     if load.rests_in_fp32 and load.zero == 3 and model.training.precision in MIXED:
         return 0.0
     doubled = model.training.precision == "fp8" and not load.eager
-    return 2.0 if doubled and (load.zero == 0 or load.dp == 1) else 1.0
+    return 1.0 + doubled * ((load.zero == 0) | (load.dp == 1))
 
 
-def _activations(model: ModelSpec, load: Load, layer: float) -> float:
-    """Kept activations of all layers in flight, the working set of a layer that is recomputed, embeddings."""
-    embedding = 0.0
-    if load.first:
-        ways = norm_ways(load.tp, load.sequence_parallel)
-        tokens = load.micro_batch * model.training.sequence_length
-        embedding = ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways
-    # One checkpoint is in use and one on its way while the others are in host memory.
-    alive = load.layers_in_flight if load.offload.activations == "none" else min(2.0, load.layers_in_flight)
-    return alive * layer + _working(model, load) + embedding * load.layers_in_flight / load.layers
+def _embedding(model: ModelSpec, load: Load) -> float:
+    """Output of the embedding for one micro-batch."""
+    if not load.first:
+        return 0.0
+    ways = norm_ways(load.tp, load.sequence_parallel)
+    tokens = load.micro_batch * model.training.sequence_length
+    return ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways
 
 
 def _working(model: ModelSpec, load: Load) -> float:
@@ -221,31 +288,32 @@ def _logits(model: ModelSpec, load: Load) -> float:
     return max(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
 
 
-def _gradient_copy(model: ModelSpec, load: Load, parameters: float) -> float:
-    """The fp32 copy of half-precision gradients that an optimizer step works on; ZeRO-3 makes it piece by piece."""
-    if model.training.precision not in MIXED or load.gradient_bytes > 2 or load.zero == 3:
-        return 0.0
-    if load.offload.optimizer != "none":
-        return 0.0
-    return 4.0 * parameters / optimizer_ways(load.zero, load.dp)
+def _gradient_copy(model: ModelSpec, load: Load) -> float:
+    """Bytes an element of the fp32 copy of half-precision gradients that an optimizer step works on.
+
+    ZeRO-3 makes it piece by piece.
+    """
+    half = model.training.precision in MIXED and load.gradient_bytes <= 2 and load.zero != 3
+    return 4.0 if half and load.offload.optimizer == "none" else 0.0
 
 
-def _buffers(model: ModelSpec, load: Load, parameters: float) -> float:
-    """Reduction buckets, two where one fills while the other travels; ZeRO-3 also holds layers gathered ahead."""
-    if load.dp == 1 and not load.offload.anything:
-        return 0.0
-    size = ELEMENT_BYTES[model.training.precision]
-    bucket = size * min(parameters, BUCKET_ELEMENTS)
+def _buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
+    """Bytes an element of reduction buckets, two where one fills while the other travels, and of all else.
+
+    ZeRO-3 also holds layers gathered ahead.
+    """
+    # A lone replica reduces nothing.
+    size = ELEMENT_BYTES[model.training.precision] * ((load.dp > 1) | load.offload.anything)
     if load.zero in (1, 2):
-        return 2 * bucket
-    if load.zero == 3:
-        layer, ends = model.layer_parameters, model.embedding_parameters if load.first or load.last else 0
-        if load.gathers_matrices:
-            # The matrices that are whole, and the gradient of the last one.
-            whole = max(min(2.0 * layer, LIVE_ELEMENTS), ends, _largest_matrix(model))
-            return bucket + size * (whole + max(ends, _largest_matrix(model))) / load.tp
-        return bucket + 2.0 * size * max(2 * layer, ends) / load.tp
-    return bucket
+        return 2.0 * size, 0.0
+    if load.zero != 3:
+        return size, 0.0
+    layer, ends = model.layer_parameters, model.embedding_parameters if load.first or load.last else 0
+    if load.gathers_matrices:
+        # The matrices that are whole, and the gradient of the last one.
+        whole = max(min(2.0 * layer, LIVE_ELEMENTS), ends, _largest_matrix(model))
+        return size, size * (whole + max(ends, _largest_matrix(model))) / load.tp
+    return size, 2.0 * size * max(2 * layer, ends) / load.tp
 
 
 def _largest_matrix(model: ModelSpec) -> float:

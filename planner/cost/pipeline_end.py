@@ -27,7 +27,7 @@ stages, counted from the first of them; the others do all their forwards first a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -160,28 +160,37 @@ def critical_path(timeline: Timeline, stage: int) -> CriticalPath:
     """Counts of the durations on a longest path that ends with the last operation of ``stage``."""
     depth = len(timeline.operations)
     chunks = 1 + max(operation.chunk for operation in timeline.operations[0])
+    counts = {flag: [[0] * chunks for _ in range(depth)] for flag in (False, True)}
+    held = [0] * depth
+    later = stage
+    for at, position in longest_path(timeline, stage):
+        operation = timeline.operations[at][position]
+        counts[operation.backward][at][operation.chunk] += 1
+        held[at] += at != later and position == len(timeline.operations[at]) - 1
+        later = at
+    return CriticalPath(forward=_frozen(counts[False]), backward=_frozen(counts[True]), held=tuple(held))
+
+
+def longest_path(timeline: Timeline, stage: int) -> Iterator[tuple[int, int]]:
+    """(stage, position) of each operation on a longest path to the last operation of ``stage``, the last one first."""
+    depth = len(timeline.operations)
+    chunks = 1 + max(operation.chunk for operation in timeline.operations[0])
     where = {
         (op.stage, op.chunk, op.micro_batch, op.backward): position
         for operations in timeline.operations
         for position, op in enumerate(operations)
     }
-    counts = {flag: [[0] * chunks for _ in range(depth)] for flag in (False, True)}
-    held = [0] * depth
     position = len(timeline.operations[stage]) - 1
     while True:
-        operation = timeline.operations[stage][position]
-        counts[operation.backward][stage][operation.chunk] += 1
+        yield stage, position
+        source = _source(timeline.operations[stage][position], depth, chunks)
         start = timeline.starts_seconds[stage][position]
-        source = _source(operation, depth, chunks)
         if position > 0 and (source is None or timeline.ends_seconds[stage][position - 1] >= start):
             position -= 1
         elif source is not None:
             stage, position = source[0], where[source]
-            held[stage] += position == len(timeline.operations[stage]) - 1
         else:
-            return CriticalPath(
-                forward=_frozen(counts[False]), backward=_frozen(counts[True]), held=tuple(held)
-            )
+            return
 
 
 def _frozen(counts: list[list[int]]) -> tuple[tuple[int, ...], ...]:

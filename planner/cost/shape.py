@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Offload, Plan
 from planner.runtimes.capabilities import Recompute
+
+Whole = NDArray[np.int64]
+"""Whole numbers of many cases at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +84,9 @@ def whole_model(model: ModelSpec, zero: int, recompute: Recompute) -> Shape:
     )
 
 
-def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first."""
-    small, larger = divmod(layers, chunks)
-    return (small + 1,) * larger + (small,) * (chunks - larger)
+def chunk_layers(layers: int | Whole, chunks: int) -> tuple[int, ...]:
+    """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first.
+
+    Of an array of stages an array each.
+    """
+    return tuple(cast("int", (layers + chunks - 1 - index) // chunks) for index in range(chunks))

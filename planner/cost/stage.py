@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
+
+import numpy as np
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
@@ -20,6 +24,7 @@ from planner.cost.compute import (
     layer_pass,
     optimizer_seconds,
 )
+from planner.cost.many import Numbers, as_array, as_number
 from planner.cost.measured_curves import (
     LayerCurves,
     LayerFormula,
@@ -28,15 +33,23 @@ from planner.cost.measured_curves import (
     OptimizerCurves,
     with_host,
 )
-from planner.cost.memory import Load, activation_bytes_per_layer, memory, parameters_of
-from planner.cost.offload import NO_COPIES, Held, copies, host_optimizer_seconds
+from planner.cost.memory import Footprint, Load, activation_bytes_per_layer, parameters_of
+from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
-from planner.cost.shape import Shape, chunk_layers
-from planner.cost.stage_price import MicroBatch, Replica, StagePrice, common_seconds, padded_seconds
-from planner.cost.traffic import EndTraffic, Seconds, Traffic
+from planner.cost.shape import Shape, Whole
+from planner.cost.stage_price import (
+    EachLength,
+    MicroBatch,
+    Replica,
+    StagePrice,
+    all_lengths,
+    common_seconds,
+    padded_seconds,
+)
+from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
-from planner.dims.sharding import optimizer_ways
+from planner.dims.sharding import ZERO_STAGES, optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Capabilities, Recompute
@@ -139,6 +152,11 @@ def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
     return 2 * ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
 
 
+def _rows(values: Iterable[float], count: int) -> Numbers:
+    """One row of ``count`` cases for each value."""
+    return np.array([value if isinstance(value, np.ndarray) else np.full(count, value) for value in values])
+
+
 MOST_PRICES = 10_000
 """Prices of stages that are remembered."""
 
@@ -156,11 +174,14 @@ class Pricer:
     ) -> None:
         self.topology = topology
         self.model = model
+        training = model.training.model_copy(update={"attention": "unfused"})
+        self._unfused = model.model_copy(update={"training": training})
         self.calibration = calibration
         self.target = target
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.stack = calibration.stack(self.kernels)
         self.traffic = Traffic(model, target, self.stack)
+        self._kept_bytes = [gradients_of(target, model.training, zero).kept_bytes for zero in ZERO_STAGES]
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration, model.name) if calibration.layers else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
@@ -170,20 +191,19 @@ class Pricer:
         # An anchor asks for its own points, which is no guess of a plan's.
         self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
         self._ends: dict[tuple[object, ...], EndPass] = {}
-        self._most: dict[tuple[object, ...], int] = {}
+        self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
 
     def price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
-        """Seconds and bytes of a stage whose data-parallel rings look like ``ring``."""
+        """Seconds of a stage whose data-parallel rings look like ``ring``."""
         if self.link_curves is not None:  # each estimate asks its curves anew, as they note where they guess
             return self._price(shape, groups, ring)
         key = shape.as_long(shape.chunks), groups, ring
-        known = self._prices.get(key)
-        if known is not None:
-            return replace(known, memories=self._memories(shape, groups, ring))
-        if len(self._prices) == MOST_PRICES:
-            self._prices.clear()
-        self._prices[key] = found = self._price(shape, groups, ring)
+        found = self._prices.get(key)
+        if found is None:
+            if len(self._prices) == MOST_PRICES:
+                self._prices.clear()
+            found = self._prices[key] = self._price(shape, groups, ring)
         return found
 
     def _price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
@@ -212,7 +232,36 @@ class Pricer:
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
-            memories=self._memories(shape, groups, ring),
+        )
+
+    def each_length(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> EachLength:
+        """The same for many numbers of layers at once: the chunks of ``shape`` are arrays."""
+        lengths = list(zip(*map(np.ndarray.tolist, cast("tuple[Numbers, ...]", shape.chunks)), strict=True))
+        if self.link_curves is not None:  # curves take one number of bytes at a time
+            return all_lengths([self._price(replace(shape, chunks=one), groups, ring) for one in lengths])
+        count = len(lengths)
+        micro = [self.micro_batch(shape, group, group.micro_batch, ring) for group in groups]
+        replicas = [
+            self._replica(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
+        ]
+        slowest = np.argmax(_rows((replica.seconds for replica in replicas), count), axis=0)
+        sync = _rows((replica.sync_seconds for replica in replicas), count)
+        held = _rows((replica.end.reduction_seconds for replica in replicas), count)
+        update = _rows((self.update_seconds(shape, group, ring) for group in groups), count)
+        copied = _rows((item.step_copy_seconds for item in micro), count)
+        cases, holds = np.arange(count), self.traffic.holds_gradients(shape)
+        per_chunk = [
+            self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
+        ]
+        forward, backward = (
+            np.stack([_rows(values, count).max(axis=0) for values in zip(*way, strict=True)], axis=1)
+            for way in zip(*per_chunk, strict=True)
+        )
+        return EachLength(
+            forward=forward,
+            backward=backward,
+            tail_seconds=sync[slowest, cases] + update.max(axis=0) + copied.max(axis=0),
+            held_seconds=held[slowest, cases] if holds else np.zeros(count),
         )
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
@@ -236,18 +285,21 @@ class Pricer:
         gathers = shape.zero == 1 and ring.copies is None
         return end.seconds + last.backward_seconds + (first.forward_seconds if gathers else 0.0)
 
-    def each_sync_seconds(self, shape: Shape, ring: Ring, forward: Seconds, backward: Seconds) -> Seconds:
+    def each_sync_seconds(self, shape: Shape, ring: Ring, forward: Numbers, backward: Numbers) -> Numbers:
         """``sync_seconds`` of single devices for each of many pairs of a first forward and a last backward."""
-        return self.traffic.at_each_end(shape, ring, self._parameters(shape, 1), forward, backward)
+        end = self.traffic.at_end(
+            shape, ring, self._parameters(shape, 1), as_number(forward), as_number(backward)
+        )
+        return as_array(end.seconds)
 
     def each_micro_batch(
-        self, shape: Shape, ring: Ring, forward: Seconds, backward: Seconds
-    ) -> tuple[Seconds, Seconds]:
+        self, shape: Shape, ring: Ring, forward: Numbers, backward: Numbers
+    ) -> tuple[Numbers, Numbers]:
         """Forward and backward of each of many micro-batches on single devices that take so long without traffic."""
         gather, scatter = self.traffic.in_micro_batch(shape, ring, shape.layers, shape.first, shape.last, 1)
         return (
-            forward + self.traffic.exposed_each(gather, forward),
-            backward + self.traffic.exposed_each(gather + scatter, backward),
+            forward + self.traffic.exposed(gather, as_number(forward))[0],
+            backward + self.traffic.exposed(gather + scatter, as_number(backward))[0],
         )
 
     def _at_end(
@@ -271,7 +323,7 @@ class Pricer:
         )
 
     def micro_batch(self, shape: Shape, group: ReplicaGroup, sequences: int, ring: Ring) -> MicroBatch:
-        """Seconds of one micro-batch of ``sequences`` on one replica of ``group``."""
+        """Seconds of one micro-batch of ``sequences`` on one replica of ``group``; of an array of them, of each."""
         return self._micro_batch(
             self.topology.device_type(group.pool, group.gpu),
             group.tp,
@@ -308,13 +360,13 @@ class Pricer:
         exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)
         on_forward = forward + tensor_forward + exposed_forward
         on_backward = backward + again + tensor_backward + exposed_backward
-        moved = NO_COPIES
+        wait_forward = wait_backward = hidden = at_end = 0.0
         if shape.offload.anything:
             count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
-            moved = copies(
-                shape.offload, self._held(shape, layers, count, sequences, ring), device_type, self.model
-            )
-        wait_forward, wait_backward = moved.waits(on_forward, on_backward)
+            held = self._held(shape, layers, count, sequences, ring)
+            moved = copies(shape.offload, held, device_type, self.model)
+            wait_forward, wait_backward = moved.waits(on_forward, on_backward)
+            hidden, at_end = moved.hidden(on_forward, on_backward), moved.step_seconds
         return MicroBatch(
             forward_seconds=on_forward + wait_forward,
             backward_seconds=on_backward + wait_backward,
@@ -324,8 +376,8 @@ class Pricer:
             host_seconds=host,
             zero_seconds=exposed_forward + exposed_backward,
             offload_seconds=wait_forward + wait_backward,
-            step_copy_seconds=moved.step_seconds,
-            hidden_seconds=hidden_forward + hidden_backward + moved.hidden(on_forward, on_backward),
+            step_copy_seconds=at_end,
+            hidden_seconds=hidden_forward + hidden_backward + hidden,
         )
 
     def ends_seconds(self, group: ReplicaGroup) -> tuple[float, float]:
@@ -343,11 +395,19 @@ class Pricer:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
         return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
 
-    def _memories(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> tuple[Memory, ...]:
-        return tuple(self.memory(shape, group, ring.size) for group in groups)
-
     def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
         """Bytes on one device of the group."""
+        in_flight = layers_in_flight(
+            layers=shape.layers,
+            stage=shape.stage,
+            depth=shape.depth,
+            micro_batches=shape.micro_batches,
+            interleave=len(shape.chunks),
+        )
+        return self.footprint(shape, group, dp).memory(shape.layers, in_flight)
+
+    def footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
+        """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends."""
         device_type = self.topology.device_type(group.pool, group.gpu)
         measured = self.measured(device_type, group.tp, group.micro_batch)
         load = Load(
@@ -357,13 +417,7 @@ class Pricer:
             tp=group.tp,
             dp=dp,
             micro_batch=group.micro_batch,
-            layers_in_flight=layers_in_flight(
-                layers=shape.layers,
-                stage=shape.stage,
-                depth=shape.depth,
-                micro_batches=shape.micro_batches,
-                interleave=len(shape.chunks),
-            ),
+            layers_in_flight=0.0,
             recompute=shape.recompute,
             sequence_parallel=shape.sequence_parallel,
             zero=shape.zero,
@@ -377,7 +431,7 @@ class Pricer:
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
         )
-        return memory(self.model, device_type, self.stack, load)
+        return Footprint(self.model_on(device_type), device_type, self.stack, load)
 
     def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
         """The largest number of the model's layers with which a stage like ``shape`` fits on the group; 0 for none.
@@ -385,26 +439,26 @@ class Pricer:
         No component of the memory shrinks as layers grow.
         """
         chunks = len(shape.chunks)
+        ends = shape.first, shape.last
+        same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
+        key = *same, shape.sequence_parallel, shape.offload
+        footprint = self._footprints.get(key)
+        if footprint is None:
+            if len(self._footprints) == MOST_PRICES:
+                self._footprints.clear()
+            footprint = self._footprints[key] = self.footprint(shape, group, dp)
         flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks)
-        same = shape.as_long((1,) * chunks)
-        key = group.pool, group.gpu, group.tp, group.micro_batch, dp, flights, same
-        if key not in self._most:
-            self._most[key] = self._most_layers(shape, group, dp)
-        return self._most[key]
-
-    def _most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
-        chunks = len(shape.chunks)
-
-        def too_many(layers: int) -> bool:
-            return not self.memory(replace(shape, chunks=chunk_layers(layers, chunks)), group, dp).fits
-
         tried = range(chunks, self.model.layers + 1)
-        fitting = bisect_left(tried, True, key=too_many)
+        fitting = bisect_left(
+            tried, True, key=lambda layers: not footprint.fits(layers, layers / chunks * flights)
+        )
         return tried[fitting - 1] if fitting else 0
 
     def _layer(
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
     ) -> LayerPrice:
+        if isinstance(sequences, np.ndarray):
+            return self._price_layers(device_type, tp, sequences, recompute, split)
         key = (device_type.key, tp, sequences, recompute, split)
         if key not in self._layers:
             self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split)
@@ -419,7 +473,21 @@ class Pricer:
         if measured:
             return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
         one = self._layer_pass(device_type, tp, sequences, split)
-        return layer_price(one, ring, self.model, sequences, recompute, by_operation)
+        return layer_price(one, ring, self.model_on(device_type), sequences, recompute, by_operation)
+
+    def _price_layers(
+        self, device_type: DeviceType, tp: int, sequences: Whole, recompute: Recompute, split: bool
+    ) -> LayerPrice:
+        """The same of many micro-batches at once; curves take one at a time."""
+        if self.layer_curves is None and self.link_curves is None:
+            return self._price_layer(device_type, tp, cast("int", sequences), recompute, split)
+        found = [self._layer(device_type, tp, one, recompute, split) for one in sequences.tolist()]
+        return LayerPrice(
+            **{
+                name: as_number(np.array([getattr(price, name) for price in found]))
+                for name in LayerPrice.__slots__
+            }
+        )
 
     def measured(self, device_type: DeviceType, tp: int, sequences: int) -> LayerTimes | None:
         """One layer by measurements on devices of this type; None without any of this model."""
@@ -439,7 +507,7 @@ class Pricer:
             collective_seconds=collective,
             host_seconds=one.host_seconds,
             activation_bytes=activation_bytes_per_layer(
-                self.model,
+                self.model_on(device_type),
                 tp=tp,
                 micro_batch=sequences,
                 recompute="none",
@@ -452,8 +520,22 @@ class Pricer:
     def _layer_pass(self, device_type: DeviceType, tp: int, sequences: int, split: bool) -> LayerPass:
         device = self._device(device_type)
         return layer_pass(
-            self.model, device, self.target, tp=tp, micro_batch=sequences, sequence_parallel=split
+            self.model_on(device_type),
+            device,
+            self.target,
+            tp=tp,
+            micro_batch=sequences,
+            sequence_parallel=split,
         )
+
+    def runs_unfused(self, device_type: DeviceType) -> bool:
+        """True where the model has fused attention and the runtime no kernel of it for this type."""
+        fused = self.model.training.attention == "flash"
+        return fused and not self.target.fuses_attention(device_type.compute_capability)
+
+    def model_on(self, device_type: DeviceType) -> ModelSpec:
+        """The model as this type runs it."""
+        return self._unfused if self.runs_unfused(device_type) else self.model
 
     def _device(self, device_type: DeviceType) -> Device:
         key = device_type.key
@@ -463,9 +545,11 @@ class Pricer:
         return self._devices[key]
 
     def _end(self, which: str, device_type: DeviceType, tp: int, sequences: int) -> EndPass:
+        function = embedding_pass if which == "embedding" else head_pass
+        if isinstance(sequences, np.ndarray):
+            return function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
         key = (which, device_type.key, tp, sequences)
         if key not in self._ends:
-            function = embedding_pass if which == "embedding" else head_pass
             self._ends[key] = function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
         return self._ends[key]
 
@@ -521,12 +605,21 @@ class Pricer:
             held = self._held(shape, shape.layers, count, group.micro_batch, ring)
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
         share = count / optimizer_ways(shape.zero, ring.size)
-        update = self.optimizer_curves.seconds(device_type.gpu, share) if self.optimizer_curves else None
+        update = self._measured_update(device_type.gpu, share)
         device = self._device(device_type)
         seconds = optimizer_seconds(share, device, self.model, update)
         if self.model.training.optimizer == "muon":
             seconds += shape.layers * orthogonal_seconds(self.model, device)
         return seconds
+
+    def _measured_update(self, gpu: str, share: float) -> float | None:
+        """Seconds of the optimizer on so many elements by measurement, if there are any."""
+        curves = self.optimizer_curves
+        if curves is None or curves.seconds(gpu, 1.0) is None:
+            return None
+        if isinstance(share, np.ndarray):
+            return as_number(np.array([curves.seconds(gpu, elements) for elements in share]))
+        return curves.seconds(gpu, share)
 
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica."""
@@ -545,4 +638,4 @@ class Pricer:
         )
 
     def _gradient_bytes(self, shape: Shape) -> int:
-        return gradients_of(self.target, self.model.training, shape.zero).kept_bytes
+        return self._kept_bytes[shape.zero]

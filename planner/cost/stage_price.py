@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from planner.cost.many import Numbers
 from planner.cost.traffic import EndTraffic
-from planner.cost.values import Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +104,29 @@ class StagePrice:
     """The largest micro-batch of each group, [group]."""
     slowest: int
     """Index of the group with most work."""
-    memories: tuple[Memory, ...]
-    """[group]"""
 
     @property
     def tail_seconds(self) -> float:
         """What follows the last backward."""
         return self.sync_seconds + self.optimizer_seconds + self.copy_seconds
 
-    @property
-    def fits(self) -> bool:
-        """True when every device of the stage holds its part."""
-        return all(item.fits for item in self.memories)
+
+@dataclass(frozen=True, slots=True)
+class EachLength:
+    """What ``StagePrice`` says of a stage with each of many numbers of layers, [case]."""
+
+    forward: Numbers
+    """[case][chunk]"""
+    backward: Numbers
+    tail_seconds: Numbers
+    held_seconds: Numbers
+
+
+def all_lengths(prices: Sequence[StagePrice]) -> EachLength:
+    """The same of prices that are known one by one."""
+    return EachLength(
+        forward=np.array([price.forward for price in prices]),
+        backward=np.array([price.backward for price in prices]),
+        tail_seconds=np.array([price.tail_seconds for price in prices]),
+        held_seconds=np.array([price.held_seconds for price in prices]),
+    )

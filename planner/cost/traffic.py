@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, field
 
 from planner.calibration.values import Stack
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
+from planner.cost.many import smaller
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
+from planner.dims.sharding import ZERO_STAGES
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Capabilities
-
-Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +39,17 @@ class Traffic:
     model: ModelSpec
     target: Capabilities
     stack: Stack
+    _reduced_bytes: tuple[int, ...] = field(init=False)
+    """Bytes of a gradient on its way, [ZeRO stage]."""
+
+    def __post_init__(self) -> None:
+        reduced = (gradients_of(self.target, self.model.training, zero) for zero in ZERO_STAGES)
+        object.__setattr__(self, "_reduced_bytes", tuple(each.reduced_bytes for each in reduced))
 
     def exposed(self, traffic: float, compute: float) -> tuple[float, float]:
         """(exposed, hidden) seconds of traffic under a computation; they slow each other while both run."""
-        hidden = self.stack.overlap * min(traffic, compute)
+        hidden = self.stack.overlap * smaller(traffic, compute)
         return traffic - hidden, hidden
-
-    def exposed_each(self, traffic: float, compute: Seconds) -> Seconds:
-        """The exposed seconds of traffic under each of many computations."""
-        return traffic - self.stack.overlap * np.minimum(traffic, compute)
 
     def in_micro_batch(
         self, shape: Shape, ring: Ring, layers: int, first: bool, last: bool, tp: int
@@ -60,7 +59,7 @@ class Traffic:
         ZeRO-3 gathers in the forward and again in the backward (arXiv:1910.02054, section 7.2.2); with gradient
         accumulation ZeRO-2 scatters in every micro-batch too.
         """
-        if shape.zero < 2 or ring.size == 1:
+        if shape.zero < 2 or ring.alone:
             return 0.0, 0.0
         count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
         messages = layers * (self.target.gathers_per_layer if shape.zero == 3 else 1)
@@ -85,18 +84,9 @@ class Traffic:
             reduction_seconds=reduced, gather_seconds=gathered, hidden_seconds=hidden + hidden_gather
         )
 
-    def at_each_end(
-        self, shape: Shape, ring: Ring, parameters: float, forward: Seconds, backward: Seconds
-    ) -> Seconds:
-        """The exposed seconds of ``at_end`` for each of many pairs of a first forward and a last backward."""
-        reduction, gather = self._end_passes(shape, ring, parameters)
-        return self.exposed_each(reduction, backward * self._overlaps_reduction(shape)) + self.exposed_each(
-            gather, forward * self.target.overlaps_parameter_gather
-        )
-
     def _end_passes(self, shape: Shape, ring: Ring, parameters: float) -> tuple[float, float]:
         """Seconds of the reduction and of the gather at the end of the step, hidden or not."""
-        if ring.size == 1:
+        if ring.alone:
             return 0.0, 0.0
         element = ELEMENT_BYTES[self.model.training.precision]
         layers = shape.layers
@@ -131,4 +121,4 @@ class Traffic:
         return ring.scatter_seconds(size, messages) if scatters else ring.reduce_seconds(size, messages)
 
     def _gradient_bytes(self, shape: Shape) -> int:
-        return gradients_of(self.target, self.model.training, shape.zero).reduced_bytes
+        return self._reduced_bytes[shape.zero]

@@ -56,10 +56,16 @@ def recompute_text(plan: Plan) -> str:
 
 
 def recomputes_of(
-    target: Capabilities, limit: tuple[Recompute, ...] | None, model: ModelSpec
+    target: Capabilities,
+    limit: tuple[Recompute, ...] | None,
+    model: ModelSpec,
+    device_types: Sequence[DeviceType],
 ) -> tuple[Recompute, ...]:
     """Recomputations worth trying: with flash attention fused kernels' selective kind has nothing left to save."""
     found = tuple(item for item in target.recomputes if limit is None or item in limit)
-    if model.training.attention == "flash" and "none" in found and not target.eager_layers:
+    flash = model.training.attention == "flash" and all(
+        target.fuses_attention(one.compute_capability) for one in device_types
+    )
+    if flash and "none" in found and not target.eager_layers:
         return tuple(item for item in found if item != "selective")
     return found

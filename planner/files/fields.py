@@ -3,23 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, with_config
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
 
 from planner import ranges
+from planner.described import meanings
 from planner.ranges import Range
 
 
-def number(allowed: Range) -> Any:
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The constraint of a finite number within a range, and how its violation is told."""
+
+    least: float
+    most: float
+    words: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        plain: Any = {**handler(source), "ge": self.least, "le": self.most}
+        if plain["type"] == "float":
+            plain["allow_inf_nan"] = False
+        words = f"expected {self.words} from {figure(self.least)} to {figure(self.most)}"
+        return core_schema.custom_error_schema(plain, "out_of_range", custom_error_message=words)
+
+
+def figure(number: float) -> str:
+    """A number as one writes it: ``0.000001``, ``1000000``, ``1e+60``."""
+    if 1e-6 <= abs(number) < 1:
+        return f"{number:.12f}".rstrip("0")
+    return f"{number:.15g}" if 1 <= abs(number) < 1e15 else f"{number:g}"
+
+
+def number(allowed: Range) -> Within:
     """The constraint of a finite number within a range."""
-    return Field(ge=allowed.least, le=allowed.most, allow_inf_nan=False)
+    return Within(allowed.least, allowed.most, "a number")
 
 
-def whole(allowed: Range, least: int | None = None) -> Any:
+def whole(allowed: Range, least: int | None = None) -> Within:
     """The constraint of a whole number within a range; ``least`` replaces its lower end."""
-    return Field(ge=int(allowed.least) if least is None else least, le=int(allowed.most))
+    return Within(int(allowed.least) if least is None else least, int(allowed.most), "a whole number")
 
 
 Dtype = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
@@ -74,10 +101,21 @@ DeviceNames = Annotated[str, Field(min_length=1, pattern=r"^[ -~]+$", max_length
 
 Source = Annotated[str | None, Field(exclude=True, description="Where the numbers are from; free text.")]
 
-STRICT = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
-"""Unknown keys and silent conversions are refused; a field's docstring says what it is."""
-
 T = TypeVar("T")
+
+
+def describe(schema: dict[str, Any], cls: Any) -> None:
+    """A field's docstring says what it is; read only for a schema, since reading sources takes long."""
+    hints = get_type_hints(cls, include_extras=True)
+    for name, text in meanings(cls).items():
+        marks = getattr(hints.get(name), "__metadata__", ())
+        alias = next((mark.alias for mark in marks if isinstance(mark, FieldInfo) and mark.alias), name)
+        if alias in schema.get("properties", {}):
+            schema["properties"][alias].setdefault("description", text)
+
+
+STRICT = ConfigDict(extra="forbid", strict=True, json_schema_extra=describe, defer_build=True)
+"""Unknown keys and silent conversions are refused; what a file is checked with is made when one is read."""
 
 
 class Frozen(BaseModel):
@@ -93,10 +131,19 @@ class Frozen(BaseModel):
         return copied
 
 
-def strict(**more: Any) -> Callable[[type[T]], type[T]]:
-    """Marks a dataclass that stands in files: read as ``STRICT`` says, built without any check but its own."""
-    config: ConfigDict = {**STRICT, **more}  # type: ignore[typeddict-item]
-    return with_config(config)
+def strict(change: Callable[[dict[str, Any]], None] | None = None) -> Callable[[type[T]], type[T]]:
+    """Marks a dataclass that stands in files: read as ``STRICT`` says, built without any check but its own.
+
+    ``change`` is made to its schema, for what stands otherwise in the file.
+    """
+    if change is None:
+        return with_config(STRICT)
+
+    def described(schema: dict[str, Any], cls: Any) -> None:
+        describe(schema, cls)
+        change(schema)
+
+    return with_config(ConfigDict(**{**STRICT, "json_schema_extra": described}))
 
 
 def form(cls: type[T]) -> TypeAdapter[T]:

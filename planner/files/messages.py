@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from planner.errors import KeyPath, PartError, PlanError
 from planner.files.fields import form
-
-Schema = dict[str, Any]
 
 _UNITS = {
     "gbps": "gigabits per second",
@@ -36,15 +36,27 @@ _NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)")
 MOST_MESSAGES = 1000
 """Errors of one validation that are put into words."""
 
-_KINDS = {
-    "number": "a number",
-    "integer": "a whole number",
-    "string": "text",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "a mapping",
-    "null": "nothing",
+_EXPECTED = {
+    "missing": "missing",
+    "extra_forbidden": "unknown key",
+    "unexpected_keyword_argument": "unknown key",
+    "float_type": "expected a number",
+    "finite_number": "expected a number",
+    "int_type": "expected a whole number",
+    "bool_type": "expected true or false",
+    "string_type": "expected text",
+    "string_too_short": "expected text",
+    "string_too_long": "expected at most {max_length} characters",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a mapping",
+    "model_type": "expected a mapping",
+    "dataclass_type": "expected a mapping",
+    "too_short": "expected a list with at least {min_length} item",
+    "too_long": "expected a list of at most {max_length} items",
 }
+"""Our words for pydantic's errors; those of numbers stand beside their ranges."""
+_NAME = "expected a name of letters, digits, dots, dashes and underscores"
+_ONE_OF = "expected one of: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +72,8 @@ class Message:
 
 def messages_of(error: ValidationError, kind: type, data: object) -> list[Message]:
     """Every error of a validation, in the user's words."""
-    schema = form(kind).json_schema()
     items = [dict(item) for item in error.errors(include_url=False)[:MOST_MESSAGES]]
-    return [_message(item, schema, data) for item in items if not _follows(item, items, data)]
+    return [_message(item, kind, data) for item in items if not _follows(item, items, data)]
 
 
 def _follows(item: dict[str, Any], items: list[dict[str, Any]], data: object) -> bool:
@@ -95,31 +106,84 @@ def shown(value: object) -> str:
     return text[:60]
 
 
-def _message(item: dict[str, Any], schema: Schema, data: object) -> Message:
-    path, kind = _plain_path(item["loc"]), item["type"]
-    if kind == "missing" and isinstance(path[-1], int):
-        path, kind = path[:-1], "too_short"
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = sorted(_resolve(_at(schema, path[:-1], data), schema).get("properties", {}))
-        hint = nearest(str(path[-1]), known) or (f"known keys: {', '.join(known)}" if known else None)
-        return Message(path, "unknown key", hint)
-    if kind == "missing":
-        field = _at(schema, path, data)
-        return Message(path, f"missing, expected {expected(field, schema)}", _meaning(field))
-    if kind in ("value_error", "assertion_error"):
-        cause = item["ctx"]["error"]
-        if isinstance(cause, PartError):
-            return Message((*path, *cause.path), str(cause), None)
-        if isinstance(cause, PlanError):
-            return Message((*path, *cause.path), cause.what, cause.hint, disagree=True)
-        return Message(path, str(cause), None)
+def _message(item: dict[str, Any], kind: type, data: object) -> Message:
+    path = _plain_path(item["loc"])
+    cause = item.get("ctx", {}).get("error")
+    if isinstance(cause, PlanError):
+        return Message((*path, *cause.path), cause.what, cause.hint, disagree=True)
+    if cause is not None:
+        return Message((*path, *cause.path) if isinstance(cause, PartError) else path, str(cause), None)
     if item["loc"] and item["loc"][-1] == "[key]":
-        return Message(path, "expected a name of letters, digits, dots, dashes and underscores", None)
-    field = _at(schema, path, data)
-    got = _value(data, path)
-    return Message(
-        path, f"expected {expected(field, schema)}, got {shown(got)}", _hint(path, got, field, schema)
-    )
+        return Message(path, _NAME, None)
+    if item["type"] == "missing" and isinstance(path[-1], int):
+        what = f"expected a list of {path[-1] + 1}, got {shown(_value(data, path[:-1]))}"
+        return Message(path[:-1], what, None)
+    what, got = _expected(item), _value(data, path)
+    known = _keys(kind, path[:-1])
+    meaning = known.get(str(path[-1])) if path else None
+    if what == "unknown key":
+        return Message(path, what, nearest(str(path[-1]), list(known)) or _known(known))
+    if what == "missing":
+        return Message(path, what, meaning)
+    return Message(path, f"{what}, got {shown(got)}", _hint(path, got, what) or meaning)
+
+
+def _expected(item: dict[str, Any]) -> str:
+    """Pydantic's message in our words; as it is where a type gives its own."""
+    context = item.get("ctx", {})
+    if item["type"] == "literal_error":
+        return f"{_ONE_OF}{', '.join(_options(context['expected']))}"
+    if item["type"] == "string_pattern_mismatch":
+        if context["pattern"] == "^[ -~]+$":
+            return "expected text of printable ASCII characters"
+        is_name = context["pattern"].startswith(("^[A-Za-z0-9][", "^([A-Za-z0-9]["))
+        return _NAME if is_name else "expected text"
+    words = _EXPECTED.get(item["type"])
+    return words.format(**context) if words else str(item["msg"])
+
+
+def _options(text: str) -> list[str]:
+    """Out of pydantic's ``'big', 'medium' or 'small'``."""
+    return re.split(", | or ", text.replace("'", ""))
+
+
+def _known(keys: Iterable[str]) -> str | None:
+    return f"known keys: {', '.join(sorted(keys))}" if keys else None
+
+
+def _keys(kind: type, path: KeyPath) -> dict[str, str | None]:
+    """What each key of the mapping at the path means."""
+    owners = [kind]
+    for part in path:
+        if isinstance(part, str):  # items of a list, and values under free names, are of the type around them
+            below = [classes[part] for classes in map(_below, owners) if part in classes]
+            owners = [owner for classes in below for owner in classes] if below else owners
+    return {key: meaning for owner in owners for key, meaning in _documented(owner).items()}
+
+
+@cache
+def _below(owner: type) -> dict[str, tuple[type, ...]]:
+    """The classes of each field."""
+    return {name: tuple(_classes(hint)) for name, hint in get_type_hints(owner).items()}
+
+
+@cache
+def _documented(owner: type) -> dict[str, str | None]:
+    """What each key of a class means."""
+    fields = form(owner).json_schema().get("properties", {})
+    return {key: _meaning(field.get("description")) for key, field in fields.items()}
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """The classes with fields in a type."""
+    if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, BaseModel)):
+        yield hint
+    for part in get_args(hint):
+        yield from _classes(part)
+
+
+def _meaning(text: str | None) -> str | None:
+    return text.splitlines()[0].rstrip(".").replace("``", "") if text else None
 
 
 def _plain_path(loc: tuple[str | int, ...]) -> KeyPath:
@@ -138,102 +202,21 @@ def _value(data: object, path: KeyPath) -> object:
     return data
 
 
-def _at(schema: Schema, path: KeyPath, data: object) -> Schema:
-    """The part of a JSON Schema that describes the value at the path."""
-    here = schema
-    for part in path:
-        here = _branch(_resolve(here, schema), schema, data)
-        if isinstance(part, int):
-            here = here.get("items", {})
-        else:
-            here = here.get("properties", {}).get(part) or _others(here)
-        data = _value(data, (part,))
-    return here
-
-
-def _others(schema: Schema) -> Schema:
-    patterns: Schema = schema.get("patternProperties", {})
-    others: object = schema.get("additionalProperties") or next(iter(patterns.values()), {})
-    return others if isinstance(others, dict) else {}
-
-
-def _resolve(part: Schema, schema: Schema) -> Schema:
-    if "$ref" in part:
-        name = part["$ref"].rsplit("/", 1)[-1]
-        target: Schema = schema["$defs"][name]
-        return target
-    return part
-
-
-def _branch(part: Schema, schema: Schema, data: object) -> Schema:
-    """The alternative of a union that has the shape of the data."""
-    wanted = "object" if isinstance(data, dict) else "array" if isinstance(data, list) else None
-    for option in _options(part):
-        branch = _resolve(option, schema)
-        if branch.get("type") == wanted:
-            return branch
-    return part
-
-
-def _options(part: Schema) -> list[Schema]:
-    options: list[Schema] = part.get("anyOf") or part.get("oneOf") or []
-    return options
-
-
-def expected(part: Schema, schema: Schema) -> str:
-    """What a schema allows, in words: ``a number > 0``, ``one of: bf16, fp16``."""
-    field = _resolve(part, schema)
-    if "enum" in field or "const" in field:
-        options = field.get("enum", [field.get("const")])
-        return f"{'one of: ' if len(options) > 1 else ''}{', '.join(str(option) for option in options)}"
-    options = [option for option in _options(field) if option.get("type") != "null"]
-    if options:
-        return " or ".join(dict.fromkeys(expected(option, schema) for option in options))
-    if field.get("pattern", "").startswith(("^[A-Za-z0-9][", "^([A-Za-z0-9][")):
-        return "a name of letters, digits, dots, dashes and underscores"
-    if field.get("pattern") == "^[ -~]+$":
-        return "text of printable ASCII characters"
-    return f"{_KINDS.get(field.get('type', ''), 'another value')}{_limits(field)}"
-
-
-def _limits(field: Schema) -> str:
-    if "prefixItems" in field:
-        return f" of {len(field['prefixItems'])}"
-    if "minItems" in field and "maxItems" in field:
-        return f" of {field['minItems']} to {field['maxItems']} items"
-    if "maxItems" in field:
-        return f" of at most {field['maxItems']} items"
-    if "minItems" in field or "minProperties" in field:
-        return f" with at least {field.get('minItems', field.get('minProperties'))} item"
-    if "minimum" in field and "maximum" in field:
-        return f" from {figure(field['minimum'])} to {figure(field['maximum'])}"
-    parts = [("exclusiveMinimum", ">"), ("minimum", ">="), ("maximum", "<="), ("exclusiveMaximum", "<")]
-    return " and".join(f" {sign} {figure(field[key])}" for key, sign in parts if key in field)
-
-
-def figure(number: float) -> str:
-    """A number as one writes it: ``0.000001``, ``1000000``, ``1e+60``."""
-    if 1e-6 <= abs(number) < 1:
-        return f"{number:.12f}".rstrip("0")
-    return f"{number:.15g}" if 1 <= abs(number) < 1e15 else f"{number:g}"
-
-
-def _hint(path: KeyPath, got: object, field: Schema, schema: Schema) -> str | None:
-    wants = expected(field, schema)
-    if isinstance(got, str) and "number" in wants:
+def _hint(path: KeyPath, got: object, what: str) -> str | None:
+    """What to write instead, as far as that can be told from what stands there."""
+    if isinstance(got, str) and "number" in what:
         return _number_hint(path, got)
-    if isinstance(got, str) and wants.startswith("one of"):
-        options = [str(option) for option in _resolve(field, schema).get("enum", [])]
-        return nearest(got, options)
-    if isinstance(got, (int, float)) and not isinstance(got, bool) and ("text" in wants or "name" in wants):
+    if isinstance(got, (int, float)) and not isinstance(got, bool) and what in ("expected text", _NAME):
         return f'write "{got}" in quotes'
-    if not isinstance(got, list) and wants.startswith("a list") and got is not None:
+    if what == "expected a list" and got is not None:
         return (
             f"put it in brackets: [{shown(got)}]"
             if not isinstance(got, dict)
             else "put a dash before it: - key: value"
         )
-    return _meaning(field)
+    if isinstance(got, str) and what.startswith(_ONE_OF):
+        return nearest(got, what.removeprefix(_ONE_OF).split(", "))
+    return None
 
 
 def _number_hint(path: KeyPath, got: str) -> str | None:
@@ -265,8 +248,3 @@ def _byte_factor(suffix: str, key: str) -> float:
     if not key.endswith(("gbps", "gBps")) or not written:
         return 1.0
     return {("B", "gbps"): 8.0, ("b", "gBps"): 0.125}.get((written[0], key[-4:]), 1.0)
-
-
-def _meaning(field: Schema) -> str | None:
-    text = field.get("description")
-    return text.splitlines()[0].rstrip(".").replace("``", "") if isinstance(text, str) else None

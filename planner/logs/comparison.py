@@ -138,7 +138,7 @@ class PredictedRun:
 
     def memory(self, rank: Rank) -> Memory:
         """Predicted bytes on a rank."""
-        return self.priced.stages[rank.stage].memories[rank.group]
+        return self.estimate.stages[rank.stage].groups[rank.group].memory
 
     def slowest(self, part: Part) -> Rank:
         """The rank with most of a part."""

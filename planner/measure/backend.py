@@ -153,6 +153,8 @@ def open_backend(asked: str | None, name: str | None = None) -> Backend:
 
     Raises UsageError for a device that is not there.
     """
+    # Before CUDA starts: the order of nvidia-smi, which tells the driver and the name of the same device.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     there = torch.cuda.is_available()
     if asked == "cuda" and not there:
         raise UsageError(

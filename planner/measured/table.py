@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from planner import catalog
 from planner.catalog import IntraNodeSpec
@@ -36,8 +36,9 @@ from planner.files.fields import (
     Stages,
     Width,
     ZeroStage,
+    figure,
 )
-from planner.files.messages import figure, messages_of, nearest
+from planner.files.messages import messages_of, nearest
 from planner.files.nodes import resolve
 from planner.files.short_lists import numbered_hosts
 from planner.measured.values import MemoryOf, Run, Skipped, Table
@@ -83,6 +84,8 @@ _SWITCHES = frozenset({"gated_mlp", "tied_embeddings", "dropout", "sequence_para
 
 class Row(Frozen):
     """A measured run as it stands in the file; an absent or empty cell takes the default."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     id: Text
     """Unique in the file."""

@@ -57,7 +57,7 @@ class ImportedModelFile(Frozen):
     """Free text."""
     source: str | None = None
     """Where the numbers are from; free text."""
-    training: ImportedTrainingFile = ImportedTrainingFile()
+    training: ImportedTrainingFile = ImportedTrainingFile.model_construct()
     """How it is trained."""
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from planner.errors import Problem
 from planner.files.document import Document, fail_on
-from planner.files.messages import figure, shown
+from planner.files.fields import figure
+from planner.files.messages import shown
 from planner.model.spec import Precision
 from planner.ranges import FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
 

@@ -109,6 +109,8 @@ class Summary:
     """Faster plans that another runtime could run."""
     ratios: tuple[str, ...] = ()
     """Splits between device types that rest on speeds which are not well known."""
+    idle: tuple[str, ...] = ()
+    """Devices that the plan leaves idle, and what using them would cost."""
     hedge: Hedge | None = None
     """Of a plan with the least worst-case regret; None for the best at the speeds of the cost model."""
 
@@ -190,7 +192,11 @@ def to_text(plan_file: PlanFile) -> str:
     parts = [_HEADER + dump({"format": FORMAT, **_plan_part(plan)})]
     if plan_file.summary is not None:
         summary = written(plan_file.summary)
-        texts = {key: Lines(summary[key]) for key in ("outside", "advice", "ratios")}
+        if not summary["idle"]:
+            del summary["idle"]  # as in files of before it was kept
+        texts = {
+            key: Lines(summary[key]) for key in ("outside", "advice", "ratios", "idle") if key in summary
+        }
         parts.append(dump({"summary": {**summary, **texts}}))
     if plan_file.calibration is not None:
         parts.append(dump({"calibration": written(plan_file.calibration)}))

@@ -21,7 +21,7 @@ def _with_micro_batch(schema: dict[str, Any]) -> None:
     schema["properties"]["micro_batch"] = {**schema["properties"]["share"], "description": "share / steps"}
 
 
-@strict(json_schema_extra=_with_micro_batch)
+@strict(_with_micro_batch)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroup:
     """Identical replicas of one stage; a replica is one tensor-parallel group of devices."""
@@ -93,7 +93,7 @@ def _with_layers(schema: dict[str, Any]) -> None:
     schema["properties"]["layers"] = {"type": "array", "prefixItems": [first, end]}
 
 
-@strict(json_schema_extra=_with_layers)
+@strict(_with_layers)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """Consecutive layers and the replicas that hold them."""

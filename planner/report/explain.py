@@ -227,7 +227,11 @@ def neighbours(
     plan: Plan, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration
 ) -> tuple[Neighbour, ...]:
     """Every plan one decision away that the target can run, fastest of each change."""
-    estimator = Estimator(cluster, model, calibration)
+    return best_of_each(all_neighbours(plan, Estimator(cluster, model, calibration)))
+
+
+def all_neighbours(plan: Plan, estimator: Estimator) -> tuple[Neighbour, ...]:
+    """Every plan one decision away that the target can run."""
     entries = []
     changes = (
         change
@@ -235,24 +239,24 @@ def neighbours(
         for change in dimension.neighbours(plan, target(plan.target), estimator.topology.device_types)
     )
     for change in changes:
-        if target_faults(change.plan, model):
+        if target_faults(change.plan, estimator.model):
             continue
         try:
             scored = Scored(plan=change.plan, estimate=estimator.estimate(change.plan))
         except PlanError:
             continue
         entries.append(Neighbour(decision=change.decision, change=change.what, scored=scored))
-    return tuple(_best_of_each(entries))
+    return tuple(entries)
 
 
-def _best_of_each(entries: list[Neighbour]) -> list[Neighbour]:
+def best_of_each(entries: Iterable[Neighbour]) -> tuple[Neighbour, ...]:
     """The fastest of every decision that fits, or the fastest when none does."""
     best: dict[str, Neighbour] = {}
     for entry in entries:
         known = best.get(entry.decision)
         if known is None or _worth(entry) < _worth(known):
             best[entry.decision] = entry
-    return sorted(best.values(), key=_worth)
+    return tuple(sorted(best.values(), key=_worth))
 
 
 def _worth(entry: Neighbour) -> tuple[bool, float, str]:

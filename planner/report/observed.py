@@ -16,6 +16,15 @@ from planner.report.layout import Command, Indented, bullets, number, pairs, sec
 from planner.report.numbers import MISSING, count, duration, gib, percent, rate, significant, time_unit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run of a plan next to its prediction."""
+
+    seen: Observed
+    comparison: Comparison
+    findings: tuple[Finding, ...]
+
+
 def observed_sections(seen: Observed, comparison: Comparison, reasons: Sequence[Finding]) -> Group:
     """What the log says, step and parts, memory, and what to do."""
     parts = [_log(seen), _step(comparison)]

@@ -117,17 +117,21 @@ def ranks_section(plan: Plan, cluster: ClusterSpec) -> Group:
         words("devices", least=7),
         words("replicas on a host", least=10),
     )
-    rows = [
-        [
+    return section("Ranks", table(columns, rank_rows(plan, cluster)))
+
+
+def rank_rows(plan: Plan, cluster: ClusterSpec) -> list[tuple[str, ...]]:
+    """Ranks, stage, hosts, devices and replicas on a host of each run."""
+    return [
+        (
             _span(run.first_rank, run.ranks),
             str(run.stage),
             names(run.hosts),
             runs(run.devices),
             f"{run.replicas_per_host} x tp {run.tp} on {run.gpu}",
-        ]
+        )
         for run in rank_runs(plan, cluster)
     ]
-    return section("Ranks", table(columns, rows))
 
 
 def _span(first: int, length: int) -> str:

@@ -152,6 +152,8 @@ class Capabilities:
     offloading: Offloading = Offloading()
     fused_softmax: tuple[str, ...] = ()
     """Those of its kernel sets whose softmax of unfused attention scales, masks and casts in one kernel."""
+    fused_attention_from: float = 0.0
+    """Least compute capability with a fused attention kernel in it; on older devices attention is unfused."""
     softmax_in_fours: bool = False
     """True when the fused softmax takes score matrices by four, and is left out for other numbers of them."""
     runs_plain_torch: bool = False
@@ -163,6 +165,10 @@ class Capabilities:
     def offered_precisions(self) -> tuple[str, ...]:
         """Number formats that a search may propose the target for."""
         return tuple(name for name in self.precisions if name not in self.unemitted_precisions)
+
+    def fuses_attention(self, compute_capability: float | None) -> bool:
+        """True when its fused attention runs on such a device; where nobody tells, it does."""
+        return compute_capability is None or compute_capability >= self.fused_attention_from
 
     def kernels_of(self, wanted: str | None, attention: str) -> str:
         """The kernel set of a run: the one its training names, where this runtime has it, else the usual one.

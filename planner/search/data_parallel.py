@@ -16,12 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heappop, heappush
+from typing import cast
 
 import numpy as np
 
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
+from planner.cost.many import as_array
 from planner.cost.shape import whole_model
 from planner.cost.stage import Pricer
 from planner.dims.dimension import allowed
@@ -84,7 +86,7 @@ def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator
     for zero in allowed(row.zero_without_pipeline, limits.zero):
         if not trains_at(row, estimator.model, zero):
             continue
-        for recompute in recomputes_of(row, limits, estimator.model):
+        for recompute in recomputes_of(row, limits, estimator.model, device_types):
             for size in (None, *shard_sizes(row, zero, device_types)):
                 yield DataParallel(target=row.name, zero=zero, recompute=recompute, shard_size=size)
 
@@ -213,9 +215,7 @@ class Shares:
                 device_types.append(device_type)
                 counts.append(high)
                 must.append(low > 0)
-                micro.append(
-                    _passes(self.pricer, *device_type.key, self.choice.recompute).first(most, self.deadline)
-                )
+                micro.append(_passes(self.pricer, *device_type.key, self.choice.recompute).first(most))
         return _Used(tuple(device_types), tuple(counts), tuple(must), tuple(micro)) if device_types else None
 
     def _ring(self, counts: Counts) -> Ring:
@@ -327,7 +327,7 @@ class Shares:
         most = self.most_sequences(device_type, devices)
         if not most:
             return 0.0
-        one = _passes(self.pricer, *device_type.key, self.choice.recompute).first(most, self.deadline).seconds
+        one = _passes(self.pricer, *device_type.key, self.choice.recompute).first(most).seconds
         return float((np.arange(1, most + 1) / one).max())
 
     def _groups(self, used: _Used, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
@@ -406,18 +406,15 @@ class _Growing:
         )
         self.ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
         self.shape = whole_model(pricer.model, 0, recompute)
-        self._forward: list[float] = []
-        self._backward: list[float] = []
+        self._forward = self._back = np.empty(0)
 
-    def first(self, most: int, deadline: Deadline) -> _Passes:
-        """Micro-batches of up to ``most`` sequences; many of them raise ``Struck`` at the deadline."""
-        for sequences in range(len(self._forward) + 1, most + 1):
-            if sequences > MAX_MICRO_BATCH:
-                deadline.check()
-            found = self.pricer.micro_batch(self.shape, self.group, sequences, self.ring)
-            self._forward.append(found.forward_seconds)
-            self._backward.append(found.backward_seconds)
-        return _Passes(np.array(self._forward[:most]), np.array(self._backward[:most]))
+    def first(self, most: int) -> _Passes:
+        """Micro-batches of up to ``most`` sequences."""
+        if most > len(self._forward):
+            sequences = np.arange(1, max(most, 2 * len(self._forward)) + 1)
+            found = self.pricer.micro_batch(self.shape, self.group, cast("int", sequences), self.ring)
+            self._forward, self._back = as_array(found.forward_seconds), as_array(found.backward_seconds)
+        return _Passes(self._forward[:most], self._back[:most])
 
 
 @lru_cache(maxsize=256)

@@ -340,12 +340,16 @@ class Explorer:
 
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)
+        row, steps = target(family.target), family.micro_batches
+        chunked: dict[int, list[int]] = {}
         for depth in depths(family, self.limits, partition.estimator.model, partition.device_types):
-            self.deadline.check()
-            row, steps = target(family.target), family.micro_batches
             for interleave in interleavings(row, depth, steps, self.estimator.model):
+                chunked.setdefault(interleave, []).append(depth)
+        for interleave, possible in chunked.items():
+            found = partition.bounds.bounds(family, possible, interleave, self.incumbent)
+            for depth, own in zip(possible, found, strict=True):
+                self.deadline.check()
                 self.candidates += 1
-                own = partition.bounds.bound(family, depth, interleave, self.incumbent)
                 self._push(max(bound, own), Choice(family=family, depth=depth, interleave=interleave))
 
     def _begin(self, bound: float, choice: Choice) -> None:
@@ -364,9 +368,7 @@ class Explorer:
             cutoff_seconds=self.incumbent,
             bound_seconds=bound,
             once_seconds=partition.bounds.once(choice, self.incumbent),
-            crossed=lambda crossings: partition.bounds.bound(
-                choice.family, choice.depth, choice.interleave, crossings=crossings
-            ),
+            crossed=lambda crossings: partition.bounds.crossed(choice, crossings),
             solver=self.solver,
         )
 

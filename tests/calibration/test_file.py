@@ -153,12 +153,12 @@ def test_nothing_measured_is_a_short_file(tmp_path: Path) -> None:
         (
             ("kernel_seconds: 4e-6", "kernel_seconds: -4e-6"),
             8,
-            "families.A100.kernel_seconds: expected a number from 0 to 1000000 or a mapping, got -4e-06",
+            "families.A100.kernel_seconds: expected a number from 0 to 1000000, got -4e-06",
         ),
         (
             ("kernel_seconds: 4e-6", "kernel_seconds: 4us"),
             8,
-            'families.A100.kernel_seconds: expected a number from 0 to 1000000 or a mapping, got "4us"',
+            'families.A100.kernel_seconds: expected a number from 0 to 1000000, got "4us"',
         ),
         (("kernel_seconds", "kernel_second"), 8, "families.A100.kernel_second: unknown key"),
         (("  ethernet", "  ethernets"), 13, "links.ethernets: unknown key"),
@@ -181,7 +181,7 @@ def test_nothing_measured_is_a_short_file(tmp_path: Path) -> None:
         (
             (", backward_seconds: 0.2", ""),
             17,
-            "layers[0].backward_seconds: missing, expected a number from 1e-12 to 1000000000",
+            "layers[0].backward_seconds: missing",
         ),
         (
             ("opt-350m, tp: 1, micro_batch: 2", "OPT_350M, tp: 1, micro_batch: 1"),

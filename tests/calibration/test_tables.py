@@ -72,7 +72,7 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
         (("tp,", "reference,"), 1, "tp: missing column"),
         (("0.001,", "-1,"), 2, "forward_seconds: expected a number from 1e-12 to 1000000000, got -1"),
         (("0.001,", "1 ms,"), 2, 'forward_seconds: expected a number from 1e-12 to 1000000000, got "1 ms"'),
-        (("0.001,", ","), 2, "forward_seconds: missing, expected a number from 1e-12 to 1000000000"),
+        (("0.001,", ","), 2, "forward_seconds: missing"),
         (("1,2,", "1,2.5,"), 3, "micro_batch: expected a whole number from 1 to 1000000, got 2.5"),
         (("1,2,", "1,1,"), 3, "micro_batch: the same gpu, model, tp, micro_batch as line 2"),
         (('"run 2, again"', "run 2, again"), 3, "expected 9 cells, got 10"),

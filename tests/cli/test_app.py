@@ -46,6 +46,8 @@ SURFACE: dict[str, set[str]] = {
     "predict": JSON | TRAINING | MEASURED,
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
+    "report": JSON | MEASURED | {"--output", "-o", "--compare", "--log", "--tokens"},
+    "trace": JSON | MEASURED | {"--output", "-o", "--log"},
     "show": JSON | MEASURED | {"--cluster", "--model"},
     "emit": JSON | {"--output", "-o", "--force", "--launcher", "--cluster", "--model"},
     "validate": JSON | MEASURED | {"--measured", "--source", "--half", "--groups", "--worst", "--plot"},

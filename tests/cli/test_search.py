@@ -142,15 +142,13 @@ def test_robust_weighs_step_times(hetplan: Command, options: tuple[str, ...]) ->
     assert "--robust weighs step times: expected no --" in done.err
 
 
-def test_a_limit_that_hurts_is_told_from_the_files_on(hetplan: Command) -> None:
-    """The real search of shipped files."""
-    files = [str(ROOT / "cluster_specs" / "lab.yaml"), str(ROOT / "model_specs" / "gpt2_345m.yaml")]
-    found = json.loads(hetplan("search", *files, "--pp", "1", "--zero", "3", "--json").out)
+def test_a_limit_that_hurts_is_told_from_the_files_on(hetplan: Command, files: Path) -> None:
+    """In both forms."""
+    given = ("search", "cluster.yaml", "model.yaml", "--tp", "2")
+    found = json.loads(hetplan(*given, "--json").out)
     costs = {entry["limit"]: entry["costs"] for entry in found["limit_costs"]}
-    assert costs["zero"] > 0.1
-    assert (
-        "Cost of the limits\n  - --zero 3 costs" in hetplan("search", *files, "--pp", "1", "--zero", "3").out
-    )
+    assert costs["tp"] > 0.1
+    assert "Cost of the limits\n  - --tp 2 costs" in hetplan(*given).out
 
 
 def test_the_plan_file_keeps_what_was_found(hetplan: Command, answer: Fake) -> None:
@@ -319,7 +317,7 @@ def test_inputs_that_are_no_files(hetplan: Command, files: Path, name: str) -> N
     assert done.err.startswith(f"error: {name}: ")
 
 
-def test_a_real_search_end_to_end(files: Path) -> None:
+def test_a_real_search_end_to_end(files: Path, hetplan: Command) -> None:
     """The real solver on a tiny cluster, from files to a plan file that can be read back."""
     done = separately("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml", "--time-limit", "60")
     assert (done.code, done.err) == (0, "")
@@ -329,21 +327,16 @@ def test_a_real_search_end_to_end(files: Path) -> None:
     assert order == sorted(order)
     assert max(len(line) for line in done.out.splitlines()) <= 80
     assert read(Path("plan.yaml")).summary is not None
-    found = json.loads(separately("search", "cluster.yaml", "model.yaml", "--json").out)
+    found = json.loads(hetplan("search", "cluster.yaml", "model.yaml", "--json").out)
     assert found["status"] == "optimal"
     assert found["bound_seconds"] <= found["step_seconds"]
 
 
-def test_a_model_that_fits_nowhere(files: Path) -> None:
+def test_a_model_that_fits_nowhere(files: Path, hetplan: Command) -> None:
     """Exit 3 and an argument."""
-    model = (
-        (files / "model.yaml")
-        .read_text()
-        .replace("hidden: 512", "hidden: 32768")
-        .replace("layers: 6", "layers: 96")
-    )
+    model = (files / "model.yaml").read_text().replace("hidden: 512", "hidden: 32768")
     (files / "model.yaml").write_text(model.replace("heads: 8", "heads: 64"))
-    done = separately("search", "cluster.yaml", "model.yaml")
+    done = hetplan("search", "cluster.yaml", "model.yaml")
     assert (done.code, done.err) == (3, "")
     assert "No plan fits (proven, " in done.out
     assert "Because " in done.out

@@ -78,5 +78,4 @@ def stage_price(forward: float, backward: float) -> StagePrice:
         copy_seconds=0.0,
         micro_batches=(),
         slowest=0,
-        memories=(),
     )

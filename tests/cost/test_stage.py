@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.calibration.values import ASSUMED, ASSUMED_LINK
-from planner.cluster.topology import Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
@@ -17,7 +17,7 @@ from planner.cost.traffic import EndTraffic
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.registry import TARGETS
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import GPUS, cluster, gpt, pool
 
 MODEL = gpt(8, 512, 8)
 RING = Ring(size=4, bytes_per_second=1e9, latency_seconds=0.0, crosses="ib")
@@ -137,3 +137,33 @@ def test_the_replica_that_synchronises_longest_can_be_the_slowest() -> None:
     seconds = [price.work_seconds + price.sync_seconds for price in alone]
     assert found.slowest == seconds.index(max(seconds))
     assert found.work_seconds + found.sync_seconds == pytest.approx(max(seconds))
+
+
+@pytest.mark.parametrize("target", ["megatron", "flagscale", "torch", "deepspeed"])
+def test_attention_is_unfused_where_the_runtime_has_no_kernel_for_the_device(target: str) -> None:
+    """Transformer Engine fuses attention from compute capability 8.0 on; torch's own kernels are older than V100."""
+    gpus = {name: GPUS["A100"].model_copy(update={"compute_capability": at}) for name, at in AGES.items()}
+    spec = cluster(*(pool(name, name) for name in gpus), gpus=gpus)
+    fused, unfused = (
+        Pricer(
+            Topology(spec), gpt(8, 512, 8, attention=attention, kernels="megatron"), ASSUMED, TARGETS[target]
+        )
+        for attention in ("flash", "unfused")
+    )
+    for name in gpus:
+        device_type, one = spec_type(fused, name), replace(GROUP, pool=name, gpu=name)
+        lacks = name == "old" and target in ("megatron", "flagscale")
+        assert fused.runs_unfused(device_type) == lacks
+        assert not unfused.runs_unfused(device_type)
+        prices = [each.price(SHAPE, (one,), RING) for each in (fused, unfused)]
+        same = prices[0].work_seconds == prices[1].work_seconds
+        less = fused.memory(SHAPE, one, 4).used_bytes < unfused.memory(SHAPE, one, 4).used_bytes
+        assert (same, less) == (lacks, not lacks)
+
+
+AGES = {"old": 7.0, "new": 8.0, "untold": None}
+
+
+def spec_type(pricer: Pricer, gpu: str) -> DeviceType:
+    """The only type of that pool."""
+    return pricer.topology.device_type(gpu, gpu)

@@ -88,6 +88,7 @@ def test_each_node_starts_its_own_ranks(tmp_path: Path) -> None:
         *("--master-addr", "big-0", "--master-port", "29500", "train.py", "--steps", "5 5"),
     ]
     assert "CUDA_VISIBLE_DEVICES=0,2\n" in done.stdout
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID\n" in done.stdout
     assert "NCCL_SOCKET_IFNAME==eth0\n" in done.stdout
     assert "HETPLAN_HOST=small-0\n" in done.stdout
     assert "NCCL_SOCKET_IFNAME==ens1\n" in run(folder, "0").stdout

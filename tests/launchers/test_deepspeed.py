@@ -15,7 +15,9 @@ from tests.launchers.stand_ins import SSH, folder_of, run
 from tests.worlds import cluster, group, plan, pool
 
 DEEPSPEED = """#!/bin/bash
-echo "node=$HETPLAN_NODE socket=${NCCL_SOCKET_IFNAME:-} visible=${CUDA_VISIBLE_DEVICES-unset} $*" >>"$JOURNAL"
+echo "node=$HETPLAN_NODE socket=${NCCL_SOCKET_IFNAME:-}" \\
+  "visible=${CUDA_VISIBLE_DEVICES-unset} order=$CUDA_DEVICE_ORDER $*" \\
+  >>"$JOURNAL"
 """
 REAL = importlib.util.find_spec("deepspeed") is not None
 
@@ -29,7 +31,8 @@ def test_every_node_has_its_environment(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     end = "--master_addr big-0 --master_port 29500 train.py --text my file"
     assert sorted((tmp_path / "journal").read_text().splitlines()) == [
-        f"node={node} socket=={card} visible=unset --hostfile hostfile --no_ssh --node_rank {node} {end}"
+        f"node={node} socket=={card} visible=unset order=PCI_BUS_ID "
+        f"--hostfile hostfile --no_ssh --node_rank {node} {end}"
         for node, card in enumerate(("ens1", "ens1", "eth0"))
     ]
     assert (folder / "hostfile").read_text() == "big-0 slots=4\nbig-1 slots=4\nsmall-0 slots=2\n"

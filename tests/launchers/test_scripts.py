@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from planner.launchers.registry import LAUNCHERS
 from tests.launchers.stand_ins import folder_of
+
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 
 
 def scripts(folder: Path) -> list[str]:
@@ -26,10 +28,9 @@ def test_scripts_parse(tmp_path: Path, launcher: str) -> None:
         subprocess.run(["bash", "-n", path], check=True)
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("launcher", sorted(LAUNCHERS))
 def test_shellcheck_is_content(tmp_path: Path, launcher: str) -> None:
     """No warning of shellcheck; the files of env/ are sourced and have no first line."""
     found = [path for path in scripts(folder_of(tmp_path, launcher)) if "/env/" not in path]
-    done = subprocess.run(["shellcheck", *found], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(SHELLCHECK), *found], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

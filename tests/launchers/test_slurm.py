@@ -60,10 +60,11 @@ def test_components_ask_for_the_nodes_of_each_pool(tmp_path: Path) -> None:
             *both,
             "--gpus-per-node=4",
             "--exclusive",
+            "--mem=0",
             "--nodelist=big-0,big-1",
         ),
         "hetjob",
-        *("--nodes=1", *both, "--gpus-per-node=2", "--exclusive", "--nodelist=small-0"),
+        *("--nodes=1", *both, "--gpus-per-node=2", "--exclusive", "--mem=0", "--nodelist=small-0"),
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
-from planner.cli.inputs import summary_of
+from planner.cli.answer import summary_of
 from planner.cluster.topology import Topology
 from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
@@ -31,9 +31,11 @@ from planner.report.explain import neighbours
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
+from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from tests.measured import examples as measured
 from tests.report import examples
+from tests.report.pages import about
 from tests.report.test_fitted import CALIBRATION, fitted
 from tests.report.test_measured_device import told
 from tests.report.test_measured_network import ERRORS, LINKS
@@ -87,6 +89,10 @@ def documents() -> dict[str, object]:
         ),
         "compare --log": observed_document(SEEN, all_observed(), FOUND),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
+        "report": about().document(),
+        "trace": TraceDocument(
+            command="trace", file="step.json", events=1, processes=1, ranks=1, step_seconds=1.0, measured=None
+        ),
         "calibrate fit": fitted_document(fitted(), CALIBRATION, examples_folder() / "calibration.yaml"),
     }
 

@@ -256,6 +256,7 @@ def _experiment(job: Job, network: Mapping[str, Sequence[Line]]) -> str:
     """The experiment, with one environment for each node."""
     nodes = {
         agent.host: {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, agent.devices)),
             **_variables(network[agent.pool]),
         }

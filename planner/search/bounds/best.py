@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Protocol
+
+import numpy as np
 
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
@@ -12,10 +14,13 @@ from planner.dims.interleave import MAX_INTERLEAVE
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
 from planner.search.bounds.layer_count import LayerCountBound
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
-from planner.search.bounds.ramp import RampBound
-from planner.search.bounds.rates import Rates, fastest_slots
-from planner.search.space.choices import Choice, Family, Islands
+from planner.search.bounds.ramp import RampBound, by_position
+from planner.search.bounds.rates import Rates
+from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands
 from planner.search.space.sends import Hops
+
+FREE = Hops(inner_seconds=0.0, outer_seconds=0.0)
+"""Sends that take no time."""
 
 
 class Bound(Protocol):
@@ -39,66 +44,102 @@ def best_bound(bounds: Iterable[Bound], depth: int, cutoff: float = inf) -> floa
     return known
 
 
+class UniformBounds:
+    """The bounds of one family whose stages all have the same degrees, for all depths up to ``most``."""
+
+    def __init__(self, family: Family, rates: Rates, most: int) -> None:
+        self.speeds = rates.speeds(family)
+        self._family, self._rates, self._most = family, rates, most
+        self._layers = rates.estimator.model.layers
+        roomiest = sorted(self.speeds, key=lambda speed: -speed.most_layers)
+        held = by_position(
+            [speed.slots for speed in roomiest], [float(speed.most_layers) for speed in roomiest], most
+        )
+        self._holds = np.cumsum(held) >= self._layers * (1 - 1e-9)
+        """True where the memory of the roomiest slots holds all layers, [stages - 1]."""
+        self._ramp = RampBound(self.speeds, self._layers, family.micro_batches, most) if self.speeds else None
+
+    def holds(self, depth: int) -> bool:
+        """True when the memory of so many stages holds all layers."""
+        return bool(self._holds[depth - 1])
+
+    def least(self, depth: int) -> float:
+        """No plan with at most ``depth`` stages is faster; infinite when it fits in no memory."""
+        if self._ramp is None or not self.holds(depth):
+            return inf
+        # Further stages, more chunks and free sends only shorten this one.
+        return float(self._ramp.bounds(MAX_INTERLEAVE)[depth - 1])
+
+    def bounds(self, depths: Sequence[int], chunks: int, cutoff: float = inf) -> Iterator[float]:
+        """No plan of these depths is faster: the best of all bounds, in seconds; above ``cutoff``, any of them."""
+        if self._ramp is None or not self._holds[max(depths) - 1]:
+            yield from (inf for _ in depths)
+            return
+        free = self._ramp.bounds(chunks)
+        if min(float(free[depth - 1]) for depth in depths) >= cutoff:
+            yield from (float(free[depth - 1]) if self.holds(depth) else inf for depth in depths)
+            return
+        sent, counted = self._ramp.bounds(chunks, self._hops()), self._counted(chunks)
+        for depth in depths:
+            if not self.holds(depth):
+                yield inf
+                continue
+            found = float(sent[depth - 1] if depth > 1 else free[0])
+            yield found if found >= cutoff else max(found, counted.bound(depth, found, cutoff))
+
+    def crossed(self, depth: int, chunks: int, crossings: int) -> float:
+        """No plan is faster that crosses slow links so often, where no stage stands on both sides of one."""
+        return self._counted(chunks, crossings).bound(depth) if self.speeds and self.holds(depth) else inf
+
+    def once(self, depth: int, seconds: float) -> float:
+        """No plan that ends within ``seconds`` takes less for one micro-batch; one chunk a stage."""
+        return self._counted(1).once(depth, seconds) if self.speeds and self.holds(depth) else inf
+
+    def _hops(self) -> list[Hops]:
+        known = self._rates.hops(self._family)
+        return [known.get(speed.device_type, FREE) for speed in self.speeds]
+
+    def _counted(self, chunks: int, crossings: int = 1) -> LayerCountBound:
+        steps, crossing = self._family.micro_batches, self._rates.crossing(self._family)
+        return LayerCountBound(self.speeds, self._hops(), self._layers, steps, chunks, crossing, crossings)
+
+
 class FamilyBounds:
     """The bounds of all families of one search."""
 
     def __init__(self, estimator: Estimator, islands: Islands = ()) -> None:
         self.estimator = estimator
         self.rates = Rates(estimator, islands)
+        self._most = min(estimator.model.layers, MAX_DEPTH)
+        self._uniform: dict[Family, UniformBounds] = {}
         self._lagrangians: dict[Family, LagrangianBound] = {}
 
     def family_bound(self, family: Family, depth: int) -> float:
         """No plan of the family with at most ``depth`` stages is faster; infinite when it fits in no memory."""
         if family.dp is None:
             return self._per_stage_degrees(family).least(depth)
-        # Further stages, more chunks and free sends only shorten this one.
-        return self._ramp(family, MAX_INTERLEAVE).bound(depth) if self.holds(family, depth) else inf
+        return self.uniform(family).least(depth)
 
-    def bound(
-        self, family: Family, depth: int, interleave: int, cutoff: float = inf, crossings: int = 1
-    ) -> float:
-        """No plan of this choice is faster: the best of all bounds, in seconds; above ``cutoff``, any of them.
+    def bound(self, family: Family, depth: int, interleave: int, cutoff: float = inf) -> float:
+        """No plan of this choice is faster: the best of all bounds, in seconds; above ``cutoff``, any of them."""
+        return next(self.bounds(family, (depth,), interleave, cutoff))
 
-        ``crossings`` is how often its pipelines cross a slow link at least, where no stage stands on both its sides.
-        """
-        return best_bound(self._bounds(family, depth, interleave, crossings), depth, cutoff)
-
-    def _bounds(self, family: Family, depth: int, interleave: int, crossings: int) -> Iterator[Bound]:
-        """The bounds that hold of a choice, cheapest first."""
-        if family.dp is None:
-            yield self._per_stage_degrees(family)
-            if depth > 1:
-                yield self._lagrangian(family)
+    def bounds(
+        self, family: Family, depths: Sequence[int], interleave: int, cutoff: float = inf
+    ) -> Iterator[float]:
+        """The same of choices that differ in depth only."""
+        if family.dp is not None:
+            yield from self.uniform(family).bounds(depths, interleave, cutoff)
             return
-        if not self.holds(family, depth):
-            yield _Nothing()
-            return
-        yield self._ramp(family, interleave)
-        sends = self._sends(family, depth)
-        yield self._layer_count(family, sends, interleave, depth, crossings)
-        yield self._ramp(family, interleave, sends)
+        for depth in depths:
+            found: list[Bound] = [self._per_stage_degrees(family)]
+            yield best_bound([*found, self._lagrangian(family)] if depth > 1 else found, depth, cutoff)
 
-    def _sends(self, family: Family, depth: int) -> list[Hops]:
-        """Least sends of the stages of each speed."""
-        free = self._free(family)
-        if depth == 1:
-            return free
-        known = self.rates.hops(family)
-        speeds = self.rates.speeds(family)
-        return [known.get(speed.device_type, none) for speed, none in zip(speeds, free, strict=True)]
-
-    def _layer_count(
-        self, family: Family, sends: list[Hops], interleave: int, depth: int, crossings: int = 1
-    ) -> LayerCountBound:
-        return LayerCountBound(
-            self.rates.speeds(family),
-            sends,
-            self.estimator.model.layers,
-            family.micro_batches,
-            interleave,
-            self.rates.crossing(family) if depth > 1 else None,
-            crossings,
-        )
+    def uniform(self, family: Family) -> UniformBounds:
+        """The bounds of a family whose stages all have the same degrees."""
+        if family not in self._uniform:
+            self._uniform[family] = UniformBounds(family, self.rates, self._most)
+        return self._uniform[family]
 
     def once(self, choice: Choice, cutoff: float) -> float:
         """Seconds of one micro-batch through all stages of plans faster than this, at least, where that is known."""
@@ -107,24 +148,11 @@ class FamilyBounds:
             return 0.0
         if family.dp is None:
             return self._lagrangian(family).once(depth, cutoff)
-        if choice.interleave > 1 or not self.holds(family, depth):
-            return 0.0
-        return self._layer_count(family, self._sends(family, depth), 1, depth).once(depth, cutoff)
+        return self.uniform(family).once(depth, cutoff) if choice.interleave == 1 else 0.0
 
-    def holds(self, family: Family, depth: int) -> bool:
-        """True when the memory of the roomiest slots holds all layers."""
-        roomiest = tuple(sorted(self.rates.speeds(family), key=lambda speed: -speed.most_layers))
-        held = sum(count * speed.most_layers for count, speed in fastest_slots(roomiest, depth))
-        return held >= self.estimator.model.layers * (1 - 1e-9)
-
-    def _free(self, family: Family) -> list[Hops]:
-        """Sends that take no time."""
-        return [Hops(inner_seconds=0.0, outer_seconds=0.0)] * len(self.rates.speeds(family))
-
-    def _ramp(self, family: Family, interleave: int, hops: list[Hops] | None = None) -> RampBound:
-        speeds, layers = self.rates.speeds(family), self.estimator.model.layers
-        sends = self._free(family) if hops is None else hops
-        return RampBound(speeds, sends, layers, family.micro_batches, interleave)
+    def crossed(self, choice: Choice, crossings: int) -> float:
+        """No plan of a choice is faster that crosses slow links so often, without a stage on both sides of one."""
+        return self.uniform(choice.family).crossed(choice.depth, choice.interleave, crossings)
 
     def _per_stage_degrees(self, family: Family) -> PerStageDegreesBound:
         layers = self.estimator.model.layers
@@ -163,11 +191,3 @@ class FamilyBounds:
                 tail_seconds=speed.tail_seconds,
                 most_layers=min(self.estimator.model.layers, rates.room(family, group).layers(1)),
             )
-
-
-class _Nothing:
-    """The bound of a family whose layers no devices hold."""
-
-    def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
-        """There is no pipeline."""
-        return inf

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from planner.cost.estimate import Estimator
 from planner.runtimes.capabilities import Capabilities
-from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.deadline import Deadline
 from planner.search.space.choices import Family, depths, families, targets_of, uniform
@@ -68,11 +67,7 @@ def grouped(items: Iterable[Family]) -> tuple[Group, ...]:
 
 def group_rates(group: Group, bounds: FamilyBounds) -> list[tuple[int, float]]:
     """(replicas, layers of a micro-batch a second of one) of each device type, without other traffic, at best."""
-    family = group.first
-    assert family.dp is not None
-    zero, batch = min(TARGETS[family.target].zero_without_pipeline), family.batch // family.dp
-    steps = bounds.estimator.model.training.global_batch // batch
-    return bounds.rates.free_rates(replace(family, zero=zero, dp=1, batch=batch, micro_batches=steps))
+    return bounds.rates.free_rates(group.first)
 
 
 def group_bound(group: Group, bounds: FamilyBounds) -> float:
@@ -88,12 +83,15 @@ def group_bound(group: Group, bounds: FamilyBounds) -> float:
 
 def members(group: Group, partition: NetworkPartition, limits: Limits, deadline: Deadline) -> Families:
     """The families of a group that may have plans; raises ``Struck`` at the deadline."""
+    model, device_types = partition.estimator.model, partition.device_types
+    most = {family: max(depths(family, limits, model, device_types), default=0) for family in group.families}
+    able = [family for family in group.families if most[family]]
+    deadline.check()
+    partition.bounds.rates.price(able)
     found = []
-    for family in group.families:
+    for family in able:
         deadline.check()
-        possible = depths(family, limits, partition.estimator.model, partition.device_types)
-        if possible:
-            found.append((partition.bounds.family_bound(family, max(possible)), family))
+        found.append((partition.bounds.family_bound(family, most[family]), family))
     return [item for item in found if item[0] < float("inf")]
 
 

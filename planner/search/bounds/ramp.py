@@ -9,63 +9,59 @@ micro-batch) / m per micro-batch in the time V. With the fastest slots first tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import floor, inf
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.cost.schedules import and_back
-from planner.search.bounds.rates import Speed, fastest_slots
+from planner.search.bounds.rates import Speed
 from planner.search.space.sends import Hops
+
+Seconds = NDArray[np.float64]
 
 
 class RampBound:
-    """The bound of one family; ``hops`` are the sends of each speed's stages."""
+    """The bound of one family for all depths up to ``most`` at once; at least one device type has a slot."""
 
-    def __init__(
-        self, speeds: Sequence[Speed], hops: Sequence[Hops], layers: int, micro_batches: int, chunks: int
-    ) -> None:
-        self.speeds, self.hops, self.layers = speeds, hops, layers
-        self.micro_batches, self.chunks = micro_batches, chunks
+    def __init__(self, speeds: Sequence[Speed], layers: int, micro_batches: int, most: int) -> None:
+        self._steps = micro_batches
+        self._rates = by_position(
+            [speed.slots for speed in speeds], [1 / speed.layer_seconds for speed in speeds], most
+        )
+        self._weight = np.cumsum(self._rates)
+        self._first_seconds = speeds[0].layer_seconds
+        self._tail = min(speed.tail_seconds for speed in speeds)
+        # Layers, and what embedding and head are worth in layers at least.
+        ends = ((item.first_seconds + item.last_seconds) / item.layer_seconds for item in speeds)
+        self._layers = layers + min(ends)
 
-    def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
-        """No pipeline of at most ``depth`` stages ends sooner; infinite without devices."""
-        speeds, steps = self.speeds, self.micro_batches
-        if not speeds:
-            return inf
-        path = and_back(1, 2, steps)
+    def bounds(self, chunks: int, hops: Sequence[Hops] | None = None) -> Seconds:
+        """No pipeline of at most so many stages ends sooner, [stages - 1].
+
+        ``hops`` are the sends of each speed's stages; without them sends take no time.
+        """
+        path = and_back(1, 2, self._steps)
         assert path is not None, "two stages have a second one"
         # V >= sum_{i<k} c_i / v + m c_k for every stage k: each leaves the next this part of what it has itself.
-        ratio = 1.0 - path.before.forward / (path.own.forward * self.chunks)
-        reach, done, weight = 0.0, 0.0, 0.0
-        for count, speed in fastest_slots(speeds, depth):
-            reach += parts(done, count, lambda slot: ratio**slot) / (speed.layer_seconds * steps)
-            weight += count / speed.layer_seconds
-            done += count
-        if not reach:
-            return inf
-        layers = self._work_layers()
+        ratio = 1.0 - path.before.forward / (path.own.forward * chunks)
+        left = ratio ** np.arange(len(self._rates))
+        reach = np.cumsum(self._rates * left) / self._steps
         # L <= V sum_k w_k ratio^k / m
-        plain = layers / reach
-        send = self.chunks * min(item.inner_seconds for item in self.hops)
-        tail = min(speed.tail_seconds for speed in speeds)
-        # Trading a slow slot for a fast one pays only while its time exceeds the sends.
-        if send > plain * ratio ** (depth - 1) / steps:
-            return plain + tail
+        plain = self._layers / reach
+        send = chunks * min(item.inner_seconds for item in hops) if hops else 0.0
         # L <= sum_k w_k (V ratio^k / m - send): all slots but the ends, which send to one side only, send twice.
-        return (layers + max(0.0, send * (weight - 2 / speeds[0].layer_seconds))) / reach + tail
-
-    def _work_layers(self) -> float:
-        """Layers, and what embedding and head are worth in layers at least."""
-        ends = ((item.first_seconds + item.last_seconds) / item.layer_seconds for item in self.speeds)
-        return self.layers + min(ends, default=0.0)
+        more = np.maximum(0.0, send * (self._weight - 2 / self._first_seconds))
+        # Trading a slow slot for a fast one pays only while its time exceeds the sends.
+        pays = send <= plain * left / self._steps
+        return np.where(pays, plain + more / reach, plain) + self._tail
 
 
-def parts(start: float, count: float, weight: Callable[[int], float]) -> float:
-    """Sum of the weights of ``count`` slots from ``start`` on; a part of a slot weighs in proportion."""
-    total, position, left = 0.0, start, count
-    while left > 1e-12:
-        slot = floor(position + 1e-12)
-        part = min(left, slot + 1 - position)
-        total += part * weight(slot)
-        position += part
-        left -= part
-    return total
+def by_position(slots: Sequence[float], values: Sequence[float], most: int) -> Seconds:
+    """What each of the first positions has of the values of slots that stand one behind the other, [position].
+
+    A part of a slot counts in proportion; behind the last slot there is nothing.
+    """
+    ends = np.cumsum([0.0, *slots])
+    total = np.cumsum([0.0, *(count * value for count, value in zip(slots, values, strict=True))])
+    return np.diff(np.interp(np.arange(most + 1.0), ends, total))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
+from typing import cast
+
+import numpy as np
 
 from planner.cluster.topology import DeviceType
-from planner.cost.communication import Ring, carried_rates, inside_rate
+from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
+from planner.cost.many import Numbers, as_array, as_number, larger, smaller
 from planner.cost.shape import Shape
-from planner.cost.values import Memory
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
@@ -76,6 +79,9 @@ class Crossing:
 _Sends = tuple[dict[tuple[str, str], Hops], float | None, dict[tuple[str, str, int, int], Hops]]
 """Least sends by kind, least send between islands, and least sends by kind, tp and dp."""
 
+ALONE = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+"""The ring of one replica."""
+
 _UNLIMITED = Room(free_bytes=float("inf"), layer_bytes=1.0, activation_bytes=0.0)
 """Memory that is not looked at."""
 
@@ -90,37 +96,53 @@ class Rates:
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
-        self._free_rates: dict[Family, list[tuple[int, float]]] = {}
-        self._rings: dict[tuple[str, str, str, int, int], Ring | None] = {}
-        self._activations: dict[tuple[object, ...], float] = {}
-        """Bytes of one more micro-batch of one layer."""
+        self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
+        self._known_rates: dict[tuple[str, tuple[str, str], int], tuple[float, float, int]] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
         """Speeds of all device types, fastest first."""
         if family not in self._speeds:
-            found = [self._speed(family, device_type) for device_type in self.device_types]
-            kept = (
-                speed for speed in found if speed is not None and speed.slots > 0 and speed.most_layers > 0
-            )
-            self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
+            self.price((family,))
         return self._speeds[family]
+
+    def price(self, families: Iterable[Family]) -> None:
+        """Find the speeds of families; those that do the same work with each micro-batch are priced as arrays."""
+        alike: dict[object, list[Family]] = {}
+        for family in families:
+            if family not in self._speeds:
+                work = family.target, family.zero, family.recompute, family.tp, family.micro_batch
+                alike.setdefault(family if family.dp is None else work, []).append(family)
+        for members in alike.values():
+            found: list[list[Speed]] = [[] for _ in members]
+            for device_type in self.device_types:
+                for each, speed in zip(found, self._each_speed(members, device_type), strict=True):
+                    if speed is not None and speed.slots > 0 and speed.most_layers > 0:
+                        each.append(speed)
+            for family, each in zip(members, found, strict=True):
+                self._speeds[family] = tuple(sorted(each, key=lambda speed: speed.layer_seconds))
 
     def free_rates(self, family: Family) -> list[tuple[int, float]]:
         """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
-        if family not in self._free_rates:
-            self._free_rates[family] = list(self._find_free_rates(family))
-        return self._free_rates[family]
+        key = family.target, family.recompute, family.tp
+        if key not in self._free_rates:
+            self._free_rates[key] = list(self._find_free_rates(family))
+        assert family.micro_batch is not None
+        return [(slots, rates[family.micro_batch]) for slots, rates in self._free_rates[key]]
 
-    def _find_free_rates(self, family: Family) -> Iterator[tuple[int, float]]:
+    def _find_free_rates(self, family: Family) -> Iterator[tuple[int, dict[int, float]]]:
+        """The same for all sizes of a micro-batch that divide the batch, by size."""
         assert family.tp is not None
+        pricer, sizes = (
+            self.estimator.pricer(family.target),
+            divisors(self.estimator.model.training.global_batch),
+        )
         for device_type in self.device_types:
             slots = device_type.replicas(family.tp) if device_type.per_node >= family.tp else 0
             if slots:
-                speed = self._of_group(
-                    family, device_type, self._group(family, device_type, family.tp, 1), slots, _UNLIMITED
-                )
-                if speed is not None:
-                    yield slots, 1 / speed.layer_seconds
+                shape, group = self._shape(family, family.tp), self._group(family, device_type, family.tp, 1)
+                micro = pricer.micro_batch(shape, group, cast("int", np.array(sizes)), ALONE)
+                rates = as_array(1 / (micro.seconds - micro.host_seconds))
+                yield slots, dict(zip(sizes, rates.tolist(), strict=True))
 
     def crossing(self, family: Family) -> Crossing | None:
         """The cheapest send from island to island; None where stages may stand on several."""
@@ -171,14 +193,32 @@ class Rates:
         host = stages.pricer.host_seconds(device_type)
         return Hops(*(host + (value if value < float("inf") else 0.0) for value in (inner, outer)))
 
-    def _speed(self, family: Family, device_type: DeviceType) -> Speed | None:
-        if family.tp is None or family.dp is None:
-            return self._free_speed(family, device_type)
-        if device_type.per_node < family.tp:
-            return None
-        group = self._group(family, device_type, family.tp, family.dp)
-        slots = device_type.replicas(family.tp) / family.dp
-        return self._of_group(family, device_type, group, slots, self.room(family, group))
+    def _each_speed(self, families: Sequence[Family], device_type: DeviceType) -> Iterator[Speed | None]:
+        """What devices of a type do for each of several families of equal work; None where they do nothing."""
+        family = families[0]
+        if family.tp is None or family.micro_batch is None:
+            yield from (self._free_speed(each, device_type) for each in families)
+            return
+        rates = self._ring_rates(family.target, device_type, family.tp)
+        able = [each for each in families if self._talks(rates, each.dp or 1)]
+        if device_type.per_node < family.tp or not able:
+            yield from (None for _ in families)
+            return
+        replicas = np.array([float(each.dp or 1) for each in able])
+        group = self._group(family, device_type, family.tp, family.dp or 1)
+        pace = _columns(self._pace(family, group, self._rings(rates, replicas)), len(able))
+        rooms = _columns(self._rooms(family, group, replicas), len(able))
+        found = {
+            each: self._speed(
+                device_type, device_type.replicas(family.tp) / (each.dp or 1), one, Room(**room)
+            )
+            for each, one, room in zip(able, pace, rooms, strict=True)
+        }
+        yield from (found.get(each) for each in families)
+
+    def _speed(self, device_type: DeviceType, slots: float, pace: Mapping[str, float], room: Room) -> Speed:
+        most = min(self.estimator.model.layers, room.layers(1))
+        return Speed(device_type=device_type.key, slots=slots, room=room, most_layers=most, **pace)
 
     def _free_speed(self, family: Family, device_type: DeviceType) -> Speed | None:
         """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
@@ -214,10 +254,15 @@ class Rates:
             for dp in divisors(family.batch)
             if tp * dp <= device_type.devices
         ]
-        held = [group for group in groups if self.room(family, group).layers(1)]
-        slots = float(device_type.devices)
-        priced = [(group, self._of_group(family, device_type, group, slots, _UNLIMITED)) for group in held]
-        return [(group, speed) for group, speed in priced if speed is not None]
+        found = []
+        for group in groups:
+            rates = self._ring_rates(family.target, device_type, group.tp)
+            if self._talks(rates, group.count) and self.room(family, group).layers(1):
+                [pace] = _columns(
+                    self._pace(family, group, self._rings(rates, np.array([float(group.count)]))), 1
+                )
+                found.append((group, self._speed(device_type, float(device_type.devices), pace, _UNLIMITED)))
+        return found
 
     def _group(self, family: Family, device_type: DeviceType, tp: int, dp: int) -> ReplicaGroup:
         share = family.micro_batches * (family.batch // dp)
@@ -230,124 +275,115 @@ class Rates:
             accumulation_steps=family.micro_batches,
         )
 
-    def _of_group(
-        self, family: Family, device_type: DeviceType, group: ReplicaGroup, slots: float, room: Room
-    ) -> Speed | None:
+    def _pace(self, family: Family, group: ReplicaGroup, ring: Ring) -> dict[str, float]:
+        """Numbers of a group at best, by field of ``Speed``; arrays where ``ring`` stands for many."""
         pricer = self.estimator.pricer(family.target)
-        shape, fastest = self._shape(family, group.tp, 1), self._fastest_ring(pricer.kernels, group)
-        if fastest is None:
-            return None
+        shape = self._shape(family, group.tp)
         # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
-        micro = pricer.micro_batch(shape, group, group.micro_batch, fastest)
-        layer_seconds = micro.seconds - micro.host_seconds
+        micro = pricer.micro_batch(shape, group, group.micro_batch, ring)
         # The computation of an end may hide traffic of layers, and shows with what is left of it.
         shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
         embedding, head = pricer.ends_seconds(group)
-        return Speed(
-            device_type=device_type.key,
-            slots=slots,
-            layer_seconds=layer_seconds,
-            forward_seconds=micro.forward_seconds - micro.host_seconds / 2,
-            backward_seconds=micro.backward_seconds - micro.host_seconds / 2,
-            first_seconds=shown * embedding,
-            last_seconds=shown * head,
-            tail_seconds=pricer.tail_seconds(shape, group, fastest, micro),
-            room=room,
-            most_layers=min(self.estimator.model.layers, room.layers(1)),
-        )
+        return {
+            "layer_seconds": micro.seconds - micro.host_seconds,
+            "forward_seconds": micro.forward_seconds - micro.host_seconds / 2,
+            "backward_seconds": micro.backward_seconds - micro.host_seconds / 2,
+            "first_seconds": shown * embedding,
+            "last_seconds": shown * head,
+            "tail_seconds": pricer.tail_seconds(shape, group, ring, micro),
+        }
 
-    def _fastest_ring(self, stack: str, group: ReplicaGroup) -> Ring | None:
-        key = stack, group.pool, group.gpu, group.tp, group.count
-        if key not in self._rings:
-            self._rings[key] = fastest_ring(self.estimator, stack, self.device_types, group)
-        return self._rings[key]
+    def _ring_rates(self, target: str, device_type: DeviceType, tp: int) -> tuple[float, float, int]:
+        """Rates of a ring between and inside nodes that none beats, and members that the nodes of one place hold."""
+        key = target, device_type.key, tp
+        if key not in self._known_rates:
+            stack = self.estimator.pricer(target).kernels
+            self._known_rates[key] = ring_rates(self.estimator, stack, self.device_types, device_type, tp)
+        return self._known_rates[key]
+
+    def _talks(self, rates: tuple[float, float, int], replicas: int) -> bool:
+        between, inside, near = rates
+        return replicas == 1 or between > 0 or (replicas <= near and inside > 0)
+
+    def _rings(self, rates: tuple[float, float, int], replicas: Numbers) -> Ring:
+        """Rings of so many replicas that none beats.
+
+        Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring
+        where collectives were measured.
+        """
+        between, inside, near = rates
+        rate = np.where(replicas <= near, max(between, inside), between)
+        if self.estimator.curves is not None:
+            rate = np.full_like(rate, np.inf)
+        rate[replicas == 1] = np.inf
+        # Arrays pass for numbers.
+        return Rings(
+            size=cast("int", replicas),
+            bytes_per_second=as_number(rate),
+            latency_seconds=0.0,
+            crosses="node",
+        )
 
     def room(self, family: Family, group: ReplicaGroup) -> Room:
         """Memory of a stage in the middle, never less than there is whatever it recomputes."""
-        policies = TARGETS[family.target].recomputes if family.recompute is None else (family.recompute,)
-        found = [self._room_with(family, group, recompute) for recompute in policies]
-        return Room(
-            free_bytes=max(room.free_bytes for room in found),
-            layer_bytes=min(room.layer_bytes for room in found),
-            activation_bytes=min(room.activation_bytes for room in found),
-        )
+        return Room(**self._rooms(family, group, group.count))
 
-    def _room_with(self, family: Family, group: ReplicaGroup, recompute: Recompute) -> Room:
+    def _rooms(self, family: Family, group: ReplicaGroup, replicas: float | Numbers) -> dict[str, float]:
+        """The same for each of many numbers of replicas, by field of ``Room``."""
+        policies = TARGETS[family.target].recomputes if family.recompute is None else (family.recompute,)
+        first, *others = (self._room_with(family, group, replicas, recompute) for recompute in policies)
+        for other in others:
+            first = {
+                "free_bytes": larger(first["free_bytes"], other["free_bytes"]),
+                "layer_bytes": smaller(first["layer_bytes"], other["layer_bytes"]),
+                "activation_bytes": smaller(first["activation_bytes"], other["activation_bytes"]),
+            }
+        return first
+
+    def _room_with(
+        self, family: Family, group: ReplicaGroup, replicas: float | Numbers, recompute: Recompute
+    ) -> dict[str, float]:
         """Bytes are concave in layers: the line through both ends is never above them."""
         pricer, many = self.estimator.pricer(family.target), max(2, self.estimator.model.layers)
+        shape = self._shape(family, group.tp, recompute)
+        footprint = pricer.footprint(shape, group, cast("int", replicas))
+        one, activations = footprint.headroom(1, 1.0), footprint.activation_bytes()
+        each = (one - footprint.headroom(many, float(many))) / (many - 1)
+        return {
+            "free_bytes": one + each,
+            "layer_bytes": larger(0.0, each - activations),
+            "activation_bytes": activations,
+        }
 
-        def memory(layers: int, flights: int) -> Memory:
-            shape = self._shape(family, group.tp, layers, flights, recompute)
-            return pricer.memory(shape, group, group.count)
-
-        one = memory(1, 1)
-        each = (memory(many, 1).used_bytes - one.used_bytes) / (many - 1)
-        # Sharding the states and the number of replicas change nothing of them.
-        key = family.target, group.pool, group.gpu, group.tp, group.micro_batch, recompute
-        if key not in self._activations:
-            self._activations[key] = memory(1, 2).activations_bytes - one.activations_bytes
-        activations = self._activations[key]
-        return Room(
-            free_bytes=one.headroom_bytes + each,
-            layer_bytes=max(0.0, each - activations),
-            activation_bytes=activations,
-        )
-
-    def _shape(
-        self,
-        family: Family,
-        tp: int,
-        layers: int,
-        micro_batches: int = 1,
-        recompute: Recompute | None = None,
-    ) -> Shape:
-        """A stage in the middle with the least in flight: the last but one of a pipeline that has no head."""
+    def _shape(self, family: Family, tp: int, recompute: Recompute | None = None) -> Shape:
+        """One layer in the middle with the least in flight: the last but one stage of a pipeline that has no head."""
         return Shape(
-            chunks=(layers,),
+            chunks=(1,),
             stage=1,
             depth=3,
-            micro_batches=micro_batches,
+            micro_batches=1,
             zero=family.zero,
             recompute=recompute or family.recompute or "none",
             sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
         )
 
 
-def fastest_ring(
-    estimator: Estimator, stack: str, device_types: Sequence[DeviceType], group: ReplicaGroup
-) -> Ring | None:
-    """A ring that no ring of the group's replicas beats; None where they cannot talk.
+def _columns(rows: Mapping[str, float | Numbers], count: int) -> list[dict[str, float]]:
+    """Each of ``count`` cases with its own numbers; what is no array is the same in all."""
+    values = (row.tolist() if isinstance(row, np.ndarray) else [row] * count for row in rows.values())
+    return [dict(zip(rows, each, strict=True)) for each in zip(*values, strict=True)]
 
-    Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring where
-    collectives were measured.
-    """
+
+def ring_rates(
+    estimator: Estimator, stack: str, device_types: Sequence[DeviceType], device_type: DeviceType, tp: int
+) -> tuple[float, float, int]:
+    """Bytes per second of a ring of the type's replicas between and inside nodes, at most, and members side by side."""
     topology, calibration = estimator.topology, estimator.calibration
-    device_type = topology.device_type(group.pool, group.gpu)
     wire = calibration.stack(stack).wire
     paths = [topology.path(device_type.pool, pool) for pool in {other.pool for other in device_types}]
     between = max(
         (carried_rates(path, calibration)[0] * wire for path in paths if path.fabric not in ("node", "")),
         default=0.0,
     )
-    rate = between / group.tp
-    if (
-        group.count
-        <= sum(other.per_node for other in device_types if other.pool == device_type.pool) // group.tp
-    ):
-        rate = max(rate, inside_rate(device_type, calibration))
-    if not rate and group.count > 1:
-        return None
-    if estimator.curves is not None:
-        rate = float("inf")
-    return Ring(size=group.count, bytes_per_second=rate, latency_seconds=0.0, crosses="node")
-
-
-def fastest_slots(speeds: Sequence[Speed], depth: int) -> list[tuple[float, Speed]]:
-    """The first ``depth`` slots of sorted speeds as (number, speed); parts of several types may share a stage."""
-    found, left = [], float(depth)
-    for speed in speeds:
-        count = min(speed.slots, left)
-        if count > 0:
-            found.append((count, speed))
-        left -= count
-    return found
+    near = sum(other.per_node for other in device_types if other.pool == device_type.pool) // tp
+    return between / tp, inside_rate(device_type, calibration), near

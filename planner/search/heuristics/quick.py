@@ -327,7 +327,7 @@ class FirstPlans:
         if not possible or family.dp is None:
             return 0
         some = sorted({*(depth for depth in possible if not depth & (depth - 1)), possible[-1]})
-        return next((depth for depth in some if partition.bounds.holds(family, depth)), 0)
+        return next((depth for depth in some if partition.bounds.uniform(family).holds(depth)), 0)
 
     def of_family(self, family: Family) -> bool:
         """Quick plans at a few depths; False when none fits."""

@@ -14,7 +14,7 @@ from planner.runtimes.registry import target
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.heuristics.greedy import layered
 from planner.search.pipeline import priced_on
-from planner.search.space.choices import Choice, Family, family_recomputes
+from planner.search.space.choices import Choice, Family, family_recomputes, usable_device_types
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 
@@ -52,7 +52,8 @@ def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -
     """Other layers for each stage."""
     first = plan.stages[0].replicas
     row = target(plan.target)
-    recomputes = family_recomputes(row, limits, estimator.model)
+    usable = usable_device_types(seen.topology, estimator.model)
+    recomputes = family_recomputes(row, limits, estimator.model, usable)
     family = Family(
         target=plan.target,
         zero=plan.zero,

@@ -108,11 +108,13 @@ class SlowSends:
         stage, found = edge.stage + back, inf
         for composition in edge.members[back]:
             option = self._stages.option(stage, composition, self._stages.choice.interleave)
-            forward, backward = self._stages.with_sends(stage, option, slow_next=not back, slow_before=back)
+            up, down = self._stages.least_sent(stage, composition, slow_next=not back, slow_before=back)
             family, depth = self._stages.choice.family, self._stages.choice.depth
             trip = round_trip(stage, depth, family.micro_batches)
             forwards, backwards = trip.own.forward - 1, trip.own.backward - 1
-            found = min(found, forwards * forward + backwards * backward)
+            forward, backward = sum(option.forward) + up, sum(option.backward) + down
+            if up + down < inf:
+                found = min(found, forwards * forward + backwards * backward)
         return found * (1 - TOLERANCE) / self._scale if found < inf else 0.0
 
     def limit(
@@ -143,5 +145,5 @@ class SlowSends:
 
     def _fits(self, stage: int, option: Option, slow_next: bool, slow_before: bool) -> bool:
         """True when a plan below the cutoff may have this option between such sends."""
-        found = self._stages.least_end(stage, option, slow_next=slow_next, slow_before=slow_before)
+        found = self._stages.end_at_slow_link(stage, option, slow_next=slow_next, slow_before=slow_before)
         return found <= self._scale

@@ -121,16 +121,20 @@ def offers(row: Capabilities, model: ModelSpec) -> bool:
     return unwritten(row, model) is None and not any(model_faults(row, model))
 
 
-def recomputes_of(row: Capabilities, limits: Limits, model: ModelSpec) -> tuple[Recompute, ...]:
+def recomputes_of(
+    row: Capabilities, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
+) -> tuple[Recompute, ...]:
     """Recomputations worth trying, none where the target does not train the model."""
     if not offers(row, model):
         return ()
-    return dims_recompute(row, limits.recompute, model)
+    return dims_recompute(row, limits.recompute, model, device_types)
 
 
-def family_recomputes(row: Capabilities, limits: Limits, model: ModelSpec) -> tuple[Recompute | None, ...]:
+def family_recomputes(
+    row: Capabilities, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
+) -> tuple[Recompute | None, ...]:
     """Recomputations of a family: one for all stages, or None where each stage has its own."""
-    found = recomputes_of(row, limits, model)
+    found = recomputes_of(row, limits, model, device_types)
     return (None,) if row.recompute_per_stage and len(found) > 1 else found
 
 
@@ -139,7 +143,7 @@ def families(
 ) -> Iterator[Family]:
     """Outer choices of a target whose replicas all process equal micro-batches."""
     degrees = tp_degrees(row, limits.tp, model, device_types)
-    for recompute in family_recomputes(row, limits, model):
+    for recompute in family_recomputes(row, limits, model, device_types):
         if row.dp_per_stage:
             for batch in divisors(model.training.global_batch):
                 yield from _zeros(row, limits, model, recompute, None, None, batch)

@@ -11,13 +11,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+import numpy as np
+
 from planner.cluster.topology import Topology
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
+from planner.cost.many import Numbers
 from planner.cost.schedules import round_trip, sent_with
-from planner.cost.shape import Shape, chunk_layers
+from planner.cost.shape import Shape, Whole, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
+from planner.cost.stage_price import EachLength
 from planner.errors import PlanError
 from planner.plan.placement import ends_fault, joins_ends, nodes_once, place_stages
 from planner.plan.values import Plan, Stage
@@ -90,20 +94,24 @@ class StageOptions:
         self.rings: tuple[Ring, ...] = tuple(ring for _, ring in kept)
         own = choice.family.recompute
         self.recomputes = (
-            recomputes_of(self.pricer.target, limits, estimator.model) if own is None else (own,)
+            recomputes_of(self.pricer.target, limits, estimator.model, device_types)
+            if own is None
+            else (own,)
         )
         """What a stage may recompute, from least on: more takes longer and is only worth its memory."""
-        self._prices: dict[tuple[int, int, bool, bool, Recompute], Option] = {}
+        self._lengths = np.arange(choice.interleave, estimator.model.layers + 2)
+        self._prices: dict[tuple[int, bool, bool, Recompute], EachLength] = {}
         self._sends: dict[tuple[int, int], Sends] = {}
         self._most: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._slow_ends: dict[tuple[int, int, Recompute, bool, bool], list[float]] = {}
 
     def used_islands(self, *compositions: Composition) -> frozenset[int]:
         """Indices of the islands that stages of these compositions stand on."""
         pools = {group.pool for groups in compositions for group in groups}
         return frozenset(index for index, island in enumerate(self.islands) if pools & set(island))
 
-    def shape(self, stage: int, layers: int, recompute: Recompute) -> Shape:
-        """The shape of a stage of this choice."""
+    def shape(self, stage: int, layers: int | Whole, recompute: Recompute) -> Shape:
+        """The shape of a stage of this choice; with an array of layers, of many at once."""
         family, chunks = self.choice.family, chunk_layers(layers, self.choice.interleave)
         model = self.estimator.model
         return family.shape(chunks, stage, self.choice.depth, model, recompute, family.tp)
@@ -139,75 +147,106 @@ class StageOptions:
 
     def option(self, stage: int, composition: int, layers: int) -> Option:
         """The price of one option, with the most recomputation where it does not fit at all."""
+        recompute = self._recompute(stage, composition, layers)
+        return self._filled(composition, layers, recompute, self._priced(stage, composition, recompute))
+
+    def _recompute(self, stage: int, composition: int, layers: int) -> Recompute:
+        if len(self.recomputes) == 1:
+            return self.recomputes[0]
+        return self._least_recompute(stage, composition, layers) or self.recomputes[-1]
+
+    def _filled(self, composition: int, layers: int, recompute: Recompute, priced: EachLength) -> Option:
+        case = layers - self.choice.interleave
+        return Option(
+            composition=composition,
+            layers=layers,
+            recompute=recompute,
+            forward=tuple(priced.forward[case].tolist()),
+            backward=tuple(priced.backward[case].tolist()),
+            tail_seconds=float(priced.tail_seconds[case]),
+            held_seconds=float(priced.held_seconds[case]),
+        )
+
+    def _priced(self, stage: int, composition: int, recompute: Recompute) -> EachLength:
+        """Prices with each number of layers: from one a chunk to one more than the model has, [layers - chunks]."""
         first, last = stage == 0, stage == self.choice.depth - 1
-        recompute = self.recomputes[-1]
-        if len(self.recomputes) > 1:
-            recompute = self._least_recompute(stage, composition, layers) or recompute
-        key = (composition, layers, first, last, recompute)
+        key = (composition, first, last, recompute)
         if key not in self._prices:
-            shape = self.shape(stage, layers, recompute)
-            price = self.pricer.price(shape, self.compositions[composition], self.rings[composition])
-            self._prices[key] = Option(
-                composition=composition,
-                layers=layers,
-                recompute=recompute,
-                forward=price.forward,
-                backward=price.backward,
-                tail_seconds=price.tail_seconds,
-                held_seconds=price.held_seconds,
-            )
+            shape = self.shape(stage, self._lengths, recompute)
+            groups, ring = self.compositions[composition], self.rings[composition]
+            self._prices[key] = self.pricer.each_length(shape, groups, ring)
         return self._prices[key]
 
     def options(self, stage: int, cutoff_seconds: float) -> Iterator[Option]:
         """Options of a stage that fit and that no plan faster than ``cutoff_seconds`` can contain."""
+        chunks = self.choice.interleave
         for composition in range(len(self.compositions)):
-            for layers in range(self.choice.interleave, self.most_layers(stage, composition) + 1):
-                option = self.option(stage, composition, layers)
-                if self.least_end(stage, option) > cutoff_seconds:
+            late: dict[Recompute, list[bool]] = {}
+            for layers in range(chunks, self.most_layers(stage, composition) + 1):
+                recompute = self._recompute(stage, composition, layers)
+                priced = self._priced(stage, composition, recompute)
+                if recompute not in late:
+                    ends = self._least_ends(stage, composition, priced)
+                    late[recompute] = (ends > cutoff_seconds).tolist()
+                if late[recompute][layers - chunks]:
                     break
-                yield option
+                yield self._filled(composition, layers, recompute, priced)
 
-    def least_end(
-        self, stage: int, option: Option, *, slow_next: bool = False, slow_before: bool = False
-    ) -> float:
-        """The end of any plan with this option: its own work, and in 1F1B also what comes before it.
+    def end_at_slow_link(self, stage: int, option: Option, *, slow_next: bool, slow_before: bool) -> float:
+        """The end of any plan with this option whose neighbours on these sides stand on other islands."""
+        key = (stage, option.composition, option.recompute, slow_next, slow_before)
+        if key not in self._slow_ends:
+            priced = self._priced(stage, option.composition, option.recompute)
+            sent = self.least_sent(stage, option.composition, slow_next=slow_next, slow_before=slow_before)
+            self._slow_ends[key] = self._least_ends(stage, option.composition, priced, sent).tolist()
+        return self._slow_ends[key][option.layers - self.choice.interleave]
+
+    def _least_ends(
+        self,
+        stage: int,
+        composition: int,
+        priced: EachLength,
+        sends: tuple[float, float] | None = None,
+    ) -> Numbers:
+        """The end of any plan with such an option: its own work, and in 1F1B also what comes before it.
 
         The first micro-batch goes through all layers and back; then the stage has still to do what it could
-        not do meanwhile (``schedules.round_trip``). With ``slow_next`` or ``slow_before`` the stage on that side
-        stands on another island.
+        not do meanwhile (``schedules.round_trip``). ``sends`` are those of the forward and of the backward where
+        more is known of them than that they are the least of any neighbours.
         """
         steps, depth = self.choice.family.micro_batches, self.choice.depth
-        sent = self._sent(stage, option.composition)
-        slow = slow_next or slow_before
-        forward, backward = sum(option.forward) + sent, sum(option.backward)
-        if slow:
-            forward, backward = self.with_sends(stage, option, slow_next=slow_next, slow_before=slow_before)
+        sent = self._sent(stage, composition)
+        up, down = (sent, 0.0) if sends is None else sends
+        sent = up + down
+        forward: Numbers = priced.forward.sum(axis=1)
+        backward: Numbers = priced.backward.sum(axis=1)
+        busy = forward + backward
         # T >= m busy + tail
-        own = steps * (forward + backward) + option.tail_seconds
+        own: Numbers = steps * (busy + sent) + priced.tail_seconds
         if self.choice.interleave > 1 or sent == float("inf"):
             return own
-        rest = (self.estimator.model.layers - option.layers) * self.least_layer_seconds
+        rest = (self.estimator.model.layers - self._lengths) * self.least_layer_seconds
         trip = round_trip(stage, depth, steps)
         forwards = trip.own.forward - trip.behind.forward
         backwards = trip.own.backward - trip.behind.backward
-        work = forwards * forward + backwards * backward
+        work = forwards * (forward + up) + backwards * (backward + down)
         # T >= once + what the stage could not do meanwhile
-        return max(own, max(self.once_seconds, forward + backward + rest) + work)
+        before: Numbers = np.maximum(self.once_seconds, busy + sent + rest)
+        return np.maximum(own, before + work)
 
-    def with_sends(
-        self, stage: int, option: Option, *, slow_next: bool, slow_before: bool
+    def least_sent(
+        self, stage: int, composition: int, *, slow_next: bool, slow_before: bool
     ) -> tuple[float, float]:
-        """Forward and backward of a micro-batch with the least sends to stages on the same or on other islands."""
+        """Least sends in forward and backward of a micro-batch, to stages of any island or of others only."""
         times = sent_with(stage, 0, self.choice.depth, 1, in_turn=self.pricer.target.exchanges_in_turn)
-        to_next, before = self._sides[option.composition]
-        chunks = self.choice.interleave
-        behind, ahead = chunks * to_next[slow_next], chunks * before[slow_before]
-        forward, backward = sum(option.forward), sum(option.backward)
+        to_next, before = self._sides[composition]
+        behind, ahead = (
+            self.choice.interleave * to_next[slow_next],
+            self.choice.interleave * before[slow_before],
+        )
         # A side where nothing is sent must not bring in an infinite send.
-        forward += behind if times.forward_to_next else 0.0
-        forward += ahead if times.forward_from_before else 0.0
-        backward += ahead if times.backward_to_before else 0.0
-        return forward, backward
+        forward = (behind if times.forward_to_next else 0.0) + (ahead if times.forward_from_before else 0.0)
+        return forward, ahead if times.backward_to_before else 0.0
 
     @cached_property
     def _sides(self) -> tuple[tuple[tuple[float, float], tuple[float, float]], ...]:
@@ -215,13 +254,13 @@ class StageOptions:
         everyone = range(len(self.compositions))
         islands = [self.used_islands(groups) for groups in self.compositions]
 
-        def least(own: int, back: bool) -> tuple[float, float]:
+        def least(own: int, *, back: bool) -> tuple[float, float]:
             sends = {other: self.sends(other, own) if back else self.sends(own, other) for other in everyone}
             seconds = {other: min(item.near_seconds, item.far_seconds) for other, item in sends.items()}
             slow = (value for other, value in seconds.items() if islands[other] != islands[own])
             return min(seconds.values()), min(slow, default=float("inf"))
 
-        return tuple((least(own, False), least(own, True)) for own in everyone)
+        return tuple((least(own, back=False), least(own, back=True)) for own in everyone)
 
     def _sent(self, stage: int, composition: int) -> float:
         """Least seconds of the sends of a stage for one micro-batch."""

@@ -15,7 +15,7 @@ pytest.importorskip("deepspeed")
 
 from tests.training import reference
 
-pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_third_party_warnings")]
 
 
 def two_and_one() -> ClusterSpec:

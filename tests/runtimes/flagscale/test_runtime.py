@@ -64,6 +64,7 @@ def test_golden() -> None:
     nodes = experiment["experiment"]["envs"].pop("node_specific")
     assert experiment["experiment"]["envs"] == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     assert nodes["t-1"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
+    assert nodes["t-1"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert nodes["t-1"]["NCCL_NET"] == "Socket"
     assert "| A100 | 4 | 2 | 1 |" in made["README.md"]
 

@@ -1,0 +1,119 @@
+"""What ``hetplan search`` prints and writes of its answer; imported when there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+
+from planner.cli.output import show, show_document, typed
+from planner.cluster.spec import ClusterSpec
+from planner.plan.file import Summary
+from planner.report.document import search_document
+from planner.report.explain import (
+    advice_section,
+    advice_text,
+    alternatives_section,
+    considered,
+    ratio_text,
+    ratios_section,
+)
+from planner.report.goal import (
+    goal_text,
+    idle_text,
+    infeasible_section,
+    limits_section,
+    nearest_section,
+    unknown_section,
+)
+from planner.report.layout import warnings_section
+from planner.report.pareto import front_document, front_section, use_at_most
+from planner.report.plan_table import plan_section
+from planner.report.understood import understood
+from planner.search.objectives.pareto import Front
+from planner.search.values import Scored, SearchResult
+
+if TYPE_CHECKING:
+    from planner.cli.search import SearchRequest
+
+
+def summary_of(result: SearchResult) -> Summary | None:
+    """What a plan file keeps of a search; None when it found no plan."""
+    if result.best is None:
+        return None
+    return Summary(
+        status=result.status,
+        step_seconds=result.best.estimate.step_seconds,
+        bound_seconds=result.bound_seconds,
+        gap=result.gap,
+        tokens_per_second=result.best.estimate.tokens_per_second,
+        objective=None if result.goal.objective == "time" else result.goal.objective,
+        subclusters=result.subclusters,
+        outside=result.outside,
+        alternatives=considered(result.alternatives),
+        advice=tuple(advice_text(entry) for entry in result.advice),
+        ratios=tuple(ratio_text(entry) for entry in result.ratios),
+        idle=tuple(idle_text(entry) for entry in result.idle_costs),
+        hedge=result.hedge,
+    )
+
+
+def show_found(
+    result: SearchResult, request: SearchRequest, top: int | None, output: Path | None, as_json: bool
+) -> None:
+    """Print what a search found, or why there is nothing."""
+    if as_json:
+        show_document(search_document(result, request.cluster, request.model))
+    else:
+        show(*_report(result, request, top), then=_next(result, output))
+
+
+def show_front(table: Front, request: SearchRequest, as_json: bool) -> None:
+    """Print the table of time against cost."""
+    if as_json:
+        show_document(front_document(table, request.cluster, request.model))
+        return
+    goal = goal_text(request.goal, pareto=True)
+    head = understood(request.cluster, request.model, request.calibration, request.limits, goal)
+    following = None
+    if table.worth is not None:
+        options = use_at_most(table.points[table.worth], request.cluster)
+        following = f"the same with {options} -o plan.yaml in place of --pareto"
+    show(head, front_section(table, request.cluster), then=following)
+
+
+def _report(result: SearchResult, request: SearchRequest, top: int | None) -> list[RenderableType]:
+    """Understood, answer, alternatives, warnings."""
+    head = understood(
+        request.cluster, request.model, request.calibration, request.limits, goal_text(request.goal)
+    )
+    warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
+    answer = _found(result, result.best, request.cluster, top) if result.best else _nothing(result)
+    tail = [warnings_section(warnings)] if warnings else []
+    return [head, *answer, *tail]
+
+
+def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
+    parts: list[RenderableType] = [plan_section(best, cluster, result, idle=result.idle_costs)]
+    step = best.estimate.step_seconds
+    parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
+    parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []
+    parts += [advice_section([advice_text(entry) for entry in result.advice])] if result.advice else []
+    parts += [ratios_section([ratio_text(entry) for entry in result.ratios])] if result.ratios else []
+    return parts
+
+
+def _nothing(result: SearchResult) -> list[RenderableType]:
+    if result.nearest:
+        return [nearest_section(result)]
+    return [infeasible_section(result) if result.status == "infeasible" else unknown_section(result)]
+
+
+def _next(result: SearchResult, output: Path | None) -> str | None:
+    """The command that follows: emit what was written, or write it."""
+    if result.best is None:
+        return None
+    if output is None:
+        return "the same with -o plan.yaml to keep the plan"
+    return typed("hetplan", "emit", output, "-o", "run/")

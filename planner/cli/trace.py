@@ -1,0 +1,73 @@
+"""``hetplan trace``: one step of a plan for a trace viewer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli.inputs import read_calibration, read_priced, warn_of_doubts, warn_of_other_calibration
+from planner.cli.options import AsJson, CalibrationFile, SavedPlan
+from planner.cli.output import require_writable, show, show_document
+from planner.cost.estimate import Estimator
+from planner.files.writing import write_whole
+from planner.logs.profiler import read_profile, require_same_ranks
+from planner.report.layout import Paragraph
+from planner.report.numbers import count, duration
+from planner.report.step import step_of
+from planner.report.trace import TraceDocument, trace_of
+
+Output = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="The trace to write, e.g. step.json.")
+]
+Log = Annotated[
+    Path | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="Trace of torch.profiler of a rank of a run, JSON or JSON.gz: its last step is set beside.",
+    ),
+]
+
+
+def trace(
+    plan: SavedPlan,
+    output: Output,
+    log: Log = None,
+    calibration: CalibrationFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one step of a plan as a trace, for Perfetto.
+
+    Ranks are processes; compute, sends, reductions and copies are rows, and memory is a counter. With --log the
+    step that a profiler of PyTorch saw stands beside it.
+    """
+    require_writable(output, "step.json")
+    constants = read_calibration(calibration)
+    saved, scored = read_priced(plan, constants)
+    warn_of_other_calibration(plan, saved, calibration)
+    warn_of_doubts(calibration, constants, saved.cluster, saved.model)
+    profile = None
+    if log is not None:
+        profile = read_profile(log)
+        require_same_ranks(profile, saved.plan.devices)
+    step = step_of(saved.plan, Estimator(saved.cluster, saved.model, constants))
+    found = trace_of(saved.plan, saved.cluster, step, scored.estimate, profile)
+    write_whole(found.text(), output, "step.json")
+    told = TraceDocument(
+        command="trace",
+        file=str(output),
+        events=len(found.events),
+        processes=found.processes,
+        ranks=saved.plan.devices,
+        step_seconds=step.seconds,
+        measured=None if profile is None else profile.step or "the whole trace",
+    )
+    if as_json:
+        show_document(told)
+        return
+    shown = f"{count(told.processes, 'rank')} of {told.ranks}" if told.processes < told.ranks else "all ranks"
+    beside = f", {told.measured} of {log} beside it" if told.measured else ""
+    line = f"{output}: a step of {duration(step.seconds)}, {shown}, {count(told.events, 'event')}{beside}"
+    show(Paragraph(line), then="open it at ui.perfetto.dev or chrome://tracing")

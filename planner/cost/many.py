@@ -1,0 +1,44 @@
+"""Arrays that pass for numbers: formulas hold for both, ``max`` and ``min`` do not, but those of this module do.
+
+So the prices of many cases come from the formulas of one. Types say float, as with numbers that carry their derivatives
+(``planner.measured.dual``), which these functions leave as they are.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+
+
+def as_number(values: Numbers) -> float:
+    """An array as the number of each case."""
+    return cast("float", values)
+
+
+def as_array(number: float) -> Numbers:
+    """What a formula makes of such numbers, as an array again."""
+    return cast("Numbers", number)
+
+
+def ceiling(number: float) -> float:
+    """The next whole number of each case."""
+    return np.ceil(number) if isinstance(number, np.ndarray) else ceil(number)
+
+
+def larger(one: float, other: float) -> float:
+    """The larger number of each case."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.maximum(one, other)
+    return max(one, other)
+
+
+def smaller(one: float, other: float) -> float:
+    """The smaller number of each case."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.minimum(one, other)
+    return min(one, other)

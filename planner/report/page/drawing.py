@@ -1,0 +1,205 @@
+"""Where the shapes of the page's charts are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+
+from planner.report.numbers import TimeUnit, duration
+from planner.report.step import Lane, Span, Step
+
+WIDE = 10_000
+"""Width of the drawing of a step in its own units; the page stretches it."""
+MOST_SPANS = 3000
+"""Spans that are drawn one by one; a step with more of them is drawn as shares of equal slices of time."""
+MOST_PIECES = 36_000
+"""Slices of all lanes and kinds together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle of a lane, in its drawing's units; ``y`` and ``height`` are parts of the lane's height."""
+
+    kind: str
+    x: float
+    width: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """One lane as it is drawn."""
+
+    boxes: tuple[Box, ...]
+    """Of a step that is drawn span by span."""
+    paths: tuple[tuple[str, str], ...]
+    """(kind, SVG path) of one that is drawn in slices, in a square of WIDE x 100."""
+    critical: str
+    """SVG path around what is on the longest path of the step."""
+    stripe: float
+    """Height of the stripe that stands for collectives inside forwards and backwards, share of the lane."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """The lanes of a step."""
+
+    strips: tuple[Strip, ...]
+    slices: int | None
+    """How many slices of time each lane has; None where every span is drawn."""
+
+
+def drawing_of(step: Step) -> Drawing:
+    """Every span where there are few enough to be seen."""
+    spans = sum(len(lane.spans) for lane in step.lanes)
+    if spans <= MOST_SPANS:
+        return Drawing(strips=tuple(_exact(lane, step.seconds) for lane in step.lanes), slices=None)
+    slices = max(40, min(800, MOST_PIECES // len(step.lanes) // 4))
+    return Drawing(strips=tuple(_sliced(lane, step.seconds, slices) for lane in step.lanes), slices=slices)
+
+
+def _exact(lane: Lane, seconds: float) -> Strip:
+    scale = WIDE / seconds
+    boxes = [
+        Box(span.kind, span.start * scale, (span.end - span.start) * scale, _title(span))
+        for span in lane.spans
+    ]
+    return Strip(boxes=tuple(boxes), paths=(), critical=_outline(lane, scale), stripe=lane.collectives)
+
+
+def _title(span: Span) -> str:
+    which = "" if span.micro_batch is None else f" of micro-batch {span.micro_batch}"
+    chunk = f", chunk {span.chunk}" if span.chunk else ""
+    critical = ", on the critical path" if span.critical else ""
+    took = f"{duration(span.end - span.start)} from {duration(span.start)}"
+    return f"{span.kind}{which}{chunk}: {took}{critical}"
+
+
+def _outline(lane: Lane, scale: float) -> str:
+    """A frame around each run of spans without a gap that are on the longest path."""
+    frames: list[list[float]] = []
+    for span in lane.spans:
+        if not span.critical:
+            continue
+        if frames and span.start * scale - frames[-1][1] < 1:
+            frames[-1][1] = span.end * scale
+        else:
+            frames.append([span.start * scale, span.end * scale])
+    return "".join(f"M{first:.0f} 3H{last:.0f}V97H{first:.0f}Z" for first, last in frames)
+
+
+def _sliced(lane: Lane, seconds: float, slices: int) -> Strip:
+    """Shares of each slice by kind, stacked; what is left of it is waiting."""
+    shares: dict[str, list[float]] = defaultdict(lambda: [0.0] * slices)
+    for span in lane.spans:
+        _fill(shares[span.kind], span, seconds / slices)
+    wide = WIDE / slices
+    floors = [100.0] * slices
+    paths = []
+    for kind, parts in shares.items():
+        pieces = []
+        for index, part in enumerate(parts):
+            if part < 0.005:
+                continue
+            height = min(100 * part, floors[index])
+            floors[index] -= height
+            pieces.append(f"M{index * wide:.0f} {floors[index]:.0f}h{wide:.0f}v{height:.0f}h-{wide:.0f}z")
+        paths.append((kind, "".join(pieces)))
+    return Strip(boxes=(), paths=tuple(paths), critical=_outline(lane, WIDE / seconds), stripe=0.0)
+
+
+def _fill(parts: list[float], span: Span, width: float) -> None:
+    """Add a span to the slices that it lies in."""
+    first, last = floor(span.start / width), min(floor(span.end / width), len(parts) - 1)
+    for index in range(min(first, last), last + 1):
+        overlap = min(span.end, (index + 1) * width) - max(span.start, index * width)
+        parts[index] += max(0.0, overlap) / width
+
+
+def ticks(most: float, about: int = 5) -> Iterator[float]:
+    """Round numbers from 0 to ``most``, about so many."""
+    if most <= 0:
+        return
+    raw = most / about
+    power = 10.0 ** floor(log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+    number = 0
+    while number * step <= most * 1.0001:
+        yield number * step
+        number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark on an axis, at a part of its length."""
+
+    at: float
+    text: str
+
+
+def time_ticks(seconds: float, unit: TimeUnit) -> list[Tick]:
+    """Marks along a step."""
+    values = list(ticks(seconds / unit.seconds))
+    return [Tick(value * unit.seconds / seconds, f"{value:g} {unit.name}") for value in values]
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A plan in the scatter, in percent of its area."""
+
+    x: float
+    y: float
+    kind: str
+    title: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """Plans by step time and memory."""
+
+    dots: tuple[Dot, ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+
+
+def scatter(
+    plans: Sequence[tuple[float, float, str, str]], x_unit: tuple[float, str], y_unit: tuple[float, str]
+) -> Scatter:
+    """``plans`` are (x, y, kind, title); units are (size, name)."""
+    xs, ys = _axis([plan[0] for plan in plans], x_unit), _axis([plan[1] for plan in plans], y_unit)
+    dots = [Dot(xs.at(x), ys.at(y), kind, title, number) for number, (x, y, kind, title) in enumerate(plans)]
+    return Scatter(dots=tuple(dots), x_ticks=xs.ticks, y_ticks=ys.ticks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    low: float
+    high: float
+    ticks: tuple[Tick, ...]
+
+    def at(self, value: float) -> float:
+        return (value - self.low) / (self.high - self.low)
+
+
+def _axis(values: Iterable[float], unit: tuple[float, str]) -> _Axis:
+    """From a little below the least to a little above the most."""
+    known = list(values)
+    room = 0.08 * (max(known) - min(known)) or 0.5 * max(known) or 1.0
+    low, high = max(0.0, min(known) - room), max(known) + room
+    size, name = unit
+    marks = [value * size for value in _round_between(low / size, high / size)]
+    axis = _Axis(low, high, ())
+    return _Axis(low, high, tuple(Tick(axis.at(mark), f"{mark / size:g} {name}") for mark in marks))
+
+
+def _round_between(low: float, high: float) -> Iterator[float]:
+    raw = (high - low) / 4
+    power = 10.0 ** floor(log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+    number = -(-low // step)
+    while number * step <= high:
+        yield round(number * step, 12)
+        number += 1

@@ -1,0 +1,555 @@
+"""From a plan and what is known of it to the page, and to the document that the page holds."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from planner import __version__
+from planner.cost.estimate import Estimator
+from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, Memory
+from planner.described import Json, meanings, sentence, told
+from planner.described import text as document_text
+from planner.logs.comparison import Deviation
+from planner.plan.file import Considered, PlanFile, cluster_digest, model_digest
+from planner.report.compare import Contender
+from planner.report.document import ComparedPlan, PlanDocument, compare_document, plan_document
+from planner.report.explain import SMALLEST, Neighbour, all_neighbours, best_of_each, largest_component
+from planner.report.numbers import (
+    MISSING,
+    at_most,
+    count,
+    count_unit,
+    duration,
+    gib,
+    percent,
+    rate,
+    significant,
+    time_unit,
+)
+from planner.report.observed import ObservedDocument, Run, observed_document
+from planner.report.page.colours import colour
+from planner.report.page.drawing import drawing_of, scatter, time_ticks
+from planner.report.page.network import cluster_map, lanes_of
+from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs
+from planner.report.ranks import rank_rows
+from planner.report.step import Lane, SpanKind, Step, step_of
+from planner.search.values import Scored
+from planner.units import format_count
+from planner.visible import visible, visible_json
+
+KINDS: dict[SpanKind, str] = {
+    "forward": "forward",
+    "backward": "backward",
+    "send": "sends",
+    "sync": "gradient sync",
+    "copies": "offload copies",
+    "optimizer": "optimizer",
+}
+"""What a stage is busy with, in the words of the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A whole training run of so many tokens, without interruptions."""
+
+    tokens: float
+    """Tokens to train on."""
+    seconds: float
+    """Seconds at the predicted speed."""
+    price: float | None
+    """Its price, in the currency of the cluster file; null when one device has none."""
+    joules: float | None
+    """Its energy at board power; null when that of one device is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTimes:
+    """Where the time of one stage goes; without a pipeline, of one group of replicas."""
+
+    stage: int
+    """The stage."""
+    group: int | None
+    """Index of the group in its stage; null for the slowest replica of the stage."""
+    forward_seconds: float
+    """Forwards of a step, exposed collectives included."""
+    backward_seconds: float
+    """Backwards likewise."""
+    send_seconds: float
+    """Sends that keep it busy."""
+    sync_seconds: float
+    """Exposed reduction of gradients."""
+    copies_seconds: float
+    """Copies between device and host after the last backward."""
+    optimizer_seconds: float
+    """Update of the weights."""
+    waiting_seconds: float
+    """Waiting for other stages and replicas."""
+
+
+@told(inline=("plan",), brief=("compared", "measured"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportDocument:
+    """The answer of ``report``, which the page holds too: the plan, and what stands around it."""
+
+    plan: PlanDocument
+    """The plan."""
+    alternatives: tuple[Considered, ...]
+    """Families of plans that were considered."""
+    neighbours: tuple[Neighbour, ...]
+    """Plans one decision away."""
+    lanes: tuple[LaneTimes, ...]
+    """Where the time of each stage goes."""
+    training: Training
+    """A run over the tokens that were asked about."""
+    compared: tuple[ComparedPlan, ...]
+    """The plan and those of --compare, with the keys of compare."""
+    measured: ObservedDocument | None
+    """The run of --log, with the keys of compare --log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that the page shows."""
+
+    name: str
+    """Of the plan file."""
+    saved: PlanFile
+    scored: Scored
+    step: Step
+    around: tuple[Neighbour, ...]
+    tokens: float
+    contenders: tuple[Contender, ...] = ()
+    """The plan and those that it is compared with; empty for no comparison."""
+    run: Run | None = None
+
+    @property
+    def training(self) -> Training:
+        """What so many tokens take."""
+        estimate = self.scored.estimate
+        seconds = self.tokens / estimate.tokens_per_second
+        price, watts = estimate.price_per_hour, estimate.watts
+        return Training(
+            tokens=self.tokens,
+            seconds=seconds,
+            price=None if price is None else price * seconds / 3600,
+            joules=None if watts is None else watts * seconds,
+        )
+
+    def document(self) -> ReportDocument:
+        """What the page says, as numbers."""
+        saved, run = self.saved, self.run
+        return ReportDocument(
+            plan=plan_document("report", self.scored, saved.cluster, saved.model, saved.summary),
+            alternatives=saved.considered,
+            neighbours=self.around,
+            lanes=tuple(_times(self.step, lane) for lane in self.step.lanes),
+            training=self.training,
+            compared=compare_document(self.contenders).plans,
+            measured=observed_document(run.seen, run.comparison, run.findings) if run else None,
+        )
+
+
+def report(
+    name: str,
+    saved: PlanFile,
+    scored: Scored,
+    estimator: Estimator,
+    tokens: float,
+    contenders: Sequence[Contender] = (),
+    run: Run | None = None,
+) -> Report:
+    """All that the page shows of a plan."""
+    return Report(
+        name=name,
+        saved=saved,
+        scored=scored,
+        step=step_of(saved.plan, estimator),
+        around=all_neighbours(saved.plan, estimator),
+        tokens=tokens,
+        contenders=tuple(contenders),
+        run=run,
+    )
+
+
+def _times(step: Step, lane: Lane) -> LaneTimes:
+    return LaneTimes(
+        stage=lane.stage,
+        group=lane.group,
+        forward_seconds=lane.seconds("forward"),
+        backward_seconds=lane.seconds("backward"),
+        send_seconds=lane.seconds("send"),
+        sync_seconds=lane.seconds("sync"),
+        copies_seconds=lane.seconds("copies"),
+        optimizer_seconds=lane.seconds("optimizer"),
+        waiting_seconds=step.waiting(lane),
+    )
+
+
+def page(subject: Report) -> str:
+    """The file's content."""
+    script = _asset("page.js")
+    return (
+        _templates()
+        .get_template("page.html.j2")
+        .render(
+            view=_View(subject),
+            style=Markup(_asset("page.css")),
+            script=Markup(script),
+            # The browser runs this script alone, whatever else found its way into the page.
+            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            document=in_script(visible_json(document_text(subject.document()))),
+            version=__version__,
+        )
+    )
+
+
+def in_script(json_text: str) -> Markup:
+    """JSON that can stand in a script element: no end tag, no comment, no line separator of JavaScript."""
+    escapes = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+    return Markup(json_text.translate(escapes))
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _shown(value: Any) -> Any:
+    """What the template prints: hidden characters of a file as escapes."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_asset),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    environment.filters |= {
+        "at_most": at_most,
+        "duration": duration,
+        "gib": gib,
+        "percent": percent,
+        "rate": rate,
+        "significant": significant,
+        "pc": lambda part: f"{100 * part:.3f}".rstrip("0").rstrip(".") + "%",
+        "px": lambda size: f"{size:.1f}".rstrip("0").rstrip("."),
+    }
+    return environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Colours:
+    """One entry of the legend of stages."""
+
+    fill: str
+    ink: str
+    name: str
+    """``stage 0``, or the type and pool of a group."""
+    text: str
+    """Its layers and devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar of parts behind each other, in shares of its room."""
+
+    name: str
+    text: str
+    parts: tuple[tuple[str, str, float], ...]
+    """(class, label with its size, share)."""
+    mark: float | None = None
+    """Share at which a limit stands."""
+
+
+class _View:
+    """What the template draws, in the order of the page."""
+
+    def __init__(self, subject: Report) -> None:
+        self.subject = subject
+        self.saved, self.plan = subject.saved, subject.saved.plan
+        self.cluster, self.model = self.saved.cluster, self.saved.model
+        self.estimate: Estimate = subject.scored.estimate
+        self.summary = self.saved.summary
+        self.headline = headline(self.plan)
+        self.total = sum(len(pool.hosts) * len(pool.devices) for pool in self.cluster.pools)
+        self.warnings = [f"does not fit: {line}" for line in misfits(self.estimate)]
+        self.warnings += self.estimate.warnings
+        self.unit = time_unit([self.estimate.step_seconds])
+        self.kinds = KINDS
+        self.training = subject.training
+        self.tokens = format_count(subject.tokens)
+        days = subject.training.seconds / 86400
+        self.long = f"{significant(days)} days" if days >= 2 else duration(subject.training.seconds)
+        self.digests = {
+            "cluster": cluster_digest(self.cluster),
+            "model": model_digest(self.model),
+        }
+
+    @property
+    def proof(self) -> str | None:
+        """What is proven of the plan; None for one that no search made."""
+        return proof_text(self.summary) if self.summary else None
+
+    def bound(self) -> dict[str, float] | None:
+        """Step, its bar and the bound as shares of one line; None where nothing is known of the bound."""
+        step, spread = self.estimate.step_seconds, self.estimate.spread
+        summary = self.summary
+        if summary is None or summary.objective is not None or not 0 < summary.bound_seconds <= step * 1.001:
+            return None
+        end = step * (1 + spread) * 1.02
+        return {
+            "bound": summary.bound_seconds / end,
+            "step": step / end,
+            "low": max(0.0, step * (1 - spread)) / end,
+            "high": step * (1 + spread) / end,
+        }
+
+    def legend(self) -> list[Colours]:
+        """Colours of stages, or of groups where there is one stage."""
+        lanes = lanes_of(self.plan)
+        return [self._colours(stage, group, index, len(lanes)) for index, (stage, group) in enumerate(lanes)]
+
+    def _colours(self, stage: int, group: int | None, index: int, many: int) -> Colours:
+        found = colour(index, many)
+        estimate = self.estimate.stages[stage]
+        groups = estimate.groups if group is None else (estimate.groups[group],)
+        devices = " + ".join(f"{each.tp * each.count} {each.gpu} ({each.pool})" for each in groups)
+        layers = f"layers {estimate.first_layer}-{estimate.end_layer - 1}"
+        return Colours(
+            fill=found.fill,
+            ink=found.ink,
+            name=f"stage {stage}" if group is None else f"group {index}",
+            text=f"{layers}, {devices}" if group is None else devices,
+        )
+
+    def map(self) -> Any:
+        """The cluster."""
+        return cluster_map(self.plan, self.cluster, self.model, self.summary.idle if self.summary else ())
+
+    def ranks(self) -> list[tuple[str, ...]]:
+        """Which ranks run where."""
+        return rank_rows(self.plan, self.cluster)
+
+    def drawing(self) -> Any:
+        """The step, with marks on its axis."""
+        return drawing_of(self.subject.step)
+
+    def ticks(self) -> Any:
+        """Marks along the step."""
+        return time_ticks(self.subject.step.seconds, self.unit)
+
+    def times(self) -> list[LaneTimes]:
+        """A row for each lane."""
+        return [_times(self.subject.step, lane) for lane in self.subject.step.lanes]
+
+    def kinds_used(self) -> list[tuple[str, str]]:
+        """(kind, words) of what the step holds."""
+        used = {span.kind for lane in self.subject.step.lanes for span in lane.spans}
+        return [(kind, text) for kind, text in KINDS.items() if kind in used]
+
+    def waterfall(self) -> list[tuple[str, str, float, float]]:
+        """(cause, what, where it begins, how long it is) as shares of the step."""
+        rows, begin, step = [], 0.0, self.estimate.step_seconds
+        for name, label in CAUSES.items():
+            share = float(getattr(self.estimate.breakdown, name)) / step
+            if share >= SMALLEST:
+                rows.append((name, label.text, begin, share))
+            begin += share
+        return rows
+
+    @staticmethod
+    def meaning(name: str) -> str:
+        """What a cause of step time is."""
+        return sentence(meanings(Breakdown)[name])
+
+    def memory(self) -> Iterator[tuple[StageRun, Any, Bar]]:
+        """(stages, group, bar) of the fullest device of every group of every run of like stages."""
+        most = max(
+            max(group.memory.capacity_bytes, group.memory.used_bytes + group.memory.reserve_bytes)
+            for stage in self.estimate.stages
+            for group in stage.groups
+        )
+        for run in stage_runs(self.estimate.stages):
+            for groups in zip(*(stage.groups for stage in run.stages), strict=True):
+                group = max(groups, key=lambda each: each.memory.used_bytes)
+                yield run, group, self._memory_bar(group.memory, most)
+
+    @staticmethod
+    def _memory_bar(memory: Memory, most: float) -> Bar:
+        sizes = [(name, label.text, float(getattr(memory, name))) for name, label in COMPONENTS.items()]
+        sizes += [("runtime_bytes", "runtime", memory.runtime_bytes)]
+        sizes += [("reserve_bytes", "kept free", memory.reserve_bytes)]
+        largest, size = largest_component(memory)
+        return Bar(
+            name=largest,
+            text=f"{gib(size)} GiB",
+            parts=tuple(
+                (_memory_class(name), f"{text} {gib(size)} GiB", size / most)
+                for name, text, size in sizes
+                if size
+            ),
+            mark=memory.capacity_bytes / most,
+        )
+
+    def components(self) -> dict[str, str]:
+        """Words by field of the parts of memory bars."""
+        names = {name: label.text for name, label in COMPONENTS.items()}
+        return names | {"runtime_bytes": "runtime", "reserve_bytes": "kept free"}
+
+    def component_key(self) -> list[tuple[str, str]]:
+        """(class, words) of the same."""
+        return [(_memory_class(name), text) for name, text in self.components().items()]
+
+    def families(self) -> list[tuple[Considered, float]]:
+        """Families with a bar each, as a share of the slowest that is drawn."""
+        entries = self.saved.considered
+        most = max((entry.step_seconds or 0.0 for entry in entries), default=0.0)
+        return [(entry, (entry.step_seconds or 0.0) / most if most else 0.0) for entry in entries]
+
+    def family_rate(self, number: float | None) -> str:
+        """Tokens per second in the unit of all families."""
+        unit = count_unit(entry.tokens_per_second for entry in self.saved.considered)
+        return MISSING if number is None else f"{unit.show(number)} {unit.name}".rstrip()
+
+    def single(self) -> list[tuple[Neighbour, float, float]]:
+        """(plan, slower by, share of the widest bar) of the best plan for each changed decision."""
+        entries = best_of_each(self.subject.around)
+        step = self.estimate.step_seconds
+        slower = [entry.scored.estimate.step_seconds / step - 1 for entry in entries]
+        widest = max((abs(each) for each in slower), default=0.0) or 1.0
+        return [(entry, each, abs(each) / widest) for entry, each in zip(entries, slower, strict=True)]
+
+    def scatter(self) -> Any:
+        """The plan and all that are one decision away; those that take more than four times as long are left out."""
+        step = self.estimate.step_seconds
+        plans = [("chosen", "this plan", self.estimate)]
+        plans += [
+            ("fits" if entry.scored.estimate.fits else "lacks", entry.change, entry.scored.estimate)
+            for entry in self.subject.around
+            if entry.scored.estimate.step_seconds <= 4 * step
+        ]
+        told = [
+            (
+                each.step_seconds,
+                each.peak_memory_bytes,
+                kind,
+                f"{change}: {duration(each.step_seconds)}, {gib(each.peak_memory_bytes)} GiB"
+                + ("" if each.fits else f", does not fit: {misfits(each)[0]}"),
+            )
+            for kind, change, each in plans
+        ]
+        return scatter(told, (self.unit.seconds, self.unit.name), (2.0**30, "GiB"))
+
+    def far(self) -> int:
+        """Plans that the scatter leaves out."""
+        step = self.estimate.step_seconds
+        return sum(entry.scored.estimate.step_seconds > 4 * step for entry in self.subject.around)
+
+    def compared(self) -> list[tuple[Contender, Bar | None]]:
+        """Contenders with a bar of what their steps are made of, on one scale."""
+        known = [entry.scored.estimate for entry in self.subject.contenders if entry.scored]
+        most = max((estimate.step_seconds for estimate in known), default=1.0)
+        return [
+            (entry, self._cause_bar(entry.scored.estimate, most) if entry.scored else None)
+            for entry in self.subject.contenders
+        ]
+
+    @staticmethod
+    def _cause_bar(estimate: Estimate, most: float) -> Bar:
+        parts = []
+        for name, label in CAUSES.items():
+            seconds = float(getattr(estimate.breakdown, name))
+            if seconds > 0:
+                parts.append((name, f"{label.text} {duration(seconds)}", seconds / most))
+        return Bar(name="", text=duration(estimate.step_seconds), parts=tuple(parts))
+
+    def differences(self, entry: Contender) -> list[str]:
+        """What a contender decides differently from the plan."""
+        return differences(entry.scored.plan, self.plan) if entry.scored else []
+
+    def causes(self) -> list[tuple[str, str]]:
+        """(class, words) of the causes of step time."""
+        return [(name, label.text) for name, label in CAUSES.items()]
+
+    def measured(self) -> list[tuple[str, str, str, str, float, float, str]]:
+        """(what, predicted, observed, error, share, share, unit) of every pair that a log gives."""
+        run = self.subject.run
+        if run is None:
+            return []
+        comparison = run.comparison
+        pairs: list[tuple[str, Deviation, Any]] = [("step", comparison.step, duration)]
+        pairs += [
+            (
+                f"{part.part}, {f'rank {part.rank}' if part.rank is not None else 'slowest rank'} "
+                f"(stage {part.stage}, {part.gpu})",
+                part.seconds,
+                duration,
+            )
+            for part in comparison.parts
+        ]
+        pairs += [
+            (
+                f"peak of tensors, {f'rank {entry.rank}' if entry.rank is not None else 'fullest rank'} "
+                f"(stage {entry.stage}, {entry.gpu})",
+                entry.peak,
+                lambda size: f"{gib(size)} GiB",
+            )
+            for entry in comparison.memory[:MOST_RANKS]
+        ]
+        rows = []
+        for what, pair, text in pairs:
+            most = max(pair.predicted, pair.observed) or 1.0
+            error = f"{100 * pair.error:+.1f} %" if math.isfinite(pair.error) else MISSING
+            within = "within" if pair.within(comparison.spread) else "beyond"
+            rows.append(
+                (
+                    what,
+                    text(pair.predicted),
+                    text(pair.observed),
+                    error,
+                    pair.predicted / most,
+                    pair.observed / most,
+                    within,
+                )
+            )
+        return rows
+
+    def ranks_left(self) -> int:
+        """Ranks of the log whose memory the page leaves out."""
+        run = self.subject.run
+        return max(0, len(run.comparison.memory) - MOST_RANKS) if run else 0
+
+    def used_text(self) -> str:
+        """``4096 of 16384 devices``."""
+        devices = self.estimate.devices
+        return (
+            f"all {count(devices, 'device')}"
+            if devices == self.total
+            else f"{devices} of {self.total} devices"
+        )
+
+    def inputs(self) -> dict[str, Json]:
+        """The training settings."""
+        return dict(self.model.training.model_dump(mode="json", exclude_none=True))
+
+
+def _memory_class(name: str) -> str:
+    return f"m-{name.removesuffix('_bytes')}"
+
+
+MOST_RANKS = 64
+"""Ranks whose memory is listed."""
