@@ -133,9 +133,6 @@ class Explorer:
         """The best of a few plans per family, without proof; small clusters get some rounds of the ILP too."""
         try:
             self._open()
-            for item in [entry[2] for entry in self._heap]:
-                if isinstance(item, DataParallel):
-                    self._fullest(self._sets(item))
             self._first_plans()
             if self._devices <= POLISHED_DEVICES:
                 self._first.polish()
@@ -277,6 +274,7 @@ class Explorer:
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
         self.reporter.phase("first plans")
+        self._first_shares()
         tries: Counter[tuple[str, str, int | None, int | None]] = Counter()
         waiting, kept, self._heap = self._heap, [], []
         parts: set[int] = set()
@@ -306,6 +304,12 @@ class Explorer:
             heapify(self._heap)
         self._taken_bound = float("inf")
         self._first.refine()
+
+    def _first_shares(self) -> None:
+        """Data parallelism on as many devices as each choice of it can use; the heap would come to them late."""
+        for _, _, item in sorted(entry for entry in self._heap if isinstance(entry[2], DataParallel)):
+            self.deadline.check()
+            self._fullest(self._sets(item))
 
     def _members(self, bound: float, group: Group) -> Families:
         """The families of a group that may have plans, each with its bound."""
