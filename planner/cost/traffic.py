@@ -95,7 +95,9 @@ class Traffic:
             dense = self._end_passes(shape, replace(ring, experts=None), parameters - experts)
             routed = self._end_passes(shape, ring.experts, experts)
             return dense[0] + routed[0], dense[1] + routed[1]
-        gather = ring.gather_seconds(parameters * self._gathered_bytes, layers) if shape.zero in (1, 2) else 0.0
+        gather = (
+            ring.gather_seconds(parameters * self._gathered_bytes, layers) if shape.zero in (1, 2) else 0.0
+        )
         reduction = self._reduction_seconds(shape, ring, parameters, layers) if shape.zero < 2 else 0.0
         return reduction + ring.copies_seconds(parameters * self._gradient_bytes(shape), layers), gather
 
