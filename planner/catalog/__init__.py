@@ -55,7 +55,7 @@ class GpuSpec(Frozen):
     reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of this type, GiB; a pool's own value wins over it."""
     host_link_gBps: Rate | None = None
-    """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
+    """Link between the device and its host in one direction, gigabyte/s; needed to offload."""
     source: Source = None
 
 

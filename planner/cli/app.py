@@ -289,6 +289,8 @@ def _bug(error: Exception) -> HetplanError:
 def main() -> None:
     """The console entry."""
     mark_start()
+    # Looking for plugins of pydantic, which nothing here has, reads the metadata of every installed package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     open_streams()
     code = run()
     try:

@@ -85,6 +85,8 @@ class SearchRequest:
     """The user's calibration file."""
     limits: Limits
     goal: Goal
+    advice: bool = False
+    """Search for faster plans of other runtimes too."""
 
 
 PAUSE_SECONDS = 0.5
@@ -261,16 +263,26 @@ RecomputeNames = Annotated[
 ]
 
 
+WithAdvice = Annotated[
+    bool,
+    typer.Option(
+        "--advice",
+        help="Also search for faster plans of the other runtimes, and explain for as long as the time limit lets.",
+    ),
+]
+
+
 def search(
     cluster: ClusterFile,
     model: ModelFile,
     output: Output = None,
-    objective: ObjectiveName = "time",
+    objective: ObjectiveName = None,
     max_cost_per_token: MaxCost = None,
     min_tokens_per_second: MinSpeed = None,
     use_at_most: UseAtMost = None,
     pareto: Pareto = False,
     robust: Robust = False,
+    advice: WithAdvice = False,
     target: TargetName = None,
     top: Top = None,
     gap: Gap = 0.01,
@@ -304,7 +316,7 @@ def search(
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
-    require_one_plan(pareto, output, top)
+    require_one_plan(pareto, output, top, advice)
     detail = _detail(quiet, verbose)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
@@ -327,6 +339,7 @@ def search(
         used=used_calibration(calibration),
         limits=limits,
         goal=goal,
+        advice=advice,
     )
     if pareto:
         answer_front(request, as_json, detail)
@@ -392,6 +405,7 @@ def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchRes
             request.limits,
             request.goal,
             talk,
+            advice=request.advice,
             deadline=deadline,
             better=better,
         )

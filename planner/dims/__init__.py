@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.dims.data import Data
 from planner.dims.dimension import Dimension
+from planner.dims.expert import ExpertParallelism
 from planner.dims.interleave import Interleave
 from planner.dims.offloading import Offloading
 from planner.dims.pipeline import Pipeline
@@ -16,6 +17,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     Sharding(),
     Pipeline(),
     TensorParallelism(),
+    ExpertParallelism(),
     Data(),
     Recomputation(),
     Interleave(),

@@ -46,7 +46,7 @@ SURFACE: dict[str, set[str]] = {
     | TRAINING
     | MEASURED
     | SEARCH
-    | {"--output", "-o", "--robust"}
+    | {"--output", "-o", "--robust", "--advice"}
     | {"--quiet", "-q", "--verbose", "-v"},
     "predict": JSON | TRAINING | MEASURED,
     "compare": JSON | MEASURED | {"--baselines", "--log"},

@@ -435,3 +435,52 @@ def test_ctrl_c_keeps_the_best_so_far(files: Path) -> None:
     assert (started.returncode, err) == (130, "")
     assert "stopped early" in out.splitlines()[-1]
     assert read(files / "plan.yaml").plan.devices >= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--objective", "cost", "--objective", "energy"), "--objective: expected one, got cost and energy"),
+        (("--objective", "time,cost"), "--objective: expected one of time, cost, energy, got 'time,cost'"),
+        (("--use-at-most", "0"), "--use-at-most: leaves no device to use"),
+        (("--use-at-most", "0:mixed", "--use-at-most", "0:titan"), "--use-at-most: leaves no device to use"),
+        (("--pareto", "--advice"), "--pareto prints a table of plans: --advice has no plan to be about"),
+    ],
+)
+def test_goals_that_make_no_sense(hetplan: Command, options: tuple[str, ...], said: str) -> None:
+    """One clear error each, and exit code 2."""
+    files = [str(ROOT / "cluster_specs" / "lab.yaml"), str(ROOT / "model_specs" / "gpt2_345m.yaml")]
+    done = hetplan("search", *files, *options)
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_no_time_at_all_still_gives_a_plan(hetplan: Command, files: Path) -> None:
+    """``--time-limit 0``: a first plan, an open gap, and a word on what was left out."""
+    found = json.loads(hetplan("search", "cluster.yaml", "model.yaml", "--time-limit", "0", "--json").out)
+    assert found["status"] in ("feasible", "optimal")
+    assert found["plan"] is not None
+
+
+def test_limits_that_leave_nothing_say_which_to_lift(hetplan: Command, files: Path) -> None:
+    """Exit code 3, and the limit that is in the way with a value that fits."""
+    done = hetplan("search", "cluster.yaml", "model.yaml", "--tp", "64")
+    assert done.code == 3
+    assert "fits with --tp 1 instead of --tp 64" in " ".join(done.out.split())
+
+
+def test_one_device_and_far_too_many_pools(hetplan: Command, tmp_path: Path) -> None:
+    """A single device is planned; 131,072 pools of one device are refused before anything is worked out."""
+    model = str(ROOT / "model_specs" / "gpt2_345m.yaml")
+    pool = "{name: p0, gpu: A100-SXM-80GB, gpus_per_node: 1, nodes: 1, intra_node: nvlink3}"
+    one, many = tmp_path / "one.yaml", tmp_path / "many.yaml"
+    one.write_text(f"name: one\npools:\n- {pool}\n")
+    found = json.loads(hetplan("search", str(one), model, "--json").out)
+    assert found["devices"] == 1
+    many.write_text(
+        "name: many\npools:\n" + "".join(f"- {pool}\n".replace("p0", f"p{i}") for i in range(131072))
+    )
+    done = hetplan("search", str(many), model)
+    assert done.code == 2
+    assert "expected at most" in done.err
