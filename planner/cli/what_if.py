@@ -17,7 +17,7 @@ from planner.cli.options import (
     Precision,
     SequenceLength,
 )
-from planner.cli.output import show, show_document
+from planner.cli.output import show, show_document, typed
 from planner.cli.process import ANSWER, INFEASIBLE
 from planner.cli.progress import reporter
 from planner.cluster.change import changed, scalar
@@ -97,7 +97,7 @@ def what_if(
     if as_json:
         show_document(WhatIfDocument(command="what-if", cases=table))
     else:
-        show(what_if_section(table))
+        show(what_if_section(table), then=typed("hetplan", "search", cluster, model, "-o", "plan.yaml"))
     raise typer.Exit(ANSWER if any(case.scored for case in table) else INFEASIBLE)
 
 

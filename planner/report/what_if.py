@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from rich.console import Group
 
 from planner.described import JsonDocument, told
-from planner.report.goal import devices_text
 from planner.report.layout import Paragraph, number, section, table, words
 from planner.report.numbers import MISSING, count_unit, percent, significant, time_unit
 from planner.report.plan_table import in_short
@@ -81,7 +80,7 @@ def what_if_section(entries: Sequence[Case]) -> Group:
         number("faster\nby"),
         *([number("per million\ntokens")] if priced else []),
         number("gap"),
-        words("devices", least=16),
+        words("devices", least=7),
     )
     rows = [
         [
@@ -91,7 +90,7 @@ def what_if_section(entries: Sequence[Case]) -> Group:
             MISSING if entry.faster is None or not entry.change else percent(entry.faster),
             *([_money(entry)] if priced else []),
             percent(entry.gap) if entry.scored else MISSING,
-            devices_text(entry.scored.plan) if entry.scored else _nothing(entry),
+            str(entry.scored.plan.devices) if entry.scored else _nothing(entry),
         ]
         for entry in entries
     ]
