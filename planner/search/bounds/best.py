@@ -82,20 +82,15 @@ class UniformBounds:
         known = self._rates.hops(self._family)
         hops = [known.get(speed.device_type, FREE) for speed in self.speeds]
         sent = self._ramp.bounds(chunks, hops)
-        counted = LayerCountBound(
-            self.speeds,
-            hops,
-            self._layers,
-            self._family.micro_batches,
-            chunks,
-            self._rates.crossing(self._family),
-        )
+        counted: LayerCountBound | None = None
         for depth in depths:
-            if not self.holds(depth):
-                yield inf
-                continue
-            found = float(sent[depth - 1] if depth > 1 else free[0])
-            yield found if found >= cutoff else max(found, counted.bound(depth, found, cutoff))
+            found = float(sent[depth - 1] if depth > 1 else free[0]) if self.holds(depth) else inf
+            if found < cutoff:
+                if counted is None:
+                    crossing, steps = self._rates.crossing(self._family), self._family.micro_batches
+                    counted = LayerCountBound(self.speeds, hops, self._layers, steps, chunks, crossing)
+                found = max(found, counted.bound(depth, found, cutoff))
+            yield found
 
 
 class FamilyBounds:
