@@ -212,6 +212,7 @@ class Pricer:
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         # An anchor asks for its own points, which is no guess of a plan's.
         self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
+        self._passes: dict[tuple[object, ...], LayerPass] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
@@ -598,16 +599,19 @@ class Pricer:
     def _layer_pass(
         self, device_type: DeviceType, tp: int, sequences: int, split: bool, ep: int = 1
     ) -> LayerPass:
-        device = self._device(device_type)
-        return layer_pass(
-            self.model_on(device_type),
-            device,
-            self.target,
-            tp=tp,
-            micro_batch=sequences,
-            sequence_parallel=split,
-            ep=ep,
-        )
+        sizes = sequences.tobytes() if isinstance(sequences, np.ndarray) else sequences
+        key = device_type.key, tp, sizes, split, ep
+        if key not in self._passes:
+            self._passes[key] = layer_pass(
+                self.model_on(device_type),
+                self._device(device_type),
+                self.target,
+                tp=tp,
+                micro_batch=sequences,
+                sequence_parallel=split,
+                ep=ep,
+            )
+        return self._passes[key]
 
     def runs_unfused(self, device_type: DeviceType) -> bool:
         """True where the model has fused attention and the runtime no kernel of it for this type."""
