@@ -446,7 +446,9 @@ def test_one_device_and_far_too_many_pools(hetplan: Command, tmp_path: Path) -> 
     one.write_text(f"name: one\npools:\n- {pool}\n")
     found = json.loads(hetplan("search", str(one), model, "--json").out)
     assert found["devices"] == 1
-    many.write_text("name: many\npools:\n" + "".join(f"- {pool}\n".replace("p0", f"p{i}") for i in range(131072)))
+    many.write_text(
+        "name: many\npools:\n" + "".join(f"- {pool}\n".replace("p0", f"p{i}") for i in range(131072))
+    )
     done = hetplan("search", str(many), model)
     assert done.code == 2
     assert "expected at most" in done.err
