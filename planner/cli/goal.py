@@ -94,11 +94,13 @@ def read_goal(
     return goal
 
 
-def require_one_plan(pareto: bool, output: Path | None, top: int | None) -> None:
-    """Refuse options that are about one plan beside ``--pareto``; raises UsageError."""
-    if pareto and (output is not None or top is not None):
+def require_one_plan(pareto: bool, **options: object) -> None:
+    """Refuse options that are about one plan, by their names, beside ``--pareto``; raises UsageError."""
+    given = [name for name, value in options.items() if value is not None]
+    if pareto and given:
+        named = "-o" if given[0] == "output" else f"--{given[0].replace('_', '-')}"
         raise UsageError(
-            f"--pareto prints a table of plans: {'-o' if output else '--top'} has no plan to be about",
+            f"--pareto prints a table of plans: {named} has no plan to be about",
             hint="choose a row, then search with its --use-at-most in place of --pareto",
         )
 

@@ -42,7 +42,7 @@ SEARCH = {
 }
 SURFACE: dict[str, set[str]] = {
     "check": JSON,
-    "search": JSON | TRAINING | MEASURED | SEARCH | {"--output", "-o", "--robust"},
+    "search": JSON | TRAINING | MEASURED | SEARCH | {"--output", "-o", "--robust", "--write-lp"},
     "predict": JSON | TRAINING | MEASURED,
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
