@@ -307,9 +307,10 @@ class Explorer:
 
     def _first_shares(self) -> None:
         """Data parallelism on as many devices as each choice of it can use; the heap would come to them late."""
-        for _, _, item in sorted(entry for entry in self._heap if isinstance(entry[2], DataParallel)):
-            self.deadline.check()
-            self._fullest(self._sets(item))
+        for _, _, item in sorted(self._heap, key=lambda entry: entry[:2]):
+            if isinstance(item, DataParallel):
+                self.deadline.check()
+                self._fullest(self._sets(item))
 
     def _members(self, bound: float, group: Group) -> Families:
         """The families of a group that may have plans, each with its bound."""
