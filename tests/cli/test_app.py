@@ -46,7 +46,7 @@ SURFACE: dict[str, set[str]] = {
     | TRAINING
     | MEASURED
     | SEARCH
-    | {"--output", "-o", "--robust", "--advice"}
+    | {"--output", "-o", "--robust", "--advice", "--write-lp"}
     | {"--quiet", "-q", "--verbose", "-v"},
     "predict": JSON | TRAINING | MEASURED,
     "compare": JSON | MEASURED | {"--baselines", "--log"},
