@@ -89,7 +89,9 @@ class Traffic:
         if ring.alone:
             return 0.0, 0.0
         layers = shape.layers
-        gather = ring.gather_seconds(parameters * self._gathered_bytes, layers) if shape.zero in (1, 2) else 0.0
+        gather = (
+            ring.gather_seconds(parameters * self._gathered_bytes, layers) if shape.zero in (1, 2) else 0.0
+        )
         reduction = self._reduction_seconds(shape, ring, parameters, layers) if shape.zero < 2 else 0.0
         return reduction + ring.copies_seconds(parameters * self._gradient_bytes(shape), layers), gather
 
