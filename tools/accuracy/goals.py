@@ -117,8 +117,8 @@ REASONS = {
     ),
     "holmes": "batch, cards a node and half of the rates are recalled, not read (docs/measurements.md).",
     "sailor-gh200": (
-        "the only runs of that device and of eager unfused attention on it; its layer profile, which is in the "
-        "package, would settle both."
+        "the only runs of that device and of eager unfused attention on it; beside its layer profile, which is in the "
+        "package, time is 8.0 % off and memory 2.1 % (docs/cost_model.md)."
     ),
     "amp-t4": (
         "the only runs on T4, whose clock under load (70 W) no microbenchmark here tells, and the only ones on "
