@@ -152,11 +152,15 @@ def activation_bytes_per_layer(
 
 
 def _expert_activations(model: ModelSpec, *, rows: float, tokens: float, scale: float, plain: bool) -> float:
-    """Bytes that the experts of one layer keep: their inputs and outputs, what is between, the router's scores."""
+    """Bytes that the experts of one layer keep: their inputs, what is between their products, the router's scores.
+
+    Plain torch weights the experts' outputs, and keeps them; fused kernels weight what is ahead of the last product.
+    """
     experts = model.experts
     assert experts is not None
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0)
-    return scale * rows * (4.0 * model.hidden + mlp * experts.ffn) + 8.0 * tokens * experts.number
+    ends = 4.0 if plain else 2.0
+    return scale * rows * (ends * model.hidden + mlp * experts.ffn) + 8.0 * tokens * experts.number
 
 
 class Footprint:
