@@ -131,6 +131,9 @@ def activation_bytes_per_layer(
     if recompute == "selective" and plain:
         # Layer input, query, attention and its output product; then of both or three of the MLP the second.
         kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways + 4.0 * width * heads / tp
+        if model.experts is not None:
+            # The router's product comes before those of shared experts, whose gate and factor are one matrix.
+            return scale * tokens * (kept + 2.0 * (model.mlp_matrices - 1) * model.common_ffn / tp)
         return scale * tokens * (kept + (2.0 * model.common_ffn / tp if model.gated_mlp else 0.0))
     routed = 0.0
     if model.experts is not None:
