@@ -67,7 +67,7 @@ def in_cache(name: str) -> Path:
         from huggingface_hub import try_to_load_from_cache
         from huggingface_hub.errors import HFValidationError
     except ImportError:
-        raise _cannot(name, "needs the package huggingface_hub", "pip install huggingface_hub") from None
+        raise _cannot(name, "needs the package huggingface_hub", "pip install 'hetplan[hub]'") from None
     try:
         found = try_to_load_from_cache(repository, "config.json", revision=revision or None)
     except HFValidationError:
