@@ -9,7 +9,7 @@ from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
 from planner.files.fields import figure
 from planner.files.messages import shown
-from planner.model.families import EXPERT_COUNTS, EXPERT_PICKS, FAMILIES, Config, Shape
+from planner.model.families import EXPERT_COUNTS, EXPERT_PICKS, FAMILIES, Config, Shape, mixed_dense
 from planner.model.spec import Precision
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
 
@@ -108,7 +108,10 @@ def _unsupported(document: Document) -> list[Problem]:
     kind = str(config.get("model_type") or "")
     if kind not in FAMILIES:
         what = f'the model type "{kind}" is not supported' if kind else "missing, expected the model's type"
-        return [document.problem(("model_type",), what, known)]
+        unlike = [
+            document.problem((key,), f"{each} are not supported yet") for key, each in mixed_dense(config)
+        ]
+        return [document.problem(("model_type",), what, known), *unlike]
     problems = []
     for key in ("add_cross_attention", "is_encoder_decoder"):
         if config.get(key):
