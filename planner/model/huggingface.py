@@ -108,10 +108,10 @@ def _unsupported(document: Document) -> list[Problem]:
     kind = str(config.get("model_type") or "")
     if kind not in FAMILIES:
         what = f'the model type "{kind}" is not supported' if kind else "missing, expected the model's type"
-        unlike = [
+        mixed = [
             document.problem((key,), f"{each} are not supported yet") for key, each in mixed_dense(config)
         ]
-        return [document.problem(("model_type",), what, known), *unlike]
+        return [document.problem(("model_type",), what, known), *mixed]
     problems = []
     for key in ("add_cross_attention", "is_encoder_decoder"):
         if config.get(key):
