@@ -34,6 +34,7 @@ from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
+from planner.report.what_if import WhatIfDocument
 
 INTRODUCTION = """\
 # Command line
@@ -76,6 +77,7 @@ DOCUMENTS: dict[str, type] = {
     "compare --log": ObservedDocument,
     "report": ReportDocument,
     "trace": TraceDocument,
+    "what-if": WhatIfDocument,
     "gpus": GpusDocument,
     "links": LinksDocument,
     "examples": ExamplesDocument,

@@ -51,6 +51,7 @@ SURFACE: dict[str, set[str]] = {
     "predict": JSON | TRAINING | MEASURED,
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
+    "what-if": JSON | MEASURED | TRAINING | {"--change", "--target", "--time-limit"},
     "report": JSON | MEASURED | {"--output", "-o", "--compare", "--log", "--tokens"},
     "trace": JSON | MEASURED | {"--output", "-o", "--log"},
     "show": JSON | MEASURED | {"--cluster", "--model"},

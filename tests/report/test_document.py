@@ -36,6 +36,7 @@ from planner.report.observed import observed_document
 from planner.report.pareto import front_document
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
+from planner.report.what_if import WhatIfDocument, cases
 from tests.measured import examples as measured
 from tests.report import examples
 from tests.report.pages import about
@@ -93,6 +94,7 @@ def documents() -> dict[str, object]:
         "compare --log": observed_document(SEEN, all_observed(), FOUND),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "report": about().document(),
+        "what-if": WhatIfDocument(command="what-if", cases=cases([("", result), ("-titan", result)])),
         "gpus": gpus_document([gpu("A100-SXM-40GB")]),
         "links": links_document([link("nvlink3")]),
         "examples": ExamplesDocument(

@@ -239,6 +239,7 @@ def _templates() -> Environment:
         finalize=_shown,
     )
     environment.filters |= {
+        "amount": format_count,
         "at_most": at_most,
         "duration": duration,
         "gib": gib,
