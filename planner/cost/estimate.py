@@ -202,7 +202,7 @@ class Estimator:
         pricer, (_, joined) = self.pricer(plan.target, sockets=sockets), self._network(sockets)
         nodes = joined.placement(placement)
         rings = stage_rings(
-            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves
+            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves, plan.ep
         )
         sends = self._sends(plan, nodes, joined.topology)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
@@ -339,6 +339,7 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
         compute_seconds=times * micro.compute_seconds,
         recompute_seconds=times * micro.recompute_seconds,
         tensor_parallel_seconds=times * micro.tensor_parallel_seconds,
+        expert_parallel_seconds=times * micro.routing_seconds,
         zero_seconds=times * micro.zero_seconds,
         bubble_seconds=max(0.0, step - price.work_seconds - price.tail_seconds),
         gradient_sync_seconds=price.sync_seconds,

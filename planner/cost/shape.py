@@ -29,6 +29,8 @@ class Shape:
     recompute: Recompute
     sequence_parallel: bool
     offload: Offload = ON_DEVICE
+    ep: int = 1
+    """Devices over which the experts of a layer are divided."""
 
     @property
     def layers(self) -> int:
@@ -74,6 +76,7 @@ def shapes_of(plan: Plan) -> list[Shape]:
             recompute=stage.recompute,
             sequence_parallel=plan.sequence_parallel,
             offload=plan.offload,
+            ep=plan.ep,
         )
         for index, stage in enumerate(plan.stages)
     ]

@@ -419,6 +419,14 @@ def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute) -> _Growi
     return _Growing(pricer, pricer.topology.device_type(pool, gpu), recompute)
 
 
+def most_sequences_per_second(pricer: Pricer, device_type: DeviceType, recompute: Recompute) -> float:
+    """What a device that has the whole model does at best, whatever fits and without any traffic."""
+    model = pricer.model
+    most = min(model.training.global_batch, most_offered(model))
+    seconds = _passes(pricer, *device_type.key, recompute).first(most).seconds
+    return float((np.arange(1, most + 1) / seconds).max())
+
+
 def _next(values: Seconds) -> Seconds:
     """The value of one sequence more, which the largest micro-batch cannot take."""
     return np.append(values[1:], np.inf)

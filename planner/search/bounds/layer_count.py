@@ -28,6 +28,9 @@ _ROUNDING = 1e-9
 _STEPS = 64
 """Steps that are looked at together."""
 
+_ROUNDS = 3
+"""How often ``once`` and the layers of a stage sharpen each other."""
+
 
 class LayerCountBound:
     """The bound of one family for any depth."""
@@ -40,10 +43,11 @@ class LayerCountBound:
         micro_batches: int,
         chunks: int,
         crossing: Crossing | None = None,
+        crossings: int = 1,
     ) -> None:
-        """``crossing`` is a send that the pipeline must do at least once, if there is one."""
+        """``crossing`` is a send that the pipeline must do at least ``crossings`` times, if there is one."""
         self.speeds, self.layers, self.micro_batches, self.chunks = speeds, layers, micro_batches, chunks
-        self.crossing = crossing
+        self.crossing, self.crossings = crossing, crossings
         self._slots = np.array([speed.slots for speed in speeds])
         self._seconds = np.array([speed.layer_seconds for speed in speeds])
         self._most = np.array([float(speed.most_layers) for speed in speeds])
@@ -62,7 +66,9 @@ class LayerCountBound:
             outer + np.array([speed.last_seconds for speed in speeds]),
         ]
         if crossing is not None:
-            self._beside.append(np.full(len(speeds), chunks * crossing.seconds))
+            # A stage between two crossings is at both.
+            for number in (1, 2)[:crossings]:
+                self._beside.append(np.full(len(speeds), number * chunks * crossing.seconds))
         counts = np.arange(1.0, layers + 1)[:, None]
         steps = [(counts * self._seconds + each)[counts <= self._most] for each in self._beside]
         self._all_steps = np.unique(np.concatenate(steps))
@@ -103,12 +109,12 @@ class LayerCountBound:
     ) -> Numbers:
         """The least end with each of these seconds of the busiest stage; infinite where not all layers are held."""
         caps = [self._whole(busy[:, None] - beside) for beside in self._beside]
-        middle, first, last = caps[:3]
+        middle, first, last, *across = caps
         most = np.maximum(middle, np.maximum(first, last))
         held = _best_slots(middle, self._slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
         if self.crossing is not None:
-            held -= self._lost(caps[3], np.minimum(middle, np.minimum(first, last)))
-        # Layers of the p best slots, less what the two at a crossing cannot hold, >= L
+            held -= self._lost(across, np.minimum(middle, np.minimum(first, last)))
+        # Layers of the p best slots, less what those at crossings cannot hold, >= L
         holds = held >= self.layers - _ROUNDING
         # The best types at each position have the memory for them.
         short = holds & (most > rooms[:, 0]).any(axis=1)
@@ -119,6 +125,24 @@ class LayerCountBound:
         least = np.maximum(self.chunks, self.layers - _best_slots(most, self._slots, depth - 1))
         # The stages end after the longest path; then the tail of the layers that each has at least.
         return np.where(holds, _ends(paths, busy, once) + self._tail * least, inf)
+
+    def once(self, depth: int, seconds: float) -> float:
+        """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
+        if self.crossing is not None and self.crossing.seconds == inf:
+            return inf
+        fixed = self._fixed(depth)
+        once, paths = fixed, self._paths(depth)
+        for _ in range(_ROUNDS):
+            if once == inf:
+                return inf
+            # times once + visits busy <= T
+            ends = [(seconds - times * once) / visits for times, visits in paths if visits]
+            if min(ends) <= 0:
+                return inf
+            busy = np.array([min(ends) * (1 + _ROUNDING)])
+            caps = [self._whole(busy[:, None] - beside) for beside in self._beside[:3]]
+            once = max(once, fixed + float(self._rest(np.maximum.reduce(caps), depth)[0]))
+        return once
 
     def _whole(self, seconds: Numbers) -> Numbers:
         """Layers that a slot of each device type does in so many seconds, [step][device type]."""
@@ -168,25 +192,34 @@ class LayerCountBound:
                 total = total + gains @ _taken(np.ones(depth), slots)
         return total
 
-    def _lost(self, across: Numbers, least: Numbers) -> Numbers:
-        """Layers that the two stages at a crossing cannot hold, at least, [step]; infinite where there are no two."""
+    def _lost(self, across: Sequence[Numbers], least: Numbers) -> Numbers:
+        """Layers that the stages at crossings cannot hold, at least, [step]; infinite where no two can be at one.
+
+        ``across`` is what a stage at one crossing holds, and at two. Each crossing has two sides, on different parts.
+        """
         assert self.crossing is not None
-        lost = np.where(across >= self.chunks, np.maximum(0.0, least - across), inf)
+        side = np.full(least.shape, inf)
+        for number, held in enumerate(across, 1):
+            # A stage between two crossings is at both with one loss.
+            lost = np.maximum(0.0, least - held) / number
+            side = np.minimum(side, np.where(held >= self.chunks, lost, inf))
         parts = np.array(self.crossing.parts)
-        each = np.array([lost[:, parts == part].min(axis=1) for part in np.unique(parts)])
+        each = np.array([side[:, parts == part].min(axis=1) for part in np.unique(parts)])
         if len(each) < 2:
-            return np.full(len(lost), inf)
-        two: Numbers = np.sort(np.where(each < inf, np.minimum(each, self.layers), inf), axis=0)[:2].sum(
-            axis=0
-        )
-        return two
+            return np.full(len(least), inf)
+        # lost >= c (the least loss of a side on one part + that on another), and the layers lost are whole
+        whole: Numbers = np.ceil(self.crossings * np.sort(each, axis=0)[:2].sum(axis=0) - _ROUNDING)
+        return whole
 
     def _fixed(self, depth: int) -> float:
         """Seconds of one micro-batch through sends, ends, and the layers that every stage has, on the fastest slots."""
         sends = (depth - 2) * self._inner + 2 * self._outer
         if self.crossing is not None:
-            kept = max(0.0, (depth - 4) * self._inner + 4 * self._outer)
-            sends = max(sends, kept + 2 * self.chunks * self.crossing.seconds)
+            # At most 2 c stages are at a crossing, and those at one of them only send to another side too.
+            number = self.crossings
+            outer = 4 if number == 1 else 2
+            kept = max(0.0, (depth - 2 - 2 * number) * self._inner + outer * self._outer)
+            sends = max(sends, kept + 2 * number * self.chunks * self.crossing.seconds)
         work = float((_taken(self._slots, depth) * self._seconds).sum())
         return sends + self._ends + self.chunks * work
 

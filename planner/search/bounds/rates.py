@@ -95,7 +95,7 @@ class Rates:
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
-        self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
+        self._hops: dict[tuple[str, int | None, int | None, int, int], _Sends] = {}
         self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
         self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
         """Families that nobody has asked for yet, by device type."""
@@ -121,7 +121,7 @@ class Rates:
         alike: dict[object, list[Family]] = {}
         for family in families:
             if family.dp is not None and family not in self._speeds and family not in self._cases:
-                key = family.target, family.zero, family.recompute, family.tp
+                key = family.target, family.zero, family.recompute, family.tp, family.ep
                 alike.setdefault(key, []).append(family)
         for members in alike.values():
             first = members[0]
@@ -138,7 +138,7 @@ class Rates:
 
     def free_rates(self, family: Family) -> list[tuple[int, float]]:
         """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
-        key = family.target, family.recompute, family.tp
+        key = family.target, family.recompute, family.tp, family.ep
         if key not in self._free_rates:
             self._free_rates[key] = list(self._find_free_rates(family))
         assert family.micro_batch is not None
@@ -175,7 +175,7 @@ class Rates:
 
     def sends(self, family: Family) -> _Sends:
         """Least sends by kind, between islands, and by kind and degrees."""
-        key = (family.target, family.tp, family.dp, family.batch)
+        key = (family.target, family.tp, family.dp, family.batch, family.ep)
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=1)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
@@ -216,7 +216,7 @@ class Rates:
         between, inside, near = rates
         able = (replicas == 1) | (between > 0) | ((replicas <= near) & (inside > 0))
         group = self._group(family, device_type, tp, 1)
-        ring = self._rings(rates, np.where(able, replicas, 1.0))
+        ring = self._rings(rates, np.where(able, replicas, 1.0), family.ep // tp)
         pace = self._pace(family, group, ring, sequences)
         rooms = self._rooms(family, group, replicas, sequences)
         return _Cases(
@@ -310,8 +310,8 @@ class Rates:
             self._known_rates[key] = ring_rates(self.estimator, stack, self.device_types, device_type, tp)
         return self._known_rates[key]
 
-    def _rings(self, rates: tuple[float, float, int], replicas: Numbers) -> Ring:
-        """Rings of so many replicas that none beats.
+    def _rings(self, rates: tuple[float, float, int], replicas: Numbers, together: int = 1) -> Ring:
+        """Rings of so many replicas that none beats; ``together`` of them share the experts where several do.
 
         Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring
         where collectives were measured.
@@ -321,12 +321,19 @@ class Rates:
         if self.estimator.curves is not None:
             rate = np.full_like(rate, np.inf)
         rate[replicas == 1] = np.inf
+        # Those with the same experts are fewer, and no closer together than replicas.
+        experts = self._rings(rates, np.maximum(1.0, replicas / together)) if together > 1 else None
+        if experts is not None:
+            experts = replace(
+                experts, bytes_per_second=as_number(np.where(replicas <= together, np.inf, rate))
+            )
         # Arrays pass for numbers.
         return Rings(
             size=cast("int", replicas),
             bytes_per_second=as_number(rate),
             latency_seconds=0.0,
             crosses="node",
+            experts=experts,
         )
 
     def room(self, family: Family, group: ReplicaGroup) -> Room:
@@ -380,6 +387,7 @@ class Rates:
             zero=family.zero,
             recompute=recompute or family.recompute or "none",
             sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
+            ep=family.ep,
         )
 
 

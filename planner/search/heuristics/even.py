@@ -6,11 +6,12 @@ The search looks here for the plan that comes nearest when none fits; the baseli
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
+from planner.dims.expert import expert_degrees
 from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.checks import check_plan
@@ -93,8 +94,9 @@ def _even(
     share = model.training.global_batch // dp
     for micro_batch in (size for size in divisors(share) if size <= MICRO_BATCHES):
         stages = filled(room, [(tp, dp, share)] * depth, share // micro_batch)
-        for recompute in RECOMPUTES:
-            yield pipeline(stages, [model.layers // depth] * depth, recompute, sequence_parallel=split)
+        for recompute, ep in product(RECOMPUTES, expert_degrees(UNIFORM, model, tp, dp, None)):
+            layers = [model.layers // depth] * depth
+            yield pipeline(stages, layers, recompute, sequence_parallel=split, ep=ep)
 
 
 def widest(estimator: Estimator, most: int) -> int:
@@ -249,6 +251,7 @@ def pipeline(
     recompute: Recompute = "none",
     zero: int | None = None,
     sequence_parallel: bool = False,
+    ep: int = 1,
 ) -> Plan:
     """A plan of given replicas and layers, [stage]: of another target where the stages differ in tp or dp.
 
@@ -265,4 +268,5 @@ def pipeline(
             for groups, count, end in zip(stages, layers, ends, strict=True)
         ),
         sequence_parallel=sequence_parallel,
+        ep=ep,
     )
