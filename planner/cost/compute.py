@@ -27,8 +27,8 @@ ATTENTION_FORMAT = {"fp8": "bf16"}
 """Format of the attention's products where it is not that of the others."""
 
 FORMAT_SHARE = {"fp8": 0.91}
-"""Share of its peak that a product reaches in a format over that in two bytes: the median of eight devices, 0.88 to 0.97
-(``planner/measured/data/microbenchmarks.csv``)."""
+"""Share of its peak that a product reaches in a format over that in two bytes: the median of eight devices, 0.88 to
+0.97 (``planner/measured/data/microbenchmarks.csv``)."""
 
 TILES = ((256, 128, 1.0), (128, 128, 0.94), (128, 64, 0.80), (64, 64, 0.62))
 """Rows and columns of the tiles that libraries choose from, and how fast each is next to the largest."""
