@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.calibration.values import Stack
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.many import smaller
-from planner.cost.memory import parameters_of
+from planner.cost.memory import experts_of, parameters_of
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
 from planner.dims.sharding import ZERO_STAGES
@@ -61,7 +61,7 @@ class Traffic:
         """
         if shape.zero < 2 or ring.alone:
             return 0.0, 0.0
-        count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
+        count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=shape.ep)
         messages = layers * (self.target.gathers_per_layer if shape.zero == 3 else 1)
         scatter = self._reduction_seconds(shape, ring, count, messages)
         gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision], messages)
@@ -89,6 +89,12 @@ class Traffic:
         if ring.alone:
             return 0.0, 0.0
         layers = shape.layers
+        if ring.experts is not None:
+            # Experts have a ring of their own; both share the links, one after the other.
+            experts = experts_of(self.model, layers=layers, ep=shape.ep)
+            dense = self._end_passes(shape, replace(ring, experts=None), parameters - experts)
+            routed = self._end_passes(shape, ring.experts, experts)
+            return dense[0] + routed[0], dense[1] + routed[1]
         gather = (
             ring.gather_seconds(parameters * self._gathered_bytes, layers) if shape.zero in (1, 2) else 0.0
         )

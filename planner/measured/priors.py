@@ -68,7 +68,7 @@ WITHOUT_WGMMA = 335 / 989.4 / (225 / 312)
 335 on H100 (arXiv:2307.08691, section 4.1)."""
 
 AFTER_AMPERE = ("H100", "H100-PCIe", "GH200", "H20", "B200")
-"""Families on which such kernels run with the instructions of the generation before; Blackwell's loss is assumed."""
+"""Families on which such kernels run with the instructions of the generation before; of Blackwell nothing is known."""
 
 STACK = {
     "matmul_factor": Prior(0.90, 0.08),
