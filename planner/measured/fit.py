@@ -376,8 +376,8 @@ class _Problem:
         in_shape = np.zeros(len(left))
         for shape in set(shapes.tolist()):
             in_shape[shapes == shape] = float(np.median(left[shapes == shape])) - level
-        own = np.diag(_variance(OWN_ERROR, left - level - in_shape))
-        alike = np.where(shapes[:, None] == shapes[None, :], _variance(SHAPE_ERROR, in_shape), 0.0)
+        own = np.diag(robust_variance(OWN_ERROR, left - level - in_shape))
+        alike = np.where(shapes[:, None] == shapes[None, :], robust_variance(SHAPE_ERROR, in_shape), 0.0)
         doubts = DOUBT_ERROR**2 * (np.outer(doubted, doubted) + np.diag(doubted))
         return np.asarray(own + alike + COMMON_ERROR**2 + doubts)
 
@@ -513,7 +513,7 @@ def _warnings(runs: Sequence[Run], errors: Vector, fitted: Sequence[Constant]) -
             yield f"sources of {family} with {kernels} kernels contradict each other: {first} and {last}"
 
 
-def _variance(error: float, found: Vector) -> Vector:
+def robust_variance(error: float, found: Vector) -> Vector:
     """Of an error of this size, robust: what was found to be farther off counts for less (pseudo-Huber)."""
     return np.asarray(error**2 * np.sqrt(1.0 + (found / (ROBUST * error)) ** 2))
 

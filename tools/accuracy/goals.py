@@ -100,7 +100,7 @@ REASONS = {
         "the source says that all of them recompute, and their layers are too fast for that: on one device of "
         "a replica (h 2048, micro-batch 8) a further layer takes 16.5 ms, in which products and attention "
         "alone would need 268 TFLOP/s if all else ran at the memory's full rate, next to 271 of the best "
-        "product ever measured. These runs are predicted 11 to 15 % too slow. The same runs take 9 ms a "
+        "product measured. These runs are predicted 10 to 15 % too slow. The same runs take 9 ms a "
         "sequence for the head, which takes 2.1 on two devices, as if its vocabulary were not aligned; and "
         "runs bound by the host differ between shapes by 12 % in the wrong direction (tp 4, micro-batch 1: "
         "3.65 ms a layer at h 1024, 3.25 ms at h 2048). Within a shape they agree to 1 %. A form of 14 free "
