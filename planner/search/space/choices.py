@@ -172,7 +172,7 @@ def _zeros(
     batch: int,
 ) -> Iterator[Family]:
     for zero in zeros(row, model, dp, limits.zero):
-        for ep in expert_degrees(row, model, tp, dp, None):
+        for ep in expert_degrees(row, model, tp, dp, limits.ep):
             yield Family(
                 target=row.name,
                 zero=zero,
