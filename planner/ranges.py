@@ -36,6 +36,8 @@ OVERSUBSCRIPTION = Range(1, 1e4)
 """Sum of the NIC bandwidths of a fabric over what its switches carry."""
 MULTIPROCESSORS = Range(1, 100_000)
 """Streaming multiprocessors or compute units of a device."""
+COMPUTE_CAPABILITY = Range(1, 99)
+"""NVIDIA's number of what a device can do."""
 NODE_DEVICES = Range(1, 1000)
 """Devices of one node, and of one tensor-parallel group."""
 NODES = Range(1, 100_000)

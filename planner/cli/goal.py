@@ -15,11 +15,11 @@ from planner.ranges import DEVICES, PREDICTED
 from planner.search.values import Goal, Objective
 
 ObjectiveName = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--objective",
         metavar="NAME",
-        help="What to minimise: time per step, cost per token, or energy per token (at board power).",
+        help="What to minimise: time per step (the default), cost per token, or energy per token (at board power).",
     ),
 ]
 MaxCost = Annotated[
@@ -65,7 +65,7 @@ OBJECTIVES = ("time", "cost", "energy")
 def read_goal(
     path: Path,
     cluster: ClusterSpec,
-    objective: str,
+    objectives: Sequence[str] | None,
     max_cost: float | None,
     min_speed: float | None,
     use_at_most: Sequence[str] | None,
@@ -73,6 +73,12 @@ def read_goal(
     robust: bool = False,
 ) -> Goal:
     """The goal of the options; raises UsageError, or SpecError where the cluster file lacks a price or a power."""
+    if len(objectives or ()) > 1:
+        raise UsageError(
+            f"--objective: expected one, got {' and '.join(objectives or ())}",
+            hint="--pareto shows time against cost; with --objective energy, time against energy",
+        )
+    objective = objectives[0] if objectives else "time"
     if objective not in OBJECTIVES:
         raise UsageError(f"--objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}")
     if robust and (objective != "time" or pareto):
@@ -94,11 +100,13 @@ def read_goal(
     return goal
 
 
-def require_one_plan(pareto: bool, output: Path | None, top: int | None) -> None:
+def require_one_plan(pareto: bool, output: Path | None, top: int | None, advice: bool) -> None:
     """Refuse options that are about one plan beside ``--pareto``; raises UsageError."""
-    if pareto and (output is not None or top is not None):
+    given = {"-o": output is not None, "--top": top is not None, "--advice": advice}
+    wrong = next((option for option, used in given.items() if used), None)
+    if pareto and wrong is not None:
         raise UsageError(
-            f"--pareto prints a table of plans: {'-o' if output else '--top'} has no plan to be about",
+            f"--pareto prints a table of plans: {wrong} has no plan to be about",
             hint="choose a row, then search with its --use-at-most in place of --pareto",
         )
 

@@ -98,9 +98,9 @@ class Ring:
         least = self._least("all-reduce", size)
         return messages * (max(passes, least) if least else passes)
 
-    def copies_seconds(self, size_bytes: float) -> float:
-        """Adding up over the copies what each member has of ``size_bytes``."""
-        return 0.0 if self.copies is None else self.copies.reduce_seconds(size_bytes / self.size)
+    def copies_seconds(self, size_bytes: float, messages: int = 1) -> float:
+        """Adding up over the copies what each member has of ``size_bytes``, in so many equal messages."""
+        return 0.0 if self.copies is None else self.copies.reduce_seconds(size_bytes / self.size, messages)
 
     def _measured(self, operation: str, size_bytes: float) -> float | None:
         """Seconds by measurement; rings that share a card take as long as one with all their bytes."""

@@ -18,7 +18,7 @@ from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
 from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedules import sent_with
 from planner.cost.sends import Send, send
-from planner.cost.shape import shape_of
+from planner.cost.shape import shapes_of
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice
@@ -211,8 +211,8 @@ class Estimator:
             if not sent.link:
                 raise PlanError(f"stages[{index}] and the next stand on pools without a common fabric")
         stages = tuple(
-            pricer.price(shape_of(plan, index), stage.replicas, ring)
-            for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True))
+            pricer.price(shape, stage.replicas, ring)
+            for shape, stage, ring in zip(shapes_of(plan), plan.stages, rings, strict=True)
         )
         forward, backward = with_sends(stages, [sent.seconds for sent in sends], target(plan.target))
         return Priced(
@@ -230,8 +230,8 @@ class Estimator:
         """Bytes on one device of each group, [stage][group]."""
         pricer = self.pricer(plan.target)
         return [
-            [pricer.memory(shape_of(plan, index), group, ring.size) for group in stage.replicas]
-            for index, (stage, ring) in enumerate(zip(plan.stages, priced.rings, strict=True))
+            [pricer.memory(shape, group, ring.size) for group in stage.replicas]
+            for shape, stage, ring in zip(shapes_of(plan), plan.stages, priced.rings, strict=True)
         ]
 
     def _sends(self, plan: Plan, placement: Placement, topology: Topology) -> tuple[Send, ...]:

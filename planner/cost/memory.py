@@ -50,6 +50,7 @@ class Load:
     dp: int
     """Replicas over which ZeRO shards; may be an array of such numbers."""
     micro_batch: int
+    """Sequences; may be an array too."""
     layers_in_flight: float
     """Layers times micro-batches whose activations are alive at the peak."""
     recompute: Recompute
@@ -238,7 +239,7 @@ class Footprint:
             elements * self._gradients,
             updated * self._states + self._end_states,
             activations,
-            self._bucket * min(elements, BUCKET_ELEMENTS) + self._buffers + larger(0.0, copy),
+            self._bucket * smaller(elements, BUCKET_ELEMENTS) + self._buffers + larger(0.0, copy),
         )
 
     def _host_bytes(self, layers: int, in_flight: float) -> float:
@@ -337,7 +338,7 @@ def _logits(model: ModelSpec, load: Load) -> float:
     # Fused, Megatron's has an fp32 copy that becomes the gradient; torch's libraries have the working format for both.
     fused = size + (size if load.eager else 4.0)
     element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
-    return max(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
+    return larger(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
 
 
 def _gradient_copy(model: ModelSpec, load: Load) -> float:

@@ -404,11 +404,11 @@ class Pricer:
             hidden_seconds=hidden_forward + hidden_backward + hidden,
         )
 
-    def ends_seconds(self, group: ReplicaGroup) -> tuple[float, float]:
+    def ends_seconds(self, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
         """Forward and backward of the embedding and of the head for one micro-batch."""
         device_type = self.topology.device_type(group.pool, group.gpu)
         embedding, head = (
-            self._end(which, device_type, group.tp, group.micro_batch) for which in ("embedding", "head")
+            self._end(which, device_type, group.tp, sequences) for which in ("embedding", "head")
         )
         return (
             embedding.forward_seconds + embedding.backward_seconds,
@@ -428,28 +428,42 @@ class Pricer:
             micro_batches=shape.micro_batches,
             interleave=len(shape.chunks),
         )
-        return self.footprint(shape, group, dp).memory(shape.layers, in_flight)
+        return self._footprint(shape, group, dp).memory(shape.layers, in_flight)
 
-    def footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
-        """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends."""
+    def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
+        ends = shape.first, shape.last
+        same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
+        key = *same, shape.sequence_parallel, shape.offload, shape.ep
+        found = self._footprints.get(key)
+        if found is None:
+            if len(self._footprints) == MOST_PRICES:
+                self._footprints.clear()
+            found = self._footprints[key] = self.footprint(shape, group, dp, group.micro_batch)
+        return found
+
+    def footprint(self, shape: Shape, group: ReplicaGroup, dp: int, sequences: int) -> Footprint:
+        """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends.
+
+        For micro-batches of ``sequences``; those and ``dp`` may be arrays of many cases.
+        """
         device_type = self.topology.device_type(group.pool, group.gpu)
-        measured = self.measured(device_type, group.tp, group.micro_batch)
+        measured = self._measured_ratios(device_type, group.tp, sequences)
         load = Load(
             layers=shape.layers,
             first=shape.first,
             last=shape.last,
             tp=group.tp,
             dp=dp,
-            micro_batch=group.micro_batch,
+            micro_batch=sequences,
             layers_in_flight=0.0,
             recompute=shape.recompute,
             sequence_parallel=shape.sequence_parallel,
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
             offload=shape.offload,
-            activation_ratio=measured.activation_ratio if measured else 1.0,
-            parameter_ratio=measured.parameter_ratio if measured else 1.0,
-            allocator_slack=measured.allocator_slack if measured else None,
+            activation_ratio=measured[0],
+            parameter_ratio=measured[1],
+            allocator_slack=measured[2],
             cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
             eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
@@ -458,20 +472,38 @@ class Pricer:
         )
         return Footprint(self.model_on(device_type), device_type, self.stack, load)
 
+    def _measured_ratios(
+        self, device_type: DeviceType, tp: int, sequences: int
+    ) -> tuple[float, float, float | None]:
+        """Measured activations and parameters of a layer over those of the formula, and the allocator's slack."""
+        if self.layer_curves is None:
+            return 1.0, 1.0, None
+        if not isinstance(sequences, np.ndarray):
+            one = self.measured(device_type, tp, sequences)
+            return (
+                (one.activation_ratio, one.parameter_ratio, one.allocator_slack) if one else (1.0, 1.0, None)
+            )
+        each = [self._measured_ratios(device_type, tp, size) for size in sequences.tolist()]
+        activations, parameters = (np.array([ratios[which] for ratios in each]) for which in (0, 1))
+        return as_number(activations), as_number(parameters), each[0][2]
+
+    def most_sequences(self, shape: Shape, group: ReplicaGroup, dp: int, most: int) -> int:
+        """The largest micro-batch up to ``most`` with which a stage of one micro-batch fits on the group; 0 for none.
+
+        No component of the memory shrinks as micro-batches grow.
+        """
+        sizes = cast("int", np.arange(1, most + 1))
+        room = self.footprint(shape, group, dp, sizes).headroom(shape.layers, float(shape.layers))
+        fits = as_array(room) >= 0
+        return most if fits.all() else int(fits.argmin())
+
     def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
         """The largest number of the model's layers with which a stage like ``shape`` fits on the group; 0 for none.
 
         No component of the memory shrinks as layers grow.
         """
         chunks = len(shape.chunks)
-        ends = shape.first, shape.last
-        same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = *same, shape.sequence_parallel, shape.offload
-        footprint = self._footprints.get(key)
-        if footprint is None:
-            if len(self._footprints) == MOST_PRICES:
-                self._footprints.clear()
-            footprint = self._footprints[key] = self.footprint(shape, group, dp)
+        footprint = self._footprint(shape, group, dp)
         flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks)
         tried = range(chunks, self.model.layers + 1)
         fitting = bisect_left(

@@ -199,7 +199,7 @@ def _paths(
 
 
 def _rate(path: Path) -> float:
-    """What a path carries by the cost model's shares of the wire."""
+    """What a path carries by the cost model's link utilisation."""
     return min(carried_rates(path, shipped()))
 
 

@@ -216,13 +216,13 @@ def _room(cluster: ClusterSpec) -> list[_Room]:
 
 
 def _fitting(entry: ShortStage, room: Iterable[_Room]) -> list[_Room]:
-    """Where a stage may run; a pool without a named kind means its first."""
-    found = [
+    """Where a stage may run; a pool without a device type means its first."""
+    rooms = [
         device_type
         for device_type in room
         if entry.pool in (None, device_type.pool) and entry.gpu in (None, device_type.gpu)
     ]
-    return found[:1] if entry.pool and not entry.gpu else found
+    return rooms[:1] if entry.pool and not entry.gpu else rooms
 
 
 def _most_replicas(short: ShortPlan, entries: list[tuple[int, ShortStage]], room: list[_Room]) -> int:

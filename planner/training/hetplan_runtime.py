@@ -190,11 +190,11 @@ class RankPlan:
                 return plan.global_batch
 
             def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
-                found = super().compute_loss(model, inputs, return_outputs=return_outputs)
+                loss = super().compute_loss(model, inputs, return_outputs=return_outputs)
                 if not model.training:
-                    return found
+                    return loss
                 weight = next(self.planned_weights)
-                return (found[0] * weight, found[1]) if return_outputs else found * weight
+                return (loss[0] * weight, loss[1]) if return_outputs else loss * weight
 
         return PlannedTrainer
 

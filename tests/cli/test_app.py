@@ -43,7 +43,12 @@ SEARCH = {
 }
 SURFACE: dict[str, set[str]] = {
     "check": JSON,
-    "search": JSON | TRAINING | MEASURED | SEARCH | {"--output", "-o", "--robust"},
+    "search": JSON
+    | TRAINING
+    | MEASURED
+    | SEARCH
+    | {"--output", "-o", "--robust", "--advice"}
+    | {"--quiet", "-q", "--verbose", "-v"},
     "predict": JSON | TRAINING | MEASURED,
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
@@ -63,6 +68,9 @@ SURFACE: dict[str, set[str]] = {
         "--slurm",
     }
     | {"--from", "--commands", "--name", "--output", "-o", "--force"},
+    "gpus": JSON,
+    "links": JSON,
+    "examples": JSON | {"--copy", "--force"},
     "schema": set(),
     "calibrate device": JSON
     | {"--output", "-o", "--model", "--zero", "--tp", "--minutes", "--device", "--name"}

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from planner.cost.estimate import Estimator
-from planner.search.explain.families import alternatives, families, family_of, reason_against, worst_cause
+from planner.search.explain.families import alternatives, families, reason_against, worst_cause
+from planner.search.met import family_of
 from planner.search.solve import search
 from planner.search.values import Limits, Scored
 from tests.report import examples

@@ -17,6 +17,7 @@ from planner.dims.interleave import interleavings
 from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
+from planner.search.milp.branching import Subset
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.program import Program, ones
 from planner.search.milp.solver import Relaxation, as_pulp, available, solve, write_lp
@@ -205,7 +206,7 @@ def test_a_relaxation_follows_the_bounds(name: str) -> None:
 
 
 def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
-    """Each branch gives one stage one island, and no branch can promise more than the whole."""
+    """Parts have their sequence of islands, down to each stage, and none can promise more than the whole."""
     spec = cluster(pool("a", nodes=2), pool("b", nodes=2, fabric="eth", gbps=10, cards=1))
     slow = NicSpec(fabric="eth", bandwidth_gbps=10, count=1)
     first = spec.pools[0].model_copy(update={"nics": (*spec.pools[0].nics, slow)})
@@ -215,13 +216,17 @@ def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
     stages = StageOptions(choice, estimator, Limits(), (("a",), ("b",)))
     model = PipelineModel(stages, 100.0)
     whole = model.relaxed_bound()
-    branches = model.branches()
-    assert {keys for _, keys in branches} == {frozenset(((0,),)), frozenset(((1,),))}
-    assert len({stage for stage, _ in branches}) == 1
-    for branch in branches:
-        model.branching.assign((branch,))
+    parts = model.parts(Subset())
+    orders = [part.sequence.islands if part.sequence else None for part in parts]
+    assert orders == [(0, 1), (1, 0), None]
+    assert [part.crossings for part in parts] == [(1, 1), (1, 1), (2, float("inf"))]
+    while parts:
+        part = parts.pop()
+        model.branching.assign(part)
         assert model.relaxed_bound() >= whole * (1 - 1e-6)
-    model.branching.assign(tuple((stage, frozenset(((0,),))) for stage in range(4)))
+        if part.sequence:
+            parts += model.parts(part)
+    model.branching.assign(Subset(assigned=tuple((stage, frozenset(((0,),))) for stage in range(4))))
     assert model.relaxed_bound() == float("inf")
 
 
@@ -232,13 +237,13 @@ def test_stages_with_their_per_stage_degrees_are_told_their_devices_first() -> N
     stages = StageOptions(Choice(family=family, depth=3, interleave=1), estimator, Limits())
     model = PipelineModel(stages, 100.0)
     whole = model.relaxed_bound()
-    (stage, low), (other, high) = model.branches()
+    (stage, low), (other, high) = (part.assigned[0] for part in model.parts(Subset()))
     assert stage == other
     assert not low & high
     assert {key[1] for key in low | high} == {option.composition for option in model.options[stage]}
     assert max(low) < min(high)
     for keys in (low, high):
-        model.branching.assign(((stage, keys),))
+        model.branching.assign(Subset(assigned=((stage, keys),)))
         assert model.relaxed_bound() >= whole * (1 - 1e-6)
-    model.branching.assign(((stage, low), (stage, high)))
+    model.branching.assign(Subset(assigned=((stage, low), (stage, high))))
     assert model.relaxed_bound() == float("inf")

@@ -187,12 +187,8 @@ def most_sequences(
     The plan made of it is then marked with what it lacks.
     """
     pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, zero, recompute)
-    low, high = 1, min(MAX_MICRO_BATCH, estimator.model.training.global_batch)
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = pricer.memory(shape, replicas(device_type, 1, 1, middle, 1), devices).fits
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
+    most = min(MAX_MICRO_BATCH, estimator.model.training.global_batch)
+    return max(1, pricer.most_sequences(shape, replicas(device_type, 1, 1, 1, 1), devices, most))
 
 
 def replicas(device_type: DeviceType, tp: int, count: int, share: int, steps: int) -> ReplicaGroup:

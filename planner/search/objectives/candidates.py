@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
@@ -17,6 +17,7 @@ from planner.plan.checks import node_faults
 from planner.search.bounds.peak import least_seconds
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
+from planner.search.met import Met
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
 
 MOST = 100
@@ -256,6 +257,8 @@ class SubClusterCandidate:
     """Objective that no plan on exactly its devices is below; infinite when none meets the goal."""
     unfinished: Explorer | None = None
     """The search that ran out of its slice."""
+    met: Met = field(default_factory=Met)
+    """What its searches have priced."""
 
 
 class SubClusterCandidates:
@@ -315,7 +318,12 @@ class SubClusterCandidates:
         if explorer is None:
             limits = replace(self.limits, gap=gap)
             explorer = Explorer(
-                self.on(candidate.sub), limits, Silent(), cutoff_seconds=cutoff_seconds, better=better
+                self.on(candidate.sub),
+                limits,
+                Silent(),
+                cutoff_seconds=cutoff_seconds,
+                better=better,
+                met=candidate.met,
             )
         else:
             known = explorer.candidates, explorer.solved

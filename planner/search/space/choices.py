@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
@@ -144,35 +144,18 @@ def family_recomputes(
 
 
 def families(
-    row: Capabilities, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
-) -> Iterator[Family]:
-    """Outer choices of a target whose replicas all process equal micro-batches."""
-    degrees = tp_degrees(row, limits.tp, model, device_types)
-    for recompute in family_recomputes(row, limits, model, device_types):
-        if row.dp_per_stage:
-            for batch in divisors(model.training.global_batch):
-                yield from _zeros(row, limits, model, recompute, None, None, batch)
-            continue
-        for tp in degrees:
-            replicas = sum(device_type.replicas(tp) for device_type in device_types)
-            for batch in divisors(model.training.global_batch):
-                for dp in divisors(batch):
-                    if dp > replicas or (limits.micro_batch and batch // dp not in limits.micro_batch):
-                        continue
-                    yield from _zeros(row, limits, model, recompute, tp, dp, batch)
-
-
-def _zeros(
     row: Capabilities,
     limits: Limits,
     model: ModelSpec,
-    recompute: Recompute | None,
-    tp: int | None,
-    dp: int | None,
-    batch: int,
+    device_types: tuple[DeviceType, ...],
+    network: str = "",
 ) -> Iterator[Family]:
-    for zero in zeros(row, model, dp, limits.zero):
-        for ep in expert_degrees(row, model, tp, dp, limits.ep):
+    """Outer choices of a target whose replicas all process equal micro-batches."""
+
+    def each(
+        recompute: Recompute | None, tp: int | None, dp: int | None, batch: int, stages: tuple[int, ...]
+    ) -> Iterator[Family]:
+        for zero, ep in product(stages, expert_degrees(row, model, tp, dp, limits.ep)):
             yield Family(
                 target=row.name,
                 zero=zero,
@@ -181,8 +164,24 @@ def _zeros(
                 dp=dp,
                 batch=batch,
                 micro_batches=model.training.global_batch // batch,
+                network=network,
                 ep=ep,
             )
+
+    alone, several = (zeros(row, model, replicas, limits.zero) for replicas in (1, None))
+    degrees = tp_degrees(row, limits.tp, model, device_types)
+    for recompute in family_recomputes(row, limits, model, device_types):
+        if row.dp_per_stage:
+            for batch in divisors(model.training.global_batch):
+                yield from each(recompute, None, None, batch, several)
+            continue
+        for tp in degrees:
+            replicas = sum(device_type.replicas(tp) for device_type in device_types)
+            for batch in divisors(model.training.global_batch):
+                for dp in divisors(batch):
+                    if dp > replicas or (limits.micro_batch and batch // dp not in limits.micro_batch):
+                        continue
+                    yield from each(recompute, tp, dp, batch, alone if dp == 1 else several)
 
 
 def uniform(
