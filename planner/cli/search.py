@@ -62,7 +62,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.errors import OutputError, UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, Summary, UsedCalibration, write
-from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
+from planner.ranges import BATCH, COUNT, DEVICES, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
@@ -259,6 +259,10 @@ Tp = Annotated[
     typer.Option("--tp", metavar="LIST", help="Tensor-parallel degrees to allow, e.g. 1,2,4 or 1..4."),
 ]
 Pp = Annotated[str | None, typer.Option("--pp", metavar="LIST", help="Pipeline depths to allow, e.g. 1..8.")]
+Ep = Annotated[
+    str | None,
+    typer.Option("--ep", metavar="LIST", help="Expert-parallel degrees to allow, e.g. 1,8."),
+]
 MicroBatch = Annotated[
     str | None,
     typer.Option("--micro-batch", metavar="LIST", help="Micro-batch sizes to allow, in sequences."),
@@ -298,6 +302,7 @@ def search(
     zero: Zero = None,
     tp: Tp = None,
     pp: Pp = None,
+    ep: Ep = None,
     micro_batch: MicroBatch = None,
     recompute: RecomputeNames = None,
     precision: Precision = None,
@@ -320,6 +325,7 @@ def search(
         zero=integers("--zero", zero, ZERO),
         tp=integers("--tp", tp, NODE_DEVICES),
         pp=integers("--pp", pp, STAGES),
+        ep=integers("--ep", ep, DEVICES),
         micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),
         gap=gap,

@@ -25,6 +25,7 @@ JSON = {"--json"}
 MEASURED = {"--calibration"}
 TRAINING = {"--precision", "--global-batch", "--sequence-length"}
 SEARCH = {
+    "--ep",
     "--gap",
     "--max-cost-per-token",
     "--micro-batch",
