@@ -62,7 +62,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.errors import OutputError, UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, Summary, UsedCalibration, write
-from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
+from planner.ranges import BATCH, COUNT, DEVICES, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
@@ -187,6 +187,14 @@ Output = Annotated[
         help="Write the plan to FILE as soon as one is found, and again whenever a better one is.",
     ),
 ]
+WriteLp = Annotated[
+    Path | None,
+    typer.Option(
+        "--write-lp",
+        metavar="FILE",
+        help="Write the ILP of the plan's target, degrees, micro-batch and stages to FILE, in LP format.",
+    ),
+]
 TargetName = Annotated[
     str | None,
     typer.Option(
@@ -251,6 +259,10 @@ Tp = Annotated[
     typer.Option("--tp", metavar="LIST", help="Tensor-parallel degrees to allow, e.g. 1,2,4 or 1..4."),
 ]
 Pp = Annotated[str | None, typer.Option("--pp", metavar="LIST", help="Pipeline depths to allow, e.g. 1..8.")]
+Ep = Annotated[
+    str | None,
+    typer.Option("--ep", metavar="LIST", help="Expert-parallel degrees to allow, e.g. 1,8."),
+]
 MicroBatch = Annotated[
     str | None,
     typer.Option("--micro-batch", metavar="LIST", help="Micro-batch sizes to allow, in sequences."),
@@ -290,12 +302,14 @@ def search(
     zero: Zero = None,
     tp: Tp = None,
     pp: Pp = None,
+    ep: Ep = None,
     micro_batch: MicroBatch = None,
     recompute: RecomputeNames = None,
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
     calibration: CalibrationFile = None,
+    write_lp: WriteLp = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
@@ -311,12 +325,13 @@ def search(
         zero=integers("--zero", zero, ZERO),
         tp=integers("--tp", tp, NODE_DEVICES),
         pp=integers("--pp", pp, STAGES),
+        ep=integers("--ep", ep, DEVICES),
         micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
-    require_one_plan(pareto, output, top, advice)
+    require_one_plan(pareto, output=output, top=top, write_lp=write_lp, advice=advice or None)
     detail = _detail(quiet, verbose)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
@@ -343,7 +358,7 @@ def search(
     )
     if pareto:
         answer_front(request, as_json, detail)
-    _answer(request, top, output, as_json, detail)
+    _answer(request, top, output, write_lp, as_json, detail)
 
 
 def _detail(quiet: bool, verbose: bool) -> Detail:
@@ -363,11 +378,18 @@ def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
 
 
 def _answer(
-    request: SearchRequest, top: int | None, output: Path | None, as_json: bool, detail: Detail
+    request: SearchRequest,
+    top: int | None,
+    output: Path | None,
+    write_lp: Path | None,
+    as_json: bool,
+    detail: Detail,
 ) -> None:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
     if output is not None:
         require_writable(output)
+    if write_lp is not None:
+        require_writable(write_lp, "model.lp")
     kept = None if output is None else KeptPlan(request, output)
     wish = Wish()
     with keeping_the_best(wish):
@@ -386,6 +408,12 @@ def _answer(
     show_found(result, request, top, output, as_json, detail)
     if unwritten is not None:
         raise unwritten
+    if write_lp is not None and result.best is not None:
+        from planner.search.milp.export import write_model
+
+        write_model(
+            write_lp, result.best, request.cluster, request.model, request.calibration, request.limits
+        )
     raise typer.Exit(_exit_code(result))
 
 

@@ -417,7 +417,7 @@ def optimizer_seconds(
     moved += device.size if model.training.precision in MIXED else 0.0
     if update_seconds is None:
         moved += update_bytes(model.training) + 4.0
-    return device.stream(parameters * moved, kernels=0) + (update_seconds or 0.0)
+    return device.stream(parameters * moved, kernels=0) + (0.0 if update_seconds is None else update_seconds)
 
 
 def model_flops(model: ModelSpec) -> float:

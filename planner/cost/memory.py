@@ -132,6 +132,9 @@ def activation_bytes_per_layer(
     if recompute == "selective" and plain:
         # Layer input, query, attention and its output product; then of both or three of the MLP the second.
         kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways + 4.0 * width * heads / tp
+        if model.experts is not None:
+            # The router's product comes before those of shared experts, whose gate and factor are one matrix.
+            return scale * tokens * (kept + 2.0 * (model.mlp_matrices - 1) * model.common_ffn / tp)
         return scale * tokens * (kept + (2.0 * model.common_ffn / tp if model.gated_mlp else 0.0))
     routed = 0.0
     if model.experts is not None:
@@ -153,11 +156,15 @@ def activation_bytes_per_layer(
 
 
 def _expert_activations(model: ModelSpec, *, rows: float, tokens: float, scale: float, plain: bool) -> float:
-    """Bytes that the experts of one layer keep: their inputs and outputs, what is between, the router's scores."""
+    """Bytes that the experts of one layer keep: their inputs, what is between their products, the router's scores.
+
+    Plain torch weights the experts' outputs, and keeps them; fused kernels weight what is ahead of the last product.
+    """
     experts = model.experts
     assert experts is not None
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0)
-    return scale * rows * (4.0 * model.hidden + mlp * experts.ffn) + 8.0 * tokens * experts.number
+    ends = 4.0 if plain else 2.0
+    return scale * rows * (ends * model.hidden + mlp * experts.ffn) + 8.0 * tokens * experts.number
 
 
 class Footprint:

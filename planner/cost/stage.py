@@ -57,7 +57,7 @@ from planner.cost.stage_price import (
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
-from planner.dims.sharding import ZERO_STAGES, optimizer_ways
+from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Capabilities, Recompute
@@ -203,7 +203,7 @@ class Pricer:
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.stack = calibration.stack(self.kernels)
         self.traffic = Traffic(model, target, self.stack)
-        self._kept_bytes = [gradients_of(target, model.training, zero).kept_bytes for zero in ZERO_STAGES]
+        self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration, model.name) if calibration.layers else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
@@ -212,6 +212,7 @@ class Pricer:
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         # An anchor asks for its own points, which is no guess of a plan's.
         self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
+        self._passes: dict[tuple[object, ...], LayerPass] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
@@ -266,12 +267,6 @@ class Pricer:
         replicas = [
             self._replica(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
-        slowest = np.argmax(_rows((replica.seconds for replica in replicas), count), axis=0)
-        sync = _rows((replica.sync_seconds for replica in replicas), count)
-        held = _rows((replica.end.reduction_seconds for replica in replicas), count)
-        update = _rows((self.update_seconds(shape, group, ring) for group in groups), count)
-        copied = _rows((item.step_copy_seconds for item in micro), count)
-        cases, holds = np.arange(count), self.traffic.holds_gradients(shape)
         per_chunk = [
             self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
@@ -279,11 +274,18 @@ class Pricer:
             np.stack([_rows(values, count).max(axis=0) for values in zip(*way, strict=True)], axis=1)
             for way in zip(*per_chunk, strict=True)
         )
+        sync = _rows((replica.sync_seconds for replica in replicas), count)
+        held = _rows((replica.end.reduction_seconds for replica in replicas), count)
+        update = _rows((self.update_seconds(shape, group, ring) for group in groups), count)
+        if len(groups) > 1:
+            slowest = np.argmax(_rows((replica.seconds for replica in replicas), count), axis=0)[None]
+            sync, held = (np.take_along_axis(rows, slowest, axis=0) for rows in (sync, held))
+        copied = _rows((item.step_copy_seconds for item in micro), count).max(axis=0)
         return EachLength(
             forward=forward,
             backward=backward,
-            tail_seconds=sync[slowest, cases] + update.max(axis=0) + copied.max(axis=0),
-            held_seconds=held[slowest, cases] if holds else np.zeros(count),
+            tail_seconds=sync[0] + update.max(axis=0) + copied,
+            held_seconds=held[0] if self.traffic.holds_gradients(shape) else np.zeros(count),
         )
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
@@ -598,16 +600,19 @@ class Pricer:
     def _layer_pass(
         self, device_type: DeviceType, tp: int, sequences: int, split: bool, ep: int = 1
     ) -> LayerPass:
-        device = self._device(device_type)
-        return layer_pass(
-            self.model_on(device_type),
-            device,
-            self.target,
-            tp=tp,
-            micro_batch=sequences,
-            sequence_parallel=split,
-            ep=ep,
-        )
+        sizes = sequences.tobytes() if isinstance(sequences, np.ndarray) else sequences
+        key = device_type.key, tp, sizes, split, ep
+        if key not in self._passes:
+            self._passes[key] = layer_pass(
+                self.model_on(device_type),
+                self._device(device_type),
+                self.target,
+                tp=tp,
+                micro_batch=sequences,
+                sequence_parallel=split,
+                ep=ep,
+            )
+        return self._passes[key]
 
     def runs_unfused(self, device_type: DeviceType) -> bool:
         """True where the model has fused attention and the runtime no kernel of it for this type."""
@@ -723,4 +728,7 @@ class Pricer:
         )
 
     def _gradient_bytes(self, shape: Shape) -> int:
+        if shape.zero not in self._kept_bytes:
+            kept = gradients_of(self.target, self.model.training, shape.zero).kept_bytes
+            self._kept_bytes[shape.zero] = kept
         return self._kept_bytes[shape.zero]

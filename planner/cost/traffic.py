@@ -11,7 +11,6 @@ from planner.cost.many import smaller
 from planner.cost.memory import experts_of, parameters_of
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
-from planner.dims.sharding import ZERO_STAGES
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Capabilities
 
@@ -39,12 +38,8 @@ class Traffic:
     model: ModelSpec
     target: Capabilities
     stack: Stack
-    _reduced_bytes: tuple[int, ...] = field(init=False)
-    """Bytes of a gradient on its way, [ZeRO stage]."""
-
-    def __post_init__(self) -> None:
-        reduced = (gradients_of(self.target, self.model.training, zero) for zero in ZERO_STAGES)
-        object.__setattr__(self, "_reduced_bytes", tuple(each.reduced_bytes for each in reduced))
+    _reduced_bytes: dict[int, int] = field(default_factory=dict, init=False, compare=False)
+    """Bytes of a gradient on its way, by ZeRO stage."""
 
     def exposed(self, traffic: float, compute: float) -> tuple[float, float]:
         """(exposed, hidden) seconds of traffic under a computation; they slow each other while both run."""
@@ -134,4 +129,7 @@ class Traffic:
         return 1 if precision == "fp8" and not self.target.eager_layers else ELEMENT_BYTES[precision]
 
     def _gradient_bytes(self, shape: Shape) -> int:
+        if shape.zero not in self._reduced_bytes:
+            reduced = gradients_of(self.target, self.model.training, shape.zero).reduced_bytes
+            self._reduced_bytes[shape.zero] = reduced
         return self._reduced_bytes[shape.zero]

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from math import exp, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibration.values import Calibration, Constant, Residual
+from planner.calibration.tables import import_layers_csv
+from planner.calibration.values import Calibration, Constant, LayerPoint, Residual
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.measured.dual import Dual, slopes_of
@@ -36,14 +37,24 @@ from planner.measured.priors import (
     priors,
     stack_prior,
 )
+from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
 from planner.runtimes.registry import target
 
 BOUNDS_BYTES = (0.3e9, 12e9)
 
 
+@cache
+def profiles() -> tuple[LayerPoint, ...]:
+    """Published layers of a model whose runs are published too."""
+    return import_layers_csv(PUBLISHED.with_name("opt350m_layers.csv"))
+
+
 def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
-    """The calibration with ``runtime_bytes`` of every stack with enough measured peaks: least absolute log error."""
+    """The calibration with ``runtime_bytes`` of every stack with enough measured peaks: least absolute log error.
+
+    Layers whose profile is known are anchored to it, so that errors of their formula do not end up in the constant.
+    """
     fitted = base
     for stack in sorted({kernels_of(run) for run in runs}):
         measured = [run for run in runs if kernels_of(run) == stack and run.peak_memory_bytes]
@@ -61,7 +72,7 @@ def _fitted(stack: str, runs: Sequence[Run], base: Calibration) -> Calibration:
         return replace(base, stacks={**base.stacks, stack: one})
 
     def errors(logarithm: float) -> list[float]:
-        calibration = with_runtime(exp(logarithm))
+        calibration = replace(with_runtime(exp(logarithm)), layers=base.layers or profiles())
         return [_memory_error(run, calibration) for run in runs]
 
     bounds = tuple(map(log, BOUNDS_BYTES))
@@ -365,8 +376,8 @@ class _Problem:
         in_shape = np.zeros(len(left))
         for shape in set(shapes.tolist()):
             in_shape[shapes == shape] = float(np.median(left[shapes == shape])) - level
-        own = np.diag(_variance(OWN_ERROR, left - level - in_shape))
-        alike = np.where(shapes[:, None] == shapes[None, :], _variance(SHAPE_ERROR, in_shape), 0.0)
+        own = np.diag(robust_variance(OWN_ERROR, left - level - in_shape))
+        alike = np.where(shapes[:, None] == shapes[None, :], robust_variance(SHAPE_ERROR, in_shape), 0.0)
         doubts = DOUBT_ERROR**2 * (np.outer(doubted, doubted) + np.diag(doubted))
         return np.asarray(own + alike + COMMON_ERROR**2 + doubts)
 
@@ -502,7 +513,7 @@ def _warnings(runs: Sequence[Run], errors: Vector, fitted: Sequence[Constant]) -
             yield f"sources of {family} with {kernels} kernels contradict each other: {first} and {last}"
 
 
-def _variance(error: float, found: Vector) -> Vector:
+def robust_variance(error: float, found: Vector) -> Vector:
     """Of an error of this size, robust: what was found to be farther off counts for less (pseudo-Huber)."""
     return np.asarray(error**2 * np.sqrt(1.0 + (found / (ROBUST * error)) ** 2))
 

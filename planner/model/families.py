@@ -57,7 +57,8 @@ def _llama(
         "heads": heads,
         "kv_heads": config.get("num_key_value_heads") or heads,
         "head_dim": config.get("head_dim") or width or config["hidden_size"] // heads,
-        "ffn": config["intermediate_size"],
+        # Where all feed-forwards are experts, some have no other width.
+        "ffn": config.get("intermediate_size") or config.get("moe_intermediate_size"),
         "gated_mlp": True,
         "vocab": config["vocab_size"],
         "tied_embeddings": bool(config.get("tie_word_embeddings", tied)),
@@ -157,13 +158,16 @@ def _phimoe(config: Config) -> Shape:
     return _sparse(config, norm="layer", head_bias=bool(config.get("lm_head_bias", False)))
 
 
-def _mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
+def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
     """Layers that have no experts, among those that have."""
     if config.get("decoder_sparse_step", 1) != 1:
         yield "decoder_sparse_step", "layers without experts between those with experts"
     for key in ("mlp_only_layers", "first_k_dense_replace"):
         if config.get(key):
             yield key, "dense layers among those with experts"
+    kinds = config.get("mlp_layer_types")
+    if isinstance(kinds, list) and "dense" in kinds:
+        yield "mlp_layer_types", "dense layers among those with experts"
 
 
 def _internlm3(config: Config) -> Shape:
@@ -373,7 +377,7 @@ def _phi(config: Config) -> Shape:
 
 
 _BERT = Family(partial(_encoder, token_types=2), (*COMMON, "max_position_embeddings"), _encoder_unlike)
-_SPARSE = partial(Family, unlike=_mixed_dense, experts=True)
+_SPARSE = partial(Family, unlike=mixed_dense, experts=True)
 _GPT2 = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
 
 FAMILIES: dict[str, Family] = {
@@ -425,6 +429,7 @@ FAMILIES: dict[str, Family] = {
     "iquestcoder": Family(_llama),
     "jais2": Family(partial(_plain, norm="layer")),
     "llama": Family(_llama),
+    "mellum": _SPARSE(partial(_sparse, qk_norm=True)),
     "minicpm3": Family(partial(_latent, tied=True), LATENT),
     "minimax_m2": _SPARSE(partial(_sparse, qk_norm="whole")),
     "ministral": Family(partial(_llama, window=1)),
@@ -458,6 +463,9 @@ FAMILIES: dict[str, Family] = {
     "roberta": _BERT,
     "seed_oss": Family(partial(_llama, width=128, out_bias="attention_out_bias")),
     "smollm3": Family(partial(_llama, tied=True)),
+    "solar_open": _SPARSE(
+        partial(_sparse, experts=_shared), (*COMMON[:3], "moe_intermediate_size", "vocab_size")
+    ),
     "stablelm": Family(_stablelm, COMMON, _query_norms),
     "starcoder2": Family(
         partial(

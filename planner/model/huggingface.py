@@ -9,7 +9,7 @@ from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
 from planner.files.fields import figure
 from planner.files.messages import shown
-from planner.model.families import EXPERT_COUNTS, EXPERT_PICKS, FAMILIES, Config, Shape
+from planner.model.families import EXPERT_COUNTS, EXPERT_PICKS, FAMILIES, Config, Shape, mixed_dense
 from planner.model.spec import Precision
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
 
@@ -67,7 +67,7 @@ def in_cache(name: str) -> Path:
         from huggingface_hub import try_to_load_from_cache
         from huggingface_hub.errors import HFValidationError
     except ImportError:
-        raise _cannot(name, "needs the package huggingface_hub", "pip install huggingface_hub") from None
+        raise _cannot(name, "needs the package huggingface_hub", "pip install 'hetplan[hub]'") from None
     try:
         found = try_to_load_from_cache(repository, "config.json", revision=revision or None)
     except HFValidationError:
@@ -108,7 +108,10 @@ def _unsupported(document: Document) -> list[Problem]:
     kind = str(config.get("model_type") or "")
     if kind not in FAMILIES:
         what = f'the model type "{kind}" is not supported' if kind else "missing, expected the model's type"
-        return [document.problem(("model_type",), what, known)]
+        mixed = [
+            document.problem((key,), f"{each} are not supported yet") for key, each in mixed_dense(config)
+        ]
+        return [document.problem(("model_type",), what, known), *mixed]
     problems = []
     for key in ("add_cross_attention", "is_encoder_decoder"):
         if config.get(key):

@@ -79,7 +79,7 @@ class DataParallel:
 def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
     """Outer choices of a target that deals a batch per device."""
     one_stage = limits.pp is None or 1 in limits.pp
-    one_device = limits.tp is None or 1 in limits.tp
+    one_device = (limits.tp is None or 1 in limits.tp) and (limits.ep is None or 1 in limits.ep)
     if row.batch_without_pipeline != "per-device" or not one_stage or not one_device:
         return
     device_types = usable_device_types(estimator.topology, estimator.model)
@@ -417,6 +417,14 @@ class _Growing:
 @lru_cache(maxsize=256)
 def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute) -> _Growing:
     return _Growing(pricer, pricer.topology.device_type(pool, gpu), recompute)
+
+
+def most_sequences_per_second(pricer: Pricer, device_type: DeviceType, recompute: Recompute) -> float:
+    """What a device that has the whole model does at best, whatever fits and without any traffic."""
+    model = pricer.model
+    most = min(model.training.global_batch, most_offered(model))
+    seconds = _passes(pricer, *device_type.key, recompute).first(most).seconds
+    return float((np.arange(1, most + 1) / seconds).max())
 
 
 def _next(values: Seconds) -> Seconds:

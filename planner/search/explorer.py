@@ -51,7 +51,7 @@ QUICK_TRIES = 6
 PATIENCE = 48
 """Families in a row that get quick plans without a better one."""
 
-OTHERS_SHARE = 0.25
+OTHERS_SHARE = 0.5
 """Part of the time, at most, for the plans of other runtimes, where those are only the beginning."""
 
 ONE_DEGREE_SHARE = 0.25

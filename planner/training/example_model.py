@@ -187,6 +187,10 @@ class Experts(nn.Module):  # type: ignore[misc]
         super().__init__()
         found = shape.experts
         assert found is not None
+        if not hasattr(functional, "grouped_mm"):
+            raise SystemExit(
+                f"experts need torch.nn.functional.grouped_mm, which PyTorch {torch.__version__} lacks"
+            )
         self.number, self.top_k, self.gated = found.number, found.top_k, shape.gated_mlp
         hidden, width, ways = shape.hidden, found.ffn, 2 if shape.gated_mlp else 1
         self.router = Linear(hidden, self.number, bias=found.router_bias)

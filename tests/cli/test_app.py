@@ -25,6 +25,7 @@ JSON = {"--json"}
 MEASURED = {"--calibration"}
 TRAINING = {"--precision", "--global-batch", "--sequence-length"}
 SEARCH = {
+    "--ep",
     "--gap",
     "--max-cost-per-token",
     "--micro-batch",
@@ -46,7 +47,7 @@ SURFACE: dict[str, set[str]] = {
     | TRAINING
     | MEASURED
     | SEARCH
-    | {"--output", "-o", "--robust", "--advice"}
+    | {"--output", "-o", "--robust", "--advice", "--write-lp"}
     | {"--quiet", "-q", "--verbose", "-v"},
     "predict": JSON | TRAINING | MEASURED,
     "compare": JSON | MEASURED | {"--baselines", "--log"},

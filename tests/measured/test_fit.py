@@ -12,7 +12,7 @@ import pytest
 from planner.calibration.values import Constant, Residual
 from planner.errors import UsageError
 from planner.measured.dual import Dual, slopes_of
-from planner.measured.fit import MOST, Fit, fit
+from planner.measured.fit import MOST, Fit, fit, robust_variance
 from planner.measured.priors import best_share
 from planner.measured.values import Run
 from tests.measured.synthetic import BEFORE, ONE, TRUTH, measured, named, plan, predicted, run, unmeasured
@@ -125,6 +125,13 @@ def test_an_outlier_hardly_moves_the_constants() -> None:
     before, after = constants(whole()), constants(fit(runs, BEFORE))
     for name in (MATMUL, "families.A100.launch_seconds", "links.infiniband.efficiency"):
         assert after[name].value == pytest.approx(before[name].value, rel=0.05), name
+
+
+def test_what_is_far_off_counts_for_less() -> None:
+    """The variance of an error grows with what is found of it, in proportion where that is far off."""
+    usual, far, farther = (float(robust_variance(0.05, np.array(found))) for found in (0.0, 1.0, 2.0))
+    assert usual == pytest.approx(0.05**2)
+    assert farther / far == pytest.approx(2, rel=0.01)
 
 
 def test_bounds_hold() -> None:

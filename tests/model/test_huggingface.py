@@ -169,6 +169,11 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
             "layers without experts between those with experts are not supported yet",
         ),
         (
+            mixture("mellum", mlp_layer_types=["dense", "sparse"]),
+            "mlp_layer_types",
+            "dense layers among those with experts are not supported yet",
+        ),
+        (
             mixture("mixtral") | {"num_experts_per_tok": 9},
             "num_experts_per_tok",
             "expected at most num_experts 8, got 9",

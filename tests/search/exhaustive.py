@@ -115,6 +115,8 @@ def _families(
             if dp is not None and limits.micro_batch is not None and batch // dp not in limits.micro_batch:
                 continue
             for ep in _expert_degrees(row, model, tp, dp):
+                if limits.ep is not None and ep not in limits.ep:
+                    continue
                 yield Family(
                     target=row.name,
                     zero=zero,
@@ -168,7 +170,7 @@ def _data_parallel(
     estimator: Estimator, limits: Limits, row: Capabilities, zero: int, recompute: Recompute
 ) -> Iterator[Plan]:
     """Plans of one stage with any share and any micro-batch on every device."""
-    if (limits.pp is not None and 1 not in limits.pp) or (limits.tp is not None and 1 not in limits.tp):
+    if any(given is not None and 1 not in given for given in (limits.pp, limits.tp, limits.ep)):
         return
     device_types = usable_device_types(estimator.topology, estimator.model)
     batch = estimator.model.training.global_batch

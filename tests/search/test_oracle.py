@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from unittest.mock import patch
 
@@ -138,6 +139,7 @@ EXPERT_TARGETS = st.sampled_from([None, "megatron", "megatron", "megatron", "tor
 def test_experts(seed: int, target: str | None) -> None:
     """Experts whole on every device or divided over some, where a device has not room for all of them too."""
     check(with_experts(seed), limits(seed, target), QUICK)
+    check(with_experts(seed), replace(limits(seed, "megatron"), ep=((2, 4), (1, 3))[seed % 2]), QUICK)
 
 
 @pytest.mark.slow

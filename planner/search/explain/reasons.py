@@ -29,7 +29,7 @@ REASONS_SHARE = 0.15
 """CPU time that reasons may take, as a share of what the search took; without a time limit, and where advice is asked
 for, all the time there is."""
 
-LEAST_SECONDS = 0.4
+LEAST_SECONDS = 0.6
 """CPU seconds that they may take at least."""
 
 LEFT_OUT = "the time limit left no time for some of the explanations: allow more time to see what else was considered"

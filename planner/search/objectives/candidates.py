@@ -14,7 +14,7 @@ from planner.cost.running_cost import Devices, price_per_hour, watts
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import node_faults
-from planner.search.bounds.peak import least_seconds
+from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.met import Met
@@ -205,10 +205,10 @@ LEAST_SLICE_SECONDS = 0.5
 class GoalRates:
     """What a second on given devices is worth under an objective."""
 
-    def __init__(self, estimator: Estimator, goal: Goal) -> None:
-        self.estimator = estimator
+    def __init__(self, estimator: Estimator, limits: Limits, goal: Goal) -> None:
         self.cluster = estimator.cluster
         self.goal = goal
+        self._rates = DeviceRates(estimator, limits)
         training = estimator.model.training
         self.tokens = training.global_batch * training.sequence_length
 
@@ -235,8 +235,8 @@ class GoalRates:
         return most if price is None else min(most, seconds_at(price, weight))
 
     def least_seconds(self, devices: Devices) -> float:
-        """No step is shorter than the useful operations at the peak of all devices."""
-        return least_seconds(self.estimator, devices)
+        """No step is shorter than all devices need at their best rates."""
+        return self._rates.least_seconds(devices)
 
 
 def seconds_at(value: float, weight: float) -> float:
@@ -272,7 +272,7 @@ class SubClusterCandidates:
         self.limits = limits
         self.goal = goal
         self.reporter = reporter
-        self.rates = GoalRates(estimator, goal)
+        self.rates = GoalRates(estimator, limits, goal)
         self.sub_clusters = sorted((self._candidate(sub) for sub in self.considered()), key=_promise)
         self.candidates = 0
         self.solved = 0

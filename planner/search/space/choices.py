@@ -155,7 +155,7 @@ def families(
     def each(
         recompute: Recompute | None, tp: int | None, dp: int | None, batch: int, stages: tuple[int, ...]
     ) -> Iterator[Family]:
-        for zero, ep in product(stages, expert_degrees(row, model, tp, dp, None)):
+        for zero, ep in product(stages, expert_degrees(row, model, tp, dp, limits.ep)):
             yield Family(
                 target=row.name,
                 zero=zero,
