@@ -100,13 +100,13 @@ def read_goal(
     return goal
 
 
-def require_one_plan(pareto: bool, output: Path | None, top: int | None, advice: bool) -> None:
-    """Refuse options that are about one plan beside ``--pareto``; raises UsageError."""
-    given = {"-o": output is not None, "--top": top is not None, "--advice": advice}
-    wrong = next((option for option, used in given.items() if used), None)
-    if pareto and wrong is not None:
+def require_one_plan(pareto: bool, **options: object) -> None:
+    """Refuse options that are about one plan, by their names, beside ``--pareto``; raises UsageError."""
+    given = [name for name, value in options.items() if value is not None]
+    if pareto and given:
+        named = "-o" if given[0] == "output" else f"--{given[0].replace('_', '-')}"
         raise UsageError(
-            f"--pareto prints a table of plans: {wrong} has no plan to be about",
+            f"--pareto prints a table of plans: {named} has no plan to be about",
             hint="choose a row, then search with its --use-at-most in place of --pareto",
         )
 

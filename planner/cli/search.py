@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
@@ -59,7 +59,7 @@ from planner.cli.process import (
 )
 from planner.cli.progress import reporter
 from planner.cluster.spec import ClusterSpec
-from planner.errors import OutputError
+from planner.errors import OutputError, UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, Summary, UsedCalibration, write
 from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
@@ -69,6 +69,9 @@ from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
 from planner.search.values import Goal, Limits, Scored, SearchResult
+
+if TYPE_CHECKING:
+    from planner.cli.answer import Detail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,7 @@ class KeptPlan:
         write(file, self._path)
 
 
-def answer_front(request: SearchRequest, as_json: bool) -> NoReturn:
+def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoReturn:
     """Print the table, or its document; the exit code says what kind of answer it is."""
     wish = Wish()
     deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
@@ -163,7 +166,7 @@ def answer_front(request: SearchRequest, as_json: bool) -> NoReturn:
         )
     from planner.cli.answer import show_front
 
-    show_front(table, request, as_json)
+    show_front(table, request, as_json, detail)
     raise typer.Exit(_front_exit_code(table))
 
 
@@ -184,6 +187,14 @@ Output = Annotated[
         help="Write the plan to FILE as soon as one is found, and again whenever a better one is.",
     ),
 ]
+WriteLp = Annotated[
+    Path | None,
+    typer.Option(
+        "--write-lp",
+        metavar="FILE",
+        help="Write the ILP of the plan's target, degrees, micro-batch and stages to FILE, in LP format.",
+    ),
+]
 TargetName = Annotated[
     str | None,
     typer.Option(
@@ -196,7 +207,20 @@ TargetName = Annotated[
 Top = Annotated[
     int | None,
     typer.Option(
-        "--top", metavar="K", min=1, max=int(COUNT.most), help="Show only the K best plan families."
+        "--top",
+        metavar="K",
+        min=1,
+        max=int(COUNT.most),
+        help="Show only the K best plan families. Default: 6, or all of them with -v.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone, on one line.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Print the inputs as understood, all plan families, and what was left out too.",
     ),
 ]
 Gap = Annotated[
@@ -280,11 +304,15 @@ def search(
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
     calibration: CalibrationFile = None,
+    write_lp: WriteLp = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest or cheapest plan and prove how good it is.
 
-    Prints the inputs as understood, the plan, the plan families that lost and why, and the next command.
+    Prints the plan, the plan families that came nearest and why they lost, the next command, and last the answer in
+    one line.
     Ctrl-C stops the search and keeps the best plan so far; a second Ctrl-C exits immediately.
     """
     limits = Limits(
@@ -297,7 +325,8 @@ def search(
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
-    require_one_plan(pareto, output, top, advice)
+    require_one_plan(pareto, output=output, top=top, write_lp=write_lp, advice=advice or None)
+    detail = _detail(quiet, verbose)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     goal = read_goal(
@@ -322,8 +351,14 @@ def search(
         advice=advice,
     )
     if pareto:
-        answer_front(request, as_json)
-    _answer(request, top, output, as_json)
+        answer_front(request, as_json, detail)
+    _answer(request, top, output, write_lp, as_json, detail)
+
+
+def _detail(quiet: bool, verbose: bool) -> Detail:
+    if quiet and verbose:
+        raise UsageError("-q, -v: expected at most one of them")
+    return "answer" if quiet else "full" if verbose else "brief"
 
 
 def _target(name: str | None) -> str | None:
@@ -336,10 +371,19 @@ def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
 
 
-def _answer(request: SearchRequest, top: int | None, output: Path | None, as_json: bool) -> None:
+def _answer(
+    request: SearchRequest,
+    top: int | None,
+    output: Path | None,
+    write_lp: Path | None,
+    as_json: bool,
+    detail: Detail,
+) -> None:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
     if output is not None:
         require_writable(output)
+    if write_lp is not None:
+        require_writable(write_lp, "model.lp")
     kept = None if output is None else KeptPlan(request, output)
     wish = Wish()
     with keeping_the_best(wish):
@@ -355,15 +399,27 @@ def _answer(request: SearchRequest, top: int | None, output: Path | None, as_jso
         _tell_of_reasons(result.reasons_error)
     from planner.cli.answer import show_found
 
-    show_found(result, request, top, output, as_json)
+    show_found(result, request, top, output, as_json, detail)
     if unwritten is not None:
         raise unwritten
+    if write_lp is not None and result.best is not None:
+        from planner.search.milp.export import write_model
+
+        write_model(
+            write_lp, result.best, request.cluster, request.model, request.calibration, request.limits
+        )
     raise typer.Exit(_exit_code(result))
 
 
 def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchResult:
     deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
     with reporter(kept.catch_up if kept else None) as talk:
+
+        def better(scored: Scored) -> None:
+            talk.better(scored.estimate.step_seconds)
+            if kept is not None:
+                kept.better(scored)
+
         return choose(
             request.cluster,
             request.model,
@@ -373,7 +429,7 @@ def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchRes
             talk,
             advice=request.advice,
             deadline=deadline,
-            better=kept.better if kept else None,
+            better=better,
         )
 
 

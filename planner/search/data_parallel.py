@@ -182,14 +182,11 @@ class Shares:
         """Largest micro-batch that fits on a device of this type when ``devices`` share the states; 0 for none."""
         key = (device_type.key, devices if self.choice.zero else min(devices, 2))
         if key not in self._most:
-            low, high = 0, min(self.batch, most_offered(self.estimator.model))
+            most = min(self.batch, most_offered(self.estimator.model))
             if self.limits.micro_batch is not None:
-                high = min(high, max(self.limits.micro_batch))
-            while low < high:
-                middle = (low + high + 1) // 2
-                fits = self.pricer.memory(self._shape, self._group(device_type, 1, middle, 1), devices).fits
-                low, high = (middle, high) if fits else (low, middle - 1)
-            self._most[key] = low
+                most = min(most, max(self.limits.micro_batch))
+            one = self._group(device_type, 1, 1, 1)
+            self._most[key] = self.pricer.most_sequences(self._shape, one, devices, most)
         return self._most[key]
 
     def missing_bytes(self, device_type: DeviceType) -> float:

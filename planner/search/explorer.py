@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
+from planner.plan.checks import faults
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
 from planner.search.bounds.groups import (
@@ -49,6 +50,9 @@ QUICK_TRIES = 6
 
 PATIENCE = 48
 """Families in a row that get quick plans without a better one."""
+
+OTHERS_SHARE = 0.5
+"""Part of the time, at most, for the plans of other runtimes, where those are only the beginning."""
 
 ONE_DEGREE_SHARE = 0.25
 """Part of the time, at most, for plans of one degree where stages may have their own."""
@@ -136,9 +140,6 @@ class Explorer:
         """The best of a few plans per family, without proof; small clusters get some rounds of the ILP too."""
         try:
             self._open()
-            for item in [entry[2] for entry in self._heap]:
-                if isinstance(item, DataParallel):
-                    self._fullest(self._sets(item))
             self._first_plans()
             if self._devices <= POLISHED_DEVICES:
                 self._first.polish()
@@ -153,6 +154,7 @@ class Explorer:
         """
         phases = (
             self._open,
+            lambda: self._other_runtimes(rounds),
             lambda: self._one_degree(rounds),
             self._first_plans,
             self._first.polish,
@@ -192,6 +194,35 @@ class Explorer:
             self.reporter.progress(done=self.solved, total=total, best_seconds=best, bound_seconds=self.bound)
         self.finished = True
 
+    def _other_runtimes(self, rounds: int | None) -> None:
+        """Begin with the best plans of other runtimes where a runtime is asked for that runs most of them."""
+        rows = [row for row in targets_of(self.limits) if row.dp_per_stage]
+        if self.one_degree or not rows:
+            return
+        others = targets_of(replace(self.limits, target=None))
+        for number, other in enumerate(others):
+            if other in rows:
+                continue
+            self.deadline.check()
+            search = Explorer(
+                self.estimator,
+                replace(self.limits, target=other.name),
+                Silent(),
+                solver=self.solver,
+                deadline=self.deadline.part(OTHERS_SHARE / (len(others) - number)),
+                better=lambda scored: self._offer_to(rows, scored),
+            )
+            search.run(rounds=rounds)
+            if search.interrupted:
+                raise KeyboardInterrupt
+
+    def _offer_to(self, rows: Sequence[Capabilities], scored: Scored) -> None:
+        """Take a plan of another runtime as one of these, if they can run it."""
+        for row in rows:
+            plan = replace(scored.plan, target=row.name)
+            if not faults(plan, self.estimator.cluster, self.estimator.model):
+                self.offer(priced_on(self.estimator, plan, self.estimator))
+
     def _one_degree(self, rounds: int | None) -> None:
         """Begin with the best plan of one degree, whose bounds are tight, and with what is better near it."""
         if self.one_degree or not any(row.dp_per_stage for row in targets_of(self.limits)):
@@ -210,14 +241,12 @@ class Explorer:
         narrow.run(rounds=rounds)
         if narrow.interrupted:
             raise KeyboardInterrupt
-        if narrow.best is not None and rounds is None and self._devices <= POLISHED_DEVICES:
-            seen = [
-                partition
-                for (target, _), partition in self._partitions.items()
-                if target == narrow.best.plan.target
-            ]
-            near = best_near(narrow.best, seen, self.estimator, self.limits, self.deadline.part(NEAR_SHARE))
-            self.offer(near)
+        start = self.best
+        if start is None or rounds is not None or self._devices > POLISHED_DEVICES:
+            return
+        if all(len(stage.replicas) == 1 for stage in start.plan.stages):
+            seen = [part for (name, _), part in self._partitions.items() if name == start.plan.target]
+            self.offer(best_near(start, seen, self.estimator, self.limits, self.deadline.part(NEAR_SHARE)))
 
     def partition(self, item: Family | DataParallel) -> NetworkPartition:
         """The part of the cluster that a choice is about."""
@@ -246,6 +275,7 @@ class Explorer:
         for choice in data_parallel_choices(row, self.limits, partition.estimator) if partition.whole else ():
             self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
+        partition.bounds.rates.price(found)
         for group in grouped(found):
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, partition.bounds)), group)
@@ -253,6 +283,7 @@ class Explorer:
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
         self.reporter.phase("first plans")
+        self._first_shares()
         tries: Counter[tuple[str, str, int | None, int | None]] = Counter()
         waiting, kept, self._heap = self._heap, [], []
         parts: set[int] = set()
@@ -282,6 +313,13 @@ class Explorer:
             heapify(self._heap)
         self._taken_bound = float("inf")
         self._first.refine()
+
+    def _first_shares(self) -> None:
+        """Data parallelism on as many devices as each choice of it can use; the heap would come to them late."""
+        for _, _, item in sorted(self._heap):
+            if isinstance(item, DataParallel):
+                self.deadline.check()
+                self._fullest(self._sets(item))
 
     def _members(self, bound: float, group: Group) -> Families:
         """The families of a group that may have plans, each with its bound."""
@@ -317,12 +355,13 @@ class Explorer:
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)
         row, steps = target(family.target), family.micro_batches
+        wanted = self.incumbent * (1 - self.limits.gap)
         chunked: dict[int, list[int]] = {}
         for depth in depths(family, self.limits, partition.estimator.model, partition.device_types):
             for interleave in interleavings(row, depth, steps, self.estimator.model):
                 chunked.setdefault(interleave, []).append(depth)
         for interleave, possible in chunked.items():
-            found = partition.bounds.bounds(family, possible, interleave, self.incumbent)
+            found = partition.bounds.bounds(family, possible, interleave, wanted)
             for depth, own in zip(possible, found, strict=True):
                 self.deadline.check()
                 self.candidates += 1
@@ -344,6 +383,7 @@ class Explorer:
             cutoff_seconds=self.incumbent,
             bound_seconds=bound,
             once_seconds=partition.bounds.once(choice, self.incumbent),
+            crossed=lambda crossings: partition.bounds.crossed(choice, crossings),
             solver=self.solver,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
@@ -11,7 +12,7 @@ from planner.errors import PlanError
 from planner.plan.equal_pools import on_own_pools
 from planner.plan.values import Plan
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
-from planner.search.milp.branching import Assigned
+from planner.search.milp.branching import Subset
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import TOLERANCE
 from planner.search.space.choices import Choice, Islands
@@ -22,7 +23,7 @@ MAX_CUT_OPERATIONS = 20_000
 """Longer pipelines are not cut by their critical path; their solutions are cut one by one."""
 
 SLACK = 0.95
-"""Part of the gap that a new plan must gain to be of interest; the rest is the solver's."""
+"""Subset of the gap that a new plan must gain to be of interest; the rest is the solver's."""
 
 
 EFFORTS = (1, 20, 400)
@@ -31,11 +32,11 @@ EFFORTS = (1, 20, 400)
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class _Node:
-    """A part of a choice: some stages know their island, or something of their devices."""
+    """A part of a choice, and what is known of it."""
 
     bound: float
     number: int = 0
-    assigned: Assigned = field(default=(), compare=False)
+    part: Subset = field(default=Subset(), compare=False)
     relaxed: bool = field(default=False, compare=False)
     """True when only the ILP can tell more."""
     solved: int = field(default=0, compare=False)
@@ -71,13 +72,15 @@ class OpenChoice:
         cutoff_seconds: float,
         bound_seconds: float,
         once_seconds: float = 0.0,
+        crossed: Callable[[int], float] = lambda crossings: 0.0,
         islands: Islands = (),
         scorer: Estimator | None = None,
         solver: str | None = None,
     ) -> None:
         """``scorer`` knows the whole cluster where ``estimator`` sees a part: only its prices are offered.
 
-        Plans faster than ``cutoff_seconds`` take no less than ``once_seconds`` for one micro-batch alone.
+        Plans faster than ``cutoff_seconds`` take no less than ``once_seconds`` for one micro-batch alone. ``crossed``
+        is a bound of pipelines that cross slow links so often, without stages on both sides of one.
         """
         self.choice = choice
         self.estimator = estimator
@@ -92,6 +95,7 @@ class OpenChoice:
         self.solver = solver
         self.rounds = 0
         self._seen: set[tuple[tuple[int, int], ...]] = set()
+        self._crossed = crossed
         self._nodes = [_Node(bound=bound_seconds)]
         self._count = 0
         self._dropped = float("inf")
@@ -126,7 +130,7 @@ class OpenChoice:
         model.deadline = deadline
         node = heappop(self._nodes)
         self.rounds += 1
-        model.branching.assign(node.assigned)
+        model.branching.assign(node.part)
         try:
             if node.relaxed:
                 self._solve(model, node)
@@ -146,16 +150,17 @@ class OpenChoice:
             self._model = None
 
     def _relax(self, model: PipelineModel, node: _Node) -> None:
-        """The linear relaxation: a stage that it divides is decided, else the node is left to the ILP."""
+        """The linear relaxation: what it leaves open is divided, else the node is left to the ILP."""
         bound = model.relaxed_bound()
         if bound == float("inf"):
             self._dropped = min(self._dropped, self._wanted())
             return
         bound = max(bound, node.bound)
-        branches = model.branches()
-        for branch in branches:
-            self._push(replace(node, bound=bound, assigned=(*node.assigned, branch)))
-        if not branches:
+        parts = model.parts(node.part)
+        for part in parts:
+            known = self._crossed(part.least_crossings) if node.part.sequence is None else 0.0
+            self._push(replace(node, bound=max(bound, known), part=part))
+        if not parts:
             self._push(replace(node, bound=bound, relaxed=True))
 
     def _solve(self, model: PipelineModel, node: _Node) -> None:

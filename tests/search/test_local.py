@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.cost.estimate import Estimator
@@ -66,3 +68,20 @@ def test_the_search_begins_with_one_degree() -> None:
     explorer._one_degree(None)
     assert start is not None
     assert explorer.incumbent <= start.estimate.step_seconds
+
+
+@pytest.mark.parametrize("seed", [18, 21, 25, 31, 33, 42, 47, 50])
+def test_it_is_never_worse_than_what_it_can_run_of_other_runtimes(seed: int) -> None:
+    """The best plans of the others, priced as its own, are where its search begins."""
+    spec, model = small_problem(seed)
+    found = search(spec, model, limits=replace(LIMITS, gap=0.9), explain=False).best
+    for other in TARGETS:
+        best = search(spec, model, limits=replace(LIMITS, gap=0.9, target=other), explain=False).best
+        if best is None:
+            continue
+        plan = replace(best.plan, target="flagscale")
+        if not faults(plan, spec, model):
+            estimate = Estimator(spec, model).estimate(plan)
+            if estimate.fits:
+                assert found is not None
+                assert found.estimate.step_seconds <= estimate.step_seconds * (1 + 1e-9)

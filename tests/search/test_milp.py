@@ -8,19 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+import highspy
 import pulp
 import pytest
 
+from planner.calibration.values import ASSUMED
 from planner.cluster.spec import NicSpec
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
+from planner.errors import OutputError
 from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
+from planner.search.milp.branching import Subset
+from planner.search.milp.export import write_model
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.program import Program, ones
-from planner.search.milp.solver import Relaxation, as_pulp, available, solve, write_lp
+from planner.search.milp.solver import Relaxation, as_pulp, available, solve
 from planner.search.ranking import ranked
+from planner.search.solve import search
 from planner.search.space.choices import Choice, Family, depths, families
 from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
@@ -140,12 +146,33 @@ def drawn_stages(seed: int, count: int) -> Iterator[StageOptions]:
                 yield stages
 
 
-def test_a_model_is_exported(tmp_path: Path) -> None:
-    """The LP file has every variable by its name, and CBC's or anybody's solver can read it."""
-    model = PipelineModel(options(), 10.0)
-    write_lp(model.program, tmp_path / "model.lp")
-    text = (tmp_path / "model.lp").read_text()
-    assert all(name in text for name in ("Minimize", "T", "x_0_0", "f_0_0", "b_3_0", "Binaries"))
+@pytest.mark.parametrize("seed", [0, 2, 3, 4, 5, 6])
+def test_a_plans_model_is_exported(seed: int, tmp_path: Path) -> None:
+    """Another solver reads the file and finds a pipeline that the plan is no faster than."""
+    spec, model = small_problem(seed)
+    limits = Limits(gap=0.0, pp=(2, 3))
+    result = search(spec, model, limits=limits, explain=False)
+    assert result.best is not None
+    path = tmp_path / "model.lp"
+    write_model(path, result.best, spec, model, ASSUMED, limits)
+    text = path.read_text()
+    assert all(name in text for name in ("Minimize", "x_0_0", "f_0_0", "b_1_0", "Binaries"))
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.readModel(str(path))
+    solver.run()
+    # T is in units of the plan's step.
+    assert 0.5 < solver.getInfo().objective_function_value <= 1 + 1e-4
+
+
+def test_a_plan_without_a_pipeline_has_no_model(tmp_path: Path) -> None:
+    """It is said, and nothing is written."""
+    spec, model = small_problem(0)
+    best = search(spec, model, limits=Limits(pp=(1,)), explain=False).best
+    assert best is not None
+    with pytest.raises(OutputError, match="no pipeline"):
+        write_model(tmp_path / "model.lp", best, spec, model, ASSUMED, Limits())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("interleave", [1, 2])
@@ -205,7 +232,7 @@ def test_a_relaxation_follows_the_bounds(name: str) -> None:
 
 
 def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
-    """Each branch gives one stage one island, and no branch can promise more than the whole."""
+    """Parts have their sequence of islands, down to each stage, and none can promise more than the whole."""
     spec = cluster(pool("a", nodes=2), pool("b", nodes=2, fabric="eth", gbps=10, cards=1))
     slow = NicSpec(fabric="eth", bandwidth_gbps=10, count=1)
     first = spec.pools[0].model_copy(update={"nics": (*spec.pools[0].nics, slow)})
@@ -215,13 +242,17 @@ def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
     stages = StageOptions(choice, estimator, Limits(), (("a",), ("b",)))
     model = PipelineModel(stages, 100.0)
     whole = model.relaxed_bound()
-    branches = model.branches()
-    assert {keys for _, keys in branches} == {frozenset(((0,),)), frozenset(((1,),))}
-    assert len({stage for stage, _ in branches}) == 1
-    for branch in branches:
-        model.branching.assign((branch,))
+    parts = model.parts(Subset())
+    orders = [part.sequence.islands if part.sequence else None for part in parts]
+    assert orders == [(0, 1), (1, 0), None]
+    assert [part.crossings for part in parts] == [(1, 1), (1, 1), (2, float("inf"))]
+    while parts:
+        part = parts.pop()
+        model.branching.assign(part)
         assert model.relaxed_bound() >= whole * (1 - 1e-6)
-    model.branching.assign(tuple((stage, frozenset(((0,),))) for stage in range(4)))
+        if part.sequence:
+            parts += model.parts(part)
+    model.branching.assign(Subset(assigned=tuple((stage, frozenset(((0,),))) for stage in range(4))))
     assert model.relaxed_bound() == float("inf")
 
 
@@ -232,13 +263,13 @@ def test_stages_with_their_per_stage_degrees_are_told_their_devices_first() -> N
     stages = StageOptions(Choice(family=family, depth=3, interleave=1), estimator, Limits())
     model = PipelineModel(stages, 100.0)
     whole = model.relaxed_bound()
-    (stage, low), (other, high) = model.branches()
+    (stage, low), (other, high) = (part.assigned[0] for part in model.parts(Subset()))
     assert stage == other
     assert not low & high
     assert {key[1] for key in low | high} == {option.composition for option in model.options[stage]}
     assert max(low) < min(high)
     for keys in (low, high):
-        model.branching.assign(((stage, keys),))
+        model.branching.assign(Subset(assigned=((stage, keys),)))
         assert model.relaxed_bound() >= whole * (1 - 1e-6)
-    model.branching.assign(((stage, low), (stage, high)))
+    model.branching.assign(Subset(assigned=((stage, low), (stage, high))))
     assert model.relaxed_bound() == float("inf")

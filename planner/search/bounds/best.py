@@ -79,23 +79,30 @@ class UniformBounds:
         if min(float(free[depth - 1]) for depth in depths) >= cutoff:
             yield from (float(free[depth - 1]) if self.holds(depth) else inf for depth in depths)
             return
-        known = self._rates.hops(self._family)
-        hops = [known.get(speed.device_type, FREE) for speed in self.speeds]
-        sent = self._ramp.bounds(chunks, hops)
-        counted = LayerCountBound(
-            self.speeds,
-            hops,
-            self._layers,
-            self._family.micro_batches,
-            chunks,
-            self._rates.crossing(self._family),
-        )
+        sent = self._ramp.bounds(chunks, self._hops())
+        counted: LayerCountBound | None = None
         for depth in depths:
-            if not self.holds(depth):
-                yield inf
-                continue
-            found = float(sent[depth - 1] if depth > 1 else free[0])
-            yield found if found >= cutoff else max(found, counted.bound(depth, found, cutoff))
+            found = float(sent[depth - 1] if depth > 1 else free[0]) if self.holds(depth) else inf
+            if found < cutoff:
+                counted = counted or self._counted(chunks)
+                found = max(found, counted.bound(depth, found, cutoff))
+            yield found
+
+    def crossed(self, depth: int, chunks: int, crossings: int) -> float:
+        """No plan is faster that crosses slow links so often, where no stage stands on both sides of one."""
+        return self._counted(chunks, crossings).bound(depth) if self.speeds and self.holds(depth) else inf
+
+    def once(self, depth: int, seconds: float) -> float:
+        """No plan that ends within ``seconds`` takes less for one micro-batch; one chunk a stage."""
+        return self._counted(1).once(depth, seconds) if self.speeds and self.holds(depth) else inf
+
+    def _hops(self) -> list[Hops]:
+        known = self._rates.hops(self._family)
+        return [known.get(speed.device_type, FREE) for speed in self.speeds]
+
+    def _counted(self, chunks: int, crossings: int = 1) -> LayerCountBound:
+        steps, crossing = self._family.micro_batches, self._rates.crossing(self._family)
+        return LayerCountBound(self.speeds, self._hops(), self._layers, steps, chunks, crossing, crossings)
 
 
 class FamilyBounds:
@@ -137,9 +144,16 @@ class FamilyBounds:
 
     def once(self, choice: Choice, cutoff: float) -> float:
         """Seconds of one micro-batch through all stages of plans faster than this, at least, where that is known."""
-        if choice.family.dp is not None or choice.depth == 1 or cutoff == inf:
+        family, depth = choice.family, choice.depth
+        if depth == 1 or cutoff == inf:
             return 0.0
-        return self._lagrangian(choice.family).once(choice.depth, cutoff)
+        if family.dp is None:
+            return self._lagrangian(family).once(depth, cutoff)
+        return self.uniform(family).once(depth, cutoff) if choice.interleave == 1 else 0.0
+
+    def crossed(self, choice: Choice, crossings: int) -> float:
+        """No plan of a choice is faster that crosses slow links so often, without a stage on both sides of one."""
+        return self.uniform(choice.family).crossed(choice.depth, choice.interleave, crossings)
 
     def _per_stage_degrees(self, family: Family) -> PerStageDegreesBound:
         layers = self.estimator.model.layers

@@ -145,9 +145,9 @@ class _QuickSearch:
                     continue
                 self._shared(data_parallel_choices(row, self.limits, partition.estimator), partition)
                 model = partition.estimator.model
-                for group in grouped(families(row, self.limits, model, partition.device_types)):
+                for group in grouped(families(row, self.limits, model, partition.device_types, network)):
                     self.deadline.check()
-                    waiting += _waiting(group, network, partition, self.limits)
+                    waiting += _waiting(group, partition, self.limits)
         self._stage(self._ranked(waiting))
 
     def _ranked(self, waiting: list[_Waiting]) -> Iterator[_Ranked]:
@@ -198,10 +198,10 @@ class _QuickSearch:
     def _stage(self, ranked: Iterable[_Ranked]) -> None:
         """The most promising choices until one fits for each target and degrees."""
         tried = 0
-        done: set[tuple[str, int | None, int | None]] = set()
+        done: set[tuple[str, int | None, int | None, int]] = set()
         for item in ranked:
             family = item.choice.family
-            degrees = (family.target, family.tp, family.dp)
+            degrees = (family.target, family.tp, family.dp, family.ep)
             if item.seconds >= self.seconds or tried == TRIES or (self.cheap and len(done) == CHEAP_TRIES):
                 break
             if degrees in done:
@@ -223,7 +223,7 @@ def _both_ways(slots: list[int]) -> list[list[int]]:
     return [order for order in (slots, slots[::-1])[: 1 + (slots != slots[::-1])] if order]
 
 
-def _waiting(group: Group, network: str, partition: NetworkPartition, limits: Limits) -> Iterator[_Waiting]:
+def _waiting(group: Group, partition: NetworkPartition, limits: Limits) -> Iterator[_Waiting]:
     """The families of a group that have a depth, each with less than its choices take by ``_rank``."""
     if group.first.dp is None:
         return
@@ -236,7 +236,7 @@ def _waiting(group: Group, network: str, partition: NetworkPartition, limits: Li
             # d stages do no more than d of the fastest, and no more than all devices: most where both meet.
             best = max(1.0, min(possible[-1], rate / family.dp / fastest))
             seconds = (family.micro_batches + best - 1) * layers / fastest / best
-            yield _Waiting(seconds * (1 - 1e-9), replace(family, network=network), partition)
+            yield _Waiting(seconds * (1 - 1e-9), family, partition)
 
 
 def _rank(family: Family, partition: NetworkPartition, limits: Limits, wanted: Wanted) -> Iterator[_Ranked]:
@@ -374,7 +374,8 @@ class FirstPlans:
         possible = depths(family, self.explorer.limits, partition.estimator.model, partition.device_types)
         for depth in self._sample(family, possible) if possible else ():
             self.explorer.deadline.check()
-            if partition.bounds.bound(family, depth, 1) < self.explorer.incumbent:
+            wanted = self.explorer.incumbent
+            if partition.bounds.bound(family, depth, 1, wanted) < wanted:
                 found |= self._plan(Choice(family=family, depth=depth, interleave=1), partition)
         return found
 
@@ -419,7 +420,7 @@ class FirstPlans:
         return tuple(sorted(wanted & set(values), reverse=True))
 
 
-def _thrift(family: Family) -> tuple[int, int, int, int, int]:
+def _thrift(family: Family) -> tuple[int, ...]:
     """Small micro-batches, much recomputation and wide replicas first, then many replicas."""
     recompute = RECOMPUTES.index(family.recompute) if family.recompute else 0
-    return family.micro_batch or 1, -recompute, -(family.tp or 1), -(family.dp or 1), -family.zero
+    return family.micro_batch or 1, -recompute, -family.ep, -(family.tp or 1), -(family.dp or 1), -family.zero

@@ -1,16 +1,20 @@
 """Where each stage stands: the branching that the ILP's own solver does not find.
 
-A relaxation puts part of every stage on every island and so crosses the slow links in thin slices. Where stages have
-their own degrees it mixes large ones, which take time, with small ones, which take few devices. Once each stage knows
-its island, or its devices, little is left to decide.
+A relaxation puts part of every stage on every island and so crosses the slow links in thin slices: the sequence of
+islands along the pipeline is decided first (``planner.search.milp.sequences``). Where stages have their own degrees a
+relaxation mixes large ones, which take time, with small ones, which take few devices: each stage's devices are decided
+first. Then little is left to the ILP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import floor
+from dataclasses import dataclass, replace
+from math import floor, inf
 
 from planner.search.milp.program import Column, Program
+from planner.search.milp.sequences import Sequence, sequences
+from planner.search.milp.slow_links import SlowSends
 from planner.search.milp.solver import Values
 from planner.search.space.stages import Option, StageOptions
 
@@ -28,13 +32,36 @@ FEW_OPTIONS = 200
 """The solver does without help with so few options of stages that have degrees of their own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """Some of the plans of a choice."""
+
+    sequence: Sequence | None = None
+    """Their sequence of islands, about; None for any."""
+    crossings: tuple[float, float] = (0.0, inf)
+    """How often stages of one island send to another's, at least and at most."""
+    wide: tuple[float, float] = (0.0, inf)
+    """Stages that stand on several islands."""
+    assigned: Assigned = ()
+
+    @property
+    def least_crossings(self) -> int:
+        """Of plans in which no stage stands on several islands; else 0."""
+        return int(self.crossings[0]) if self.wide[1] == 0.0 else 0
+
+
 class Branching:
-    """The options' variables of each stage by what is decided of it first."""
+    """Divides a choice: by its sequence of islands where there are any, else by what is decided of each stage first."""
 
     def __init__(
-        self, program: Program, stages: StageOptions, options: list[list[Option]], take: list[list[Column]]
+        self,
+        program: Program,
+        stages: StageOptions,
+        options: list[list[Option]],
+        take: list[list[Column]],
+        crossings: SlowSends | None = None,
     ) -> None:
-        self._program = program
+        self._program, self._stages, self._crossings = program, stages, crossings
         self._by_stage: list[dict[Key, list[Column]]] = []
         few = sum(map(len, options)) < FEW_OPTIONS and not stages.islands
         for row, variables in zip(options, take, strict=True):
@@ -44,16 +71,43 @@ class Branching:
                 found.setdefault(key, []).append(variable)
             self._by_stage.append(found)
 
-    def assign(self, assigned: Assigned) -> None:
-        """Allow only what the decisions leave."""
-        for stage, found in enumerate(self._by_stage):
-            left = [keys for number, keys in assigned if number == stage]
+    def assign(self, part: Subset) -> None:
+        """Allow only what is in a part."""
+        left: list[set[Key]] = [set(found) for found in self._by_stage]
+        for stage, keys in part.assigned:
+            left[stage] &= keys
+        if part.sequence is not None:
+            for stage, islands in enumerate(part.sequence.allowed(len(left))):
+                left[stage] &= {(island,) for island in islands}
+        for allowed, found in zip(left, self._by_stage, strict=True):
             for key, variables in found.items():
-                most = 1.0 if all(key in keys for keys in left) else 0.0
+                most = 1.0 if key in allowed else 0.0
                 for variable in variables:
                     self._program.upper[variable] = most
+        if self._crossings is not None:
+            self._crossings.limit(part.sequence, part.crossings, part.wide)
 
-    def branches(self, values: Values) -> Iterator[tuple[int, Keys]]:
+    def parts(self, part: Subset, values: Values) -> Iterator[Subset]:
+        """Subsets that share no plan and leave none out, after a relaxation; none where the ILP is to go on."""
+        if part.sequence is not None and self._crossings is not None:
+            reached = self._crossings.reached(part.sequence, values)
+            yield from (replace(part, sequence=half) for half in part.sequence.halves(reached))
+        elif self._crossings is not None and not part.wide[0]:
+            yield from self._by_sequence(part)
+        else:
+            yield from (replace(part, assigned=(*part.assigned, branch)) for branch in self._branches(values))
+
+    def _by_sequence(self, part: Subset) -> Iterator[Subset]:
+        """Every plan has exactly one sequence, or stages on several islands: the fewest crossings, and the rest."""
+        depth, none, number = len(self._by_stage), (0.0, 0.0), max(1, part.least_crossings)
+        for sequence in sequences(len(self._stages.islands), depth, number):
+            yield Subset(sequence, (number, number), none)
+        if depth - 1 > number:
+            yield Subset(crossings=(number + 1, inf), wide=none)
+        if part.wide[1] and any(len(key) > 1 for found in self._by_stage for key in found):
+            yield Subset(wide=(1.0, inf))
+
+    def _branches(self, values: Values) -> Iterator[tuple[int, Keys]]:
         """Both sides of the mean of the stage that a solution divides most evenly, if it divides any."""
         best, stage = _WHOLE, -1
         shares = [

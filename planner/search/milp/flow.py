@@ -12,6 +12,7 @@ from itertools import product
 
 from planner.search.deadline import Deadline
 from planner.search.milp.program import Column, Program, Terms, added, ones, total
+from planner.search.milp.slow_links import Edge
 from planner.search.space.sends import Sends
 from planner.search.space.stages import Option, StageOptions
 
@@ -241,6 +242,8 @@ class Flow:
         self._left: dict[tuple[str, str], list[Column]] = {}
         self.crossing: list[Column] = []
         """Edges from island to island."""
+        self.slow: list[Edge] = []
+        """Those between stages on one island each."""
         arriving = self._first_states()
         for stage in range(self.depth - 1):
             arriving = self._flow(stage, arriving)
@@ -282,6 +285,7 @@ class Flow:
                         self._left.setdefault(left, []).append(edge)
                     if len(self.places.islands(state[0], place)) > 1:
                         self.crossing.append(edge)
+                        self._count_slow(stage, state[0], place, edge)
             # sum of the edges out of a state = what arrives in it
             self.program.equal(added(ones(leaving), ones(variables), -1.0))
         for place, variables in following.items():
@@ -316,6 +320,14 @@ class Flow:
             self.program.row(added(ones(found), ones(self._left.get(device_type, [])), -1.0), most=0.0)
         cost = total((seconds / self.scale, edge) for _, seconds, edge in edges)
         self.send[-1] = added(cost, self._always_sent(self.depth - 1, 0))
+
+    def _count_slow(self, stage: int, before: int, place: int, edge: Column) -> None:
+        """Remember who sends from one island to another."""
+        ends = self.places.islands(before), self.places.islands(place)
+        if all(len(islands) == 1 for islands in ends):
+            (here,), (there,) = ends
+            members = self.places.members[before], self.places.members[place]
+            self.slow.append(Edge(stage=stage, islands=(here, there), members=members, column=edge))
 
     def _count_fresh(self, state: State, variables: list[Column]) -> None:
         """Remember who takes an untouched node."""

@@ -20,9 +20,10 @@ from planner.cluster.topology import DeviceType
 from planner.cost.pipeline_end import CriticalPath
 from planner.cost.schedules import NEVER, StagePath, sent_with, stage_paths
 from planner.search.deadline import NO_LIMIT, Deadline
-from planner.search.milp.branching import Branching, Keys
+from planner.search.milp.branching import Branching, Subset
 from planner.search.milp.flow import Flow
 from planner.search.milp.program import Column, Program, Terms, added, combined, ones, total
+from planner.search.milp.slow_links import SlowSends
 from planner.search.milp.solver import TOLERANCE, Relaxation, Solved, Values, solve
 from planner.search.space.stages import Option, StageOptions
 
@@ -70,14 +71,14 @@ class PipelineModel:
             ]
             for stage, options in enumerate(self.options)
         ]
-        self.branching = Branching(self.program, self.stages, self.options, self.take)
         self._one_option_per_stage()
         self._every_layer_once()
         taken = self._all()
         self._add(chain(device_rows(self.stages, taken), mixed_rows(self.stages, taken)))
         self.flow = Flow(self.program, self.stages, self.options, self.take, self.scale, self.deadline)
         self.send = self.flow.send
-        self._crosses_a_slow_link()
+        crossings = self._crosses_a_slow_link()
+        self.branching = Branching(self.program, self.stages, self.options, self.take, crossings)
         self._add(node_rows(self.stages, taken, self.flow.fresh))
         self._add(chain(tied_rows(self.stages, taken), self.flow.entries.rows()))
         self._durations()
@@ -86,6 +87,8 @@ class PipelineModel:
             least = self.stages.once_seconds * (1 - TOLERANCE) / self.scale
             self.program.row(self._before[-1], least=least)
         self._paths()
+        if crossings is not None:
+            crossings.end_after(self.end, self._before[-1])
 
     def _add(self, rows: Iterable[Row]) -> None:
         for terms, most in rows:
@@ -101,16 +104,18 @@ class PipelineModel:
         # sum_s,o layers(o) x[s,o] = L
         self.program.equal(layers, self.stages.estimator.model.layers)
 
-    def _crosses_a_slow_link(self) -> None:
+    def _crosses_a_slow_link(self) -> SlowSends | None:
         """Plans on one island are in another partition: the pipeline leaves one somewhere, or a stage stands on two."""
-        if self.stages.islands:
-            wide = [
-                variable
-                for _, option, variable in self._all()
-                if len(self.stages.used_islands(self.stages.compositions[option.composition])) > 1
-            ]
-            # edges from island to island + stages on several >= 1
-            self.program.row(ones(self.flow.crossing + wide), least=1.0)
+        if not self.stages.islands:
+            return None
+        wide = [
+            variable
+            for _, option, variable in self._all()
+            if len(self.stages.used_islands(self.stages.compositions[option.composition])) > 1
+        ]
+        # edges from island to island + stages on several >= 1
+        self.program.row(ones(self.flow.crossing + wide), least=1.0)
+        return SlowSends(self.program, self.stages, self.options, self.take, self.flow.slow, wide, self.scale)
 
     def _durations(self) -> None:
         """Variables of their own keep the paths sparse."""
@@ -237,9 +242,9 @@ class PipelineModel:
         self._values = self._relaxation.values
         return found * self.scale * (1 - TOLERANCE)
 
-    def branches(self) -> list[tuple[int, Keys]]:
-        """Both sides of the stage that the last solution divides most evenly, if it divides any."""
-        return list(self.branching.branches(self._values))
+    def parts(self, part: Subset) -> list[Subset]:
+        """What a part is divided into after the last solution; nothing to leave it to the ILP."""
+        return list(self.branching.parts(part, self._values))
 
     def chosen(self) -> list[Option]:
         """The options of the last solution, one a stage."""

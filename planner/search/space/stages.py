@@ -17,7 +17,7 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
 from planner.cost.many import Numbers
-from planner.cost.schedules import round_trip
+from planner.cost.schedules import round_trip, sent_with
 from planner.cost.shape import Shape, Whole, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
@@ -86,7 +86,7 @@ class StageOptions:
         found = compositions(choice.family, device_types, estimator.model, limits)
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
-        rings = [ring_alone(item, estimator, self.pricer.kernels) for item in found]
+        rings = [ring_alone(item, estimator, self.pricer.kernels, ep=choice.family.ep) for item in found]
         kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
@@ -103,6 +103,7 @@ class StageOptions:
         self._prices: dict[tuple[int, bool, bool, Recompute], EachLength] = {}
         self._sends: dict[tuple[int, int], Sends] = {}
         self._most: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._slow_ends: dict[tuple[int, int, Recompute, bool, bool], list[float]] = {}
 
     def used_islands(self, *compositions: Composition) -> frozenset[int]:
         """Indices of the islands that stages of these compositions stand on."""
@@ -191,14 +192,32 @@ class StageOptions:
                     break
                 yield self._filled(composition, layers, recompute, priced)
 
-    def _least_ends(self, stage: int, composition: int, priced: EachLength) -> Numbers:
+    def end_at_slow_link(self, stage: int, option: Option, *, slow_next: bool, slow_before: bool) -> float:
+        """The end of any plan with this option whose neighbours on these sides stand on other islands."""
+        key = (stage, option.composition, option.recompute, slow_next, slow_before)
+        if key not in self._slow_ends:
+            priced = self._priced(stage, option.composition, option.recompute)
+            sent = self.least_sent(stage, option.composition, slow_next=slow_next, slow_before=slow_before)
+            self._slow_ends[key] = self._least_ends(stage, option.composition, priced, sent).tolist()
+        return self._slow_ends[key][option.layers - self.choice.interleave]
+
+    def _least_ends(
+        self,
+        stage: int,
+        composition: int,
+        priced: EachLength,
+        sends: tuple[float, float] | None = None,
+    ) -> Numbers:
         """The end of any plan with such an option: its own work, and in 1F1B also what comes before it.
 
         The first micro-batch goes through all layers and back; then the stage has still to do what it could
-        not do meanwhile (``schedules.round_trip``).
+        not do meanwhile (``schedules.round_trip``). ``sends`` are those of the forward and of the backward where
+        more is known of them than that they are the least of any neighbours.
         """
         steps, depth = self.choice.family.micro_batches, self.choice.depth
         sent = self._sent(stage, composition)
+        up, down = (sent, 0.0) if sends is None else sends
+        sent = up + down
         forward: Numbers = priced.forward.sum(axis=1)
         backward: Numbers = priced.backward.sum(axis=1)
         busy = forward + backward
@@ -210,10 +229,38 @@ class StageOptions:
         trip = round_trip(stage, depth, steps)
         forwards = trip.own.forward - trip.behind.forward
         backwards = trip.own.backward - trip.behind.backward
-        work = forwards * (forward + sent) + backwards * backward
+        work = forwards * (forward + up) + backwards * (backward + down)
         # T >= once + what the stage could not do meanwhile
         before: Numbers = np.maximum(self.once_seconds, busy + sent + rest)
         return np.maximum(own, before + work)
+
+    def least_sent(
+        self, stage: int, composition: int, *, slow_next: bool, slow_before: bool
+    ) -> tuple[float, float]:
+        """Least sends in forward and backward of a micro-batch, to stages of any island or of others only."""
+        times = sent_with(stage, 0, self.choice.depth, 1, in_turn=self.pricer.target.exchanges_in_turn)
+        to_next, before = self._sides[composition]
+        behind, ahead = (
+            self.choice.interleave * to_next[slow_next],
+            self.choice.interleave * before[slow_before],
+        )
+        # A side where nothing is sent must not bring in an infinite send.
+        forward = (behind if times.forward_to_next else 0.0) + (ahead if times.forward_from_before else 0.0)
+        return forward, ahead if times.backward_to_before else 0.0
+
+    @cached_property
+    def _sides(self) -> tuple[tuple[tuple[float, float], tuple[float, float]], ...]:
+        """Least seconds of a send to and from a stage of each composition: of all stages, of those of other islands."""
+        everyone = range(len(self.compositions))
+        islands = [self.used_islands(groups) for groups in self.compositions]
+
+        def least(own: int, *, back: bool) -> tuple[float, float]:
+            sends = {other: self.sends(other, own) if back else self.sends(own, other) for other in everyone}
+            seconds = {other: min(item.near_seconds, item.far_seconds) for other, item in sends.items()}
+            slow = (value for other, value in seconds.items() if islands[other] != islands[own])
+            return min(seconds.values()), min(slow, default=float("inf"))
+
+        return tuple((least(own, back=False), least(own, back=True)) for own in everyone)
 
     def _sent(self, stage: int, composition: int) -> float:
         """Least seconds of the sends of a stage for one micro-batch."""
@@ -336,13 +383,15 @@ class StageOptions:
         return self.choice.plan(stages, self.estimator.model)
 
 
-def ring_alone(groups: Composition, estimator: Estimator, stack: str, shard_size: int | None = None) -> Ring:
+def ring_alone(
+    groups: Composition, estimator: Estimator, stack: str, shard_size: int | None = None, *, ep: int = 1
+) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     try:
         placement = place_stages([groups], estimator.cluster)
     except PlanError:
         return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
     (ring,) = stage_rings(
-        placement, shard_size, estimator.topology, estimator.calibration, stack, estimator.curves
+        placement, shard_size, estimator.topology, estimator.calibration, stack, estimator.curves, ep
     )
     return ring

@@ -1,0 +1,78 @@
+"""The ILP that a pipeline was chosen from, as a file for people and for other solvers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planner.calibration.values import Calibration
+from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import Estimator
+from planner.errors import OutputError
+from planner.model.spec import ModelSpec
+from planner.plan.equal_pools import on_joined_pools
+from planner.plan.values import Plan
+from planner.runtimes.registry import target
+from planner.search.milp.model import PipelineModel
+from planner.search.milp.solver import write_lp
+from planner.search.ranking import ranked
+from planner.search.space.choices import Choice, Family
+from planner.search.space.partitions import NetworkPartition, network_partitions
+from planner.search.space.stages import StageOptions
+from planner.search.values import Limits, Scored
+
+
+def write_model(
+    path: Path,
+    scored: Scored,
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration,
+    limits: Limits,
+) -> None:
+    """Write the ILP of the plan's outer choice, for plans no slower than it, as an LP file.
+
+    Raises OutputError for a plan without a pipeline, and where the file cannot be written.
+    """
+    if scored.plan.pp == 1:
+        raise OutputError(
+            f"{path}: the plan has no pipeline, so no ILP stands behind it", hint="leave out --write-lp"
+        )
+    estimator = Estimator(ranked(cluster), model, calibration)
+    partition = _partition(scored.plan, estimator)
+    stages = StageOptions(_choice(scored.plan), partition.estimator, limits, partition.islands)
+    # A part in a million more than the step, so that the plan itself is among the solutions.
+    found = PipelineModel(stages, scored.estimate.step_seconds * (1 + 1e-6))
+    found.program.name = f"{scored.plan.target}_T_in_units_of_{found.scale:.6g}_seconds"
+    try:
+        write_lp(found.program, path)
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror}") from error
+
+
+def _partition(plan: Plan, estimator: Estimator) -> NetworkPartition:
+    """The smallest part of the cluster that has the plan's pools."""
+    fitting = []
+    for partition in network_partitions(estimator, target(plan.target)).values():
+        seen = partition.estimator.cluster
+        on_joined = on_joined_pools(plan, seen, estimator.cluster)
+        used = {group.pool for stage in on_joined.stages for group in stage.replicas}
+        if used <= {device_type.pool for device_type in partition.device_types}:
+            fitting.append(partition)
+    return min(fitting, key=lambda partition: len(partition.device_types))
+
+
+def _choice(plan: Plan) -> Choice:
+    """The outer choice of a pipeline."""
+    row, stage = target(plan.target), plan.stages[0]
+    first = stage.replicas[0]
+    dp = sum(group.count for group in stage.replicas)
+    family = Family(
+        target=plan.target,
+        zero=plan.zero,
+        recompute=None if row.recompute_per_stage else stage.recompute,
+        tp=None if row.dp_per_stage else first.tp,
+        dp=None if row.dp_per_stage else dp,
+        batch=dp * first.micro_batch,
+        micro_batches=plan.micro_batches,
+    )
+    return Choice(family=family, depth=plan.pp, interleave=plan.interleave)

@@ -1,0 +1,71 @@
+"""The sequence of islands along a pipeline: every plan has exactly one, so that they divide the plans of a choice.
+
+Islands are joined by slow links only. A relaxation that may mix the islands of a stage crosses those links in thin
+slices. With the number of crossings, their order and about where they are it pays for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """Pipelines whose stages stand on these islands in turn, with about so many stages on each."""
+
+    islands: tuple[int, ...]
+    """Of the blocks of stages, neighbours differ."""
+    ends: tuple[tuple[int, int], ...]
+    """The least and the largest number of the first stage behind each block but the last."""
+
+    @property
+    def crossings(self) -> int:
+        """How often stages of one island send to another's."""
+        return len(self.ends)
+
+    def allowed(self, depth: int) -> Iterator[frozenset[int]]:
+        """The islands that each stage may stand on."""
+        begins = (0, *(least for least, _ in self.ends))
+        ends = (*(most for _, most in self.ends), depth)
+        for stage in range(depth):
+            yield frozenset(
+                island
+                for island, begin, end in zip(self.islands, begins, ends, strict=True)
+                if begin <= stage < end
+            )
+
+    def halves(self, reached: tuple[float, ...]) -> tuple[Sequence, ...]:
+        """Two parts that share no sequence and leave none out; none where each stage knows its island.
+
+        The widest interval is divided where a relaxation crosses: ``reached`` is the mean of each block's end there.
+        """
+        wide = [most - least for least, most in self.ends]
+        block = max(range(len(wide)), key=lambda index: wide[index])
+        least, most = self.ends[block]
+        if least == most:
+            return ()
+        at = min(most - 1, max(least, int(reached[block])))
+        low = [
+            (first, min(last, at - block + index)) for index, (first, last) in enumerate(self.ends[:block])
+        ]
+        high = [
+            (max(first, at + 1 + 1 + index), last)
+            for index, (first, last) in enumerate(self.ends[block + 1 :])
+        ]
+        parts = (
+            (*low, (least, at), *self.ends[block + 1 :]),
+            (*self.ends[:block], (at + 1, most), *high),
+        )
+        return tuple(
+            Sequence(self.islands, ends) for ends in parts if all(first <= last for first, last in ends)
+        )
+
+
+def sequences(islands: int, depth: int, crossings: int) -> Iterator[Sequence]:
+    """All sequences of so many crossings, in as few parts as have one order of islands each."""
+    for order in product(range(islands), repeat=crossings + 1):
+        if all(before != after for before, after in pairwise(order)):
+            # Each block has a stage at least.
+            yield Sequence(order, tuple((1 + at, depth - crossings + at) for at in range(crossings)))

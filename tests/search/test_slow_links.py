@@ -1,0 +1,202 @@
+"""Sequences of islands and the rows for slow links: they leave no plan out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import pairwise, product
+from unittest.mock import patch
+
+import pytest
+
+from planner.cluster.spec import ClusterSpec, NicSpec
+from planner.cost.estimate import Estimator
+from planner.errors import PlanError
+from planner.model.spec import ModelSpec
+from planner.runtimes.registry import TARGETS
+from planner.search.milp.branching import Subset
+from planner.search.milp.model import PipelineModel
+from planner.search.milp.sequences import Sequence, sequences
+from planner.search.milp.slow_links import SlowSends
+from planner.search.milp.solver import TOLERANCE
+from planner.search.ranking import ranked
+from planner.search.space.choices import Choice, depths, families
+from planner.search.space.partitions import NetworkPartition, network_partitions
+from planner.search.space.stages import Option, StageOptions
+from planner.search.values import Limits
+from tests.worlds import cluster, gpt, pool
+
+
+def crossings(islands: tuple[int, ...]) -> int:
+    """How often neighbours differ."""
+    return sum(a != b for a, b in pairwise(islands))
+
+
+def within(sequence: Sequence, islands: tuple[int, ...]) -> bool:
+    """True for a pipeline of a sequence, said without it: its blocks, one after the other."""
+    blocks = [0] + [at for at in range(1, len(islands)) if islands[at] != islands[at - 1]]
+    return tuple(islands[at] for at in blocks) == sequence.islands and all(
+        least <= end <= most for end, (least, most) in zip(blocks[1:], sequence.ends, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("count", "depth"), [(2, 2), (2, 5), (2, 7), (3, 4), (3, 5)])
+def test_every_pipeline_has_one_sequence(count: int, depth: int) -> None:
+    """However sequences are halved, each pipeline is in one half, and may stand where that half allows."""
+    draw = random.Random(count * depth)
+    pipelines = [item for item in product(range(count), repeat=depth) if crossings(item)]
+    waiting = [
+        (part, [item for item in pipelines if within(part, item)])
+        for number in range(1, depth)
+        for part in sequences(count, depth, number)
+    ]
+    assert sum(len(found) for _, found in waiting) == len(pipelines)
+    while waiting:
+        part, found = waiting.pop()
+        allowed = list(part.allowed(depth))
+        assert all(island in allowed[stage] for item in found for stage, island in enumerate(item))
+        halves = part.halves(tuple(draw.uniform(0, depth) for _ in part.ends))
+        if not halves:
+            # Each stage knows its island.
+            assert len(found) == 1
+        inside = [[item for item in found if within(half, item)] for half in halves]
+        assert not halves or sum(map(len, inside)) == len(found)
+        waiting += zip(halves, inside, strict=True)
+
+
+def islands_of_pools(seed: int) -> tuple[ClusterSpec, ModelSpec]:
+    """Two or three pools of a few devices, each on a network of its own, with slow Ethernet between them."""
+    draw = random.Random(seed)
+    gbps = draw.choice([1.0, 5.0, 20.0])
+    slow = NicSpec(fabric="eth", bandwidth_gbps=gbps, count=1)
+    pools = tuple(
+        pool(
+            f"p{number}",
+            draw.choice(["A100", "V100", "T4"]),
+            nodes=draw.randint(1, 2),
+            per_node=draw.choice([1, 2]),
+            nics=(NicSpec(fabric=f"fast{number}", bandwidth_gbps=200, count=1), slow),
+        )
+        for number in range(draw.randint(2, 3))
+    )
+    fabrics = {f"fast{number}": "infiniband" for number in range(len(pools))}
+    model = gpt(
+        layers=draw.randint(3, 6),
+        hidden=draw.choice([512, 1024]),
+        heads=8,
+        global_batch=draw.choice([4, 8, 12]),
+        vocab=1000,
+        sequence_length=draw.choice([256, 1024]),
+        precision="fp16",
+    )
+    return cluster(*pools, fabrics=fabrics), model
+
+
+def slow_choices(seed: int, count: int) -> Iterator[tuple[NetworkPartition, Choice]]:
+    """Choices of pipelines over slow links on a small random cluster."""
+    draw, (spec, model) = random.Random(seed), islands_of_pools(seed)
+    estimator, limits = Estimator(ranked(spec), model), Limits()
+    every = [
+        (partition, Choice(family=family, depth=depth, interleave=1))
+        for row in TARGETS.values()
+        for partition in network_partitions(estimator, row).values()
+        if partition.islands
+        for family in families(row, limits, partition.estimator.model, partition.device_types)
+        for depth in depths(family, limits, partition.estimator.model, partition.device_types)
+        if 1 < depth <= 4
+    ]
+    yield from draw.sample(every, min(count, len(every)))
+
+
+def plans(stages: StageOptions) -> Iterator[tuple[tuple[Option, ...], float]]:
+    """All choices of options that fit, with the step of each."""
+    layers = stages.estimator.model.layers
+    options = [list(stages.options(stage, float("inf"))) for stage in range(stages.choice.depth)]
+    for chosen in product(*options):
+        slots = [option.composition for option in chosen]
+        if sum(option.layers for option in chosen) == layers and stages.obeys(slots):
+            try:
+                estimate = stages.estimator.estimate(stages.plan(list(chosen)))
+            except PlanError:
+                continue
+            if estimate.fits:
+                yield chosen, estimate.step_seconds
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_no_bound_of_a_crossing_is_above_a_plan(first: int) -> None:
+    """Every plan of a choice on slow links obeys the counted bound, ``once`` and the rows of its own sequence."""
+    compared = 0
+    for seed in range(first, first + 20):
+        for partition, choice in slow_choices(seed, 2):
+            stages = StageOptions(choice, partition.estimator, Limits(), partition.islands)
+            found = [*plans(stages)] if len(stages.compositions) <= 6 else []
+            for chosen, seconds in random.Random(seed).sample(found, min(4, len(found))):
+                compared += _obeys(partition, choice, chosen, seconds)
+    assert compared > 20
+
+
+def _obeys(partition: NetworkPartition, choice: Choice, chosen: tuple[Option, ...], seconds: float) -> bool:
+    """Check one plan; False when it stays on one island."""
+    cutoff = seconds * (1 + 1e-9)
+    once = partition.bounds.once(choice, cutoff)
+    stages = StageOptions(choice, partition.estimator, Limits(), partition.islands, once)
+    stood = [stages.used_islands(stages.compositions[option.composition]) for option in chosen]
+    if len(frozenset().union(*stood)) == 1:
+        return False
+    known = partition.bounds.bound(choice.family, choice.depth, 1)
+    assert known <= cutoff
+    model = PipelineModel(stages, cutoff)
+    assert model.feasible
+    # The plan itself, in the part of the choice that it belongs to.
+    islands = tuple(min(one) for one in stood)
+    subset = Subset(wide=(1.0, float("inf")))
+    if all(len(one) == 1 for one in stood):
+        number = crossings(islands)
+        assert partition.bounds.crossed(choice, number) <= cutoff
+        (sequence,) = (
+            part for part in sequences(len(partition.islands), choice.depth, number) if within(part, islands)
+        )
+        subset = Subset(sequence, (number, number), (0.0, 0.0))
+    model.branching.assign(subset)
+    for stage, option in enumerate(chosen):
+        same = [
+            variable
+            for other, variable in zip(model.options[stage], model.take[stage], strict=True)
+            if (other.composition, other.layers) == (option.composition, option.layers)
+        ]
+        assert len(same) == 1, "an option of a plan below the cutoff was pruned"
+        model.program.lower[same[0]] = 1.0
+    assert model.relaxed_bound() <= cutoff * (1 + TOLERANCE)
+    return True
+
+
+def test_crossings_cost_whole_stages() -> None:
+    """The rows lift relaxations over slow links, and change no answer of the ILP."""
+    lifted, compared = 0, 0
+    for seed in range(40):
+        for partition, choice in slow_choices(seed, 1):
+            stages = StageOptions(choice, partition.estimator, Limits(), partition.islands)
+            first = PipelineModel(stages, 100.0)
+            best = first.solve(gap=0.0).bound if first.feasible else float("inf")
+            if best == float("inf"):
+                continue
+            bounds, answers = [], []
+            nothing = patch.multiple(SlowSends, _small_options=lambda self: None, end_after=lambda *_: None)
+            for rows in (nullcontext(), nothing):
+                with rows:
+                    model = PipelineModel(stages, best * 1.01)
+                    model.branching.assign(Subset())
+                    answers.append(model.solve(gap=0.0).bound)
+                    found = []
+                    for sequence in sequences(len(partition.islands), choice.depth, 1):
+                        model.branching.assign(Subset(sequence, (1, 1), (0.0, 0.0)))
+                        found.append(min(model.relaxed_bound(), best * 1.01))
+                    bounds.append(min(found))
+            assert answers[0] == pytest.approx(answers[1], rel=1e-4)
+            assert bounds[0] >= bounds[1] * (1 - 1e-5)
+            compared += 1
+            lifted += bounds[0] > bounds[1] * 1.001
+    assert compared > 20
+    assert lifted > 2
