@@ -61,7 +61,10 @@ class Deadline:
 
     def part(self, fraction: float) -> Deadline:
         """An earlier deadline: after this fraction of the time that is left."""
-        return self if self.at == inf else replace(self, at=monotonic() + fraction * self.left)
+        if self.at == inf:
+            return self
+        now, cpu = monotonic(), process_time()
+        return replace(self, at=now + fraction * self.left, cpu_at=cpu + fraction * (self.cpu_at - cpu))
 
     def within(self, cpu_seconds: float) -> Deadline:
         """One that strikes after so many CPU seconds of the process as well; without a limit it is as it was."""

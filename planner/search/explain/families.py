@@ -155,8 +155,9 @@ class FamilyPlans:
         """Keep a plan of a family, which may be one of a single pool as well."""
         scored = found and self._price(found)
         if scored is not None:
-            for each in {name: None, **dict.fromkeys(families_of(scored))}:
-                self._keep(each, scored)
+            also = [own for own in families_of(scored) if own in self._families or own in self._pools]
+            for own in dict.fromkeys((name, *also)):
+                self._keep(own, scored)
 
     def _keep(self, name: str, scored: Scored) -> None:
         known = self._plans.get(name)

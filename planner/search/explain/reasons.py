@@ -13,7 +13,7 @@ from planner.runtimes.registry import TARGETS
 from planner.search.answer import Answer
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import FamilyPlans, Label, Price, reason_against
-from planner.search.explain.sensitivity import idle_costs, limit_costs
+from planner.search.explain.sensitivity import given, idle_costs, limit_costs
 from planner.search.explorer import Explorer
 from planner.search.heuristics.greedy import fastest, layered
 from planner.search.heuristics.quick import cheap_plan, everywhere
@@ -28,6 +28,9 @@ SEARCH_SHARE = 0.9
 REASONS_SHARE = 0.15
 """CPU time that reasons may take, as a share of what the search took; without a time limit, and where advice is asked
 for, all the time there is."""
+
+FAMILIES_SHARE = 0.5
+"""Part of the time of the reasons that looks at families may take where the user has set limits to look at too."""
 
 LEAST_SECONDS = 0.6
 """CPU seconds that they may take at least."""
@@ -86,7 +89,8 @@ class Reasons:
         self.answer, self.estimator, self.limits, self.deadline = answer, estimator, limits, deadline
         self._price, self._label, self._idle = price, label, idle
         self._advice = advice or deadline.at == inf
-        self._families = FamilyPlans(estimator, limits, deadline, price, met)
+        until = deadline.part(FAMILIES_SHARE) if given(limits) else deadline
+        self._families = FamilyPlans(estimator, limits, until, price, met)
 
     def run(self) -> Found:
         """The reasons for what is the answer in the end."""

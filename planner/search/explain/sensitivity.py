@@ -10,7 +10,7 @@ from planner.cost.running_cost import devices_of
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import SAME, slower_by, worst_cause
 from planner.search.explorer import Explorer
-from planner.search.heuristics.quick import Wanted, everywhere, quick_plan
+from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere, quick_plan
 from planner.search.space.choices import targets_of
 from planner.search.values import IdleCost, LimitCost, Limits, PlanLimit, Scored, Silent
 
@@ -62,7 +62,7 @@ def _limit_cost(
     step = best.estimate.step_seconds
     free = replace(without(limits, name), gap=max(limits.gap, GAP))
     explorer = Explorer(estimator, free, Silent(), cutoff_seconds=step * (1 - WORTH), deadline=deadline)
-    explorer.offer(quick_plan(estimator, free, everywhere(estimator), deadline))
+    explorer.offer(cheap_plan(estimator, free, everywhere(estimator), deadline))
     explorer.run(rounds=ROUNDS)
     if explorer.best is None:
         return None
