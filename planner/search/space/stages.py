@@ -210,7 +210,7 @@ class StageOptions:
         """The end of any plan with this option whose neighbours on these sides stand on other islands."""
         key = (stage, option.composition, option.recompute, slow_next, slow_before)
         if key not in self._slow_ends:
-            priced = self._priced(stage, option.composition, option.recompute)
+            priced = self._priced(stage, option.composition, option.recompute).seconds
             sent = self.least_sent(stage, option.composition, slow_next=slow_next, slow_before=slow_before)
             self._slow_ends[key] = self._least_ends(stage, option.composition, priced.seconds, sent).tolist()
         return self._slow_ends[key][option.layers - self.choice.interleave]
