@@ -34,8 +34,8 @@ help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / {printf "%-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/base.stamp  ## search a shipped example and write its launch files into run/
-	$(BIN)/hetplan search $(CLUSTER) $(MODEL) -o plan.yaml
-	$(BIN)/hetplan emit plan.yaml -o run/ --force
+	@$(BIN)/hetplan search $(CLUSTER) $(MODEL) -o plan.yaml
+	@$(BIN)/hetplan emit plan.yaml -o run/ --force
 
 test: $(VENV)/test.stamp  ## all tests but the slow ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(TESTS)

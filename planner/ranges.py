@@ -36,6 +36,8 @@ OVERSUBSCRIPTION = Range(1, 1e4)
 """Sum of the NIC bandwidths of a fabric over what its switches carry."""
 MULTIPROCESSORS = Range(1, 100_000)
 """Streaming multiprocessors or compute units of a device."""
+COMPUTE_CAPABILITY = Range(1, 99)
+"""NVIDIA's number of what a device can do."""
 NODE_DEVICES = Range(1, 1000)
 """Devices of one node, and of one tensor-parallel group."""
 NODES = Range(1, 100_000)
@@ -53,6 +55,12 @@ WIDTH = Range(1, 1_000_000)
 """Widths of a model: hidden, of the embedding, of a head."""
 FFN = Range(1, 4 * WIDTH.most)
 """Width of the feed-forward layer, which is 4 x hidden unless it is given."""
+EXPERTS = Range(1, 100_000)
+"""Experts of a layer, and those that work on a token."""
+CAPACITY = Range(0.01, 1000)
+"""Room of an expert over its even share of the tokens."""
+IMBALANCE = Range(1, 1000)
+"""Tokens of the busiest device of an expert-parallel group over the mean."""
 HEADS = Range(1, 10_000)
 """Attention heads and key/value heads."""
 ROWS = Range(1, 1_000_000_000)

@@ -19,13 +19,13 @@ def visible(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return _CANDIDATE.sub(lambda found: _escaped(found[0], keep), text)
+    return _CANDIDATE.sub(lambda match: _escaped(match[0], keep), text)
 
 
 def visible_json(text: str) -> str:
     """A JSON document with JSON's own escapes for what a terminal would obey; readers find what they found before."""
     return re.sub(
-        r"[^ -~\n]", lambda found: json.dumps(found[0])[1:-1] if is_hidden(found[0]) else found[0], text
+        r"[^ -~\n]", lambda match: json.dumps(match[0])[1:-1] if is_hidden(match[0]) else match[0], text
     )
 
 

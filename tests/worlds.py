@@ -9,7 +9,7 @@ from typing import Any
 from planner.calibration.values import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, NicSpec, PoolSpec
-from planner.model.spec import ModelSpec, TrainingSpec
+from planner.model.spec import ExpertsSpec, ModelSpec, TrainingSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 
 GPUS = {
@@ -269,6 +269,30 @@ def with_fast_nodes(seed: int) -> Problem:
         for number, name in enumerate(names)
     )
     return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), model, calibration
+
+
+def with_experts(seed: int) -> Problem:
+    """Experts of every kind, on nodes that are fast inside now and then, so that dividing them is worth it or not."""
+    spec, model, calibration = with_fast_nodes(seed) if seed % 2 else with_constants(seed)
+    draw = random.Random(seed + 7)
+    number = draw.choice([2, 3, 4, 4, 8])
+    experts = ExpertsSpec(
+        number=number,
+        top_k=draw.randint(1, min(2, number)),
+        ffn=draw.choice([512, 1024, 2000]),
+        shared_ffn=draw.choice([0, 0, 512]),
+        router_bias=draw.random() < 0.3,
+        bias=draw.random() < 0.3,
+        capacity_factor=draw.choice([None, None, 0.5, 1.25]),
+        imbalance=draw.choice([None, 1.0, 1.5]),
+    )
+    gpus = {
+        name: gpu.model_copy(update={"memory_gib": draw.choice([2, 3, 4, 6, 16])})
+        for name, gpu in spec.gpus.items()
+    }
+    window = {"window": draw.choice([None, 128]), "window_layers": draw.choice([None, 1])}
+    found = model.model_copy(update={"experts": experts, "layers": min(model.layers, 4), **window})
+    return spec.model_copy(update={"gpus": gpus}), found, calibration
 
 
 def with_odd_nodes(seed: int) -> Problem:

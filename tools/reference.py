@@ -13,10 +13,12 @@ from typing import Any
 import typer
 
 from planner.cli.app import app, needed
+from planner.cli.examples import ExamplesDocument
 from planner.cli.process import MEANINGS
 from planner.described import JsonDocument, keys
 from planner.report.calibrated import CalibrateDocument, FittedDocument, TrialDocument
 from planner.report.calibration import CalibrationDocument
+from planner.report.catalogue import GpusDocument, LinksDocument
 from planner.report.document import (
     CheckDocument,
     CompareDocument,
@@ -32,6 +34,7 @@ from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
+from planner.report.what_if import WhatIfDocument
 
 INTRODUCTION = """\
 # Command line
@@ -39,9 +42,9 @@ INTRODUCTION = """\
 Written by `make docs` from the program; do not edit.
 
 The answer goes to stdout; progress and errors go to stderr. Every report has the same order: the inputs as
-understood, the answer, the alternatives, warnings, the next command. Colour is used on terminals only, and never
-with `NO_COLOR`. Reports need at least 80 columns. Where an option takes a LIST, write `1,2,4`, `1..4`, or a mixture
-of both.
+understood, the answer, the alternatives, warnings, the next command; a search ends with its answer in one line.
+Colour is used on terminals only, and never with `NO_COLOR`. Reports need at least 80 columns. Where an option takes a
+LIST, write `1,2,4`, `1..4`, or a mixture of both.
 
 An error message gives file, line, key, what is wrong and what was expected, with a hint; all errors in a file are
 reported together. `HETPLAN_DEBUG=1` shows the traceback of a bug.
@@ -74,6 +77,10 @@ DOCUMENTS: dict[str, type] = {
     "compare --log": ObservedDocument,
     "report": ReportDocument,
     "trace": TraceDocument,
+    "what-if": WhatIfDocument,
+    "gpus": GpusDocument,
+    "links": LinksDocument,
+    "examples": ExamplesDocument,
 }
 """The class of each command's document."""
 WITH_INPUTS = (ExplainDocument, ReportDocument, SearchDocument, CheckDocument, FrontDocument)

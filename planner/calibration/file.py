@@ -309,7 +309,7 @@ def _given(record: Frozen) -> list[str]:
 def _entry(record: Frozen, key: str) -> Entry[float]:
     """A constant of the file; a bare number is a measured one."""
     found = getattr(record, key)
-    return found if isinstance(found, Entry) else Entry(value=found)
+    return found if isinstance(found, Entry) else Entry.model_construct(value=found)
 
 
 def _values(record: Frozen) -> dict[str, float]:

@@ -25,9 +25,10 @@ from planner.files.fields import (
     ReserveGib,
     Source,
     Watts,
+    number,
     whole,
 )
-from planner.ranges import MULTIPROCESSORS
+from planner.ranges import COMPUTE_CAPABILITY, MULTIPROCESSORS
 
 _VENDOR_WORDS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "rtx", "gtx", "generation")
 
@@ -47,14 +48,14 @@ class GpuSpec(Frozen):
     """Generation whose calibrated constants hold for it (A100, H100, ...); assumed ones when absent."""
     multiprocessors: Annotated[int, whole(MULTIPROCESSORS, least=0)] = 0
     """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
-    compute_capability: Annotated[float, Field(ge=1.0, le=20.0)] | None = None
+    compute_capability: Annotated[float, number(COMPUTE_CAPABILITY)] | None = None
     """NVIDIA's compute capability (7.0 for V100, 8.0 for A100): older devices lack some runtimes' fused attention."""
     tdp_watts: Watts | None = None
     """Board power, watt."""
     reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of this type, GiB; a pool's own value wins over it."""
     host_link_gBps: Rate | None = None
-    """Wire between the device and its host in one direction, gigabyte/s; needed to offload."""
+    """Link between the device and its host in one direction, gigabyte/s; needed to offload."""
     source: Source = None
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import RenderableType
 
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
 from planner.plan.file import Summary
+from planner.report.brief import answer_line, brief
 from planner.report.document import search_document
 from planner.report.explain import (
     advice_section,
@@ -27,7 +28,7 @@ from planner.report.goal import (
     nearest_section,
     unknown_section,
 )
-from planner.report.layout import warnings_section
+from planner.report.layout import Answer, warnings_section
 from planner.report.pareto import front_document, front_section, use_at_most
 from planner.report.plan_table import plan_section
 from planner.report.understood import understood
@@ -36,6 +37,10 @@ from planner.search.values import Scored, SearchResult
 
 if TYPE_CHECKING:
     from planner.cli.search import SearchRequest
+
+
+Detail = Literal["answer", "brief", "full"]
+"""How much is printed: one line, one screen, or all of it."""
 
 
 def summary_of(result: SearchResult) -> Summary | None:
@@ -60,16 +65,25 @@ def summary_of(result: SearchResult) -> Summary | None:
 
 
 def show_found(
-    result: SearchResult, request: SearchRequest, top: int | None, output: Path | None, as_json: bool
+    result: SearchResult,
+    request: SearchRequest,
+    top: int | None,
+    output: Path | None,
+    as_json: bool,
+    detail: Detail = "brief",
 ) -> None:
-    """Print what a search found, or why there is nothing."""
+    """Print what a search found, or why there is nothing; the answer stands last."""
     if as_json:
         show_document(search_document(result, request.cluster, request.model))
-    else:
-        show(*_report(result, request, top), then=_next(result, output))
+        return
+    answer = answer_line(result, request.model, request.cluster)
+    if detail == "answer":
+        show(last=Answer(answer))
+        return
+    show(*_report(result, request, top, detail), then=_next(result, output), last=Answer(answer))
 
 
-def show_front(table: Front, request: SearchRequest, as_json: bool) -> None:
+def show_front(table: Front, request: SearchRequest, as_json: bool, detail: Detail = "brief") -> None:
     """Print the table of time against cost."""
     if as_json:
         show_document(front_document(table, request.cluster, request.model))
@@ -80,16 +94,23 @@ def show_front(table: Front, request: SearchRequest, as_json: bool) -> None:
     if table.worth is not None:
         options = use_at_most(table.points[table.worth], request.cluster)
         following = f"the same with {options} -o plan.yaml in place of --pareto"
-    show(head, front_section(table, request.cluster), then=following)
-
-
-def _report(result: SearchResult, request: SearchRequest, top: int | None) -> list[RenderableType]:
-    """Understood, answer, alternatives, warnings."""
-    head = understood(
-        request.cluster, request.model, request.calibration, request.limits, goal_text(request.goal)
+    show(
+        None if detail == "answer" else head,
+        front_section(table, request.cluster),
+        then=None if detail == "answer" else following,
     )
+
+
+def _report(
+    result: SearchResult, request: SearchRequest, top: int | None, detail: Detail
+) -> list[RenderableType]:
+    """One screen; or understood, answer, alternatives, warnings."""
+    cluster, model = request.cluster, request.model
+    if detail == "brief" and result.best is not None:
+        return brief(result, result.best, cluster, model, top)
+    head = understood(cluster, model, request.calibration, request.limits, goal_text(request.goal))
     warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
-    answer = _found(result, result.best, request.cluster, top) if result.best else _nothing(result)
+    answer = _found(result, result.best, cluster, top) if result.best else _nothing(result)
     tail = [warnings_section(warnings)] if warnings else []
     return [head, *answer, *tail]
 

@@ -192,6 +192,7 @@ COMMANDS: dict[str, Registered] = {
     "compare": Registered(
         "compare", "compare", "Compare plans side by side, or one plan with the log of its run."
     ),
+    "what-if": Registered("what_if", "what_if", "Say what the plan becomes when something changes."),
     "explain": Registered("explain", "explain", "Explain why a plan looks the way it does."),
     "show": Registered("show", "show_plan", "Show a plan in full, or the contents of a calibration file."),
     "report": Registered("report", "report", "Write a page about a plan, to look at and to send."),
@@ -201,6 +202,9 @@ COMMANDS: dict[str, Registered] = {
         "validate", "validate", "Predict measured runs and report how accurate the cost model is."
     ),
     "probe": Registered("probe", "probe", "Draft a cluster file from this machine or from saved outputs."),
+    "gpus": Registered("gpus", "gpus", "List known devices, or one of them with its sources."),
+    "links": Registered("links", "links", "List the links inside nodes that hetplan knows."),
+    "examples": Registered("examples", "examples", "List the example clusters and models, or copy them."),
     "schema": Registered("schema", "schema", "Print the JSON Schema of an input file."),
 }
 
@@ -215,7 +219,6 @@ app = typer.Typer(
     cls=Hetplan,
     help=HELP,
     rich_markup_mode=None,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -287,6 +290,8 @@ def _bug(error: Exception) -> HetplanError:
 def main() -> None:
     """The console entry."""
     mark_start()
+    # Looking for plugins of pydantic, which nothing here has, reads the metadata of every installed package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     open_streams()
     code = run()
     try:

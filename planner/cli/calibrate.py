@@ -41,7 +41,7 @@ def import_tables(
 ) -> None:
     """Convert tables of measurements into a calibration file.
 
-    In plans that use what was measured, layers anchor the formulas of the cost model and collectives replace them.
+    Measured layers anchor the formulas of the cost model; measured collectives replace them.
     """
     if layers is None and links is None:
         raise UsageError("calibrate import: expected --layers FILE, --links FILE, or both")

@@ -38,8 +38,8 @@ def fit_constants(
     """Fit the constants of the cost model to measured runs.
 
     Prints each constant with its spread, and the errors of the fitted runs with and without their own
-    source in the fit. Fits to your own runs start from the built-in constants, fits to the published runs from what
-    microbenchmarks say.
+    source in the fit. Fits to your own runs start from the built-in constants; fits to the published runs start
+    from microbenchmarks.
     """
     if output is not None:
         require_new(output, force, EXAMPLE)

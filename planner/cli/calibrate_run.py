@@ -39,7 +39,7 @@ def fit_run(
 ) -> None:
     """Fit the host overhead per micro-batch to a run.
 
-    The host work of a runtime per micro-batch of a pipeline stage is part of no layer and no collective. Run two
+    A runtime's host work per micro-batch of a pipeline stage does not show in any layer or collective. Run two
     stages of few layers with many small micro-batches for about twenty steps; the time beyond the prediction
     becomes a constant of the runtime. Measure devices and networks first: the output also contains everything in
     the --calibration file.

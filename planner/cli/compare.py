@@ -29,7 +29,7 @@ from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
 from planner.report.compare import Contender, compare_section, uneven
 from planner.report.document import compare_document
-from planner.report.observed import Run, observed_document, observed_sections
+from planner.report.observed import ObservedRun, observed_document, observed_sections
 from planner.report.plan_table import misfits
 from planner.report.understood import understood
 from planner.rivals.baselines import baselines
@@ -108,7 +108,7 @@ def _against_logs(
         show(observed_sections(run.seen, run.comparison, run.findings), then=then)
 
 
-def run_of(path: Path, saved: PlanFile, logs: list[Path], estimator: Estimator) -> Run:
+def run_of(path: Path, saved: PlanFile, logs: list[Path], estimator: Estimator) -> ObservedRun:
     """A run of the plan next to its prediction; raises an error for the log of another job."""
     log = read_logs(logs, saved.plan)
     with concerning(path):
@@ -118,7 +118,7 @@ def run_of(path: Path, saved: PlanFile, logs: list[Path], estimator: Estimator) 
         require_same_job(log, saved.plan, placed)
         seen = observed(log)
     comparison = compared(seen, expected)
-    return Run(seen=seen, comparison=comparison, findings=tuple(findings(seen, comparison, expected)))
+    return ObservedRun(seen=seen, comparison=comparison, findings=tuple(findings(seen, comparison, expected)))
 
 
 def contenders_of(

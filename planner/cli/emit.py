@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Group
+from rich.text import Text
 
 from planner.cli.inputs import check_same_inputs, concerning, read_calibration, read_priced
 from planner.cli.options import AsJson, SavedPlan
@@ -23,9 +24,10 @@ from planner.emit.interface import (
 )
 from planner.launchers.registry import check_launcher
 from planner.report.document import emit_document
-from planner.report.layout import bullets, section
+from planner.report.layout import Indented, Paragraph, bullets
 from planner.report.numbers import count
 from planner.report.plan_table import misfits
+from planner.visible import visible
 
 SHOWN = 24
 """Files of one folder that are listed by name."""
@@ -39,9 +41,8 @@ def emitted_section(target: str, folder: Path, paths: Sequence[str], unnamed: Se
         inside.setdefault(parent, []).append(name)
     lines = [line for parent, names in sorted(inside.items()) for line in _lines(parent, names)]
     heading = f"Wrote {count(len(paths), 'file')} for {target} to {folder}"
-    return section(
-        heading, bullets(lines), *([bullets([_placeholders(unnamed)], mark="!")] if unnamed else [])
-    )
+    notes = [Indented(bullets([_placeholders(unnamed)], mark="!"))] if unnamed else []
+    return Group(Text(visible(heading), style="bold"), Indented(Paragraph(", ".join(lines))), *notes)
 
 
 def _placeholders(names: Sequence[str]) -> str:

@@ -15,11 +15,11 @@ from planner.ranges import DEVICES, PREDICTED
 from planner.search.values import Goal, Objective
 
 ObjectiveName = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--objective",
         metavar="NAME",
-        help="What to minimise: time per step, cost per token, or energy per token (at board power).",
+        help="What to minimise: time per step (the default), cost per token, or energy per token (at board power).",
     ),
 ]
 MaxCost = Annotated[
@@ -65,7 +65,7 @@ OBJECTIVES = ("time", "cost", "energy")
 def read_goal(
     path: Path,
     cluster: ClusterSpec,
-    objective: str,
+    objectives: Sequence[str] | None,
     max_cost: float | None,
     min_speed: float | None,
     use_at_most: Sequence[str] | None,
@@ -73,6 +73,12 @@ def read_goal(
     robust: bool = False,
 ) -> Goal:
     """The goal of the options; raises UsageError, or SpecError where the cluster file lacks a price or a power."""
+    if len(objectives or ()) > 1:
+        raise UsageError(
+            f"--objective: expected one, got {' and '.join(objectives or ())}",
+            hint="--pareto shows time against cost; with --objective energy, time against energy",
+        )
+    objective = objectives[0] if objectives else "time"
     if objective not in OBJECTIVES:
         raise UsageError(f"--objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}")
     if robust and (objective != "time" or pareto):

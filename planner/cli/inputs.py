@@ -18,7 +18,7 @@ from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError
-from planner.model.file import load_model
+from planner.model.file import load_model, unsaid
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.difference import cluster_differences, model_differences, told
 from planner.plan.file import PlanFile, UsedCalibration, read
@@ -111,6 +111,9 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
         problems += error.problems
     try:
         found_model = overridden(load_model(model), overrides)
+        note = unsaid(model)
+        if note is not None and not (overrides.global_batch and overrides.sequence_length):
+            warn(note)
     except SpecError as error:
         problems += error.problems
     if found_cluster is None or found_model is None:

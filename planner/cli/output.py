@@ -42,8 +42,8 @@ WIDEST = 1000
 """Cells in which any table fits."""
 
 
-def show(*parts: RenderableType | None, then: str | None = None) -> None:
-    """Print the parts of a report on stdout, and what to do then; colour only on a terminal.
+def show(*parts: RenderableType | None, then: str | None = None, last: RenderableType | None = None) -> None:
+    """Print the parts of a report on stdout, what to do then, and what shall be seen last; colour only on a terminal.
 
     ``then`` is a sentence, or a command as ``typed`` makes it.
     """
@@ -53,6 +53,8 @@ def show(*parts: RenderableType | None, then: str | None = None) -> None:
         console.print(group, crop=False)
         if then is not None:
             console.print(Next(then), crop=False)
+        if last is not None:
+            console.print(last, crop=False)
     text = captured.get()
     coloured = console.color_system is not None
     write_through(text if coloured else "".join(f"{line.rstrip()}\n" for line in text.split("\n")[:-1]))

@@ -61,7 +61,7 @@ def report(
     scored = contenders[0].scored
     assert scored is not None, "a plan file has a plan"
     told = report_of(
-        str(plan),
+        plan.name,
         saved,
         scored,
         estimator,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
@@ -59,16 +59,19 @@ from planner.cli.process import (
 )
 from planner.cli.progress import reporter
 from planner.cluster.spec import ClusterSpec
-from planner.errors import OutputError
+from planner.errors import OutputError, UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, Summary, UsedCalibration, write
-from planner.ranges import BATCH, COUNT, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
+from planner.ranges import BATCH, COUNT, DEVICES, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
 from planner.search.values import Goal, Limits, Scored, SearchResult
+
+if TYPE_CHECKING:
+    from planner.cli.answer import Detail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,8 @@ class SearchRequest:
     """The user's calibration file."""
     limits: Limits
     goal: Goal
+    advice: bool = False
+    """Search for faster plans of other runtimes too."""
 
 
 PAUSE_SECONDS = 0.5
@@ -145,7 +150,7 @@ class KeptPlan:
         write(file, self._path)
 
 
-def answer_front(request: SearchRequest, as_json: bool) -> NoReturn:
+def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoReturn:
     """Print the table, or its document; the exit code says what kind of answer it is."""
     wish = Wish()
     deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
@@ -161,7 +166,7 @@ def answer_front(request: SearchRequest, as_json: bool) -> NoReturn:
         )
     from planner.cli.answer import show_front
 
-    show_front(table, request, as_json)
+    show_front(table, request, as_json, detail)
     raise typer.Exit(_front_exit_code(table))
 
 
@@ -202,7 +207,20 @@ TargetName = Annotated[
 Top = Annotated[
     int | None,
     typer.Option(
-        "--top", metavar="K", min=1, max=int(COUNT.most), help="Show only the K best plan families."
+        "--top",
+        metavar="K",
+        min=1,
+        max=int(COUNT.most),
+        help="Show only the K best plan families. Default: 6, or all of them with -v.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone, on one line.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Print the inputs as understood, all plan families, and what was left out too.",
     ),
 ]
 Gap = Annotated[
@@ -241,6 +259,10 @@ Tp = Annotated[
     typer.Option("--tp", metavar="LIST", help="Tensor-parallel degrees to allow, e.g. 1,2,4 or 1..4."),
 ]
 Pp = Annotated[str | None, typer.Option("--pp", metavar="LIST", help="Pipeline depths to allow, e.g. 1..8.")]
+Ep = Annotated[
+    str | None,
+    typer.Option("--ep", metavar="LIST", help="Expert-parallel degrees to allow, e.g. 1,8."),
+]
 MicroBatch = Annotated[
     str | None,
     typer.Option("--micro-batch", metavar="LIST", help="Micro-batch sizes to allow, in sequences."),
@@ -253,16 +275,26 @@ RecomputeNames = Annotated[
 ]
 
 
+WithAdvice = Annotated[
+    bool,
+    typer.Option(
+        "--advice",
+        help="Also search for faster plans of the other runtimes, and explain for as long as the time limit lets.",
+    ),
+]
+
+
 def search(
     cluster: ClusterFile,
     model: ModelFile,
     output: Output = None,
-    objective: ObjectiveName = "time",
+    objective: ObjectiveName = None,
     max_cost_per_token: MaxCost = None,
     min_tokens_per_second: MinSpeed = None,
     use_at_most: UseAtMost = None,
     pareto: Pareto = False,
     robust: Robust = False,
+    advice: WithAdvice = False,
     target: TargetName = None,
     top: Top = None,
     gap: Gap = 0.01,
@@ -270,6 +302,7 @@ def search(
     zero: Zero = None,
     tp: Tp = None,
     pp: Pp = None,
+    ep: Ep = None,
     micro_batch: MicroBatch = None,
     recompute: RecomputeNames = None,
     precision: Precision = None,
@@ -277,11 +310,14 @@ def search(
     sequence_length: SequenceLength = None,
     calibration: CalibrationFile = None,
     write_lp: WriteLp = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest or cheapest plan and prove how good it is.
 
-    Prints the inputs as understood, the plan, the plan families that lost and why, and the next command.
+    Prints the plan, the plan families that came nearest and why they lost, the next command, and last the answer in
+    one line.
     Ctrl-C stops the search and keeps the best plan so far; a second Ctrl-C exits immediately.
     """
     limits = Limits(
@@ -289,12 +325,14 @@ def search(
         zero=integers("--zero", zero, ZERO),
         tp=integers("--tp", tp, NODE_DEVICES),
         pp=integers("--pp", pp, STAGES),
+        ep=integers("--ep", ep, DEVICES),
         micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
-    require_one_plan(pareto, output=output, top=top, write_lp=write_lp)
+    require_one_plan(pareto, output=output, top=top, write_lp=write_lp, advice=advice or None)
+    detail = _detail(quiet, verbose)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     goal = read_goal(
@@ -316,10 +354,17 @@ def search(
         used=used_calibration(calibration),
         limits=limits,
         goal=goal,
+        advice=advice,
     )
     if pareto:
-        answer_front(request, as_json)
-    _answer(request, top, output, write_lp, as_json)
+        answer_front(request, as_json, detail)
+    _answer(request, top, output, write_lp, as_json, detail)
+
+
+def _detail(quiet: bool, verbose: bool) -> Detail:
+    if quiet and verbose:
+        raise UsageError("-q, -v: expected at most one of them")
+    return "answer" if quiet else "full" if verbose else "brief"
 
 
 def _target(name: str | None) -> str | None:
@@ -333,7 +378,12 @@ def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
 
 
 def _answer(
-    request: SearchRequest, top: int | None, output: Path | None, write_lp: Path | None, as_json: bool
+    request: SearchRequest,
+    top: int | None,
+    output: Path | None,
+    write_lp: Path | None,
+    as_json: bool,
+    detail: Detail,
 ) -> None:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
     if output is not None:
@@ -355,7 +405,7 @@ def _answer(
         _tell_of_reasons(result.reasons_error)
     from planner.cli.answer import show_found
 
-    show_found(result, request, top, output, as_json)
+    show_found(result, request, top, output, as_json, detail)
     if unwritten is not None:
         raise unwritten
     if write_lp is not None and result.best is not None:
@@ -370,6 +420,12 @@ def _answer(
 def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchResult:
     deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
     with reporter(kept.catch_up if kept else None) as talk:
+
+        def better(scored: Scored) -> None:
+            talk.better(scored.estimate.step_seconds)
+            if kept is not None:
+                kept.better(scored)
+
         return choose(
             request.cluster,
             request.model,
@@ -377,8 +433,9 @@ def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchRes
             request.limits,
             request.goal,
             talk,
+            advice=request.advice,
             deadline=deadline,
-            better=kept.better if kept else None,
+            better=better,
         )
 
 

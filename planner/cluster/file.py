@@ -109,12 +109,12 @@ def _cluster(file: ClusterFile) -> ClusterSpec:
 def _pool(pool: PoolFile, file: ClusterFile, types: dict[str, GpuSpec]) -> PoolSpec:
     gpus = [_gpu_spec(gpu, name, file) for gpu, name in _devices(pool)]
     types.update({gpu.name: gpu for gpu in gpus})
-    return PoolSpec(
-        devices=tuple(gpu.name for gpu in gpus),
-        hosts=expand_hosts(pool.hosts) if pool.hosts else numbered_hosts(pool.name, pool.nodes or 1),
-        intra_node=_intra_node(pool),
-        **{field: getattr(pool, field) for field in Pool.model_fields},
-    )
+    looked_up = {
+        "devices": tuple(gpu.name for gpu in gpus),
+        "hosts": expand_hosts(pool.hosts) if pool.hosts else numbered_hosts(pool.name, pool.nodes or 1),
+        "intra_node": _intra_node(pool),
+    }
+    return PoolSpec(**{field: getattr(pool, field) for field in Pool.model_fields} | looked_up)
 
 
 def _devices(pool: PoolFile) -> Iterator[tuple[str | GpuSpec, str]]:

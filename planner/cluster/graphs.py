@@ -10,9 +10,9 @@ Edges = Iterable[tuple[str, str, float]]
 """(first, last, width)."""
 
 
-def cliques(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """The largest sets whose members are all paired with each other."""
-    graph: nx.Graph[str] = nx.Graph()
+def cliques(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """The largest sets whose members are all paired with each other; one that is paired with itself is a set too."""
+    graph: nx.Graph[int] = nx.Graph()
     graph.add_edges_from(pairs)
     return list(nx.find_cliques(graph))
 

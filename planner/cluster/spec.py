@@ -36,7 +36,7 @@ class HostSpec(Frozen):
 
     link_gBps: Rate | None = None
     """Copies between one device and host memory in one direction, as measured, gigabyte/s; 0.76 of the device
-    type's wire when absent."""
+    type's link when absent."""
     all_links_gBps: Rate | None = None
     """The same for all devices of the node at once; their sum when absent."""
     memory_gib: Gib | None = None
@@ -68,6 +68,9 @@ class Pool(Frozen):
 
     name: Name
     """Name of the pool; nodes are called after it when only their number is given."""
+    devices: tuple[object, ...] | None
+    hosts: tuple[str, ...] | None
+    intra_node: object
     nics: Annotated[tuple[NicSpec, ...], Field(max_length=100)] = ()
     """Network cards of one node; needed from two nodes on."""
     price_per_gpu_hour: Price | None = None
@@ -142,7 +145,7 @@ class FabricLinkSpec(Frozen):
 
 
 HOST_LINK_EFFICIENCY = 0.76
-"""Share of the wire that copies reach: 12 GB/s of PCIe 3.0's 15.75 (arXiv:2104.07857, section 4)."""
+"""Share of the link that copies reach: 12 GB/s of PCIe 3.0's 15.75 (arXiv:2104.07857, section 4)."""
 
 
 class ClusterSpec(Frozen):
@@ -173,8 +176,8 @@ class ClusterSpec(Frozen):
 
         None when neither the pool nor the device type says it.
         """
-        host, wire = pool.host or HostSpec(), self.gpus[gpu].host_link_gBps
-        alone = host.link_gBps or (wire and HOST_LINK_EFFICIENCY * wire)
+        host, link = pool.host or HostSpec(), self.gpus[gpu].host_link_gBps
+        alone = host.link_gBps or (link and HOST_LINK_EFFICIENCY * link)
         if host.all_links_gBps is None:
             return alone
         share = host.all_links_gBps / len(pool.devices)

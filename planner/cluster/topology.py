@@ -6,6 +6,7 @@ links. Two nodes talk along the widest path; pools never forward traffic for oth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -191,21 +192,37 @@ class Topology:
 
     def needs_sockets(self, pools: Iterable[str]) -> bool:
         """True when some two nodes of these pools reach each other by Ethernet only."""
-        return any(not self.on_rdma(*pair) for pair in combinations_with_replacement(sorted(set(pools)), 2))
+        alike = self.alike(sorted(set(pools)))
+        # Two pools of the same cards reach each other as two nodes of one of them do.
+        within = (part[:2] if len(part) > 1 else part * 2 for part in alike)
+        across = ((first[0], last[0]) for first, last in combinations(alike, 2))
+        return any(not self.on_rdma(*pair) for pair in (*within, *across))
 
     def islands(self) -> tuple[tuple[str, ...], ...]:
         """Pools that reach each other by RDMA, largest sets, all in the order of the pools."""
-        able = [name for name in self._pools if self.on_rdma(name, name)]
-        pairs = [pair for pair in combinations(able, 2) if self.on_rdma(*pair)]
-        near = {name: {name} for name in able}
-        for first, last in pairs:
-            near[first].add(last)
-            near[last].add(first)
-        if all(near[other] == own for own in near.values() for other in own):
-            return self._in_order({frozenset(own) for own in near.values()})
-        from planner.cluster.graphs import cliques
+        nodes: list[list[str]] = []
+        for part in self.alike(name for name in self._pools if self.on_rdma(name, name)):
+            nodes += [part] if self.on_rdma(*(part * 2)[:2]) else [[name] for name in part]
+        near = [{index} for index in range(len(nodes))]
+        for first, last in combinations(range(len(nodes)), 2):
+            if self.on_rdma(nodes[first][0], nodes[last][0]):
+                near[first].add(last)
+                near[last].add(first)
+        sets = Counter(map(frozenset, near))
+        if all(count == len(own) for own, count in sets.items()):
+            parts: Iterable[Iterable[int]] = sets
+        else:
+            from planner.cluster.graphs import cliques
 
-        return self._in_order([*([name] for name, own in near.items() if len(own) == 1), *cliques(pairs)])
+            parts = cliques((first, last) for first, own in enumerate(near) for last in own)
+        return self._in_order([name for index in part for name in nodes[index]] for part in parts)
+
+    def alike(self, pools: Iterable[str]) -> list[list[str]]:
+        """The pools, those together whose nodes have the same cards and so reach others in the same way."""
+        found: dict[str, list[str]] = {}
+        for pool in pools:
+            found.setdefault(self._alike[pool], []).append(pool)
+        return list(found.values())
 
     def joined_slowly(self, pools: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Parts of these pools that only slow links join, in the order of the pools; empty where none is slow."""
@@ -225,7 +242,7 @@ class Topology:
 
     def _in_order(self, sets: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
         """Sets of pools, and the pools of each, in the order of the cluster."""
-        index = list(self._pools).index
+        index = {name: number for number, name in enumerate(self._pools)}.__getitem__
         parts = (tuple(sorted(part, key=index)) for part in sets)
         return tuple(sorted(parts, key=lambda part: [*map(index, part)]))
 

@@ -14,7 +14,14 @@ from planner.described import told
 from planner.plan.values import Plan, ReplicaGroup
 from planner.runtimes.registry import target
 
-Traffic = Literal["gradients", "tied embedding", "sends", "tensor-parallel collectives", "ZeRO gathers"]
+Traffic = Literal[
+    "gradients",
+    "tied embedding",
+    "sends",
+    "tensor-parallel collectives",
+    "all-to-alls of experts",
+    "ZeRO gathers",
+]
 
 SMALLEST = 1e-3
 """Share of a step below which a link does not bind."""
@@ -45,7 +52,7 @@ class BusyLink:
     """Traffic of one type over one path, and what the step would save if it took no time."""
 
     traffic: Traffic
-    """gradients, tied embedding, sends, tensor-parallel collectives or ZeRO gathers."""
+    """gradients, tied embedding, sends, tensor-parallel collectives, all-to-alls of experts or ZeRO gathers."""
     path: str
     """``node``, or a fabric or gateway."""
     stage: int
@@ -144,9 +151,19 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
     causes = estimator.estimate(plan).breakdown
     inside = [_waits(price, "tensor_parallel_seconds") for price in priced.stages]
     yield from link("tensor-parallel collectives", "node", inside.__getitem__, causes.tensor_parallel_seconds)
+    routed = [_waits(price, "routing_seconds") for price in priced.stages]
+    where = _routed_over(plan.ep, plan.stages[routed.index(max(routed))].replicas, estimator)
+    yield from link("all-to-alls of experts", where, routed.__getitem__, causes.expert_parallel_seconds)
     gathers = [_waits(price, "zero_seconds") for price in priced.stages]
     crosses = priced.rings[gathers.index(max(gathers))].crosses
     yield from link("ZeRO gathers", crosses, gathers.__getitem__, causes.zero_seconds)
+
+
+def _routed_over(ep: int, groups: tuple[ReplicaGroup, ...], estimator: Estimator) -> str:
+    """``node``, or the fabric that joins the nodes of an expert-parallel group."""
+    kinds = [estimator.topology.device_type(group.pool, group.gpu) for group in groups]
+    wide = [kind for kind in kinds if ep > kind.per_node]
+    return estimator.topology.path(wide[0].pool, wide[0].pool).fabric if wide else "node"
 
 
 def _tied(plan: Plan, stage: int, estimator: Estimator) -> tuple[float, str]:

@@ -14,6 +14,7 @@ from math import ceil, log2
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Path, Topology
+from planner.cost.many import larger
 from planner.cost.measured_curves import LinkCurves
 from planner.plan.placement import Slot
 
@@ -40,6 +41,13 @@ class Ring:
     """Latency of one pass around all members, as gathers and scatters go; ``latency_seconds`` when absent."""
     copies: Ring | None = None
     """The ring between groups that hold a copy each of what this ring shards; None when there is one group."""
+    experts: Ring | None = None
+    """The ring over devices that have the same experts; None where it is this one."""
+
+    @property
+    def of_experts(self) -> Ring:
+        """The ring over which experts are added up and sharded."""
+        return self if self.experts is None else self.experts
 
     @property
     def alone(self) -> bool:
@@ -90,9 +98,9 @@ class Ring:
         least = self._least("all-reduce", size)
         return messages * (max(passes, least) if least else passes)
 
-    def copies_seconds(self, size_bytes: float) -> float:
-        """Adding up over the copies what each member has of ``size_bytes``."""
-        return 0.0 if self.copies is None else self.copies.reduce_seconds(size_bytes / self.size)
+    def copies_seconds(self, size_bytes: float, messages: int = 1) -> float:
+        """Adding up over the copies what each member has of ``size_bytes``, in so many equal messages."""
+        return 0.0 if self.copies is None else self.copies.reduce_seconds(size_bytes / self.size, messages)
 
     def _measured(self, operation: str, size_bytes: float) -> float | None:
         """Seconds by measurement; rings that share a card take as long as one with all their bytes."""
@@ -140,6 +148,26 @@ def tensor_ring(
         curves=curves,
         link=f"node:{device_type.gpu}",
     )
+
+
+def all_to_all_seconds(
+    device_type: DeviceType, topology: Topology, calibration: Calibration, size_bytes: float, *, ep: int
+) -> float:
+    """Seconds in which each of ``ep`` devices sends parts of ``size_bytes`` to all others, its own part it keeps.
+
+    Groups lie in a node or fill nodes. Between nodes all devices of a node share its cards, and what stays in the node
+    travels at the same time.
+    """
+    together = min(ep, device_type.per_node)
+    inside = (together - 1) / ep * size_bytes / inside_rate(device_type, calibration)
+    seconds = inside + (together - 1) * device_type.intra_latency_seconds
+    if ep > together:
+        path = topology.path(device_type.pool, device_type.pool)
+        rate = carried_rates(path, calibration)[0] / together
+        leaving = (ep - together) / ep * size_bytes / rate if rate else float("inf")
+        seconds = larger(inside, leaving) + (together - 1) * device_type.intra_latency_seconds
+        seconds += (ep // together - 1) * path.latency_seconds
+    return seconds
 
 
 NodeLoad = dict[tuple[str, int], int]

@@ -9,11 +9,13 @@ the matrix units at all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, log2
+from math import ceil, log, log2, sqrt
+
+import numpy as np
 
 from planner.calibration.values import Calibration, Family, Stack
 from planner.cluster.topology import DeviceType
-from planner.cost.many import ceiling, larger
+from planner.cost.many import larger
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.runtimes.capabilities import Capabilities
 
@@ -26,6 +28,10 @@ MIXED = ("bf16", "fp16", "fp8")
 ATTENTION_FORMAT = {"fp8": "bf16"}
 """Format of the attention's products where it is not that of the others."""
 
+FORMAT_SHARE = {"fp8": 0.91}
+"""Share of its peak that a product reaches in a format over that in two bytes: the median of eight devices, 0.88 to
+0.97 (``planner/measured/data/microbenchmarks.csv``)."""
+
 TILES = ((256, 128, 1.0), (128, 128, 0.94), (128, 64, 0.80), (64, 64, 0.62))
 """Rows and columns of the tiles that libraries choose from, and how fast each is next to the largest."""
 
@@ -37,6 +43,9 @@ FORWARD_KERNELS = 20
 
 HOST_JITTER = 0.06
 """Growth of the launch time with each doubling of the hosts' processes that meet in every layer."""
+
+EXPERT_KERNELS = 16
+"""More of them with experts: router, choice, counts, sorting and its inverse, weighting."""
 
 UNFUSED_SOFTMAX_KERNELS = 8
 """More kernels where scaling, masking, casts and softmax run one by one."""
@@ -101,7 +110,8 @@ class Device:
     def product(self, product: Product, precision: str | None = None) -> float:
         """Seconds of a product and its traffic."""
         name = precision or self.precision
-        rate = self._rate(product, name) * self.family.matmul_efficiency * self.stack.matmul_factor
+        share = self.family.matmul_efficiency * self.stack.matmul_factor * FORMAT_SHARE.get(name, 1.0)
+        rate = self._rate(product, name) * share
         flops = 2.0 * product.count * product.rows * product.columns * product.inner
         moved = (
             product.count
@@ -148,24 +158,84 @@ class Device:
         if not units:
             return 1.0
         elements = product.count * product.rows * product.columns
+        up, most = (np.ceil, np.maximum) if isinstance(elements, np.ndarray) else (ceil, max)
         best = 0.0
         for rows, columns, speed in TILES:
-            tiles = product.count * ceiling(product.rows / rows) * ceiling(product.columns / columns)
-            padded = ceiling(tiles / units) * units * rows * columns
-            best = larger(best, speed * elements / padded)
+            tiles = product.count * up(product.rows / rows) * up(product.columns / columns)
+            padded = up(tiles / units) * units * rows * columns
+            best = most(best, speed * elements / padded)
         return best
 
 
-def layer_products(model: ModelSpec, *, tp: int, tokens: int) -> tuple[Product, ...]:
+def layer_products(model: ModelSpec, *, tp: int, tokens: int, ep: int = 1) -> tuple[Product, ...]:
     """Products of one layer on one of ``tp`` devices (arXiv:1909.08053, section 3: columns, then rows are split)."""
-    query, key_value = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    ways_in = 2 if model.gated_mlp else 1
-    return (
-        Product(tokens, (query + 2 * key_value) / tp, model.hidden),
-        Product(tokens, model.hidden, query / tp),
-        Product(tokens, ways_in * model.ffn / tp, model.hidden),
-        Product(tokens, model.hidden, model.ffn / tp),
+    ways_in = model.mlp_matrices - 1
+    attention = tuple(
+        Product(
+            tokens,
+            outputs / tp if split == "columns" else outputs,
+            inputs / tp if split == "rows" else inputs,
+        )
+        for inputs, outputs, split in model.attention_matrices
     )
+    mlp: tuple[Product, ...] = ()
+    if model.common_ffn:
+        mlp = (
+            Product(tokens, ways_in * model.common_ffn / tp, model.hidden),
+            Product(tokens, model.hidden, model.common_ffn / tp),
+        )
+    return (*attention, *mlp, *(expert_products(model, tp=tp, tokens=tokens, ep=ep) if model.experts else ()))
+
+
+def expert_products(model: ModelSpec, *, tp: int, tokens: int, ep: int) -> tuple[Product, ...]:
+    """The router's, and those of the experts that a device has, grouped: each with the rows of its own tokens.
+
+    The devices of a replica have a part of its tokens each. A product of few rows fills few tiles, and still reads all
+    weights.
+    """
+    experts = model.experts
+    assert experts is not None
+    own, here = tokens / tp, experts.number / ep
+    rows = expert_rows(model, tp=tp, tokens=tokens, ep=ep) / here
+    return (
+        Product(own, experts.number, model.hidden),
+        Product(rows, (model.mlp_matrices - 1) * experts.ffn, model.hidden, here),
+        Product(rows, model.hidden, experts.ffn, here),
+    )
+
+
+def experts_at_work(model: ModelSpec) -> float:
+    """Experts that work on a token, less those that have no room for it."""
+    experts = model.experts
+    if experts is None:
+        return 0.0
+    return experts.top_k * min(1.0, experts.capacity_factor or 1.0)
+
+
+def expert_rows(model: ModelSpec, *, tp: int, tokens: int, ep: int) -> float:
+    """Copies of tokens that the experts of the busiest device work on: ``top_k`` of each, within their capacity."""
+    experts = model.experts
+    assert experts is not None
+    copies = tokens / tp * experts.top_k
+    if experts.capacity_factor is not None:
+        # Every expert has as many rows, some of them empty.
+        return copies * experts.capacity_factor
+    return copies * expert_imbalance(model, ep)
+
+
+LOAD_DEVIATION = 0.3
+"""Relative standard deviation of the tokens of one expert that a balancing loss leaves: the busiest of 64 gets 72 %
+more than the mean (arXiv:2408.15664, table 2), and of 64 normal draws the largest is 2.4 deviations above it."""
+
+
+def expert_imbalance(model: ModelSpec, ep: int) -> float:
+    """Tokens of the busiest of ``ep`` devices over the mean: the expected largest of sums over its experts."""
+    experts = model.experts
+    if experts is None or ep == 1:
+        return 1.0
+    if experts.imbalance is not None:
+        return experts.imbalance
+    return min(ep, 1.0 + LOAD_DEVIATION * sqrt(ep / experts.number) * sqrt(2.0 * log(ep)))
 
 
 def attention_seconds(
@@ -175,7 +245,8 @@ def attention_seconds(
     length, heads = model.training.sequence_length, model.heads / tp
     if model.training.attention == "flash":
         causal = 0.5 if model.kind == "decoder" else 1.0
-        flops = 4.0 * micro_batch * length**2 * heads * model.head_dim * causal
+        flops = 4.0 * micro_batch * length**2 * heads * core_width(model) * causal
+        flops *= seen_scores(model, target.windows)
         return device.flash(flops), device.flash(2.5 * flops)
     precision = ATTENTION_FORMAT.get(model.training.precision)
     count = micro_batch * heads
@@ -194,6 +265,23 @@ def attention_seconds(
     dropout = 2.5 if model.drops else 0.0
     forward += device.stream((streams + dropout) * scores, kernels + 1)
     return forward, backward + device.stream((back + dropout) * scores, back_kernels)
+
+
+def core_width(model: ModelSpec) -> float:
+    """Mean width of the two products of attention: with queries and keys, and with values."""
+    return model.head_dim if model.latent is None else (model.head_dim + model.latent.value_dim) / 2
+
+
+def seen_scores(model: ModelSpec, windows: bool) -> float:
+    """Part of the scores of full attention that kernels with sliding windows compute, mean over all layers."""
+    length, window = model.training.sequence_length, model.window
+    if window is None or window >= length or not windows:
+        return 1.0
+    # A token sees the window or, at the beginning, all before it; without a mask the window is on both sides.
+    pairs = window * length - window * (window - 1) / 2 if model.kind == "decoder" else window * length
+    part = pairs / (length * (length + 1) / 2 if model.kind == "decoder" else length**2)
+    narrow = (model.window_layers or model.layers) / model.layers
+    return 1.0 - narrow * (1.0 - min(1.0, part))
 
 
 FUSED_SCORES = ((2.0, 1), (3.0, 2))
@@ -219,15 +307,21 @@ def layer_pass(
     tp: int,
     micro_batch: int,
     sequence_parallel: bool,
+    ep: int = 1,
 ) -> LayerPass:
     """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format."""
     tokens = micro_batch * model.training.sequence_length
-    products, back = device.products(layer_products(model, tp=tp, tokens=tokens))
+    products, back = device.products(layer_products(model, tp=tp, tokens=tokens, ep=ep))
     core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch)
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
+    if model.experts is not None:
+        narrow += expert_bytes(model, device.size, tp=tp, tokens=tokens, ep=ep)
     forward = products + core + device.stream(wide + narrow, 7)
     backward = back + core_back + device.stream(1.6 * (wide + narrow), 8)
-    launches = FORWARD_KERNELS + (2 if tp > 1 else 0)
+    launches: float = FORWARD_KERNELS + (2 if tp > 1 else 0)
+    if model.experts is not None:
+        # A grouped product is a kernel for each expert, or one for all.
+        launches += EXPERT_KERNELS + (2 * model.experts.number / ep if target.kernel_per_expert else 2)
     if model.training.attention == "unfused":
         fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
         launches += UNFUSED_SOFTMAX_KERNELS * (1 - fused)
@@ -255,8 +349,27 @@ def element_wise_bytes(
     streams = 9.0 if model.drops else 8.0
     ways = tp if split else 1
     heads = (model.heads + 2 * model.kv_heads) * model.head_dim
-    inner = (3.0 if model.gated_mlp else 2.0) * model.ffn + 2.0 * heads
+    inner = model.mlp_matrices * float(model.common_ffn) + 2.0 * heads
     return size * tokens * streams * model.hidden / ways, size * tokens * inner / tp
+
+
+def expert_bytes(model: ModelSpec, size: int, *, tp: int, tokens: int, ep: int) -> float:
+    """Bytes of one forward that routing adds on one device: its choice, sorting by expert and back, nonlinearities.
+
+    Copies of tokens are written in the experts' order and read back with their weights; between devices they are
+    sorted once more on either side of the experts.
+    """
+    experts = model.experts
+    assert experts is not None
+    own, rows = tokens / tp, expert_rows(model, tp=tp, tokens=tokens, ep=ep)
+    sorting = 2.0 * own + (2.0 if ep == 1 else 6.0) * rows
+    return ROUTER_BYTES * own * experts.number + size * (
+        sorting * model.hidden + rows * model.mlp_matrices * experts.ffn
+    )
+
+
+ROUTER_BYTES = 24.0
+"""Bytes of the router's choice for each expert and token: fp32 scores, their softmax, the largest of them."""
 
 
 def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
@@ -304,15 +417,20 @@ def optimizer_seconds(
     moved += device.size if model.training.precision in MIXED else 0.0
     if update_seconds is None:
         moved += update_bytes(model.training) + 4.0
-    return device.stream(parameters * moved, kernels=0) + (update_seconds or 0.0)
+    return device.stream(parameters * moved, kernels=0) + (0.0 if update_seconds is None else update_seconds)
 
 
 def model_flops(model: ModelSpec) -> float:
     """Useful FLOPs of one optimizer step: forward and backward of every product, attention causal where it is."""
     length = model.training.sequence_length
-    query, key_value = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    matrices = model.hidden * (2 * query + 2 * key_value + (3 if model.gated_mlp else 2) * model.ffn)
+    matrices = float(sum(inputs * outputs for inputs, outputs, _ in model.attention_matrices))
+    matrices += model.hidden * model.mlp_matrices * model.common_ffn
+    if model.experts is not None:
+        matrices += model.hidden * (
+            model.experts.number + model.mlp_matrices * experts_at_work(model) * model.experts.ffn
+        )
     causal = 0.5 if model.kind == "decoder" else 1.0
-    layer = 2.0 * length * matrices + 4.0 * length**2 * query * causal
+    scores = model.heads * core_width(model) * causal * seen_scores(model, True)
+    layer = 2.0 * length * matrices + 4.0 * length**2 * scores
     sequence = model.layers * layer + 2.0 * length * model.hidden * model.vocab
     return 3.0 * sequence * model.training.global_batch

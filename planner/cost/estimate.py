@@ -18,7 +18,7 @@ from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
 from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedules import sent_with
 from planner.cost.sends import Send, send
-from planner.cost.shape import shape_of
+from planner.cost.shape import shapes_of
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice
@@ -202,7 +202,7 @@ class Estimator:
         pricer, (_, joined) = self.pricer(plan.target, sockets=sockets), self._network(sockets)
         nodes = joined.placement(placement)
         rings = stage_rings(
-            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves
+            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves, plan.ep
         )
         sends = self._sends(plan, nodes, joined.topology)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
@@ -211,8 +211,8 @@ class Estimator:
             if not sent.link:
                 raise PlanError(f"stages[{index}] and the next stand on pools without a common fabric")
         stages = tuple(
-            pricer.price(shape_of(plan, index), stage.replicas, ring)
-            for index, (stage, ring) in enumerate(zip(plan.stages, rings, strict=True))
+            pricer.price(shape, stage.replicas, ring)
+            for shape, stage, ring in zip(shapes_of(plan), plan.stages, rings, strict=True)
         )
         forward, backward = with_sends(stages, [sent.seconds for sent in sends], target(plan.target))
         return Priced(
@@ -230,8 +230,8 @@ class Estimator:
         """Bytes on one device of each group, [stage][group]."""
         pricer = self.pricer(plan.target)
         return [
-            [pricer.memory(shape_of(plan, index), group, ring.size) for group in stage.replicas]
-            for index, (stage, ring) in enumerate(zip(plan.stages, priced.rings, strict=True))
+            [pricer.memory(shape, group, ring.size) for group in stage.replicas]
+            for shape, stage, ring in zip(shapes_of(plan), plan.stages, priced.rings, strict=True)
         ]
 
     def _sends(self, plan: Plan, placement: Placement, topology: Topology) -> tuple[Send, ...]:
@@ -339,6 +339,7 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
         compute_seconds=times * micro.compute_seconds,
         recompute_seconds=times * micro.recompute_seconds,
         tensor_parallel_seconds=times * micro.tensor_parallel_seconds,
+        expert_parallel_seconds=times * micro.routing_seconds,
         zero_seconds=times * micro.zero_seconds,
         bubble_seconds=max(0.0, step - price.work_seconds - price.tail_seconds),
         gradient_sync_seconds=price.sync_seconds,

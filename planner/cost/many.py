@@ -6,7 +6,6 @@ So the prices of many cases come from the formulas of one. Types say float, as w
 
 from __future__ import annotations
 
-from math import ceil
 from typing import cast
 
 import numpy as np
@@ -23,11 +22,6 @@ def as_number(values: Numbers) -> float:
 def as_array(number: float) -> Numbers:
     """What a formula makes of such numbers, as an array again."""
     return cast("Numbers", number)
-
-
-def ceiling(number: float) -> float:
-    """The next whole number of each case."""
-    return np.ceil(number) if isinstance(number, np.ndarray) else ceil(number)
 
 
 def larger(one: float, other: float) -> float:

@@ -7,10 +7,11 @@ section 4) written for any feed-forward width and grouped-query attention.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from planner.calibration.values import Stack
 from planner.cluster.topology import DeviceType
-from planner.cost.compute import ELEMENT_BYTES, MIXED
+from planner.cost.compute import ELEMENT_BYTES, MIXED, expert_rows
 from planner.cost.many import larger, smaller
 from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
@@ -49,6 +50,7 @@ class Load:
     dp: int
     """Replicas over which ZeRO shards; may be an array of such numbers."""
     micro_batch: int
+    """Sequences; may be an array too."""
     layers_in_flight: float
     """Layers times micro-batches whose activations are alive at the peak."""
     recompute: Recompute
@@ -70,16 +72,33 @@ class Load:
     """True when sharded parameters rest in fp32 alone and get their working format when they are gathered."""
     gathers_matrices: bool = False
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
+    ep: int = 1
+    """Devices over which the experts of a layer are divided."""
+
+    @property
+    def expert_dp(self) -> int:
+        """Devices that have the same experts, over which ZeRO shards these."""
+        return self.dp if self.ep == self.tp else cast("int", larger(1, self.dp * self.tp // self.ep))
 
 
-def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int) -> float:
+def experts_of(model: ModelSpec, *, layers: int, ep: int) -> float:
+    """Elements of the experts on one device: some whole ones, whatever tensor parallelism does to all else."""
+    return layers * model.expert_parameters / ep
+
+
+def layer_elements(model: ModelSpec, *, tp: int, ep: int = 1) -> float:
+    """Elements of one layer on one device."""
+    return (model.layer_parameters - model.expert_parameters) / tp + experts_of(model, layers=1, ep=ep)
+
+
+def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
     """Elements of the parameters on one device; a tied head is a second copy on a last stage of its own."""
-    total = layers * model.layer_parameters
+    total = layers * (model.layer_parameters - model.expert_parameters)
     total += model.embedding_parameters if first else 0
     if last:
         total += model.head_parameters
         total += model.vocab * model.embedding_width if model.tied_embeddings and not first else 0
-    return total / tp
+    return total / tp + experts_of(model, layers=layers, ep=ep)
 
 
 def optimizer_bytes(model: ModelSpec) -> float:
@@ -95,6 +114,7 @@ def activation_bytes_per_layer(
     recompute: Recompute,
     sequence_parallel: bool,
     eager: bool = False,
+    ep: int = 1,
 ) -> float:
     """Bytes one layer keeps for the backward of one micro-batch (arXiv:2205.05198, table 2).
 
@@ -112,16 +132,39 @@ def activation_bytes_per_layer(
     if recompute == "selective" and plain:
         # Layer input, query, attention and its output product; then of both or three of the MLP the second.
         kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways + 4.0 * width * heads / tp
-        return scale * tokens * (kept + (2.0 * model.ffn / tp if model.gated_mlp else 0.0))
+        if model.experts is not None:
+            # The router's product comes before those of shared experts, whose gate and factor are one matrix.
+            return scale * tokens * (kept + 2.0 * (model.mlp_matrices - 1) * model.common_ffn / tp)
+        return scale * tokens * (kept + (2.0 * model.common_ffn / tp if model.gated_mlp else 0.0))
+    routed = 0.0
+    if model.experts is not None:
+        rows = expert_rows(model, tp=tp, tokens=tokens, ep=ep)
+        routed = _expert_activations(model, rows=rows, tokens=tokens / tp, scale=scale, plain=plain)
     pairs = heads if plain else model.kv_heads
     narrow = not eager and model.training.precision == "fp8"
     whole = ((6.0 if narrow else 8.0) + (2 if model.drops else 0)) * model.hidden / ways
     attention = width * ((5.0 if narrow else 4.0) * heads + 4.0 * pairs) / tp
+    if model.latent is not None:
+        # Queries and keys, values and attention's output; the low ranks and their norms are whole.
+        attention = heads * (4.0 * width + 4.0 * model.latent.value_dim) / tp
+        attention += 4.0 * (model.latent.kv_rank + (model.latent.q_rank or 0)) / ways
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none":
         scores = (5.0 if model.drops else 2.0) * heads * length / tp
-    return scale * tokens * (whole + attention + mlp * model.ffn / tp + scores)
+    return scale * tokens * (whole + attention + mlp * model.common_ffn / tp + scores) + routed
+
+
+def _expert_activations(model: ModelSpec, *, rows: float, tokens: float, scale: float, plain: bool) -> float:
+    """Bytes that the experts of one layer keep: their inputs, what is between their products, the router's scores.
+
+    Plain torch weights the experts' outputs, and keeps them; fused kernels weight what is ahead of the last product.
+    """
+    experts = model.experts
+    assert experts is not None
+    mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0)
+    ends = 4.0 if plain else 2.0
+    return scale * rows * (ends * model.hidden + mlp * experts.ffn) + 8.0 * tokens * experts.number
 
 
 class Footprint:
@@ -133,11 +176,15 @@ class Footprint:
 
     def __init__(self, model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) -> None:
         offload, ways = load.offload, optimizer_ways(load.zero, load.dp)
+        # Bytes of one layer that count for the dense part are a factor more or less for experts.
+        self._expert_states = ways / optimizer_ways(load.zero, load.expert_dp) if model.experts else 1.0
         updated_on_host = offload.optimizer != "none"
         self._device_type, self._tp = device_type, load.tp
-        self._layer_elements = model.layer_parameters
+        self._layer_elements = model.layer_parameters - model.expert_parameters
+        self._expert_elements = experts_of(model, layers=1, ep=load.ep)
         self._end_elements = parameters_of(model, layers=0, first=load.first, last=load.last, tp=1)
-        self._measured_elements = (load.parameter_ratio - 1.0) * model.layer_parameters / load.tp
+        one = layer_elements(model, tp=load.tp, ep=load.ep)
+        self._measured_elements = (load.parameter_ratio - 1.0) * one
         size, more = (
             ELEMENT_BYTES[model.training.precision],
             model.training.end_moment_bytes - model.training.moment_bytes,
@@ -170,7 +217,11 @@ class Footprint:
     def _elements(self, layers: int) -> float:
         """Parameters on the device."""
         elements = (layers * self._layer_elements + self._end_elements) / self._tp
-        return elements + layers * self._measured_elements
+        return elements + layers * (self._expert_elements + self._measured_elements)
+
+    def _updated(self, layers: int, elements: float) -> float:
+        """As many as the optimizer would have of them if experts were shared by as many as all else."""
+        return elements + layers * self._expert_elements * (self._expert_states - 1.0)
 
     def _tensors(self, layers: int, in_flight: float) -> tuple[float, float, float, float, float]:
         """Bytes of weights, gradients, states, activations and buffers."""
@@ -181,13 +232,14 @@ class Footprint:
             + self._embedding * in_flight / layers
         )
         # The optimizer makes its copy once activations are gone.
-        copy = elements * self._copy - activations - self._logits
+        updated = self._updated(layers, elements)
+        copy = updated * self._copy - activations - self._logits
         return (
             elements * self._weights,
             elements * self._gradients,
-            elements * self._states + self._end_states,
+            updated * self._states + self._end_states,
             activations,
-            self._bucket * min(elements, BUCKET_ELEMENTS) + self._buffers + larger(0.0, copy),
+            self._bucket * smaller(elements, BUCKET_ELEMENTS) + self._buffers + larger(0.0, copy),
         )
 
     def _host_bytes(self, layers: int, in_flight: float) -> float:
@@ -273,6 +325,7 @@ def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> fl
         recompute=recompute,
         sequence_parallel=load.sequence_parallel,
         eager=load.eager,
+        ep=load.ep,
     )
 
 
@@ -285,7 +338,7 @@ def _logits(model: ModelSpec, load: Load) -> float:
     # Fused, Megatron's has an fp32 copy that becomes the gradient; torch's libraries have the working format for both.
     fused = size + (size if load.eager else 4.0)
     element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
-    return max(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
+    return larger(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
 
 
 def _gradient_copy(model: ModelSpec, load: Load) -> float:
@@ -317,4 +370,8 @@ def _buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
 
 
 def _largest_matrix(model: ModelSpec) -> float:
-    return model.hidden * max(model.ffn, model.heads * model.head_dim)
+    widest = max(model.common_ffn, model.heads * model.head_dim)
+    if model.experts is not None:
+        # The experts of a layer are one matrix beside another.
+        widest = max(widest, model.experts.number * (model.mlp_matrices - 1) * model.experts.ffn)
+    return model.hidden * widest

@@ -29,6 +29,8 @@ class Shape:
     recompute: Recompute
     sequence_parallel: bool
     offload: Offload = ON_DEVICE
+    ep: int = 1
+    """Devices over which the experts of a layer are divided."""
 
     @property
     def layers(self) -> int:
@@ -58,17 +60,26 @@ class Shape:
 
 def shape_of(plan: Plan, index: int) -> Shape:
     """The shape of one stage of a plan."""
-    stage = plan.stages[index]
-    return Shape(
-        chunks=chunk_layers(stage.layers, plan.interleave),
-        stage=index,
-        depth=plan.pp,
-        micro_batches=plan.micro_batches,
-        zero=plan.zero,
-        recompute=stage.recompute,
-        sequence_parallel=plan.sequence_parallel,
-        offload=plan.offload,
-    )
+    return shapes_of(plan)[index]
+
+
+def shapes_of(plan: Plan) -> list[Shape]:
+    """The shapes of all stages of a plan."""
+    depth, micro_batches = plan.pp, plan.micro_batches
+    return [
+        Shape(
+            chunks=chunk_layers(stage.layers, plan.interleave),
+            stage=index,
+            depth=depth,
+            micro_batches=micro_batches,
+            zero=plan.zero,
+            recompute=stage.recompute,
+            sequence_parallel=plan.sequence_parallel,
+            offload=plan.offload,
+            ep=plan.ep,
+        )
+        for index, stage in enumerate(plan.stages)
+    ]
 
 
 def whole_model(model: ModelSpec, zero: int, recompute: Recompute) -> Shape:

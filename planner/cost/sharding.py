@@ -28,15 +28,26 @@ def stage_rings(
     calibration: Calibration,
     stack: str,
     curves: LinkCurves | None = None,
+    ep: int = 1,
 ) -> tuple[Ring, ...]:
-    """The ring over which each stage shards, [stage]; between several groups it has a ring of copies."""
+    """The ring over which each stage shards, [stage]; between several groups it has a ring of copies.
+
+    With experts divided over the devices of several replicas, these are such a group: rings between the groups add up
+    the experts.
+    """
 
     def ring(slots: Sequence[Slot], load: NodeLoad, ways: int | None = None) -> Ring:
         return data_ring(slots, load, topology, calibration, stack, curves, ways=ways)
 
     if shard_size is None:
         load = crossing_rings(placement)
-        return tuple(ring(slots, load) for slots in placement)
+        rings = tuple(ring(slots, load) for slots in placement)
+        if ep == placement[0][0].tp or ep == 1:
+            return rings
+        between = [_across(_groups(slots, ep // slots[0].tp)) for slots in placement]
+        return tuple(
+            replace(one, experts=experts) for one, experts in zip(rings, _slowest(between, ring), strict=True)
+        )
     inside = [_groups(slots, shard_size) for slots in placement]
     between = [_across(groups) for groups in inside]
     return tuple(

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
-from planner.cost.communication import Ring, fabric_share, tensor_ring
+from planner.cost.communication import Ring, all_to_all_seconds, fabric_share, tensor_ring
 from planner.cost.compute import (
     ELEMENT_BYTES,
     Device,
@@ -20,6 +20,7 @@ from planner.cost.compute import (
     LayerPass,
     Product,
     embedding_pass,
+    expert_rows,
     head_pass,
     layer_pass,
     optimizer_seconds,
@@ -33,7 +34,14 @@ from planner.cost.measured_curves import (
     OptimizerCurves,
     with_host,
 )
-from planner.cost.memory import Footprint, Load, activation_bytes_per_layer, parameters_of
+from planner.cost.memory import (
+    Footprint,
+    Load,
+    activation_bytes_per_layer,
+    experts_of,
+    layer_elements,
+    parameters_of,
+)
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
 from planner.cost.shape import Shape, Whole
@@ -49,7 +57,7 @@ from planner.cost.stage_price import (
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
-from planner.dims.sharding import ZERO_STAGES, optimizer_ways
+from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Capabilities, Recompute
@@ -66,6 +74,10 @@ class LayerPrice:
     """Tensor-parallel collectives of the forward."""
     collective_backward: float
     """Tensor-parallel collectives of the backward and of recomputation."""
+    routing_forward: float = 0.0
+    """All-to-alls of experts in the forward."""
+    routing_backward: float = 0.0
+    """The same in the backward and in recomputation."""
 
 
 def layer_price(
@@ -111,18 +123,28 @@ def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
     """
     hidden, precision = model.hidden, "bf16" if "bf16" in device.kind.peak_flops else None
     query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
-    widths = [query, query, pairs, *[model.ffn] * (3 if model.gated_mlp else 2)]
+    widths = [(1, query), (1, query), (1, pairs), (model.mlp_matrices, model.common_ffn)]
+    if model.experts is not None:
+        widths.append((model.mlp_matrices * model.experts.number, model.experts.ffn))
     products: tuple[Product, ...] = ()
-    for low, high in (sorted((hidden, width)) for width in widths):
-        products += (Product(low, low, high), Product(low, low, low), Product(low, high, low))
+    for count, (low, high) in ((count, sorted((hidden, width))) for count, width in widths if width):
+        products += (
+            Product(low, low, high, count),
+            Product(low, low, low, count),
+            Product(low, high, low, count),
+        )
     return 5.0 * device.products(products, precision)[0]
 
 
 def products_again(model: ModelSpec) -> float:
     """Share of the matrix products in keys and values and, of the MLP, gate or first: those that are not kept."""
     query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
-    mlp = (3 if model.gated_mlp else 2) * model.ffn
-    return (pairs + model.ffn) / (2 * query + pairs + mlp)
+    again, mlp = model.common_ffn, model.mlp_matrices * model.common_ffn
+    if model.experts is not None:
+        # Nothing of the experts is kept.
+        routed = model.experts.number + model.mlp_matrices * model.experts.top_k * model.experts.ffn
+        again, mlp = again + routed, mlp + routed
+    return (pairs + again) / (2 * query + pairs + mlp)
 
 
 def measured_layer(
@@ -181,7 +203,7 @@ class Pricer:
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.stack = calibration.stack(self.kernels)
         self.traffic = Traffic(model, target, self.stack)
-        self._kept_bytes = [gradients_of(target, model.training, zero).kept_bytes for zero in ZERO_STAGES]
+        self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
         self.layer_curves = LayerCurves(calibration, model.name) if calibration.layers else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
@@ -190,6 +212,7 @@ class Pricer:
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         # An anchor asks for its own points, which is no guess of a plan's.
         self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
+        self._passes: dict[tuple[object, ...], LayerPass] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
@@ -244,12 +267,6 @@ class Pricer:
         replicas = [
             self._replica(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
-        slowest = np.argmax(_rows((replica.seconds for replica in replicas), count), axis=0)
-        sync = _rows((replica.sync_seconds for replica in replicas), count)
-        held = _rows((replica.end.reduction_seconds for replica in replicas), count)
-        update = _rows((self.update_seconds(shape, group, ring) for group in groups), count)
-        copied = _rows((item.step_copy_seconds for item in micro), count)
-        cases, holds = np.arange(count), self.traffic.holds_gradients(shape)
         per_chunk = [
             self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
@@ -257,11 +274,18 @@ class Pricer:
             np.stack([_rows(values, count).max(axis=0) for values in zip(*way, strict=True)], axis=1)
             for way in zip(*per_chunk, strict=True)
         )
+        sync = _rows((replica.sync_seconds for replica in replicas), count)
+        held = _rows((replica.end.reduction_seconds for replica in replicas), count)
+        update = _rows((self.update_seconds(shape, group, ring) for group in groups), count)
+        if len(groups) > 1:
+            slowest = np.argmax(_rows((replica.seconds for replica in replicas), count), axis=0)[None]
+            sync, held = (np.take_along_axis(rows, slowest, axis=0) for rows in (sync, held))
+        copied = _rows((item.step_copy_seconds for item in micro), count).max(axis=0)
         return EachLength(
             forward=forward,
             backward=backward,
-            tail_seconds=sync[slowest, cases] + update.max(axis=0) + copied.max(axis=0),
-            held_seconds=held[slowest, cases] if holds else np.zeros(count),
+            tail_seconds=sync[0] + update.max(axis=0) + copied,
+            held_seconds=held[0] if self.traffic.holds_gradients(shape) else np.zeros(count),
         )
 
     def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
@@ -346,7 +370,7 @@ class Pricer:
         last: bool,
         ring: Ring,
     ) -> MicroBatch:
-        one = self._layer(device_type, tp, sequences, shape.recompute, shape.sequence_parallel)
+        one = self._layer(device_type, tp, sequences, shape.recompute, shape.sequence_parallel, shape.ep)
         ends = [self._end("embedding", device_type, tp, sequences)] if first else []
         ends += [self._end("head", device_type, tp, sequences)] if last else []
         forward = layers * one.forward_seconds + sum(end.forward_seconds for end in ends)
@@ -358,11 +382,12 @@ class Pricer:
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
         exposed_forward, hidden_forward = self.traffic.exposed(gather, forward)
         exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)
-        on_forward = forward + tensor_forward + exposed_forward
-        on_backward = backward + again + tensor_backward + exposed_backward
+        routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
+        on_forward = forward + tensor_forward + exposed_forward + routing_forward
+        on_backward = backward + again + tensor_backward + exposed_backward + routing_backward
         wait_forward = wait_backward = hidden = at_end = 0.0
         if shape.offload.anything:
-            count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
+            count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=shape.ep)
             held = self._held(shape, layers, count, sequences, ring)
             moved = copies(shape.offload, held, device_type, self.model)
             wait_forward, wait_backward = moved.waits(on_forward, on_backward)
@@ -373,6 +398,7 @@ class Pricer:
             compute_seconds=forward + backward,
             recompute_seconds=again,
             tensor_parallel_seconds=tensor_forward + tensor_backward,
+            routing_seconds=routing_forward + routing_backward,
             host_seconds=host,
             zero_seconds=exposed_forward + exposed_backward,
             offload_seconds=wait_forward + wait_backward,
@@ -380,11 +406,11 @@ class Pricer:
             hidden_seconds=hidden_forward + hidden_backward + hidden,
         )
 
-    def ends_seconds(self, group: ReplicaGroup) -> tuple[float, float]:
+    def ends_seconds(self, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
         """Forward and backward of the embedding and of the head for one micro-batch."""
         device_type = self.topology.device_type(group.pool, group.gpu)
         embedding, head = (
-            self._end(which, device_type, group.tp, group.micro_batch) for which in ("embedding", "head")
+            self._end(which, device_type, group.tp, sequences) for which in ("embedding", "head")
         )
         return (
             embedding.forward_seconds + embedding.backward_seconds,
@@ -404,34 +430,74 @@ class Pricer:
             micro_batches=shape.micro_batches,
             interleave=len(shape.chunks),
         )
-        return self.footprint(shape, group, dp).memory(shape.layers, in_flight)
+        return self._footprint(shape, group, dp).memory(shape.layers, in_flight)
 
-    def footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
-        """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends."""
+    def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
+        ends = shape.first, shape.last
+        same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
+        key = *same, shape.sequence_parallel, shape.offload, shape.ep
+        found = self._footprints.get(key)
+        if found is None:
+            if len(self._footprints) == MOST_PRICES:
+                self._footprints.clear()
+            found = self._footprints[key] = self.footprint(shape, group, dp, group.micro_batch)
+        return found
+
+    def footprint(self, shape: Shape, group: ReplicaGroup, dp: int, sequences: int) -> Footprint:
+        """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends.
+
+        For micro-batches of ``sequences``; those and ``dp`` may be arrays of many cases.
+        """
         device_type = self.topology.device_type(group.pool, group.gpu)
-        measured = self.measured(device_type, group.tp, group.micro_batch)
+        measured = self._measured_ratios(device_type, group.tp, sequences)
         load = Load(
             layers=shape.layers,
             first=shape.first,
             last=shape.last,
             tp=group.tp,
             dp=dp,
-            micro_batch=group.micro_batch,
+            micro_batch=sequences,
             layers_in_flight=0.0,
             recompute=shape.recompute,
             sequence_parallel=shape.sequence_parallel,
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
             offload=shape.offload,
-            activation_ratio=measured.activation_ratio if measured else 1.0,
-            parameter_ratio=measured.parameter_ratio if measured else 1.0,
-            allocator_slack=measured.allocator_slack if measured else None,
+            activation_ratio=measured[0],
+            parameter_ratio=measured[1],
+            allocator_slack=measured[2],
             cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
             eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
+            ep=shape.ep,
         )
         return Footprint(self.model_on(device_type), device_type, self.stack, load)
+
+    def _measured_ratios(
+        self, device_type: DeviceType, tp: int, sequences: int
+    ) -> tuple[float, float, float | None]:
+        """Measured activations and parameters of a layer over those of the formula, and the allocator's slack."""
+        if self.layer_curves is None:
+            return 1.0, 1.0, None
+        if not isinstance(sequences, np.ndarray):
+            one = self.measured(device_type, tp, sequences)
+            return (
+                (one.activation_ratio, one.parameter_ratio, one.allocator_slack) if one else (1.0, 1.0, None)
+            )
+        each = [self._measured_ratios(device_type, tp, size) for size in sequences.tolist()]
+        activations, parameters = (np.array([ratios[which] for ratios in each]) for which in (0, 1))
+        return as_number(activations), as_number(parameters), each[0][2]
+
+    def most_sequences(self, shape: Shape, group: ReplicaGroup, dp: int, most: int) -> int:
+        """The largest micro-batch up to ``most`` with which a stage of one micro-batch fits on the group; 0 for none.
+
+        No component of the memory shrinks as micro-batches grow.
+        """
+        sizes = cast("int", np.arange(1, most + 1))
+        room = self.footprint(shape, group, dp, sizes).headroom(shape.layers, float(shape.layers))
+        fits = as_array(room) >= 0
+        return most if fits.all() else int(fits.argmin())
 
     def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
         """The largest number of the model's layers with which a stage like ``shape`` fits on the group; 0 for none.
@@ -439,14 +505,7 @@ class Pricer:
         No component of the memory shrinks as layers grow.
         """
         chunks = len(shape.chunks)
-        ends = shape.first, shape.last
-        same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = *same, shape.sequence_parallel, shape.offload
-        footprint = self._footprints.get(key)
-        if footprint is None:
-            if len(self._footprints) == MOST_PRICES:
-                self._footprints.clear()
-            footprint = self._footprints[key] = self.footprint(shape, group, dp)
+        footprint = self._footprint(shape, group, dp)
         flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks)
         tried = range(chunks, self.model.layers + 1)
         fitting = bisect_left(
@@ -455,33 +514,54 @@ class Pricer:
         return tried[fitting - 1] if fitting else 0
 
     def _layer(
-        self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
+        self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool, ep: int
     ) -> LayerPrice:
         if isinstance(sequences, np.ndarray):
-            return self._price_layers(device_type, tp, sequences, recompute, split)
-        key = (device_type.key, tp, sequences, recompute, split)
+            return self._price_layers(device_type, tp, sequences, recompute, split, ep)
+        key = (device_type.key, tp, sequences, recompute, split, ep)
         if key not in self._layers:
-            self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split)
+            self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split, ep)
         return self._layers[key]
 
+    def _with_routing(
+        self,
+        price: LayerPrice,
+        device_type: DeviceType,
+        tp: int,
+        sequences: int,
+        recompute: Recompute,
+        ep: int,
+    ) -> LayerPrice:
+        """The layer with its tokens sent to their experts and back, in the forward and in the backward."""
+        if ep == 1:
+            return price
+        tokens = sequences * self.model.training.sequence_length
+        size = ELEMENT_BYTES[self.model.training.precision] * self.model.hidden
+        moved = size * expert_rows(self.model, tp=tp, tokens=tokens, ep=ep)
+        both = 2 * all_to_all_seconds(device_type, self.topology, self.calibration, moved, ep=ep)
+        # What selective recomputation by operation runs again ends with the experts' outputs.
+        again = recompute == "full" or (recompute == "selective" and self.target.eager_layers)
+        return replace(price, routing_forward=both, routing_backward=(2 if again else 1) * both)
+
     def _price_layer(
-        self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool
+        self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool, ep: int
     ) -> LayerPrice:
         measured = self.measured(device_type, tp, sequences)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
         by_operation = self.target.eager_layers
         if measured:
             return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
-        one = self._layer_pass(device_type, tp, sequences, split)
-        return layer_price(one, ring, self.model_on(device_type), sequences, recompute, by_operation)
+        one = self._layer_pass(device_type, tp, sequences, split, ep)
+        price = layer_price(one, ring, self.model_on(device_type), sequences, recompute, by_operation)
+        return self._with_routing(price, device_type, tp, sequences, recompute, ep)
 
     def _price_layers(
-        self, device_type: DeviceType, tp: int, sequences: Whole, recompute: Recompute, split: bool
+        self, device_type: DeviceType, tp: int, sequences: Whole, recompute: Recompute, split: bool, ep: int
     ) -> LayerPrice:
         """The same of many micro-batches at once; curves take one at a time."""
         if self.layer_curves is None and self.link_curves is None:
-            return self._price_layer(device_type, tp, cast("int", sequences), recompute, split)
-        found = [self._layer(device_type, tp, one, recompute, split) for one in sequences.tolist()]
+            return self._price_layer(device_type, tp, cast("int", sequences), recompute, split, ep)
+        found = [self._layer(device_type, tp, one, recompute, split, ep) for one in sequences.tolist()]
         return LayerPrice(
             **{
                 name: as_number(np.array([getattr(price, name) for price in found]))
@@ -514,19 +594,25 @@ class Pricer:
                 sequence_parallel=False,
                 eager=self.target.eager_layers,
             ),
-            parameters=self.model.layer_parameters / tp,
+            parameters=layer_elements(self.model, tp=tp),
         )
 
-    def _layer_pass(self, device_type: DeviceType, tp: int, sequences: int, split: bool) -> LayerPass:
-        device = self._device(device_type)
-        return layer_pass(
-            self.model_on(device_type),
-            device,
-            self.target,
-            tp=tp,
-            micro_batch=sequences,
-            sequence_parallel=split,
-        )
+    def _layer_pass(
+        self, device_type: DeviceType, tp: int, sequences: int, split: bool, ep: int = 1
+    ) -> LayerPass:
+        sizes = sequences.tobytes() if isinstance(sequences, np.ndarray) else sequences
+        key = device_type.key, tp, sizes, split, ep
+        if key not in self._passes:
+            self._passes[key] = layer_pass(
+                self.model_on(device_type),
+                self._device(device_type),
+                self.target,
+                tp=tp,
+                micro_batch=sequences,
+                sequence_parallel=split,
+                ep=ep,
+            )
+        return self._passes[key]
 
     def runs_unfused(self, device_type: DeviceType) -> bool:
         """True where the model has fused attention and the runtime no kernel of it for this type."""
@@ -604,7 +690,9 @@ class Pricer:
         if shape.offload.optimizer != "none":
             held = self._held(shape, shape.layers, count, group.micro_batch, ring)
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
-        share = count / optimizer_ways(shape.zero, ring.size)
+        experts = experts_of(self.model, layers=shape.layers, ep=shape.ep)
+        share = (count - experts) / optimizer_ways(shape.zero, ring.size)
+        share += experts / optimizer_ways(shape.zero, ring.of_experts.size)
         update = self._measured_update(device_type.gpu, share)
         device = self._device(device_type)
         seconds = optimizer_seconds(share, device, self.model, update)
@@ -623,7 +711,9 @@ class Pricer:
 
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica."""
-        return parameters_of(self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp)
+        return parameters_of(
+            self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp, ep=shape.ep
+        )
 
     def _held(self, shape: Shape, layers: int, parameters: float, sequences: int, ring: Ring) -> Held:
         return Held(
@@ -638,4 +728,7 @@ class Pricer:
         )
 
     def _gradient_bytes(self, shape: Shape) -> int:
+        if shape.zero not in self._kept_bytes:
+            kept = gradients_of(self.target, self.model.training, shape.zero).kept_bytes
+            self._kept_bytes[shape.zero] = kept
         return self._kept_bytes[shape.zero]

@@ -29,6 +29,8 @@ class MicroBatch:
     step_copy_seconds: float
     """Copies between device and host once a step, after the last backward."""
     hidden_seconds: float
+    routing_seconds: float = 0.0
+    """All-to-alls of tokens to their experts and back."""
 
     @property
     def seconds(self) -> float:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.calibration.values import Stack
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.many import smaller
-from planner.cost.memory import parameters_of
+from planner.cost.memory import experts_of, parameters_of
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
-from planner.dims.sharding import ZERO_STAGES
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Capabilities
 
@@ -39,12 +38,8 @@ class Traffic:
     model: ModelSpec
     target: Capabilities
     stack: Stack
-    _reduced_bytes: tuple[int, ...] = field(init=False)
-    """Bytes of a gradient on its way, [ZeRO stage]."""
-
-    def __post_init__(self) -> None:
-        reduced = (gradients_of(self.target, self.model.training, zero) for zero in ZERO_STAGES)
-        object.__setattr__(self, "_reduced_bytes", tuple(each.reduced_bytes for each in reduced))
+    _reduced_bytes: dict[int, int] = field(default_factory=dict, init=False, compare=False)
+    """Bytes of a gradient on its way, by ZeRO stage."""
 
     def exposed(self, traffic: float, compute: float) -> tuple[float, float]:
         """(exposed, hidden) seconds of traffic under a computation; they slow each other while both run."""
@@ -61,7 +56,7 @@ class Traffic:
         """
         if shape.zero < 2 or ring.alone:
             return 0.0, 0.0
-        count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp)
+        count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=shape.ep)
         messages = layers * (self.target.gathers_per_layer if shape.zero == 3 else 1)
         scatter = self._reduction_seconds(shape, ring, count, messages)
         gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision], messages)
@@ -88,11 +83,18 @@ class Traffic:
         """Seconds of the reduction and of the gather at the end of the step, hidden or not."""
         if ring.alone:
             return 0.0, 0.0
-        element = ELEMENT_BYTES[self.model.training.precision]
         layers = shape.layers
-        gather = ring.gather_seconds(parameters * element, layers) if shape.zero in (1, 2) else 0.0
+        if ring.experts is not None:
+            # Experts have a ring of their own; both share the links, one after the other.
+            experts = experts_of(self.model, layers=layers, ep=shape.ep)
+            dense = self._end_passes(shape, replace(ring, experts=None), parameters - experts)
+            routed = self._end_passes(shape, ring.experts, experts)
+            return dense[0] + routed[0], dense[1] + routed[1]
+        gather = (
+            ring.gather_seconds(parameters * self._gathered_bytes, layers) if shape.zero in (1, 2) else 0.0
+        )
         reduction = self._reduction_seconds(shape, ring, parameters, layers) if shape.zero < 2 else 0.0
-        return reduction + ring.copies_seconds(parameters * self._gradient_bytes(shape)), gather
+        return reduction + ring.copies_seconds(parameters * self._gradient_bytes(shape), layers), gather
 
     def _overlaps_reduction(self, shape: Shape) -> bool:
         return self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
@@ -120,5 +122,14 @@ class Traffic:
         scatters = shape.zero in self.target.scatters_gradients
         return ring.scatter_seconds(size, messages) if scatters else ring.reduce_seconds(size, messages)
 
+    @property
+    def _gathered_bytes(self) -> int:
+        """Bytes of a new parameter on its way at the end of the step: runtimes of Transformer Engine gather in fp8."""
+        precision = self.model.training.precision
+        return 1 if precision == "fp8" and not self.target.eager_layers else ELEMENT_BYTES[precision]
+
     def _gradient_bytes(self, shape: Shape) -> int:
+        if shape.zero not in self._reduced_bytes:
+            reduced = gradients_of(self.target, self.model.training, shape.zero).reduced_bytes
+            self._reduced_bytes[shape.zero] = reduced
         return self._reduced_bytes[shape.zero]

@@ -70,6 +70,8 @@ class Breakdown:
     """Forward run again in the backward to save activations."""
     tensor_parallel_seconds: Annotated[float, Label("tensor parallel")]
     """Collectives inside replicas."""
+    expert_parallel_seconds: Annotated[float, Label("expert parallel")] = 0.0
+    """All-to-alls of tokens to their experts and back."""
     zero_seconds: Annotated[float, Label("ZeRO gathers")]
     """Exposed gathers and scatters of ZeRO 2 and 3.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from planner.dims.data import Data
 from planner.dims.dimension import Dimension
+from planner.dims.expert import ExpertParallelism
 from planner.dims.interleave import Interleave
-from planner.dims.offloading import Offloading
-from planner.dims.pipeline import Pipeline
+from planner.dims.offloading import OffloadDimension
+from planner.dims.pipeline import PipelineParallelism
 from planner.dims.recompute import Recomputation
 from planner.dims.sequence import SequenceParallelism
 from planner.dims.sharding import Sharding
@@ -14,12 +15,13 @@ from planner.dims.tensor import TensorParallelism
 
 DIMENSIONS: tuple[Dimension, ...] = (
     Sharding(),
-    Pipeline(),
+    PipelineParallelism(),
     TensorParallelism(),
+    ExpertParallelism(),
     Data(),
     Recomputation(),
     Interleave(),
     SequenceParallelism(),
-    Offloading(),
+    OffloadDimension(),
 )
 """In the order in which a plan's decisions are shown."""

@@ -72,5 +72,5 @@ def by_stage(texts: Iterable[str]) -> str:
 
 def by_group(texts: Iterable[str]) -> str:
     """Texts of the groups of one stage: ``4+1``; all equal as one."""
-    found = list(texts)
-    return found[0] if len(set(found)) == 1 else "+".join(found)
+    parts = list(texts)
+    return parts[0] if len(set(parts)) == 1 else "+".join(parts)

@@ -13,7 +13,7 @@ from planner.plan.values import ON_DEVICE, Fault, Plan, groups_of, in_words
 from planner.runtimes.capabilities import Capabilities
 
 
-class Offloading(Dimension):
+class OffloadDimension(Dimension):
     """``Plan.offload``."""
 
     fields = ("Plan.offload",)

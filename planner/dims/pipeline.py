@@ -14,7 +14,7 @@ from planner.plan.values import Fault, Plan, Stage
 from planner.runtimes.capabilities import Capabilities
 
 
-class Pipeline(Dimension):
+class PipelineParallelism(Dimension):
     """``Plan.stages``: their number and their layers."""
 
     fields = ("Plan.stages", "Stage.first_layer", "Stage.end_layer")

@@ -62,10 +62,10 @@ def recomputes_of(
     device_types: Sequence[DeviceType],
 ) -> tuple[Recompute, ...]:
     """Recomputations worth trying: with flash attention fused kernels' selective kind has nothing left to save."""
-    found = tuple(item for item in target.recomputes if limit is None or item in limit)
+    kinds = tuple(item for item in target.recomputes if limit is None or item in limit)
     flash = model.training.attention == "flash" and all(
         target.fuses_attention(one.compute_capability) for one in device_types
     )
-    if flash and "none" in found and not target.eager_layers:
-        return tuple(item for item in found if item != "selective")
-    return found
+    if flash and "none" in kinds and not target.eager_layers:
+        return tuple(item for item in kinds if item != "selective")
+    return kinds

@@ -13,9 +13,6 @@ from planner.plan.values import Fault, Plan, in_words
 from planner.runtimes.capabilities import Capabilities
 from planner.units import divisors
 
-ZERO_STAGES = (0, 1, 2, 3)
-"""Stages that there are; 0 shards nothing."""
-
 MAX_SHARD_NODES = 16
 """Nodes that may share a copy in HSDP; more where so many divide a device type evenly."""
 

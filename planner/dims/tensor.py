@@ -37,6 +37,9 @@ class TensorParallelism(Dimension):
             if tp > 1 and model.training.optimizer in target.whole_optimizers:
                 what = f"{target.name} updates whole matrices with {model.training.optimizer}, expected 1"
                 yield Fault(where, f"{what}, got {tp}")
+            if tp > 1 and model.qk_norm == "whole" and not target.splits_whole_norms:
+                what = f"{target.name} normalises queries over all heads of a replica's devices, expected 1"
+                yield Fault(where, f"{what}, got {tp}")
             if not target.copies_kv_heads and model.kv_heads % tp:
                 what = f"{target.name} needs a tp that divides the {model.kv_heads} key/value heads"
                 yield Fault(where, f"{what}, got {tp}")
@@ -49,8 +52,8 @@ def head_faults(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterato
         yield Fault(where, f"tp {tp} does not divide the {model.heads} attention heads")
     elif model.kv_heads % tp and tp % model.kv_heads:
         yield Fault(where, f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other")
-    elif model.ffn % tp:
-        yield Fault(where, f"tp {tp} does not divide the feed-forward width {model.ffn}")
+    elif model.common_ffn % tp:
+        yield Fault(where, f"tp {tp} does not divide the feed-forward width {model.common_ffn}")
 
 
 def tp_degrees(
@@ -67,7 +70,14 @@ def tp_degrees(
     )
     if model.training.optimizer in target.whole_optimizers:
         largest = 1
+    if model.qk_norm == "whole" and not target.splits_whole_norms:
+        largest = 1
+    if model.experts is not None and target.experts != "parallel":
+        largest = 1
     found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
+    if model.experts is not None:
+        # Megatron trains experts with tensor parallelism only where tokens are split too.
+        found = tuple(tp for tp in found if tp == 1 or splits_sequence(target, model, tp))
     if not target.copies_kv_heads:
         found = tuple(tp for tp in found if model.kv_heads % tp == 0)
     if target.tensor_parallel == "per-stage":
@@ -78,4 +88,4 @@ def tp_degrees(
 def splits(model: ModelSpec, tp: int) -> bool:
     """True when ``tp`` devices can share the heads and the feed-forward width evenly."""
     grouped = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
-    return model.heads % tp == 0 and model.ffn % tp == 0 and grouped
+    return model.heads % tp == 0 and model.common_ffn % tp == 0 and grouped

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from planner.errors import KeyPath, PlanError, Problem, SpecError, dotted
 from planner.files.fields import form
 from planner.files.messages import messages_of
-from planner.files.nodes import Data, Node, YamlError, empty_values, parse, walk
+from planner.files.nodes import Data, YamlError, YamlNode, empty_values, parse, walk
 from planner.files.short_lists import split_times
 
 MOST_BYTES = 4 * 2**20
@@ -39,7 +39,7 @@ class Document:
 
     file: str
     """Path as the user wrote it."""
-    root: Node
+    root: YamlNode
     at: KeyPath = ()
     """Where in the file the root is, for a part of it."""
 

@@ -39,13 +39,13 @@ class YamlError(Exception):
 
 
 @dataclass(slots=True)
-class Node:
+class YamlNode:
     """One value of the file and where it stands."""
 
     line: int
     """1-based line on which the value starts."""
     data: Data
-    children: dict[str | int, Node] = field(default_factory=dict)
+    children: dict[str | int, YamlNode] = field(default_factory=dict)
     """By key of a mapping or index of a list."""
     key_lines: dict[str, int] = field(default_factory=dict)
     """1-based line of each key of a mapping."""
@@ -53,7 +53,7 @@ class Node:
     """Values below and including this one, aliases expanded."""
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> YamlNode:
     """The one document of the text; raises YamlError."""
     builder = _Builder()
     try:
@@ -72,8 +72,8 @@ class _Builder:
     """Turns parser events into nodes; holds the chain of open collections."""
 
     def __init__(self) -> None:
-        self.root: Node | None = None
-        self.anchors: dict[str, Node] = {}
+        self.root: YamlNode | None = None
+        self.anchors: dict[str, YamlNode] = {}
         self.open: list[_Open] = []
 
     def take(self, event: yaml.Event) -> None:
@@ -104,7 +104,7 @@ class _Builder:
             top.take_key(event.value, line)
             return
         plain = event.style in (None, "") and event.tag is None
-        node = Node(line, resolve(event.value) if plain else event.value)
+        node = YamlNode(line, resolve(event.value) if plain else event.value)
         self._remember(event.anchor, node)
         self._add(node, line)
 
@@ -114,7 +114,7 @@ class _Builder:
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         if self.open and self.open[-1].is_mapping and self.open[-1].key is None:
             raise YamlError(line, "a key must be text", "put { } around a mapping only as a value")
-        node = Node(line, {} if is_mapping else [])
+        node = YamlNode(line, {} if is_mapping else [])
         self.open.append(_Open(node, is_mapping, event.anchor))
 
     def _end(self) -> None:
@@ -124,7 +124,7 @@ class _Builder:
         self._remember(done.anchor, done.node)
         self._add(done.node, done.node.line)
 
-    def _alias(self, event: yaml.AliasEvent, line: int) -> Node:
+    def _alias(self, event: yaml.AliasEvent, line: int) -> YamlNode:
         if any(level.anchor == event.anchor for level in self.open):
             raise YamlError(line, f"*{event.anchor} contains itself", "write the value out")
         if self.open and self.open[-1].is_mapping and self.open[-1].key is None:
@@ -134,11 +134,11 @@ class _Builder:
             raise YamlError(line, f"*{event.anchor} is not defined above", f"define it with &{event.anchor}")
         return known
 
-    def _remember(self, anchor: str | None, node: Node) -> None:
+    def _remember(self, anchor: str | None, node: YamlNode) -> None:
         if anchor is not None:
             self.anchors[anchor] = node
 
-    def _add(self, node: Node, line: int) -> None:
+    def _add(self, node: YamlNode, line: int) -> None:
         if not self.open:
             self.root = node
             return
@@ -150,7 +150,7 @@ class _Builder:
             )
 
 
-def _merge(node: Node) -> None:
+def _merge(node: YamlNode) -> None:
     """Fill in the keys of the mappings under ``<<`` that the node does not give itself."""
     merged = node.children["<<"]
     bases = list(merged.children.values()) if isinstance(merged.data, list) else [merged]
@@ -165,7 +165,7 @@ def _merge(node: Node) -> None:
             _set_default(node, str(key), child, line)
 
 
-def _set_default(node: Node, key: str, child: Node, line: int) -> None:
+def _set_default(node: YamlNode, key: str, child: YamlNode, line: int) -> None:
     if isinstance(node.data, dict) and key not in node.data:
         node.data[key] = child.data
         node.children[key] = child
@@ -176,7 +176,7 @@ def _set_default(node: Node, key: str, child: Node, line: int) -> None:
 class _Open:
     """A collection whose end has not been read."""
 
-    node: Node
+    node: YamlNode
     is_mapping: bool
     anchor: str | None
     key: str | None = None
@@ -191,7 +191,7 @@ class _Open:
         self.node.key_lines[key] = line
         self.key = key
 
-    def add(self, child: Node) -> None:
+    def add(self, child: YamlNode) -> None:
         self.node.size += child.size
         if isinstance(self.node.data, list):
             self.node.children[len(self.node.data)] = child
@@ -233,7 +233,7 @@ def _line(text: str, line: int | None) -> str:
     return lines[line - 1] if line and line <= len(lines) else ""
 
 
-def empty_values(node: Node, path: KeyPath = ()) -> Iterator[KeyPath]:
+def empty_values(node: YamlNode, path: KeyPath = ()) -> Iterator[KeyPath]:
     """Paths of the keys and list items without a value."""
     for part, child in node.children.items():
         if child.data is None:
@@ -241,7 +241,7 @@ def empty_values(node: Node, path: KeyPath = ()) -> Iterator[KeyPath]:
         yield from empty_values(child, (*path, part))
 
 
-def walk(node: Node, path: KeyPath) -> Iterator[tuple[int, Node | None]]:
+def walk(node: YamlNode, path: KeyPath) -> Iterator[tuple[int, YamlNode | None]]:
     """(line, node) of each step of the path; ends at a step that the file lacks, with the line before."""
     line = node.line
     yield line, node

@@ -30,7 +30,7 @@ _TEST = re.compile(r"\b(" + "|".join(OPERATIONS) + r")(_perf)?\b")
 
 
 @dataclass(slots=True)
-class _Table:
+class _NcclTable:
     """What was read so far."""
 
     file: str
@@ -52,7 +52,7 @@ def read_nccl_tests(
     ``operation`` and ``members`` win over what the text says. Raises SpecError with every problem of the file.
     """
     text = read_text(path, "text")
-    table = _Table(str(path))
+    table = _NcclTable(str(path))
     fail_on(
         [
             problem
@@ -69,7 +69,7 @@ def read_nccl_tests(
     )
 
 
-def _read(table: _Table, number: int, line: str) -> Iterator[Problem]:
+def _read(table: _NcclTable, number: int, line: str) -> Iterator[Problem]:
     """Take one line into the table; what is wrong with it."""
     text = _PREFIX.sub("", line).strip()
     if text.startswith("#"):
@@ -85,7 +85,7 @@ def _read(table: _Table, number: int, line: str) -> Iterator[Problem]:
         table.tests |= {match.group(1) for match in _TEST.finditer(text)}
 
 
-def _row(table: _Table, number: int, cells: list[str]) -> Iterator[Problem]:
+def _row(table: _NcclTable, number: int, cells: list[str]) -> Iterator[Problem]:
     if not table.columns:
         what = "numbers ahead of the line with the names of the columns"
         yield table.problem(number, "", what, "keep the lines that begin with #")
@@ -110,7 +110,7 @@ def _row(table: _Table, number: int, cells: list[str]) -> Iterator[Problem]:
         table.times.setdefault(int(size), []).append(micros * 1e-6)
 
 
-def _missing(table: _Table, operation: Operation | None, members: int | None) -> Iterator[Problem]:
+def _missing(table: _NcclTable, operation: Operation | None, members: int | None) -> Iterator[Problem]:
     if not table.columns:
         what = "no table of nccl-tests: no line with the columns size and time"
         yield table.problem(None, "", what, "give the whole output of all_reduce_perf or its like")

@@ -23,7 +23,7 @@ from planner.calibration.values import LinkPoint, Operation
 from planner.errors import UsageError
 from planner.measure.backend import Backend, open_backend, out_of_memory
 from planner.measure.samples import Event, Sample, sample
-from planner.measure.teams import BrokenError, FirstStoppedError, Team, Work
+from planner.measure.teams import BrokenError, FirstStoppedError, MeasuringTeam, Work
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ class _Curve:
 
     world: World
     work: Work
-    team: Team
+    team: MeasuringTeam
     operation: Operation
     group: Any
 
@@ -228,7 +228,9 @@ def _sizes(largest: int) -> Iterator[int]:
         size *= 4
 
 
-def _call(world: World, team: Team, operation: Operation, group: Any, elements: int) -> Callable[[], object]:
+def _call(
+    world: World, team: MeasuringTeam, operation: Operation, group: Any, elements: int
+) -> Callable[[], object]:
     """The operation on a tensor of so many fp32 elements in all."""
     members = len(team.ranks)
     whole = torch.ones(elements, device=world.backend.kind)

@@ -22,7 +22,7 @@ OPERATIONS: tuple[Operation, ...] = ("all-reduce", "all-gather", "reduce-scatter
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class MeasuringTeam:
     """Ranks that curves are measured among."""
 
     link: str
@@ -38,7 +38,7 @@ class Team:
 class Work:
     """What the first process has decided that all of them do."""
 
-    teams: tuple[Team, ...]
+    teams: tuple[MeasuringTeam, ...]
     largest_bytes: int
     seconds: float
     """Time budget."""
@@ -59,7 +59,7 @@ class BrokenError(Exception):
     """The processes are no longer together: a connection broke, one of them ended, or one waited too long."""
 
 
-def teams(hosts: Sequence[str], gpus: Sequence[str], fabric: str | None) -> tuple[Team, ...]:
+def teams(hosts: Sequence[str], gpus: Sequence[str], fabric: str | None) -> tuple[MeasuringTeam, ...]:
     """Groups of 2, 4, 8 ... and of all: in one node of each device type, one process a node, and everywhere.
 
     Raises UsageError when there are several nodes and the fabric between them has no name.
@@ -77,7 +77,7 @@ def teams(hosts: Sequence[str], gpus: Sequence[str], fabric: str | None) -> tupl
 
 def cluster_teams(
     cluster: ClusterSpec, hosts: Sequence[str], gpus: Sequence[str], fabric: str | None = None
-) -> tuple[tuple[Team, ...], tuple[str, ...]]:
+) -> tuple[tuple[MeasuringTeam, ...], tuple[str, ...]]:
     """The groups of a cluster file's pools, and what to know of them; of one fabric only where it is named.
 
     Raises UsageError for hosts that no pool has, and for a fabric that joins none of the nodes.
@@ -157,25 +157,25 @@ def _nodes(
     return ranks_by_node
 
 
-def _inside(ranks: Sequence[int], gpus: Sequence[str]) -> Iterator[Team]:
+def _inside(ranks: Sequence[int], gpus: Sequence[str]) -> Iterator[MeasuringTeam]:
     """Devices of one type in one node."""
     for gpu in dict.fromkeys(gpus[rank] for rank in ranks):
         own = [rank for rank in ranks if gpus[rank] == gpu]
         for size in _sizes(len(own)):
-            yield Team(f"node:{gpu}", tuple(own[:size]))
+            yield MeasuringTeam(f"node:{gpu}", tuple(own[:size]))
 
 
-def _between(link: str, nodes: Sequence[Sequence[int]]) -> Iterator[Team]:
+def _between(link: str, nodes: Sequence[Sequence[int]]) -> Iterator[MeasuringTeam]:
     """One device of 2, 4, 8 ... nodes and of all; then all devices."""
     firsts = [ranks[0] for ranks in nodes]
     for size in _sizes(len(firsts)):
-        yield Team(link, tuple(sorted(firsts[:size])))
-    yield Team(link, tuple(sorted(chain.from_iterable(nodes))))
+        yield MeasuringTeam(link, tuple(sorted(firsts[:size])))
+    yield MeasuringTeam(link, tuple(sorted(chain.from_iterable(nodes))))
 
 
 def _paths(
     topology: Topology, pools: Sequence[PoolSpec], nodes: Mapping[str, list[list[int]]]
-) -> tuple[list[Team], tuple[str, ...]]:
+) -> tuple[list[MeasuringTeam], tuple[str, ...]]:
     """Groups of each pool and of each two, those of narrow paths first; then of all pools, by their narrowest."""
     names = [pool.name for pool in pools]
     own = [(name, name) for name in names if len(nodes[name]) > 1]
@@ -199,7 +199,7 @@ def _paths(
 
 
 def _rate(path: Path) -> float:
-    """What a path carries by the cost model's shares of the wire."""
+    """What a path carries by the cost model's link utilisation."""
     return min(carried_rates(path, shipped()))
 
 
@@ -209,9 +209,9 @@ def _dealt(pools: Iterable[list[list[int]]]) -> list[list[int]]:
     return [node for turn in turns for node in turn if node is not None]
 
 
-def _once(groups: Iterable[Team]) -> tuple[Team, ...]:
+def _once(groups: Iterable[MeasuringTeam]) -> tuple[MeasuringTeam, ...]:
     """The first of the groups that would give the same curve."""
-    kept: dict[tuple[str, int], Team] = {}
+    kept: dict[tuple[str, int], MeasuringTeam] = {}
     for team in groups:
         kept.setdefault((link_name_key(team.link), len(team.ranks)), team)
     return tuple(kept.values())

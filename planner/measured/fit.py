@@ -4,21 +4,23 @@ Every constant starts from a prior (``planner.measured.priors``, or what a calib
 and moves as far as runs push it: the most likely constants given runs and priors, found by Gauss-Newton steps with
 exact derivatives (``planner.measured.dual``). Errors are logarithms of predicted over measured seconds. Runs of one
 source share a common error, since they share a machine, a release and the habits of those who measured, so that many
-runs of one source weigh little more than some; likewise runs whose layers have one shape. The rest is each run's own,
-robust against outliers (pseudo-Huber). Doubts about a run widen its errors instead of excluding it.
+runs of one source weigh little more than some; likewise runs whose layers have one shape. The rest is each run's own.
+A run, and a shape, that is far off counts for less (pseudo-Huber). Doubts about a run widen its errors instead of
+excluding it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from math import exp, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibration.values import Calibration, Constant, Residual
+from planner.calibration.tables import import_layers_csv
+from planner.calibration.values import Calibration, Constant, LayerPoint, Residual
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.measured.dual import Dual, slopes_of
@@ -27,6 +29,7 @@ from planner.measured.priors import (
     FAMILY,
     NETWORKS,
     STACK,
+    VENDORS_KERNELS,
     best_share,
     catalogue_families,
     family_prior,
@@ -34,14 +37,24 @@ from planner.measured.priors import (
     priors,
     stack_prior,
 )
+from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
-from planner.runtimes.registry import REFERENCE, target
+from planner.runtimes.registry import target
 
 BOUNDS_BYTES = (0.3e9, 12e9)
 
 
+@cache
+def profiles() -> tuple[LayerPoint, ...]:
+    """Published layers of a model whose runs are published too."""
+    return import_layers_csv(PUBLISHED.with_name("opt350m_layers.csv"))
+
+
 def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
-    """The calibration with ``runtime_bytes`` of every stack with enough measured peaks: least absolute log error."""
+    """The calibration with ``runtime_bytes`` of every stack with enough measured peaks: least absolute log error.
+
+    Layers whose profile is known are anchored to it, so that errors of their formula do not end up in the constant.
+    """
     fitted = base
     for stack in sorted({kernels_of(run) for run in runs}):
         measured = [run for run in runs if kernels_of(run) == stack and run.peak_memory_bytes]
@@ -59,7 +72,7 @@ def _fitted(stack: str, runs: Sequence[Run], base: Calibration) -> Calibration:
         return replace(base, stacks={**base.stacks, stack: one})
 
     def errors(logarithm: float) -> list[float]:
-        calibration = with_runtime(exp(logarithm))
+        calibration = replace(with_runtime(exp(logarithm)), layers=base.layers or profiles())
         return [_memory_error(run, calibration) for run in runs]
 
     bounds = tuple(map(log, BOUNDS_BYTES))
@@ -193,10 +206,6 @@ def networks_of(run: Run) -> frozenset[str]:
     return frozenset(name for name in NETWORKS if kinds & set(kinds_of(name)))
 
 
-VENDORS_KERNELS = REFERENCE.kernels[0]
-"""Its fused attention is the vendor's own, written for each generation."""
-
-
 def parameters_of(runs: Sequence[Run]) -> Iterator[Parameter]:
     """Constants of every family, kernel set and network that a run touches."""
     for family in sorted({name for run in runs for name in families_of(run) if name}):
@@ -256,7 +265,7 @@ COMMON_ERROR = 0.03
 DOUBT_ERROR = 0.25
 """Further error of runs with a doubt about the plan, of each its own and of a source's all in common."""
 ROBUST = 1.5
-"""Errors of a run and its shape, in units of both, beyond which a run counts as an outlier."""
+"""Errors of a run, and of a shape, in units of their size, beyond which they count as outliers."""
 FEWEST = 5
 """Runs that a family and stack need for an error bar of their own; measured peaks that a stack needs."""
 ROUNDS = 12
@@ -363,11 +372,14 @@ class _Problem:
     def _covariance(self, rows: NDArray[np.bool_], left: Vector) -> Vector:
         """Of the errors of one source's runs: each one's own, those of a layer's shape, those of the whole source."""
         doubted, shapes = self.doubted[rows], self.shapes[rows]
-        apart = (left - float(np.median(left))) / (ROBUST * (OWN_ERROR + SHAPE_ERROR))
-        own = OWN_ERROR**2 * np.diag(np.sqrt(1.0 + apart**2))
-        alike = shapes[:, None] == shapes[None, :]
+        level = float(np.median(left))
+        in_shape = np.zeros(len(left))
+        for shape in set(shapes.tolist()):
+            in_shape[shapes == shape] = float(np.median(left[shapes == shape])) - level
+        own = np.diag(robust_variance(OWN_ERROR, left - level - in_shape))
+        alike = np.where(shapes[:, None] == shapes[None, :], robust_variance(SHAPE_ERROR, in_shape), 0.0)
         doubts = DOUBT_ERROR**2 * (np.outer(doubted, doubted) + np.diag(doubted))
-        return np.asarray(own + SHAPE_ERROR**2 * alike + COMMON_ERROR**2 + doubts)
+        return np.asarray(own + alike + COMMON_ERROR**2 + doubts)
 
     def errors_and_slopes(self, values: Vector) -> tuple[Vector, Vector]:
         """Logarithm of predicted over measured seconds, [run], and its derivatives, [run, constant]."""
@@ -499,6 +511,11 @@ def _warnings(runs: Sequence[Run], errors: Vector, fitted: Sequence[Constant]) -
                 for level, name, rows in (low, high)
             )
             yield f"sources of {family} with {kernels} kernels contradict each other: {first} and {last}"
+
+
+def robust_variance(error: float, found: Vector) -> Vector:
+    """Of an error of this size, robust: what was found to be farther off counts for less (pseudo-Huber)."""
+    return np.asarray(error**2 * np.sqrt(1.0 + (found / (ROBUST * error)) ** 2))
 
 
 def _is_of(source: str, run: Run) -> bool:

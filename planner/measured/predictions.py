@@ -83,7 +83,7 @@ class SourceTruth:
     ranked_groups: int
     """Groups of at least 4 runs that have a rank correlation."""
     rank_correlation: float | None
-    """Mean over those groups."""
+    """Mean over those groups, each weighted by its runs."""
     chosen_groups: int
     """Groups of at least 2 runs."""
     mean_regret: float | None
@@ -275,7 +275,7 @@ def _group(predictions: Sequence[Prediction]) -> GroupTruth:
 def _source(name: str, predictions: Sequence[Prediction]) -> SourceTruth:
     groups = _groups(predictions)
     ranks = [
-        group.rank_correlation
+        (group.rank_correlation, group.errors.runs)
         for group in groups
         if group.rank_correlation is not None and group.errors.runs >= LEAST_TO_AVERAGE
     ]
@@ -284,7 +284,7 @@ def _source(name: str, predictions: Sequence[Prediction]) -> SourceTruth:
         source=name,
         errors=_errors(predictions),
         ranked_groups=len(ranks),
-        rank_correlation=statistics.fmean(ranks) if ranks else None,
+        rank_correlation=statistics.fmean(*zip(*ranks, strict=True)) if ranks else None,
         chosen_groups=len(regrets),
         mean_regret=statistics.fmean(regrets) if regrets else None,
         worst_regret=max(regrets, default=None),

@@ -9,7 +9,7 @@ far products, element-wise kernels and overlap of frameworks differ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from statistics import median
 from typing import get_args
@@ -18,6 +18,7 @@ from planner import catalog
 from planner.calibration.values import Calibration, Constant, Family, Link, Stack
 from planner.measured.microbenchmarks import Microbenchmark, microbenchmarks
 from planner.model.spec import Kernels
+from planner.runtimes.registry import REFERENCE
 from planner.units import bytes_per_second_from_gigabytes, flops_from_tflops
 
 
@@ -60,7 +61,14 @@ ATTENTION = {
 arXiv:2407.08608); that of B200 is extrapolated."""
 
 OLDER_ATTENTION = Prior(0.33, 0.30)
-"""Attention of eager frameworks, written for the generation before (as FlashAttention, arXiv:2205.14135); assumed."""
+"""Attention of eager frameworks, as FlashAttention (arXiv:2205.14135) on the generation it was written for; assumed."""
+
+WITHOUT_WGMMA = 335 / 989.4 / (225 / 312)
+"""What a kernel without the matrix instructions of Hopper loses there: FlashAttention-2 reaches 225 TFLOP/s on A100 and
+335 on H100 (arXiv:2307.08691, section 4.1)."""
+
+AFTER_AMPERE = ("H100", "H100-PCIe", "GH200", "H20", "B200")
+"""Families on which such kernels run with the instructions of the generation before; of Blackwell nothing is known."""
 
 STACK = {
     "matmul_factor": Prior(0.90, 0.08),
@@ -101,6 +109,9 @@ RDMA = ("infiniband", "roce")
 KERNEL_SETS: tuple[str, ...] = get_args(Kernels)
 """Kernel sets that have constants of their own."""
 
+VENDORS_KERNELS = REFERENCE.kernels[0]
+"""Its fused attention is the vendor's own, written for each generation."""
+
 
 def kinds_of(network: str) -> tuple[str, ...]:
     """Kinds of fabric that a network of ``NETWORKS`` stands for."""
@@ -111,7 +122,8 @@ def family_prior(family: str, constant: str) -> Prior:
     """Of a constant of a family of GPUs, or of ``family.kernels``."""
     name, _, kernels = family.partition(".")
     if kernels and constant == "attention_efficiency":
-        return OLDER_ATTENTION
+        lost = WITHOUT_WGMMA if name in AFTER_AMPERE else 1.0
+        return Prior(round(OLDER_ATTENTION.value * lost, 3), OLDER_ATTENTION.spread)
     if constant == "attention_efficiency" and name in ATTENTION:
         return ATTENTION[name]
     if constant == "matmul_efficiency" and name in SUSTAINED:
@@ -175,11 +187,19 @@ def _link(row: Microbenchmark) -> float | None:
 
 def priors(families: Iterable[str]) -> Calibration:
     """Every constant before any run: of these families, of all kernel sets and networks."""
+    known = {
+        name: Family(**{field.name: family_prior(name, field.name).value for field in fields(Family)})
+        for name in families
+    }
+    pairs = {
+        pair: replace(
+            known[pair.partition(".")[0]],
+            attention_efficiency=family_prior(pair, "attention_efficiency").value,
+        )
+        for pair in _pairs(known)
+    }
     return Calibration(
-        families={
-            name: Family(**{field.name: family_prior(name, field.name).value for field in fields(Family)})
-            for name in families
-        },
+        families={**known, **pairs},
         stacks={
             name: Stack(**{constant: stack_prior(name, constant).value for constant in STACK})
             for name in KERNEL_SETS
@@ -193,6 +213,12 @@ def priors(families: Iterable[str]) -> Calibration:
     )
 
 
+def _pairs(families: Iterable[str]) -> Iterator[str]:
+    """Families under kernel sets whose fused attention is not the vendor's."""
+    for family in families:
+        yield from (f"{family}.{kernels}" for kernels in KERNEL_SETS if kernels != VENDORS_KERNELS)
+
+
 def _constants(families: Iterable[str]) -> Iterator[Constant]:
     """The spread of each."""
 
@@ -202,6 +228,8 @@ def _constants(families: Iterable[str]) -> Iterator[Constant]:
     for family in families:
         for field in fields(Family):
             yield assumed(f"families.{family}.{field.name}", family_prior(family, field.name))
+    for pair in _pairs(families):
+        yield assumed(f"families.{pair}.attention_efficiency", family_prior(pair, "attention_efficiency"))
     for name in KERNEL_SETS:
         for constant in STACK:
             yield assumed(f"stacks.{name}.{constant}", stack_prior(name, constant))

@@ -172,6 +172,8 @@ class Row(Frozen):
     """Pipeline stages; as many as ``stage_layers`` names, else 1."""
     dp: Devices = 1
     """Replicas of each stage."""
+    ep: Devices = 1
+    """Devices over which the experts of a layer are divided."""
     micro_batch: Batch = 1
     """Sequences of one micro-batch of one replica."""
     interleave: Layers = 1
@@ -525,6 +527,7 @@ def plan_of(item: NumberedRow, cluster: ClusterSpec, model: ModelSpec) -> Plan:
         shard_size=row.shard_size,
         stages=_stages(row, group, model),
         interleave=row.interleave,
+        ep=row.ep,
         sequence_parallel=row.sequence_parallel,
         offload=Offload(
             optimizer=row.offload_optimizer,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on, is_config, read_as, read_document
 from planner.files.fields import (
@@ -14,7 +16,7 @@ from planner.files.fields import (
     SequenceLength,
 )
 from planner.files.messages import shown
-from planner.model.huggingface import DEFAULT_BATCH, shape_of
+from planner.model.huggingface import HUB, in_cache, shape_of, usual_batch, usual_length
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.ranges import BATCH
 
@@ -32,11 +34,11 @@ class ImportedTrainingFile(TrainingFile):
     """The same with defaults from the Hugging Face configuration."""
 
     sequence_length: SequenceLength | None = None  # type: ignore[assignment]
-    """Tokens of a sequence; the configuration's longest when absent."""
+    """Tokens of a sequence; 4,096, or the configuration's longest where that is shorter, when absent."""
 
 
 class ModelFile(ModelSpec):
-    """A dense transformer by its shape, and how it is trained."""
+    """A transformer by its shape, and how it is trained."""
 
     notes: str | None = None
     """Free text."""
@@ -50,7 +52,7 @@ class ImportedModelFile(Frozen):
     """A model by its Hugging Face ``config.json``, and how it is trained."""
 
     huggingface: str
-    """Path of the ``config.json``, relative to this file."""
+    """Path of the ``config.json``, relative to this file; or ``hf://org/name``, from the local cache."""
     name: Name | None = None
     """Name of the model; taken from the configuration when absent."""
     notes: str | None = None
@@ -62,19 +64,55 @@ class ImportedModelFile(Frozen):
 
 
 def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
-    """The model of a model file or of a Hugging Face ``config.json``.
+    """The model of a model file or of a Hugging Face ``config.json``, by its path or as ``hf://org/name``.
 
-    ``training`` replaces what the file says. A ``config.json`` alone is trained on its longest sequences, 512
-    of them a step. Raises SpecError with every problem of the file.
+    ``training`` replaces what the file says. A ``config.json`` alone is trained on sequences of at most 4,096 tokens,
+    about two million tokens a step. Raises SpecError with every problem of the file.
     """
+    name = path.name.partition("@")[0] if _hub(path) else None
+    path = _on_disk(path)
     document = read_as(path, "model")
     if is_config(document.data):
-        model = _imported(document, ImportedModelFile(huggingface=str(path)), document)
+        model = _imported(document, ImportedModelFile(huggingface=str(path), name=name), document)
     elif "huggingface" in document.data:
         model = _from_import(path, document)
     else:
         model = _from_shape(document)
     return model if training is None else model.model_copy(update={"training": training})
+
+
+def unsaid(path: Path) -> str | None:
+    """What of the training of a Hugging Face configuration nobody said, and what stands in its place; None for nothing.
+
+    Of a file that ``load_model`` reads.
+    """
+    document = read_as(_on_disk(path), "model")
+    training = document.data.get("training")
+    given = training if isinstance(training, dict) else {}
+    if not (is_config(document.data) or "huggingface" in document.data):
+        return None
+    length = given.get("sequence_length") is None
+    batch = given.get("global_batch") is None and given.get("global_batch_tokens") is None
+    if not (length or batch):
+        return None
+    found = load_model(path).training
+    parts = [f"sequences of {found.sequence_length:,} tokens"] if length else []
+    parts += [f"{found.global_batch:,} sequences a step"] if batch else []
+    return f"{_named(path)}: nobody says how it is trained, so on {' and '.join(parts)}"
+
+
+def _on_disk(path: Path, beside: Path | None = None) -> Path:
+    """The file itself; a model of the hub is looked for in its cache."""
+    return in_cache(str(_named(path))) if _hub(path) else (beside or Path()) / path
+
+
+def _hub(path: Path) -> bool:
+    return path.parts[:1] == (HUB.rstrip("/"),)
+
+
+def _named(path: Path) -> str | Path:
+    """As the user wrote it: a path has lost one of the two slashes of ``hf://org/name``."""
+    return HUB + "/".join(path.parts[1:]) if _hub(path) else path
 
 
 def _from_shape(document: Document) -> ModelSpec:
@@ -87,13 +125,13 @@ def _from_shape(document: Document) -> ModelSpec:
 def _from_import(path: Path, document: Document) -> ModelSpec:
     fail_on([*document.problems(ImportedModelFile), *_training_problems(document)])
     file = document.to(ImportedModelFile)
-    return _imported(_config(path.parent / file.huggingface, document), file, document)
+    return _imported(_config(path.parent, file.huggingface, document), file, document)
 
 
-def _config(path: Path, document: Document) -> Document:
+def _config(folder: Path, named: str, document: Document) -> Document:
     """The configuration; one that cannot be read is a problem of the file that names it."""
     try:
-        return read_document(path)
+        return read_document(_on_disk(Path(named), folder))
     except SpecError as error:
         here = [
             document.problem(("huggingface",), str(problem)) if problem.line is None else problem
@@ -104,18 +142,27 @@ def _config(path: Path, document: Document) -> Document:
 
 def _imported(config: Document, file: ImportedModelFile, document: Document) -> ModelSpec:
     shape, longest, precision = shape_of(config)
-    sequence_length = file.training.sequence_length or longest
+    sequence_length = file.training.sequence_length or usual_length(longest)
     fail_on(_batch_problems(document, sequence_length))
     training = _training(file.training, sequence_length)
     if "precision" not in file.training.model_fields_set:
         training = training.model_copy(update={"precision": precision})
-    return ModelSpec.model_validate({**shape, "name": file.name or shape["name"], "training": training})
+    try:
+        return ModelSpec.model_validate({**shape, "name": file.name or shape["name"], "training": training})
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        what = f"gives a model whose {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"
+        raise SpecError((config.problem(("model_type",), what),)) from None
 
 
 def _training(file: TrainingFile, sequence_length: int) -> TrainingSpec:
     batch = file.global_batch
     if batch is None:
-        batch = file.global_batch_tokens // sequence_length if file.global_batch_tokens else DEFAULT_BATCH
+        batch = (
+            file.global_batch_tokens // sequence_length
+            if file.global_batch_tokens
+            else usual_batch(sequence_length)
+        )
     given = file.model_dump(exclude={"sequence_length", "global_batch", "global_batch_tokens"})
     return TrainingSpec(**given, sequence_length=sequence_length, global_batch=batch)
 
@@ -166,7 +213,11 @@ def _too_many(document: Document, batch: int) -> list[Problem]:
 
 
 def shape_problems(document: Document) -> list[Problem]:
-    """What must hold between the widths and heads of a model; what has the wrong type is skipped."""
+    """What must hold between the numbers of a model; what has the wrong type is skipped."""
+    return [*_head_problems(document), *_window_problems(document), *_expert_problems(document)]
+
+
+def _head_problems(document: Document) -> list[Problem]:
     hidden, heads, kv_heads = (document.data.get(key) for key in ("hidden", "heads", "kv_heads"))
     problems = []
     if not isinstance(heads, int) or heads < 1:
@@ -179,4 +230,52 @@ def shape_problems(document: Document) -> list[Problem]:
         problems.append(
             document.problem(("kv_heads",), what, "every key/value head serves the same number of heads")
         )
+    return problems + _latent_problems(document, heads, kv_heads)
+
+
+def _latent_problems(document: Document, heads: int, kv_heads: object) -> list[Problem]:
+    latent, head_dim = document.data.get("latent"), document.data.get("head_dim")
+    if not isinstance(latent, dict):
+        return []
+    problems = []
+    if isinstance(kv_heads, int) and kv_heads != heads:
+        what = f"expected heads {heads} with latent attention, got {kv_heads}"
+        problems.append(document.problem(("kv_heads",), what, "remove it"))
+    if document.data.get("qk_norm"):
+        what = "expected false: latent attention has its own norms"
+        problems.append(document.problem(("qk_norm",), what))
+    rope = latent.get("rope_dim")
+    if isinstance(rope, int) and isinstance(head_dim, int) and rope >= head_dim:
+        what = f"expected less than head_dim {head_dim}, of which it is a part, got {rope}"
+        problems.append(document.problem(("latent", "rope_dim"), what))
+    return problems
+
+
+def _window_problems(document: Document) -> list[Problem]:
+    layers, window, narrow = (document.data.get(key) for key in ("layers", "window", "window_layers"))
+    if not isinstance(narrow, int):
+        return []
+    if window is None:
+        what = "is given without window"
+        return [document.problem(("window_layers",), what, "give the window, or remove the key")]
+    if isinstance(layers, int) and narrow > layers:
+        return [document.problem(("window_layers",), f"expected at most layers {layers}, got {narrow}")]
+    return []
+
+
+def _expert_problems(document: Document) -> list[Problem]:
+    experts = document.data.get("experts")
+    if not isinstance(experts, dict):
+        return []
+    number, picked = experts.get("number"), experts.get("top_k")
+    problems = []
+    if isinstance(number, int) and isinstance(picked, int) and picked > number:
+        what = f"expected at most number {number}, got {picked}"
+        problems.append(document.problem(("experts", "top_k"), what))
+    if experts.get("shared_gate") is True and not experts.get("shared_ffn"):
+        what = "expected false: without shared_ffn no expert is shared"
+        problems.append(document.problem(("experts", "shared_gate"), what))
+    if document.data.get("kind") == "encoder":
+        what = "experts in encoders are not supported yet"
+        problems.append(document.problem(("experts",), what, "remove them, or make it a decoder"))
     return problems

@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
-from planner.errors import Problem
+from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
 from planner.files.fields import figure
 from planner.files.messages import shown
+from planner.model.families import EXPERT_COUNTS, EXPERT_PICKS, FAMILIES, Config, Shape, mixed_dense
 from planner.model.spec import Precision
-from planner.ranges import FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
+from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
 
-DEFAULT_BATCH = 512
-"""Sequences of one optimizer step when nobody says."""
+USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
+"""Tokens of a sequence, and about those of an optimizer step, when nobody says: as most models are pretrained."""
 
-Config = dict[str, Any]
-Shape = dict[str, Any]
+HUB = "hf://"
+"""What the name of a model on the Hugging Face hub begins with: ``hf://org/name``."""
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
-_EXPERT_KEYS = (
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
-    "moe_num_experts",
-    "ffn_config.moe_num_experts",
-)
+_TRAINED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "LanguageModeling", "WithLMHeadModel")
+"""How architectures end whose output layer predicts tokens, and nothing else."""
 
 
 def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     """Fields of a ModelSpec without training, the longest sequence, and the suggested precision."""
+    document = _text_of(document)
     config = document.data
     fail_on(_unsupported(document))
-    needed, build = _FAMILIES[str(config["model_type"])]
-    fail_on(_wrong_numbers(document, needed))
-    shape = build(config)
+    family = FAMILIES[str(config["model_type"])]
+    fail_on(_wrong_numbers(document, family.needed))
+    shape = family.build(config)
     shape = {
         "name": _name(document),
         "kv_heads": shape["heads"],
@@ -48,196 +44,106 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
 
 def supported() -> tuple[str, ...]:
     """Values of ``model_type`` that can be read."""
-    return tuple(sorted(_FAMILIES))
+    return tuple(sorted(FAMILIES))
 
 
-def _llama(config: Config) -> Shape:
-    heads = config["num_attention_heads"]
-    bias = bool(config.get("attention_bias", False))
-    mlp_bias = bool(config.get("mlp_bias", False))
-    return {
-        "layers": config["num_hidden_layers"],
-        "hidden": config["hidden_size"],
-        "heads": heads,
-        "kv_heads": config.get("num_key_value_heads") or heads,
-        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
-        "ffn": config["intermediate_size"],
-        "gated_mlp": True,
-        "vocab": config["vocab_size"],
-        "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "mlp_bias": mlp_bias,
-    }
+def usual_length(longest: int) -> int:
+    """Tokens of a sequence where nobody says: no long context by accident."""
+    return min(longest, USUAL_LENGTH)
 
 
-def _qwen2(config: Config) -> Shape:
-    return {**_llama(config), "qkv_bias": True, "output_bias": False}
+def usual_batch(sequence_length: int) -> int:
+    """Sequences of an optimizer step where nobody says: the power of two with about ``USUAL_TOKENS``."""
+    sequences = min(round(USUAL_TOKENS / sequence_length), int(BATCH.most))
+    return 1 << max(1, sequences).bit_length() - 1
 
 
-def _qwen3(config: Config) -> Shape:
-    return {**_llama(config), "head_dim": config.get("head_dim") or 128, "qk_norm": True}
+def in_cache(name: str) -> Path:
+    """The ``config.json`` of ``hf://org/name`` in the local cache; nothing is asked of the network."""
+    repository, _, revision = name.removeprefix(HUB).strip("/").partition("@")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", repository):
+        raise _cannot(name, "expected hf://ORGANIZATION/NAME")
+    try:
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+    except ImportError:
+        raise _cannot(name, "needs the package huggingface_hub", "pip install 'hetplan[hub]'") from None
+    try:
+        found = try_to_load_from_cache(repository, "config.json", revision=revision or None)
+    except HFValidationError:
+        raise _cannot(name, "expected hf://ORGANIZATION/NAME") from None
+    if isinstance(found, str):
+        return Path(found)
+    hint = f"with network: hf download {repository} config.json"
+    raise _cannot(
+        name, "is not in the local cache of Hugging Face, where its config.json is looked for", hint
+    )
 
 
-def _gemma(config: Config) -> Shape:
-    shape = {**_llama(config), "tied_embeddings": bool(config.get("tie_word_embeddings", True))}
-    return {**shape, "head_dim": config.get("head_dim") or 256}
+def _cannot(name: str, what: str, hint: str | None = None) -> SpecError:
+    return SpecError((Problem(file=name, line=None, key="", what=what, hint=hint),))
 
 
-def _gpt2(config: Config) -> Shape:
-    hidden = config["n_embd"]
-    return {
-        "layers": config["n_layer"],
-        "hidden": hidden,
-        "heads": config["n_head"],
-        "ffn": config.get("n_inner") or 4 * hidden,
-        "vocab": config["vocab_size"],
-        "learned_positions": config["n_positions"],
-        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
-    }
+_TOWERS = ("vision_config", "audio_config", "speech_config", "encoder_config")
 
 
-def _gpt_neo(config: Config) -> Shape:
-    hidden = config["hidden_size"]
-    return {
-        "layers": config["num_layers"],
-        "hidden": hidden,
-        "heads": config["num_heads"],
-        "ffn": config.get("intermediate_size") or 4 * hidden,
-        "vocab": config["vocab_size"],
-        "learned_positions": config["max_position_embeddings"],
-        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
-        "qkv_bias": False,
-    }
-
-
-def _gpt_neox(config: Config) -> Shape:
-    bias = bool(config.get("attention_bias", True))
-    return {
-        "layers": config["num_hidden_layers"],
-        "hidden": config["hidden_size"],
-        "heads": config["num_attention_heads"],
-        "ffn": config["intermediate_size"],
-        "vocab": config["vocab_size"],
-        "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
-        "qkv_bias": bias,
-        "output_bias": bias,
-    }
-
-
-def _opt(config: Config) -> Shape:
-    hidden = config["hidden_size"]
-    biased = bool(config.get("enable_bias", True))
-    return {
-        "layers": config["num_hidden_layers"],
-        "hidden": hidden,
-        "heads": config["num_attention_heads"],
-        "ffn": config["ffn_dim"],
-        "vocab": config["vocab_size"],
-        "embedding_width": config.get("word_embed_proj_dim") or hidden,
-        "learned_positions": config["max_position_embeddings"] + _OPT_POSITION_OFFSET,
-        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
-        "final_norm": bool(config.get("do_layer_norm_before", True)),
-        "qkv_bias": biased,
-        "output_bias": biased,
-        "mlp_bias": biased,
-    }
-
-
-_OPT_POSITION_OFFSET = 2
-"""OPT's table starts with two rows that no position uses."""
-
-
-def _bert(config: Config) -> Shape:
-    return {
-        "kind": "encoder",
-        "layers": config["num_hidden_layers"],
-        "hidden": config["hidden_size"],
-        "heads": config["num_attention_heads"],
-        "ffn": config["intermediate_size"],
-        "vocab": config["vocab_size"],
-        "learned_positions": config["max_position_embeddings"],
-        "token_types": config.get("type_vocab_size", 2),
-        "embedding_norm": True,
-        "final_norm": False,
-        "head_transform": True,
-        "head_bias": True,
-    }
-
-
-def _phi(config: Config) -> Shape:
-    heads = config["num_attention_heads"]
-    return {
-        "layers": config["num_hidden_layers"],
-        "hidden": config["hidden_size"],
-        "heads": heads,
-        "kv_heads": config.get("num_key_value_heads") or heads,
-        "ffn": config["intermediate_size"],
-        "vocab": config["vocab_size"],
-        "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
-        "layer_norms": 1,
-        "head_bias": True,
-    }
-
-
-_COMMON = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
-_FAMILIES: dict[str, tuple[tuple[str, ...], Callable[[Config], Shape]]] = {
-    "llama": (_COMMON, _llama),
-    "mistral": (_COMMON, _llama),
-    "phi3": (_COMMON, _llama),
-    "qwen2": (_COMMON, _qwen2),
-    "qwen3": (_COMMON, _qwen3),
-    "gemma": (_COMMON, _gemma),
-    "phi": (_COMMON, _phi),
-    "gpt_neox": (_COMMON, _gpt_neox),
-    "bert": ((*_COMMON, "max_position_embeddings"), _bert),
-    "gpt2": (("n_layer", "n_embd", "n_head", "n_positions", "vocab_size"), _gpt2),
-    "gpt_neo": (
-        ("num_layers", "hidden_size", "num_heads", "max_position_embeddings", "vocab_size"),
-        _gpt_neo,
-    ),
-    "opt": (
-        (
-            "num_hidden_layers",
-            "hidden_size",
-            "num_attention_heads",
-            "ffn_dim",
-            "max_position_embeddings",
-            "vocab_size",
-        ),
-        _opt,
-    ),
-}
-"""Keys that must be positive whole numbers, and how the shape follows from them, by ``model_type``."""
+def _text_of(document: Document) -> Document:
+    """The text decoder's own configuration, where nothing else stands beside it."""
+    config = document.data
+    if str(config.get("model_type")) in FAMILIES or not isinstance(config.get("text_config"), dict):
+        return document
+    text = document.part("text_config")
+    assert text is not None
+    towers = [key for key in _TOWERS if config.get(key)]
+    if not towers:
+        return text
+    what = "towers beside the text decoder are not supported yet"
+    hint = "to plan its text decoder alone, save what stands under text_config as a config.json of its own"
+    raise SpecError((document.problem((towers[0],), what, hint),))
 
 
 def _unsupported(document: Document) -> list[Problem]:
     config = document.data
     known = f"supported: {', '.join(supported())}; or write the shape as a model file"
     kind = str(config.get("model_type") or "")
-    experts = next((key for key in _EXPERT_KEYS if config.get(key)), None)
-    if experts or "moe" in kind.lower() or kind in ("mixtral", "dbrx", "switch_transformers"):
-        return [
-            document.problem(
-                (experts or "model_type",), "mixture-of-experts models are not supported yet", known
-            )
-        ]
-    if kind not in _FAMILIES:
+    if kind not in FAMILIES:
         what = f'the model type "{kind}" is not supported' if kind else "missing, expected the model's type"
-        return [document.problem(("model_type",), what, known)]
-    return []
+        mixed = [
+            document.problem((key,), f"{each} are not supported yet") for key, each in mixed_dense(config)
+        ]
+        return [document.problem(("model_type",), what, known), *mixed]
+    problems = []
+    for key in ("add_cross_attention", "is_encoder_decoder"):
+        if config.get(key):
+            problems.append(document.problem((key,), "cross-attention is not supported yet, expected false"))
+    names = config.get("architectures")
+    for index, name in enumerate(names if isinstance(names, list) else []):
+        if not str(name).endswith(_TRAINED):
+            what = f"has no output layer that predicts tokens, or others beside it: {shown(name)}"
+            hint = f"expected a name that ends in {', '.join(_TRAINED[:3])}"
+            problems.append(document.problem(("architectures", index), what, hint))
+    named = first_given(config, EXPERT_COUNTS)
+    if not FAMILIES[kind].experts and config.get(named) not in (None, 0, 1):
+        problems.append(document.problem((named,), f'experts in a model of type "{kind}" are not supported'))
+    unlike = FAMILIES[kind].unlike
+    for key, what in unlike(config) if unlike else ():
+        problems.append(document.problem((key,), f"{what} are not supported yet"))
+    return problems
+
+
+_SHARED = (
+    *("shared_expert_intermediate_size", "shared_intermediate_size"),
+    *("n_shared_experts", "moe_num_shared_experts"),
+)
 
 
 def _wrong_numbers(document: Document, needed: tuple[str, ...]) -> list[Problem]:
-    optional = (
-        "num_key_value_heads",
-        "head_dim",
-        "n_inner",
-        "word_embed_proj_dim",
-        "type_vocab_size",
-        *_LENGTHS,
+    given = [key for key in _OPTIONAL if document.data.get(key) is not None and key not in needed]
+    experts = FAMILIES[str(document.data["model_type"])].experts
+    needed = (
+        *needed,
+        *(first_given(document.data, keys) for keys in (EXPERT_COUNTS, EXPERT_PICKS) if experts),
     )
-    given = [key for key in optional if document.data.get(key) is not None]
     problems = [
         document.problem((key,), _need(document, key))
         for key in (*needed, *given)
@@ -248,31 +154,50 @@ def _wrong_numbers(document: Document, needed: tuple[str, ...]) -> list[Problem]
 
 def _undivided(document: Document) -> list[Problem]:
     config: Config = document.data
-    width = next(key for key in _HIDDEN if key in config)
-    heads = next(key for key in _HEADS if key in config)
-    pairs = [(heads, width)] if config.get("head_dim") is None else []
+    width, heads = first_given(config, _HIDDEN), first_given(config, _HEADS)
+    latent = config.get("kv_lora_rank") is not None
+    pairs = [(heads, width)] if config.get("head_dim") is None and not latent else []
     pairs += [("num_key_value_heads", heads)] if config.get("num_key_value_heads") else []
-    return [
+    problems = [
         document.problem((part,), f"expected a divisor of {whole} {config[whole]}, got {config[part]}")
         for part, whole in pairs
         if config[whole] % config[part]
     ]
+    number, picked = first_given(config, EXPERT_COUNTS), first_given(config, EXPERT_PICKS)
+    if config.get(number) and config.get(picked) and config[picked] > config[number]:
+        what = f"expected at most {number} {config[number]}, got {config[picked]}"
+        problems.append(document.problem((picked,), what))
+    return problems
 
 
-_LENGTHS = ("max_position_embeddings", "n_positions")
-_HIDDEN = ("hidden_size", "n_embd")
-_HEADS = ("num_attention_heads", "n_head", "num_heads")
+def first_given(config: Config, keys: tuple[str, ...]) -> str:
+    """The first of several keys that has a value; the first of all where none has."""
+    return next((key for key in keys if config.get(key) is not None), keys[0])
 
+
+_LENGTHS = ("max_position_embeddings", "n_positions", "seq_length")
+_HIDDEN = ("hidden_size", "n_embd", "dim")
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_RANKS = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 
 _RANGES = {
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), LAYERS),
-    **dict.fromkeys((*_HIDDEN, "head_dim", "word_embed_proj_dim"), WIDTH),
-    **dict.fromkeys((*_HEADS, "num_key_value_heads"), HEADS),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner"), FFN),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), LAYERS),
+    **dict.fromkeys((*_HIDDEN, *_RANKS, "head_dim", "word_embed_proj_dim"), WIDTH),
+    **dict.fromkeys((*_HEADS, "num_key_value_heads", "num_kv_heads"), HEADS),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "hidden_dim", "ffn_hidden_size"), FFN),
+    **dict.fromkeys(("moe_intermediate_size", "sliding_window", "window_size"), FFN),
+    **dict.fromkeys(_SHARED, FFN._replace(least=0)),
+    **dict.fromkeys((*EXPERT_COUNTS, *EXPERT_PICKS), EXPERTS),
     **dict.fromkeys(_LENGTHS, SEQUENCE),
     **dict.fromkeys(("vocab_size", "type_vocab_size"), ROWS),
 }
 """Range of each key that is read as a number."""
+
+_OPTIONAL = (
+    *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "word_embed_proj_dim", "type_vocab_size"),
+    *("ffn_hidden_size", "moe_intermediate_size", "q_lora_rank", *_SHARED, *_LENGTHS),
+)
+"""Keys that are read where they are given."""
 
 
 def _in_range(document: Document, key: str) -> bool:

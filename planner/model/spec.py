@@ -9,12 +9,16 @@ from pydantic import Field
 
 from planner.files.fields import (
     Batch,
+    CapacityFactor,
+    Experts,
     FeedForward,
     Frozen,
     Heads,
+    Imbalance,
     Layers,
     Name,
     Norms,
+    OptionalFeedForward,
     OptionalRows,
     Rows,
     SequenceLength,
@@ -27,6 +31,7 @@ StateFormat = Literal["fp32", "bf16", "int8"]
 GradientFormat = Literal["fp32", "bf16"]
 CrossEntropy = Literal["plain", "fused"]
 Attention = Literal["flash", "unfused"]
+Split = Literal["columns", "rows", "nothing"]
 Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021"]
 
 MOMENTS = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1, "adafactor": 0}
@@ -100,8 +105,44 @@ def _ffn(fields: dict[str, Any]) -> int:
     return 4 * _hidden(fields)
 
 
+class ExpertsSpec(Frozen):
+    """The experts that stand in place of the feed-forward of every layer, and the router that picks for a token."""
+
+    number: Experts
+    """Experts of a layer."""
+    top_k: Experts
+    """Experts that work on each token."""
+    ffn: FeedForward
+    """Width of the feed-forward of one expert."""
+    shared_ffn: OptionalFeedForward = 0
+    """Width of all shared experts together, which work on every token; 0 for none."""
+    shared_gate: bool = False
+    """True when a learned gate scales the shared experts (Qwen 2 MoE)."""
+    router_bias: bool = False
+    """Bias of the router (gpt-oss)."""
+    bias: bool = False
+    """Biases in every expert (gpt-oss)."""
+    capacity_factor: CapacityFactor | None = None
+    """Room of an expert over its even share of the tokens, which are dropped beyond; absent, none is dropped."""
+    imbalance: Imbalance | None = None
+    """Tokens of the busiest device of an expert-parallel group over the mean; absent, what a balancing loss leaves."""
+
+
+class LatentSpec(Frozen):
+    """Multi-head latent attention: low-rank factors of queries, keys and values (arXiv:2405.04434, section 2.1)."""
+
+    q_rank: Width | None = None
+    """Rank of the queries; absent, they are projected at once."""
+    kv_rank: Width
+    """Rank that keys and values share."""
+    rope_dim: Width
+    """Part of ``head_dim`` that has rotary positions; its key is one for all heads."""
+    value_dim: Width
+    """Width of a head's value."""
+
+
 class ModelSpec(Frozen):
-    """A dense transformer, by its shape."""
+    """A transformer whose layers are alike, by its shape."""
 
     name: Name
     """Name of the model."""
@@ -118,7 +159,7 @@ class ModelSpec(Frozen):
     head_dim: Width = Field(default_factory=_head_dim)
     """Width of one head; ``hidden`` / ``heads`` when absent."""
     ffn: FeedForward = Field(default_factory=_ffn)
-    """Width of the feed-forward layer; 4 x ``hidden`` when absent."""
+    """Width of the feed-forward layer; 4 x ``hidden`` when absent. With experts it is not used."""
     gated_mlp: bool = False
     """True for SwiGLU-like layers with three matrices; norms are then rms and biases absent unless given."""
     vocab: Rows
@@ -127,14 +168,15 @@ class ModelSpec(Frozen):
     """True when the output layer reuses the input embedding."""
     learned_positions: OptionalRows = 0
     """Rows of a learned position table; 0 for rotary or none."""
-    norm: Literal["layer", "rms"] = Field(default_factory=_usual_norm)  # type: ignore[arg-type]
-    """layer: with scale and shift; rms: scale only. Absent, rms for gated models, else layer."""
+    norm: Literal["layer", "rms", "plain"] = Field(default_factory=_usual_norm)  # type: ignore[arg-type]
+    """layer: with scale and shift; rms: scale only; plain: neither. Absent, rms for gated models, else layer."""
     layer_norms: Norms = 2
     """Norms of one layer."""
-    qk_norm: bool = False
-    """True when queries and keys are normalised per head (Qwen 3)."""
+    qk_norm: bool | Literal["whole"] = False
+    """True when queries and keys are normalised per head (Qwen 3); ``whole``: over all heads at once (OLMo 2)."""
     qkv_bias: bool = Field(default_factory=_not_gated)
-    """Biases of the query, key and value projections; absent, only without gated_mlp."""
+    """Biases of the query, key and value projections, of latent ones those to the low ranks; absent, only without
+    gated_mlp."""
     output_bias: bool = Field(default_factory=_not_gated)
     """Bias of the attention's output projection; absent, only without gated_mlp."""
     mlp_bias: bool = Field(default_factory=_not_gated)
@@ -151,6 +193,16 @@ class ModelSpec(Frozen):
     """Dense layer and norm before the output layer (BERT's masked-language head)."""
     head_bias: bool = False
     """Bias of the output layer."""
+    window: SequenceLength | None = None
+    """Tokens that a token of a sliding-window layer attends to; absent, every layer attends to all."""
+    window_layers: Layers | None = None
+    """Layers that have the window, evenly spread among the others; absent, all."""
+    sinks: bool | None = None
+    """True when each head has a learned sink in its softmax (gpt-oss)."""
+    latent: LatentSpec | None = None
+    """Multi-head latent attention; absent, queries, keys and values are projected at once."""
+    experts: ExpertsSpec | None = None
+    """Experts of every layer; absent, the layers are dense."""
     training: TrainingSpec
 
     @property
@@ -158,14 +210,62 @@ class ModelSpec(Frozen):
         """True when layers keep dropout masks."""
         return not self.gated_mlp if self.training.dropout is None else self.training.dropout
 
+    @property
+    def common_ffn(self) -> int:
+        """Width of the feed-forward that every token passes: with experts that of the shared ones, 0 for none."""
+        return self.ffn if self.experts is None else self.experts.shared_ffn
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Matrices of a feed-forward."""
+        return 3 if self.gated_mlp else 2
+
+    @cached_property
+    def attention_matrices(self) -> tuple[tuple[int, int, Split], ...]:
+        """(inputs, outputs, what tensor parallelism divides) of each matrix of the attention of a layer."""
+        heads, latent = self.heads, self.latent
+        if latent is None:
+            inputs = (self.heads + 2 * self.kv_heads) * self.head_dim
+            return (self.hidden, inputs, "columns"), (heads * self.head_dim, self.hidden, "rows")
+        queries: list[tuple[int, int, Split]] = [
+            (latent.q_rank or self.hidden, heads * self.head_dim, "columns")
+        ]
+        if latent.q_rank is not None:
+            queries.insert(0, (self.hidden, latent.q_rank, "nothing"))
+        expanded = heads * (self.head_dim - latent.rope_dim + latent.value_dim)
+        return (
+            *queries,
+            (self.hidden, latent.kv_rank + latent.rope_dim, "nothing"),
+            (latent.kv_rank, expanded, "columns"),
+            (heads * latent.value_dim, self.hidden, "rows"),
+        )
+
+    @cached_property
+    def expert_parameters(self) -> int:
+        """Parameters of all experts of one layer that are not shared; 0 without experts."""
+        if self.experts is None:
+            return 0
+        one = self.mlp_matrices * self.hidden * self.experts.ffn
+        if self.experts.bias:
+            one += self.hidden + (self.mlp_matrices - 1) * self.experts.ffn
+        return self.experts.number * one
+
     @cached_property
     def layer_parameters(self) -> int:
-        """Parameters of one transformer layer: matrices, biases and norms."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        matrices = 3 if self.gated_mlp else 2
-        mlp = matrices * self.hidden * self.ffn
-        norms = self.layer_norms * self._norm_parameters + (2 * self.head_dim if self.qk_norm else 0)
-        return attention + mlp + self._layer_biases + norms
+        """Parameters of one transformer layer: matrices, biases and norms, with all its experts."""
+        attention = sum(inputs * outputs for inputs, outputs, _ in self.attention_matrices)
+        mlp = self.mlp_matrices * self.hidden * self.common_ffn
+        norms = self.layer_norms * self._norm_parameters + self._inner_norms
+        sinks = self.heads if self.sinks else 0
+        return attention + mlp + self._router + self.expert_parameters + self._layer_biases + norms + sinks
+
+    @cached_property
+    def active_parameters(self) -> int:
+        """Parameters that work on one token: with experts those of ``top_k`` of them a layer."""
+        if self.experts is None:
+            return self.parameters
+        idle = 1 - self.experts.top_k / self.experts.number
+        return self.parameters - round(self.layers * idle * self.expert_parameters)
 
     @cached_property
     def embedding_parameters(self) -> int:
@@ -192,11 +292,33 @@ class ModelSpec(Frozen):
 
     @property
     def _norm_parameters(self) -> int:
-        return self.hidden if self.norm == "rms" else 2 * self.hidden
+        return {"layer": 2, "rms": 1, "plain": 0}[self.norm] * self.hidden
+
+    @property
+    def _inner_norms(self) -> int:
+        """Parameters of the norms inside attention."""
+        if self.latent is not None:
+            return self.latent.kv_rank + (self.latent.q_rank or 0)
+        whole = (self.heads + self.kv_heads) * self.head_dim
+        return whole if self.qk_norm == "whole" else 2 * self.head_dim if self.qk_norm else 0
+
+    @property
+    def _router(self) -> int:
+        """Parameters of the router, and of the gate of shared experts."""
+        if self.experts is None:
+            return 0
+        bias = self.experts.number if self.experts.router_bias else 0
+        return self.hidden * self.experts.number + bias + (self.hidden if self.experts.shared_gate else 0)
 
     @property
     def _layer_biases(self) -> int:
-        qkv = self.head_dim * (self.heads + 2 * self.kv_heads) if self.qkv_bias else 0
+        latent = self.latent
+        biased = self.head_dim * (self.heads + 2 * self.kv_heads)
+        if latent is not None:
+            # Of what leads to the low ranks.
+            biased = (latent.q_rank or 0) + latent.kv_rank + latent.rope_dim
+        qkv = biased if self.qkv_bias else 0
         output = self.hidden if self.output_bias else 0
-        mlp = self.hidden + (2 if self.gated_mlp else 1) * self.ffn if self.mlp_bias else 0
+        dense = self.mlp_bias and self.common_ffn > 0
+        mlp = self.hidden + (self.mlp_matrices - 1) * self.common_ffn if dense else 0
         return qkv + output + mlp

@@ -106,10 +106,25 @@ def model_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, what)
     if model.kind == "encoder" and row.encoders == "none":
         yield Fault(path, f"{row.name} trains no encoders, expected a decoder")
+    yield from _layer_faults(row, model)
     usual = model.learned_positions > 0 and model.kv_heads == model.heads
     if model.kind == "encoder" and row.encoders == "bert" and not usual:
         what = "encoders with learned positions and without grouped-query attention only"
         yield Fault(path, f"{row.name} trains {what}")
+
+
+def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+    """Kinds of layers that the target does not have."""
+    path = ("target",)
+    if model.experts is not None and row.experts == "none":
+        yield Fault(path, f"hetplan trains no experts with {row.name} yet, expected a dense model")
+    if model.experts is not None and model.experts.capacity_factor is not None and row.experts == "whole":
+        what = "drops no tokens of experts, expected no capacity_factor"
+        yield Fault(path, f"{row.name} {what}, got {model.experts.capacity_factor:g}")
+    if model.sinks and not row.sinks:
+        yield Fault(path, f"hetplan trains no attention with sinks with {row.name} yet, expected none")
+    if model.latent is not None and not row.latent_attention:
+        yield Fault(path, f"hetplan trains no latent attention with {row.name} yet, expected none")
 
 
 def unwritten(row: Capabilities, model: ModelSpec) -> str | None:

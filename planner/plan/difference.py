@@ -44,8 +44,8 @@ def model_differences(planned: ModelSpec, given: ModelSpec) -> tuple[Difference,
 def told(differences: tuple[Difference, ...], name: str) -> str:
     """The first differences in words; ``name`` is the file at hand."""
     first = "; ".join(
-        f"{found.field} is {_value(found.planned)} in the plan, {_value(found.given)} in {name}"
-        for found in differences[:SHOWN]
+        f"{each.field} is {_value(each.planned)} in the plan, {_value(each.given)} in {name}"
+        for each in differences[:SHOWN]
     )
     more = len(differences) - SHOWN
     return f"{first}; and {more} more" if more > 0 else first

@@ -34,10 +34,10 @@ def _alike(cluster: ClusterSpec) -> list[list[PoolSpec]]:
     """Sets of equal pools, in the order of the first of each."""
     if len(cluster.pools) == 1:
         return [list(cluster.pools)]
-    found: dict[str, list[PoolSpec]] = {}
+    alike: dict[str, list[PoolSpec]] = {}
     for pool in cluster.pools:
-        found.setdefault(_likeness(pool), []).append(pool)
-    return list(found.values())
+        alike.setdefault(_likeness(pool), []).append(pool)
+    return list(alike.values())
 
 
 def _likeness(pool: PoolSpec) -> str:

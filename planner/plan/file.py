@@ -206,8 +206,9 @@ def to_text(plan_file: PlanFile) -> str:
 
 
 def _plan_part(plan: Plan) -> dict[str, Any]:
-    """The plan's own keys; without an offload of nothing, as in files of before there was any."""
-    return {key: value for key, value in written(plan).items() if (key, value) != ("offload", {})}
+    """The plan's own keys; without an offload of nothing and experts in one place, as files had none before."""
+    absent: tuple[tuple[str, object], ...] = (("offload", {}), ("ep", 1))
+    return {key: value for key, value in written(plan).items() if (key, value) not in absent}
 
 
 def cluster_part(cluster: ClusterSpec) -> dict[str, Any]:
@@ -254,21 +255,21 @@ def read(path: Path) -> PlanFile:
     summary is dropped when the stages were edited by hand.
     """
     document = read_as(path, "plan")
-    found, plan = _read(document)
-    cluster, model = found.inputs.cluster, found.inputs.model
+    saved, plan = _read(document)
+    cluster, model = saved.inputs.cluster, saved.inputs.model
     digests = _digests(plan, cluster, model)
     edited = tuple(
         Fault(("digests", part), f"the {part} under inputs is not the one that the plan was made for")
         for part in ("cluster", "model")
-        if getattr(found.digests, part) != getattr(digests, part)
+        if getattr(saved.digests, part) != getattr(digests, part)
     )
     fail_on_faults(document, edited or faults(plan, cluster, model))
     return PlanFile(
         plan=plan,
         cluster=cluster,
         model=model,
-        summary=found.summary if found.digests.plan == digests.plan else None,
-        calibration=found.calibration,
+        summary=saved.summary if saved.digests.plan == digests.plan else None,
+        calibration=saved.calibration,
     )
 
 
@@ -292,22 +293,22 @@ def _read(document: Document) -> tuple[WrittenPlan, Plan]:
     ]
     if own:
         fail_on([*own, *document.problems(WrittenPlan)])
-    found = document.to(WrittenPlan)
-    return found, Plan(**{field.name: getattr(found, field.name) for field in fields(Plan)})
+    saved = document.to(WrittenPlan)
+    return saved, Plan(**{field.name: getattr(saved, field.name) for field in fields(Plan)})
 
 
 def _check_version(document: Document) -> None:
-    found = document.data.get("format")
-    if found == FORMAT:
+    version = document.data.get("format")
+    if version == FORMAT:
         return
-    if found is None:
+    if version is None:
         what = (
             f"missing, expected {FORMAT}; without it this is a short plan, which needs its cluster and model"
         )
         hint = "hetplan predict CLUSTER MODEL PLAN"
-    elif str(found).startswith("hetplan-plan/"):
-        what = f"the file is {found}, this hetplan reads {FORMAT}"
+    elif str(version).startswith("hetplan-plan/"):
+        what = f"the file is {version}, this hetplan reads {FORMAT}"
         hint = "search again, or use the hetplan that wrote the file"
     else:
-        what, hint = f"expected {FORMAT}, got {found}", None
+        what, hint = f"expected {FORMAT}, got {version}", None
     raise PlanError(str(document.problem(("format",), what)), hint=hint)

@@ -118,13 +118,13 @@ class _Kind:
     def _node_for(self, devices: int, near: set[int], *, gaps_first: bool) -> int:
         """A node that is near and has room, else an untouched one, else the fullest with room."""
         gaps = {node for node, used in self.used.items() if self.per_node - used >= devices}
-        found = gaps & near
-        if not found and self.next_fresh < self.nodes and not (gaps and gaps_first):
+        candidates = gaps & near
+        if not candidates and self.next_fresh < self.nodes and not (gaps and gaps_first):
             self.next_fresh += 1
             return self.next_fresh - 1
         if not gaps:
             raise PlanError(f"pool {self.pool}: no node is left for {devices} devices {self.gpu}")
-        return min(found or gaps, key=lambda node: (-self.used[node], node))
+        return min(candidates or gaps, key=lambda node: (-self.used[node], node))
 
     def _slot(self, group: ReplicaGroup, node: int, nodes: int, offset: int, replicas: int) -> Slot:
         return Slot(
@@ -180,16 +180,16 @@ def split_nodes(placement: Placement) -> dict[tuple[str, int], int]:
     """Nodes, (pool, number), whose ranks are not consecutive, and the stage that comes back to each first."""
     before: tuple[str, int] | None = None
     left: set[tuple[str, int]] = set()
-    found: dict[tuple[str, int], int] = {}
+    first_stages: dict[tuple[str, int], int] = {}
     for stage, slots in enumerate(placement):
         for slot in slots:
             for number in range(slot.first_node, slot.first_node + slot.nodes):
                 node = slot.pool, number
                 if node != before and node in left:
-                    found.setdefault(node, stage)
+                    first_stages.setdefault(node, stage)
                 left.add(node)
                 before = node
-    return found
+    return first_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +216,16 @@ def _kind_of(device_types: dict[tuple[str, str], _Kind], group: ReplicaGroup) ->
 def ranks(plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:
     """Every process of the plan in rank order."""
     pools = {pool.name: pool for pool in cluster.pools}
-    found: list[Rank] = []
+    placed: list[Rank] = []
     for number, (stage, slots) in enumerate(zip(plan.stages, place(plan, cluster), strict=True)):
         for replica, (group, slot, node, index) in enumerate(_replicas(stage, slots)):
             pool = pools[slot.pool]
             devices = [device for device, gpu in enumerate(pool.devices) if gpu == slot.gpu]
             first = slot.first_device + index * slot.tp
             for tp_rank, device in enumerate(devices[first : first + slot.tp]):
-                found.append(
+                placed.append(
                     Rank(
-                        rank=len(found),
+                        rank=len(placed),
                         host=pool.hosts[node],
                         device=device,
                         pool=slot.pool,
@@ -236,7 +236,7 @@ def ranks(plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:
                         group=group,
                     )
                 )
-    return tuple(found)
+    return tuple(placed)
 
 
 def _replicas(stage: Stage, slots: tuple[Slot, ...]) -> Iterator[tuple[int, Slot, int, int]]:
@@ -263,19 +263,21 @@ def by_pipeline(all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
 
 def agents(all_ranks: tuple[Rank, ...]) -> tuple[Agent, ...]:
     """Launchers in rank order: consecutive ranks on one node share one."""
-    found: list[Agent] = []
+    launchers: list[Agent] = []
     for rank in all_ranks:
-        last = found[-1] if found else None
+        last = launchers[-1] if launchers else None
         if last is not None and last.host == rank.host and rank.device not in last.devices:
-            found[-1] = Agent(
+            launchers[-1] = Agent(
                 host=last.host,
                 pool=last.pool,
                 first_rank=last.first_rank,
                 devices=(*last.devices, rank.device),
             )
         else:
-            found.append(Agent(host=rank.host, pool=rank.pool, first_rank=rank.rank, devices=(rank.device,)))
-    return tuple(found)
+            launchers.append(
+                Agent(host=rank.host, pool=rank.pool, first_rank=rank.rank, devices=(rank.device,))
+            )
+    return tuple(launchers)
 
 
 Groups = Sequence[ReplicaGroup]

@@ -78,6 +78,8 @@ class ShortPlan(Frozen):
     """ZeRO stage."""
     shard_size: Devices | None = None
     """Replicas of a stage that share one copy of what ZeRO shards; all of them when absent."""
+    ep: Devices = 1
+    """Devices over which the experts of a layer are divided."""
     recompute: Recompute = "none"
     """none, selective or full."""
     sequence_parallel: bool = False
@@ -148,6 +150,7 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             shard_size=short.shard_size,
             stages=stages,
             interleave=short.interleave,
+            ep=short.ep,
             sequence_parallel=short.sequence_parallel,
             offload=short.offload,
         )
@@ -213,13 +216,13 @@ def _room(cluster: ClusterSpec) -> list[_Room]:
 
 
 def _fitting(entry: ShortStage, room: Iterable[_Room]) -> list[_Room]:
-    """Where a stage may run; a pool without a named kind means its first."""
-    found = [
+    """Where a stage may run; a pool without a device type means its first."""
+    rooms = [
         device_type
         for device_type in room
         if entry.pool in (None, device_type.pool) and entry.gpu in (None, device_type.gpu)
     ]
-    return found[:1] if entry.pool and not entry.gpu else found
+    return rooms[:1] if entry.pool and not entry.gpu else rooms
 
 
 def _most_replicas(short: ShortPlan, entries: list[tuple[int, ShortStage]], room: list[_Room]) -> int:

@@ -204,6 +204,8 @@ class Plan:
     """Chunks of layers per device (virtual pipeline stages); 1 is plain 1F1B."""
     sequence_parallel: bool = False
     """True when activations outside tensor-parallel matrices are split by tokens."""
+    ep: Devices = 1
+    """Devices of a stage over which the experts of a layer are divided, those of consecutive replicas; 1: none are."""
     offload: Offload = ON_DEVICE
     """What is kept off the devices between its uses."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=int(STAGES.most))]
@@ -213,6 +215,8 @@ class Plan:
             raise PlanError("a plan needs at least one stage")
         if self.zero not in (0, 1, 2, 3):
             raise PlanError(f"expected 0, 1, 2 or 3, got {self.zero}", path=("zero",))
+        if self.ep < 1:
+            raise PlanError(f"expected at least 1, got {self.ep}", path=("ep",))
         self._check_shard_size()
         end = 0
         for index, stage in enumerate(self.stages):

@@ -27,7 +27,7 @@ from planner.probe.node import ProbedNode
 
 
 @dataclass(slots=True)
-class Pool:
+class DraftPool:
     """Hosts with the lines that describe each of them."""
 
     name: str
@@ -67,7 +67,7 @@ class Pool:
 class Pools:
     """All pools of a draft."""
 
-    pools: tuple[Pool, ...]
+    pools: tuple[DraftPool, ...]
     remarks: tuple[DraftEntry, ...] = ()
     """Nodes that are in no pool, and why."""
 
@@ -83,7 +83,7 @@ def pools_of(nodes: Sequence[ProbedNode], hosts: Sequence[ListedHost]) -> Pools:
         # A draft without pools would have no place to fill in.
         useful, idle = [replace(node, gpus=None) for node in idle], []
     pools = _grouped(useful)
-    others: dict[tuple[int | None, str | None], Pool] = {}
+    others: dict[tuple[int | None, str | None], DraftPool] = {}
     for host in rest:
         match = [pool for pool in pools if _fits(host, pool)]
         if len(match) == 1:
@@ -102,8 +102,8 @@ def pools_of(nodes: Sequence[ProbedNode], hosts: Sequence[ListedHost]) -> Pools:
     return Pools(tuple(kept), tuple(remarks))
 
 
-def _grouped(nodes: list[ProbedNode]) -> list[Pool]:
-    pools: dict[object, Pool] = {}
+def _grouped(nodes: list[ProbedNode]) -> list[DraftPool]:
+    pools: dict[object, DraftPool] = {}
     for node in nodes:
         pool = _pool(node)
         known = pools.setdefault((pool.device_types, pool.entries), pool)
@@ -112,13 +112,13 @@ def _grouped(nodes: list[ProbedNode]) -> list[Pool]:
     return list(pools.values())
 
 
-def _pool(node: ProbedNode) -> Pool:
+def _pool(node: ProbedNode) -> DraftPool:
     cards = cards_of(node.network)
     if node.gpus is None:
-        return Pool("unseen", (), (*_no_devices(None, None), *cards.entries), cards.fabrics)
+        return DraftPool("unseen", (), (*_no_devices(None, None), *cards.entries), cards.fabrics)
     device_types = device_types_of(node.gpus)
     names = {device_type.name for device_type in device_types}
-    return Pool(
+    return DraftPool(
         name=device_types[0].name.lower() if len(names) == 1 else "mixed",
         device_types=device_types,
         entries=(*intra_node(node.gpus, device_types, node.topo), *cards.entries),
@@ -127,8 +127,8 @@ def _pool(node: ProbedNode) -> Pool:
     )
 
 
-def _unseen(gpus: int | None, gpu_type: str | None) -> Pool:
-    return Pool("unseen", (), (*_no_devices(gpus, gpu_type), *cards_of(None).entries), frozenset())
+def _unseen(gpus: int | None, gpu_type: str | None) -> DraftPool:
+    return DraftPool("unseen", (), (*_no_devices(gpus, gpu_type), *cards_of(None).entries), frozenset())
 
 
 def _no_devices(gpus: int | None, gpu_type: str | None) -> tuple[DraftEntry, ...]:
@@ -145,7 +145,7 @@ def _no_devices(gpus: int | None, gpu_type: str | None) -> tuple[DraftEntry, ...
     return (gpu, count, link) if gpus != 1 else (gpu, count)
 
 
-def _fits(host: ListedHost, pool: Pool) -> bool:
+def _fits(host: ListedHost, pool: DraftPool) -> bool:
     """True when the list of hosts does not contradict what was seen."""
     if not pool.device_types:
         return False
@@ -154,14 +154,14 @@ def _fits(host: ListedHost, pool: Pool) -> bool:
     return count and (not called or any(called in product for product in pool.products))
 
 
-def _in_order(pools: list[Pool], hosts: Sequence[ListedHost]) -> None:
+def _in_order(pools: list[DraftPool], hosts: Sequence[ListedHost]) -> None:
     """Hosts as the list has them, after those that it lacks."""
     order = {host.name: position for position, host in enumerate(hosts)}
     for pool in pools:
         pool.hosts.sort(key=lambda name: order.get(name, -1))
 
 
-def _rename(pools: list[Pool]) -> None:
+def _rename(pools: list[DraftPool]) -> None:
     """Give each pool a name of its own: the second a100 is a100-2."""
     taken: set[str] = set()
     for pool in pools:
@@ -214,7 +214,7 @@ def assumptions(text: str) -> int:
     return text.count(f"# {ASSUMED}")
 
 
-def _gpus(pools: tuple[Pool, ...]) -> Iterator[str]:
+def _gpus(pools: tuple[DraftPool, ...]) -> Iterator[str]:
     """Device types that the catalogue does not have, each once."""
     device_types = {
         device_type.name: device_type
@@ -229,7 +229,7 @@ def _gpus(pools: tuple[Pool, ...]) -> Iterator[str]:
         yield from (_indented(entry, 4) for entry in device_type.entries)
 
 
-def _fabrics(pools: tuple[Pool, ...]) -> Iterator[str]:
+def _fabrics(pools: tuple[DraftPool, ...]) -> Iterator[str]:
     used = [fabric for fabric in FABRICS if any(fabric in pool.fabrics for pool in pools)]
     if used:
         yield "fabrics:"

@@ -210,10 +210,10 @@ def _pcie(gpus: tuple[SeenGpu, ...], device_types: tuple[DraftType, ...], switch
 
 def _pcie_of_the_types(device_types: tuple[DraftType, ...], suffix: str) -> DraftEntry:
     """Generations that the data sheets give, for devices that do not say theirs."""
-    wires = [device_type.known.host_link_gBps if device_type.known else None for device_type in device_types]
-    slowest = min((wire for wire in wires if wire is not None), default=None)
+    rates = [device_type.known.host_link_gBps if device_type.known else None for device_type in device_types]
+    slowest = min((each for each in rates if each is not None), default=None)
     named = {_LANE_GBPS[generation] * 16: generation for generation in _NAMED}
-    if None in wires or slowest not in named:
+    if None in rates or slowest not in named:
         return _missing(
             f"pcie3{suffix}, pcie4{suffix} or pcie5{suffix}; nvidia-smi did not say the generation"
         )

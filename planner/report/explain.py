@@ -133,7 +133,7 @@ def balance_section(estimate: Estimate) -> Group:
     """Every group against the slowest: who decides the pace and who waits."""
     groups = [group for stage in estimate.stages for group in stage.groups]
     unit = time_unit(_round(group) for group in groups)
-    slowest = max(_work(group) for group in groups)
+    slowest = max(work_seconds(group) for group in groups)
     columns = (
         number("stage"),
         words("layers", least=6),
@@ -154,10 +154,10 @@ def balance_section(estimate: Estimate) -> Group:
 
 def _balance(groups: Sequence[GroupEstimate], stages: int, unit: TimeUnit, slowest: float) -> list[str]:
     """Devices, time and load of the slowest of some groups that share a row."""
-    group = max(groups, key=_work)
+    group = max(groups, key=work_seconds)
     many = f"{stages} x " if stages > 1 else ""
     devices = f"{many}{group.tp * group.count} {device_text(group)}"
-    return [devices, unit.show(_round(group)), str(group.steps), percent(_work(group) / slowest)]
+    return [devices, unit.show(_round(group)), str(group.steps), percent(work_seconds(group) / slowest)]
 
 
 def _round(group: GroupEstimate) -> float:
@@ -165,7 +165,7 @@ def _round(group: GroupEstimate) -> float:
     return group.forward_seconds + group.backward_seconds
 
 
-def _work(group: GroupEstimate) -> float:
+def work_seconds(group: GroupEstimate) -> float:
     """Seconds of all micro-batches of a step; the smaller ones of an uneven share counted in proportion."""
     return _round(group) * group.share / group.micro_batch
 

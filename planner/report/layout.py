@@ -105,6 +105,17 @@ class Next:
             yield _sentence(f"{NEXT}{text}", options.max_width)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A line that stands alone and is never cut."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """One line, whatever its length: a narrower terminal wraps it."""
+        yield Text(visible(self.text), style="bold green", no_wrap=True, overflow="ignore")
+
+
 def _sentence(text: str, width: int) -> Text:
     lines = textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
     shown = Text("\n".join(lines), no_wrap=True, overflow="ignore")
@@ -169,11 +180,19 @@ def words(title: str, least: int = 12) -> Column:
 
 
 def table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], strong: Iterable[int] = (), gap: int = 2
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    strong: Iterable[int] = (),
+    gap: int = 2,
+    *,
+    ruled: bool = True,
 ) -> FittedTable:
-    """Rows under headings, ``gap`` cells apart; the rows numbered in ``strong`` are the ones to look at."""
+    """Rows under headings, ``gap`` cells apart; the rows numbered in ``strong`` are the ones to look at.
+
+    ``ruled`` has a line below the headings; without it they are dim.
+    """
     cells = tuple(tuple(visible(text) for text in row) for row in rows)
-    return FittedTable(columns=tuple(columns), rows=cells, strong=frozenset(strong), gap=gap)
+    return FittedTable(columns=tuple(columns), rows=cells, strong=frozenset(strong), gap=gap, ruled=ruled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +203,13 @@ class FittedTable:
     rows: tuple[tuple[str, ...], ...]
     strong: frozenset[int]
     gap: int
+    ruled: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         """The table with a width for every column."""
-        padding = (0, self.gap - 1, 0, 0)
-        drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding, header_style="")
+        line, style = (box.SIMPLE_HEAD, "") if self.ruled else (None, "dim")
+        padding = (0, self.gap - 1 if self.ruled else self.gap, 0, 0)  # a rule has a cell between columns
+        drawn = Table(box=line, show_edge=False, pad_edge=False, padding=padding, header_style=style)
         for column, width in zip(self.columns, self.widths(options.max_width), strict=True):
             drawn.add_column(Text(column.title), justify=column.justify, width=width)
         for index, row in enumerate(self.rows):

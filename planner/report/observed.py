@@ -17,7 +17,7 @@ from planner.report.numbers import MISSING, count, duration, gib, percent, rate,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ObservedRun:
     """A run of a plan next to its prediction."""
 
     seen: Observed

@@ -252,11 +252,13 @@ def _nic(nic: NicSpec) -> str:
 
 def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
     heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
-    mlp = "gated MLP" if model.gated_mlp else "MLP"
     shape = (
-        f"{model.layers} layers, hidden {model.hidden}, {heads}, {mlp} {model.ffn}, vocabulary {model.vocab}"
+        f"{model.layers} layers, hidden {model.hidden}, {heads}{_attention(model)}, {_feed_forward(model)}"
     )
-    yield "model", f"{model.name}: {model.kind}, {shape}, {format_count(model.parameters)} parameters"
+    size = f"{format_count(model.parameters)} parameters"
+    if model.experts is not None:
+        size += f", {format_count(model.active_parameters)} of them for a token"
+    yield "model", f"{model.name}: {model.kind}, {shape}, vocabulary {model.vocab}, {size}"
     training = model.training
     tokens = format_count(training.global_batch * training.sequence_length)
     yield (
@@ -266,6 +268,24 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
     )
 
 
+def _attention(model: ModelSpec) -> str:
+    """``, latent attention``, ``, window 128 in 18 layers``; empty where every token sees all before it."""
+    found = ", latent attention" if model.latent else ""
+    if model.window is not None:
+        found += f", window {model.window} in {model.window_layers or model.layers} layers"
+    return found
+
+
+def _feed_forward(model: ModelSpec) -> str:
+    """``gated MLP 14336``, or ``8 experts of gated MLP 14336, 2 a token``."""
+    mlp = "gated MLP" if model.gated_mlp else "MLP"
+    experts = model.experts
+    if experts is None:
+        return f"{mlp} {model.ffn}"
+    shared = f", shared {experts.shared_ffn}" if experts.shared_ffn else ""
+    return f"{experts.number} experts of {mlp} {experts.ffn}, {experts.top_k} a token{shared}"
+
+
 def limits_text(limits: Limits) -> str:
     """The user's limits on the search in a line; empty when there are none."""
     allowed = {
@@ -273,6 +293,7 @@ def limits_text(limits: Limits) -> str:
         "zero": limits.zero,
         "tp": limits.tp,
         "pp": limits.pp,
+        "ep": limits.ep,
         "micro-batch": limits.micro_batch,
         "recompute": limits.recompute,
     }

@@ -11,6 +11,7 @@ Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OffloadTo = Literal["none", "cpu", "nvme"]
 Encoders = Literal["any", "bert", "none"]
+Experts = Literal["none", "whole", "parallel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,19 @@ class Capabilities:
     """True when devices of one replica may hold the same key/value head; else tp must divide their number."""
     encoders: Encoders = "any"
     """bert: with learned positions and without grouped-query attention only."""
+    experts: Experts = "none"
+    """whole: every replica, which is then one device, has all experts; parallel: devices may have some each."""
+    kernel_per_expert: bool = False
+    """True when the products of experts are a kernel for each of them."""
+    splits_whole_norms: bool = True
+    """True when tensor parallelism goes with norms of queries and keys over all heads: those of each device are then
+    normalised on their own."""
+    sinks: bool = False
+    """True when heads may have a learned sink in their softmax."""
+    latent_attention: bool = False
+    """True when it trains multi-head latent attention."""
+    windows: bool = False
+    """True when layers with sliding windows compute these alone; else attention is full in every layer."""
     joins_tied_ends: bool = False
     """True when tied embeddings need one tp on the first and last stage, and with ZeRO 1 replicas that divide."""
     hosts_once: bool = False

@@ -187,7 +187,7 @@ def least_in_step(
     for that is no better than ``cutoff``.
     """
     values = np.concatenate([in_step.equal, in_step.mixed])
-    limits = np.unique(values[np.isfinite(values)])
+    limits = np.array(sorted({*values[np.isfinite(values)].tolist()}))
     if not len(limits):
         return NOTHING
     found: dict[int, BatchPartition] = {}

@@ -79,7 +79,7 @@ class DataParallel:
 def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
     """Outer choices of a target that deals a batch per device."""
     one_stage = limits.pp is None or 1 in limits.pp
-    one_device = limits.tp is None or 1 in limits.tp
+    one_device = (limits.tp is None or 1 in limits.tp) and (limits.ep is None or 1 in limits.ep)
     if row.batch_without_pipeline != "per-device" or not one_stage or not one_device:
         return
     device_types = usable_device_types(estimator.topology, estimator.model)
@@ -182,14 +182,11 @@ class Shares:
         """Largest micro-batch that fits on a device of this type when ``devices`` share the states; 0 for none."""
         key = (device_type.key, devices if self.choice.zero else min(devices, 2))
         if key not in self._most:
-            low, high = 0, min(self.batch, most_offered(self.estimator.model))
+            most = min(self.batch, most_offered(self.estimator.model))
             if self.limits.micro_batch is not None:
-                high = min(high, max(self.limits.micro_batch))
-            while low < high:
-                middle = (low + high + 1) // 2
-                fits = self.pricer.memory(self._shape, self._group(device_type, 1, middle, 1), devices).fits
-                low, high = (middle, high) if fits else (low, middle - 1)
-            self._most[key] = low
+                most = min(most, max(self.limits.micro_batch))
+            one = self._group(device_type, 1, 1, 1)
+            self._most[key] = self.pricer.most_sequences(self._shape, one, devices, most)
         return self._most[key]
 
     def missing_bytes(self, device_type: DeviceType) -> float:
@@ -420,6 +417,14 @@ class _Growing:
 @lru_cache(maxsize=256)
 def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute) -> _Growing:
     return _Growing(pricer, pricer.topology.device_type(pool, gpu), recompute)
+
+
+def most_sequences_per_second(pricer: Pricer, device_type: DeviceType, recompute: Recompute) -> float:
+    """What a device that has the whole model does at best, whatever fits and without any traffic."""
+    model = pricer.model
+    most = min(model.training.global_batch, most_offered(model))
+    seconds = _passes(pricer, *device_type.key, recompute).first(most).seconds
+    return float((np.arange(1, most + 1) / seconds).max())
 
 
 def _next(values: Seconds) -> Seconds:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from time import monotonic
+from time import monotonic, process_time
 from typing import Protocol
 
 
@@ -29,6 +29,8 @@ class Deadline:
     at: float = inf
     flag: Flag | None = None
     """None where nobody can ask for an end."""
+    cpu_at: float = inf
+    """The same on the clock of the process's own CPU seconds."""
 
     @classmethod
     def after(
@@ -46,7 +48,11 @@ class Deadline:
     @property
     def struck(self) -> bool:
         """True when time is up, or the user wants an end."""
-        return self.interrupted or (self.at < inf and monotonic() >= self.at)
+        return (
+            self.interrupted
+            or (self.at < inf and monotonic() >= self.at)
+            or (self.cpu_at < inf and process_time() >= self.cpu_at)
+        )
 
     @property
     def left(self) -> float:
@@ -56,6 +62,12 @@ class Deadline:
     def part(self, fraction: float) -> Deadline:
         """An earlier deadline: after this fraction of the time that is left."""
         return self if self.at == inf else replace(self, at=monotonic() + fraction * self.left)
+
+    def within(self, cpu_seconds: float) -> Deadline:
+        """One that strikes after so many CPU seconds of the process as well; without a limit it is as it was."""
+        return (
+            self if self.at == inf else replace(self, cpu_at=min(self.cpu_at, process_time() + cpu_seconds))
+        )
 
     def check(self) -> None:
         """Raise ``Struck`` when it is time to end."""

@@ -27,6 +27,7 @@ from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
 from planner.search.heuristics.local import best_near
 from planner.search.heuristics.quick import FirstPlans
+from planner.search.met import Met
 from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space.choices import Choice, Family, depths, targets_of
 from planner.search.space.device_sets import Box, Counts
@@ -77,10 +78,12 @@ class Explorer:
         one_degree: bool = False,
         deadline: Deadline | None = None,
         better: Callable[[Scored], object] | None = None,
+        met: Met | None = None,
     ) -> None:
         """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not.
 
-        Without a ``deadline`` the limit counts from now. ``better`` is told every plan that becomes the best.
+        Without a ``deadline`` the limit counts from now. ``better`` is told every plan that becomes the best, ``met``
+        keeps the best of each family of all that are priced.
         """
         self.one_degree = one_degree
         self.estimator = estimator
@@ -105,6 +108,7 @@ class Explorer:
         self._count = 0
         self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
         self._better = better
+        self.met = met or Met()
 
     @property
     def incumbent(self) -> float:
@@ -124,7 +128,10 @@ class Explorer:
 
     def offer(self, scored: Scored | None) -> None:
         """Take a plan, priced on the whole cluster, if it fits and is faster."""
-        if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.incumbent:
+        if scored is None or not scored.estimate.fits:
+            return
+        self.met.take(scored)
+        if scored.estimate.step_seconds < self.incumbent:
             self.best = scored
             if self._better is not None:
                 self._better(scored)
@@ -229,6 +236,7 @@ class Explorer:
             one_degree=True,
             deadline=self.deadline.part(ONE_DEGREE_SHARE),
             better=self.offer,
+            met=self.met,
         )
         narrow.run(rounds=rounds)
         if narrow.interrupted:
@@ -267,6 +275,7 @@ class Explorer:
         for choice in data_parallel_choices(row, self.limits, partition.estimator) if partition.whole else ():
             self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
+        partition.bounds.rates.price(found)
         for group in grouped(found):
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, partition.bounds)), group)
@@ -307,7 +316,7 @@ class Explorer:
 
     def _first_shares(self) -> None:
         """Data parallelism on as many devices as each choice of it can use; the heap would come to them late."""
-        for _, _, item in sorted(self._heap, key=lambda entry: entry[:2]):
+        for _, _, item in sorted(self._heap):
             if isinstance(item, DataParallel):
                 self.deadline.check()
                 self._fullest(self._sets(item))
@@ -346,12 +355,13 @@ class Explorer:
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)
         row, steps = target(family.target), family.micro_batches
+        wanted = self.incumbent * (1 - self.limits.gap)
         chunked: dict[int, list[int]] = {}
         for depth in depths(family, self.limits, partition.estimator.model, partition.device_types):
             for interleave in interleavings(row, depth, steps, self.estimator.model):
                 chunked.setdefault(interleave, []).append(depth)
         for interleave, possible in chunked.items():
-            found = partition.bounds.bounds(family, possible, interleave, self.incumbent)
+            found = partition.bounds.bounds(family, possible, interleave, wanted)
             for depth, own in zip(possible, found, strict=True):
                 self.deadline.check()
                 self.candidates += 1

@@ -19,17 +19,22 @@ def ranked(cluster: ClusterSpec) -> ClusterSpec:
     """
     topology = Topology(cluster)
     own = {pool.name: _pool(pool, cluster) for pool in cluster.pools}
-
-    def key(pool: PoolSpec) -> Key:
-        others = (
-            (_path(topology.path(pool.name, other.name)), own[other.name])
-            for other in cluster.pools
-            if other.name != pool.name
-        )
-        return own[pool.name], _path(topology.path(pool.name, pool.name)), sorted(others), pool.name
-
-    pools = (_sorted_devices(pool, cluster) for pool in sorted(cluster.pools, key=key))
-    return cluster.model_copy(update={"pools": tuple(pools)})
+    kinds: list[tuple[Key, list[str]]] = []
+    for part in topology.alike(own):
+        found: dict[Key, list[str]] = {}
+        for name in part:
+            found.setdefault(own[name], []).append(name)
+        kinds += found.items()
+    keys: dict[str, Key] = {}
+    for kind, names in kinds:
+        others: list[tuple[Key, Key]] = []
+        for other, members in kinds:
+            rest = members[1:] if members is names else members
+            others += [(_path(topology.path(names[0], rest[0])), other)] * len(rest) if rest else []
+        key = kind, _path(topology.path(names[0], names[0])), sorted(others)
+        keys |= dict.fromkeys(names, key)
+    pools = sorted(cluster.pools, key=lambda pool: (keys[pool.name], pool.name))
+    return cluster.model_copy(update={"pools": tuple(_sorted_devices(pool, cluster) for pool in pools)})
 
 
 def _sorted_devices(pool: PoolSpec, cluster: ClusterSpec) -> PoolSpec:
@@ -47,10 +52,10 @@ def _pool(pool: PoolSpec, cluster: ClusterSpec) -> Key:
         (_text(cluster.fabrics[nic.fabric]), _text(nic, "fabric", "interface", "hca")) for nic in pool.nics
     )
     return (
-        sorted(_gpu(cluster.gpus[name]) for name in pool.devices),
+        tuple(sorted(_gpu(cluster.gpus[name]) for name in pool.devices)),
         -len(pool.hosts),
         _text(pool, "name", "devices", "hosts", "nics"),
-        sorted(cards),
+        tuple(sorted(cards)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from time import monotonic
+from time import monotonic, process_time
 
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
@@ -13,7 +13,7 @@ from planner.model.spec import ModelSpec
 from planner.search.answer import Answer
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import diagnose
-from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
+from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.space.outside import outside
@@ -28,17 +28,19 @@ def search(
     reporter: Reporter | None = None,
     *,
     explain: bool = True,
+    advice: bool = False,
     deadline: Deadline | None = None,
     better: Callable[[Scored], object] | None = None,
 ) -> SearchResult:
     """The fastest plan that fits, with a bound that no plan of the space beats.
 
     ``explain`` adds a good plan of each family, advice beyond the target, what idle devices and limits cost, and a
-    diagnosis when nothing fits; a bug in them is kept in ``reasons_error``.
+    diagnosis when nothing fits; a bug in them is kept in ``reasons_error``. With ``advice`` they may take all the time
+    that is left, and a search for faster plans of other runtimes is part of them; else a share of the search's own.
     Without a ``deadline`` the time limit counts from now. ``better`` is told every plan that becomes the best one.
     An interrupt keeps the best plan so far.
     """
-    start = monotonic()
+    start, cpu_start = monotonic(), process_time()
     limits, reporter = limits or Limits(), reporter or Silent()
     deadline = deadline or Deadline.after(limits.time_limit_seconds)
     estimator = Estimator(ranked(cluster), model, calibration)
@@ -68,8 +70,12 @@ def search(
     if not explain or explorer.interrupted or result.status == "unknown":
         return result
     reporter.phase("reasons")
+    if result.best is not None:
+        deadline = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
     try:
-        result = _explained(result, answer, estimator, limits, deadline)
+        result = _explained(
+            result, Reasons(answer, estimator, limits, deadline, met=explorer.met, advice=advice)
+        )
     except KeyboardInterrupt:
         result = replace(result, interrupted=True)
     except Exception as error:
@@ -77,15 +83,16 @@ def search(
     return _concluded(result, answer, limits, deadline)
 
 
-def _explained(
-    result: SearchResult, answer: Answer, estimator: Estimator, limits: Limits, deadline: Deadline
-) -> SearchResult:
-    """The result with its reasons."""
-    if answer.best is None:
-        return replace(result, diagnosis=diagnose(estimator, limits, deadline))
-    found = Reasons(answer, estimator, limits, deadline).run()
+def _explained(result: SearchResult, reasons: Reasons) -> SearchResult:
+    """The result with its reasons, or with the causes why there is no plan."""
+    deadline = reasons.deadline
+    if reasons.answer.best is None:
+        diagnosis = diagnose(reasons.estimator, reasons.limits, deadline)
+        return replace(result, diagnosis=diagnosis, warnings=(LEFT_OUT,) if deadline.struck else ())
+    found = reasons.run()
     return replace(
         result,
+        warnings=(left_out(deadline),) if found.cut else (),
         alternatives=found.alternatives,
         advice=found.advice,
         idle_costs=found.idle_costs,
@@ -94,10 +101,9 @@ def _explained(
 
 
 def _concluded(result: SearchResult, answer: Answer, limits: Limits, deadline: Deadline) -> SearchResult:
-    """The result with what is the answer after the reasons, and what the deadline took of them."""
+    """The result with what is the answer after the reasons."""
     interrupted = result.interrupted or deadline.interrupted
-    cut = deadline.struck and not interrupted and result.reasons_error is None
-    result = replace(result, interrupted=interrupted, warnings=(LEFT_OUT,) if cut else ())
+    result = replace(result, interrupted=interrupted, warnings=() if interrupted else result.warnings)
     if answer.best is None:
         return result
     bound = min(result.bound_seconds, answer.value)

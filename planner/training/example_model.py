@@ -21,6 +21,23 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
+class ExpertShape:
+    """Sizes of the experts of a layer, as under ``experts`` in ``model.json``."""
+
+    number: int
+    top_k: int
+    ffn: int
+    shared_ffn: int
+    shared_gate: bool
+    router_bias: bool
+    bias: bool
+    capacity_factor: None = None
+    """Always absent here: no token is dropped."""
+    imbalance: float | None = None
+    """What the plan was priced with."""
+
+
+@dataclass(frozen=True)
 class Shape:
     """Sizes of the model, as in ``model.json``; a model file of hetplan says what each key means."""
 
@@ -39,10 +56,10 @@ class Shape:
     learned_positions: int
     """Rows of the position table; 0 for rotary positions."""
     norm: str
-    """``layer`` or ``rms``."""
+    """``layer``, ``rms`` or ``plain``."""
     layer_norms: int
-    """Norms of one layer; with a single one, attention and feed-forward both start from it."""
-    qk_norm: bool
+    """Norms of one layer; a single one is ahead of attention and feed-forward, four are ahead of and behind each."""
+    qk_norm: bool | str
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
@@ -55,13 +72,23 @@ class Shape:
     sequence_length: int
     optimizer: str
     """``adamw``, ``sgd``, ``lion``, ``muon`` or ``adafactor``."""
+    experts: ExpertShape | None = None
+    """Experts in place of the feed-forward of every layer."""
+    window: int | None = None
+    window_layers: int | None = None
+    """Sliding windows, which the example does not have: its attention is full in every layer."""
+    sinks: bool | None = None
+    latent: None = None
+    """Never switched on here: hetplan writes no such launch files."""
     optimizer_states: str = "fp32"
     """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
 
 
 def load_shape(path: str | os.PathLike[str]) -> Shape:
     """The shape in a ``model.json``."""
-    return Shape(**json.loads(Path(path).read_text(encoding="utf-8")))
+    values = json.loads(Path(path).read_text(encoding="utf-8"))
+    experts = values.pop("experts", None)
+    return Shape(**values, experts=None if experts is None else ExpertShape(**experts))
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
@@ -83,6 +110,8 @@ def norm_of(shape: Shape, width: int, wanted: bool = True) -> Any:
     """A norm of the model's kind, or nothing."""
     if not wanted:
         return nn.Identity()
+    if shape.norm == "plain":
+        return nn.LayerNorm(width, elementwise_affine=False)
     return nn.RMSNorm(width) if shape.norm == "rms" else nn.LayerNorm(width)
 
 
@@ -148,6 +177,77 @@ def _contexts() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
+class Experts(nn.Module):  # type: ignore[misc]
+    """A feed-forward of experts: a router picks some for each token, and shared ones work on all; no token is dropped.
+
+    Nothing balances the experts' loads: a loss for that is one of the training script's own.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        found = shape.experts
+        assert found is not None
+        if not hasattr(functional, "grouped_mm"):
+            raise SystemExit(
+                f"experts need torch.nn.functional.grouped_mm, which PyTorch {torch.__version__} lacks"
+            )
+        self.number, self.top_k, self.gated = found.number, found.top_k, shape.gated_mlp
+        hidden, width, ways = shape.hidden, found.ffn, 2 if shape.gated_mlp else 1
+        self.router = Linear(hidden, self.number, bias=found.router_bias)
+        self.into = nn.Parameter(torch.empty(self.number, hidden, ways * width).normal_(std=INITIAL_STD))
+        self.out = nn.Parameter(torch.empty(self.number, width, hidden).normal_(std=INITIAL_STD))
+        self.into_bias = nn.Parameter(torch.zeros(self.number, ways * width)) if found.bias else None
+        self.out_bias = nn.Parameter(torch.zeros(self.number, hidden)) if found.bias else None
+        self.shared = FeedForward(shape, found.shared_ffn) if found.shared_ffn else None
+        self.shared_gate = Linear(hidden, 1, bias=False) if found.shared_gate else None
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        tokens = hidden.flatten(0, -2)
+        weights, chosen = self.router(tokens).float().softmax(-1).topk(self.top_k, dim=-1)
+        if self.top_k > 1:
+            weights = weights / weights.sum(-1, keepdim=True)
+        weights = weights.to(hidden.dtype)
+        expert, order = chosen.flatten().sort(stable=True)
+        rows = order // self.top_k
+        ends = torch.bincount(expert, minlength=self.number).cumsum(0).to(torch.int32)
+        inner = activated(self._product(tokens[rows], self.into, self.into_bias, ends, expert), self.gated)
+        outputs = self._product(inner, self.out, self.out_bias, ends, expert)
+        mixed = torch.zeros_like(tokens).index_add(0, rows, outputs * weights.flatten()[order].unsqueeze(-1))
+        if self.shared is not None:
+            shared = self.shared(tokens)
+            gate = 1.0 if self.shared_gate is None else self.shared_gate(tokens).sigmoid()
+            mixed = mixed + gate * shared
+        return mixed.view_as(hidden)
+
+    def _product(
+        self, rows: torch.Tensor, weight: torch.Tensor, bias: Any, ends: torch.Tensor, expert: torch.Tensor
+    ) -> torch.Tensor:
+        # Rows stand in the order of their experts; one without rows gets a gradient of zeros.
+        outputs = functional.grouped_mm(rows, weight.to(rows.dtype), offs=ends)
+        return outputs if bias is None else outputs + bias.to(rows.dtype)[expert]
+
+
+def activated(hidden: torch.Tensor, gated: bool) -> torch.Tensor:
+    """The nonlinearity between the halves of an expert; gate and factor stand side by side."""
+    if not gated:
+        return functional.gelu(hidden)
+    gate, up = hidden.chunk(2, dim=-1)
+    return functional.silu(gate) * up
+
+
+class FeedForward(nn.Module):  # type: ignore[misc]
+    """Shared experts, which are one wider feed-forward."""
+
+    def __init__(self, shape: Shape, width: int) -> None:
+        super().__init__()
+        self.gated = shape.gated_mlp
+        self.into = Linear(shape.hidden, (2 if self.gated else 1) * width, bias=shape.mlp_bias)
+        self.out = Linear(width, shape.hidden, bias=shape.mlp_bias)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.out(activated(self.into(hidden), self.gated))
+
+
 class Layer(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward with norms ahead of both.
 
@@ -165,10 +265,17 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.norm_attention = norm_of(shape, hidden)
         self.query = Linear(hidden, shape.heads * width, bias=shape.qkv_bias)
         self.key_value = Linear(hidden, 2 * shape.kv_heads * width, bias=shape.qkv_bias)
-        self.norm_query = nn.RMSNorm(width) if shape.qk_norm else nn.Identity()
-        self.norm_key = nn.RMSNorm(width) if shape.qk_norm else nn.Identity()
+        self.whole = shape.qk_norm == "whole"
+        sizes = (shape.heads * width, shape.kv_heads * width) if self.whole else (width, width)
+        self.norm_query = nn.RMSNorm(sizes[0]) if shape.qk_norm else nn.Identity()
+        self.norm_key = nn.RMSNorm(sizes[1]) if shape.qk_norm else nn.Identity()
         self.output = Linear(shape.heads * width, hidden, bias=shape.output_bias)
         self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1)
+        self.norm_after_attention = norm_of(shape, hidden, shape.layer_norms > 2)
+        self.norm_after_mlp = norm_of(shape, hidden, shape.layer_norms > 3)
+        self.experts = Experts(shape) if shape.experts else None
+        if self.experts is not None:
+            return
         self.gate = Linear(hidden, shape.ffn, bias=shape.mlp_bias) if shape.gated_mlp else None
         self.up = Linear(hidden, shape.ffn, bias=shape.mlp_bias)
         self.down = Linear(shape.ffn, hidden, bias=shape.mlp_bias)
@@ -184,16 +291,21 @@ class Layer(nn.Module):  # type: ignore[misc]
         normed = self.norm_attention(hidden)
         if self.shape.layer_norms == 1:
             return hidden + self._attention(normed) + self._mlp(normed)
-        hidden = hidden + self._attention(normed)
-        return hidden + self._mlp(self.norm_mlp(hidden))
+        hidden = hidden + self.norm_after_attention(self._attention(normed))
+        return hidden + self.norm_after_mlp(self._mlp(self.norm_mlp(hidden)))
 
     def _attention(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, length, _ = hidden.shape
         width, sharing = self.shape.head_dim, self.shape.heads // self.shape.kv_heads
         # Heads are counted from the tensors: a tensor-parallel rank has some of them, each key beside its value.
-        query = self.norm_query(self.query(hidden).view(batch, length, -1, width)).transpose(1, 2)
+        query = self.query(hidden).view(batch, length, -1, width)
         key_value = self.key_value(hidden).view(batch, length, -1, 2, width)
-        key, value = self.norm_key(key_value[..., 0, :]).transpose(1, 2), key_value[..., 1, :].transpose(1, 2)
+        key, value = key_value[..., 0, :], key_value[..., 1, :].transpose(1, 2)
+        if self.whole:
+            query = self.norm_query(query.flatten(2)).view_as(query).transpose(1, 2)
+            key = self.norm_key(key.flatten(2)).view_as(key).transpose(1, 2)
+        else:
+            query, key = self.norm_query(query).transpose(1, 2), self.norm_key(key).transpose(1, 2)
         if not self.shape.learned_positions:
             query, key = rotate(query), rotate(key)
         key, value = (each.repeat_interleave(sharing, dim=1) for each in (key, value))
@@ -202,6 +314,8 @@ class Layer(nn.Module):  # type: ignore[misc]
         return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
 
     def _mlp(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.experts is not None:
+            return self.experts(hidden)
         if self.gate is None:
             return self.down(functional.gelu(self.up(hidden)))
         return self.down(functional.silu(self.gate(hidden)) * self.up(hidden))

@@ -45,7 +45,7 @@ class MicroBatch:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StagePlan:
     """Layers of one pipeline stage."""
 
     first_layer: int
@@ -66,7 +66,7 @@ class RankPlan:
     global_batch: int
     """Sequences of one optimizer step over all ranks."""
     zero: int
-    stages: tuple[Stage, ...]
+    stages: tuple[StagePlan, ...]
     stage: int
     """Index of this rank's stage."""
     first_sequence: int
@@ -94,7 +94,7 @@ class RankPlan:
 
     def without_pipeline(self) -> RankPlan:
         """The same with all layers on one stage, which recomputes as this rank's does."""
-        whole = Stage(0, self.stages[-1].end_layer, self.recompute)
+        whole = StagePlan(0, self.stages[-1].end_layer, self.recompute)
         return replace(self, stages=(whole,), stage=0)
 
     def micro_batches(self, step: int, order: Sequence[int] | None = None) -> Iterator[MicroBatch]:
@@ -190,11 +190,11 @@ class RankPlan:
                 return plan.global_batch
 
             def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
-                found = super().compute_loss(model, inputs, return_outputs=return_outputs)
+                loss = super().compute_loss(model, inputs, return_outputs=return_outputs)
                 if not model.training:
-                    return found
+                    return loss
                 weight = next(self.planned_weights)
-                return (found[0] * weight, found[1]) if return_outputs else found * weight
+                return (loss[0] * weight, loss[1]) if return_outputs else loss * weight
 
         return PlannedTrainer
 
@@ -255,7 +255,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         data_parallel=table["data_parallel"],
         global_batch=table["global_batch"],
         zero=table["zero"],
-        stages=tuple(Stage(**stage) for stage in table["stages"]),
+        stages=tuple(StagePlan(**stage) for stage in table["stages"]),
         stage=row["stage"],
         first_sequence=row["first_sequence"],
         sizes=tuple(batch["micro_batches"]),

@@ -25,6 +25,7 @@ JSON = {"--json"}
 MEASURED = {"--calibration"}
 TRAINING = {"--precision", "--global-batch", "--sequence-length"}
 SEARCH = {
+    "--ep",
     "--gap",
     "--max-cost-per-token",
     "--micro-batch",
@@ -42,10 +43,16 @@ SEARCH = {
 }
 SURFACE: dict[str, set[str]] = {
     "check": JSON,
-    "search": JSON | TRAINING | MEASURED | SEARCH | {"--output", "-o", "--robust", "--write-lp"},
+    "search": JSON
+    | TRAINING
+    | MEASURED
+    | SEARCH
+    | {"--output", "-o", "--robust", "--advice", "--write-lp"}
+    | {"--quiet", "-q", "--verbose", "-v"},
     "predict": JSON | TRAINING | MEASURED,
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
+    "what-if": JSON | MEASURED | TRAINING | {"--change", "--target", "--time-limit"},
     "report": JSON | MEASURED | {"--output", "-o", "--compare", "--log", "--tokens"},
     "trace": JSON | MEASURED | {"--output", "-o", "--log"},
     "show": JSON | MEASURED | {"--cluster", "--model"},
@@ -62,6 +69,9 @@ SURFACE: dict[str, set[str]] = {
         "--slurm",
     }
     | {"--from", "--commands", "--name", "--output", "-o", "--force"},
+    "gpus": JSON,
+    "links": JSON,
+    "examples": JSON | {"--copy", "--force"},
     "schema": set(),
     "calibrate device": JSON
     | {"--output", "-o", "--model", "--zero", "--tp", "--minutes", "--device", "--name"}

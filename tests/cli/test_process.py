@@ -117,7 +117,7 @@ def test_no_plan_is_no_plan_without_standard_error(folder: Path, redirection: st
     """The code that says so is kept."""
     model = folder / "model.yaml"
     model.write_text(model.read_text().replace("hidden: 512", "hidden: 200000"))
-    assert run("search cluster.yaml model.yaml -o found.yaml", redirection).code == 3
+    assert run("search cluster.yaml model.yaml --target megatron --pp 1 -o found.yaml", redirection).code == 3
 
 
 def test_a_lost_warning(folder: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from planner.cli.progress import reporter, state
+from planner.cli.progress import ProgressBar, reporter, state
 from planner.search.values import Silent
 
 
@@ -34,6 +34,25 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         talk.progress(done=3, total=12, best_seconds=55.94, bound_seconds=54.2)
     assert "3/12" in stream.getvalue()
     assert "best 55.9 s, within 3.2 %" in stream.getvalue()
+
+
+def test_the_line_never_counts_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the begin it names the phase and the best plan so far, before any choice is solved."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with reporter() as talk:
+        assert isinstance(talk, ProgressBar)
+        talk._bar.refresh()
+        assert "bounds: no plan yet" in stream.getvalue()
+        talk.phase("searching")
+        talk.better(0.4123)
+        talk._bar.refresh()
+        assert "proving: best 412 ms" in stream.getvalue()
+        talk.progress(done=0, total=12, best_seconds=0.4123, bound_seconds=0.4)
+        talk._bar.refresh()
+    assert "within 3.0 %" in stream.getvalue()
+    assert "0/" not in stream.getvalue()
 
 
 def test_what_is_known_so_far() -> None:

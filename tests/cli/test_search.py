@@ -54,8 +54,8 @@ def answer(monkeypatch: pytest.MonkeyPatch, files: Path) -> Fake:
 
 
 def test_the_report(hetplan: Command, answer: Fake) -> None:
-    """Inputs, answer, alternatives, warnings, next command: in this order, at 80 columns."""
-    done = hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml")
+    """Inputs, answer, alternatives, warnings, next command, and the answer in a line: in this order, at 80 columns."""
+    done = hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml", "-v")
     assert (done.code, done.err) == (0, "")
     assert done.out[done.out.index("Plan: ") :] == (
         f"{examples.SHOWN_PLAN}"
@@ -78,7 +78,37 @@ def test_the_report(hetplan: Command, answer: Fake) -> None:
         "  ! 4 of 8 V100 (v100) stay idle: their memory does not help this model\n"
         "\n"
         "Next: hetplan emit plan.yaml -o run/\n"
+        "llama-7b on example: 27.2 s ±15 % a step, 19.3 k tokens/s, proven within 0.8 %\n"
     )
+
+
+def test_the_answer_stands_last(hetplan: Command, answer: Fake) -> None:
+    """One screen by default, one line with -q, everything with -v; not both."""
+    brief = hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml").out.splitlines()
+    line = "llama-7b on example: 27.2 s ±15 % a step, 19.3 k tokens/s, proven within 0.8 %"
+    assert len(brief) <= 18
+    assert brief[-2:] == ["Next: hetplan emit plan.yaml -o run/", line]
+    assert hetplan("search", "c.yaml", "m.yaml", "-q").out == f"{line}\n"
+    assert hetplan("search", "c.yaml", "m.yaml", "-v").out.endswith(f"\n{line}\n")
+    both = hetplan("search", "c.yaml", "m.yaml", "-q", "-v")
+    assert (both.code, both.out, both.err) == (2, "", "error: -q, -v: expected at most one of them\n")
+
+
+@pytest.mark.parametrize(
+    ("result", "line"),
+    [
+        (examples.infeasible(), "proven: no plan fits"),
+        (examples.unknown(), "no plan found in time, nothing proven"),
+        (
+            examples.found(gap=0.031, interrupted=True),
+            "27.2 s ±15 % a step, 19.3 k tokens/s, stopped early, within 3.1 % of the bound",
+        ),
+    ],
+)
+def test_the_line_says_what_there_is(hetplan: Command, answer: Fake, result: SearchResult, line: str) -> None:
+    """Also where there is no plan."""
+    answer.result = result
+    assert hetplan("search", "c.yaml", "m.yaml", "-q").out == f"llama-7b on example: {line}\n"
 
 
 def test_idle_devices_and_limits_that_cost(hetplan: Command, answer: Fake) -> None:
@@ -86,7 +116,7 @@ def test_idle_devices_and_limits_that_cost(hetplan: Command, answer: Fake) -> No
     answer.result = replace(
         examples.found(), idle_costs=examples.IDLE_COSTS, limit_costs=examples.LIMIT_COSTS
     )
-    done = hetplan("search", "c.yaml", "m.yaml", "--tp", "4")
+    done = hetplan("search", "c.yaml", "m.yaml", "--tp", "4", "-v")
     assert (
         "  uses 8 of 16 devices\n"
         "  idle: 4 V100 (v100): using them costs +7.0 % (bubble and sends)\n"
@@ -111,7 +141,7 @@ def test_idle_devices_and_limits_that_cost(hetplan: Command, answer: Fake) -> No
 def test_what_rests_on_speeds_is_told_and_kept(hetplan: Command, answer: Fake) -> None:
     """A section and keys of ``--json``; the plan file keeps both, and ``explain`` says them again."""
     answer.result = replace(examples.found(), ratios=examples.RATIOS, hedge=examples.HEDGE)
-    done = hetplan("search", "c.yaml", "m.yaml", "--robust", "-o", "plan.yaml")
+    done = hetplan("search", "c.yaml", "m.yaml", "--robust", "-o", "plan.yaml", "-v")
     line = (
         "the split between A100 and V100 rests on ±30 %: another plan is the best if V100 is slower than 0.80 times "
         "what is assumed, by up to 14 %; `hetplan calibrate device` on one V100 would settle it"
@@ -148,7 +178,8 @@ def test_a_limit_that_hurts_is_told_from_the_files_on(hetplan: Command, files: P
     found = json.loads(hetplan(*given, "--json").out)
     costs = {entry["limit"]: entry["costs"] for entry in found["limit_costs"]}
     assert costs["tp"] > 0.1
-    assert "Cost of the limits\n  - --tp 2 costs" in hetplan(*given).out
+    assert "Cost of the limits\n  - --tp 2 costs" in hetplan(*given, "-v").out
+    assert "! --tp 2 costs" in hetplan(*given).out
 
 
 def test_the_plan_file_keeps_what_was_found(hetplan: Command, answer: Fake) -> None:
@@ -168,7 +199,7 @@ def test_the_plan_file_keeps_what_was_found(hetplan: Command, answer: Fake) -> N
 def test_limits_reach_the_search_and_the_report(hetplan: Command, answer: Fake) -> None:
     """Every option, echoed under Inputs."""
     options = "--target megatron --zero 0,1 --tp 1..2 --pp 2,4 --micro-batch 1 --recompute full,none"
-    more = "--gap 0.05 --time-limit 9 --top 2"
+    more = "--gap 0.05 --time-limit 9 --top 2 -v"
     done = hetplan("search", "c.yaml", "m.yaml", *options.split(), *more.split())
     assert answer.limits == Limits(
         target="megatron",
@@ -185,7 +216,7 @@ def test_limits_reach_the_search_and_the_report(hetplan: Command, answer: Fake) 
         "            recompute none, full; time limit 9 s\n"
     ) in done.out
     assert "2 of 3 families shown" in done.out
-    assert done.out.endswith("Next: the same with -o plan.yaml to keep the plan\n")
+    assert "\nNext: the same with -o plan.yaml to keep the plan\n" in done.out
 
 
 def test_options_become_a_goal(hetplan: Command, answer: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +224,7 @@ def test_options_become_a_goal(hetplan: Command, answer: Fake, monkeypatch: pyte
     monkeypatch.setattr("planner.cli.goal._unknown", lambda *_: iter(()))
     done = hetplan(
         *("search", "c.yaml", "m.yaml", "--objective", "cost", "--max-cost-per-token", "0.5"),
-        *("--min-tokens-per-second", "1000", "--use-at-most", "4:a100", "--use-at-most", "6"),
+        *("--min-tokens-per-second", "1000", "--use-at-most", "4:a100", "--use-at-most", "6", "-v"),
     )
     assert answer.goal == Goal(
         objective="cost",
@@ -207,7 +238,7 @@ def test_options_become_a_goal(hetplan: Command, answer: Fake, monkeypatch: pyte
 def test_training_settings_override_the_file(hetplan: Command, answer: Fake) -> None:
     """What is overridden is what is understood."""
     options = ("--precision", "bf16", "--global-batch", "64", "--sequence-length", "1024")
-    done = hetplan("search", "c.yaml", "m.yaml", *options)
+    done = hetplan("search", "c.yaml", "m.yaml", *options, "-v")
     assert "  training  64 sequences x 1024 tokens = 65.5 k per step, bf16" in done.out
 
 
@@ -231,7 +262,7 @@ def test_the_answer_decides_the_exit_code(
 ) -> None:
     """The answer is on stdout whatever it is, the same with --json."""
     answer.result = result
-    done = hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml")
+    done = hetplan("search", "c.yaml", "m.yaml", "-o", "plan.yaml", "-v")
     assert (done.code, done.err) == (code, "")
     assert line in done.out
     assert Path("plan.yaml").exists() == (result.best is not None)
@@ -322,7 +353,8 @@ def test_a_real_search_end_to_end(files: Path, hetplan: Command) -> None:
     done = separately("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml", "--time-limit", "60")
     assert (done.code, done.err) == (0, "")
     order = [
-        done.out.index(word) for word in ("Inputs", "Plan: ", "optimal: ", "Next: hetplan emit plan.yaml")
+        done.out.index(word)
+        for word in ("small (", "Plan: ", "  family ", "Next: hetplan emit plan.yaml", "small on tiny: ")
     ]
     assert order == sorted(order)
     assert max(len(line) for line in done.out.splitlines()) <= 80
@@ -336,7 +368,7 @@ def test_a_model_that_fits_nowhere(files: Path, hetplan: Command) -> None:
     """Exit 3 and an argument."""
     model = (files / "model.yaml").read_text().replace("hidden: 512", "hidden: 32768")
     (files / "model.yaml").write_text(model.replace("heads: 8", "heads: 64"))
-    done = hetplan("search", "cluster.yaml", "model.yaml")
+    done = hetplan("search", "cluster.yaml", "model.yaml", "--target", "megatron")
     assert (done.code, done.err) == (3, "")
     assert "No plan fits (proven, " in done.out
     assert "Because " in done.out
@@ -401,5 +433,54 @@ def test_ctrl_c_keeps_the_best_so_far(files: Path) -> None:
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=60)
     assert (started.returncode, err) == (130, "")
-    assert "interrupted: best so far" in out
+    assert "stopped early" in out.splitlines()[-1]
     assert read(files / "plan.yaml").plan.devices >= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--objective", "cost", "--objective", "energy"), "--objective: expected one, got cost and energy"),
+        (("--objective", "time,cost"), "--objective: expected one of time, cost, energy, got 'time,cost'"),
+        (("--use-at-most", "0"), "--use-at-most: leaves no device to use"),
+        (("--use-at-most", "0:mixed", "--use-at-most", "0:titan"), "--use-at-most: leaves no device to use"),
+        (("--pareto", "--advice"), "--pareto prints a table of plans: --advice has no plan to be about"),
+    ],
+)
+def test_goals_that_make_no_sense(hetplan: Command, options: tuple[str, ...], said: str) -> None:
+    """One clear error each, and exit code 2."""
+    files = [str(ROOT / "cluster_specs" / "lab.yaml"), str(ROOT / "model_specs" / "gpt2_345m.yaml")]
+    done = hetplan("search", *files, *options)
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_no_time_at_all_still_gives_a_plan(hetplan: Command, files: Path) -> None:
+    """``--time-limit 0``: a first plan, an open gap, and a word on what was left out."""
+    found = json.loads(hetplan("search", "cluster.yaml", "model.yaml", "--time-limit", "0", "--json").out)
+    assert found["status"] in ("feasible", "optimal")
+    assert found["plan"] is not None
+
+
+def test_limits_that_leave_nothing_say_which_to_lift(hetplan: Command, files: Path) -> None:
+    """Exit code 3, and the limit that is in the way with a value that fits."""
+    done = hetplan("search", "cluster.yaml", "model.yaml", "--tp", "64")
+    assert done.code == 3
+    assert "fits with --tp 1 instead of --tp 64" in " ".join(done.out.split())
+
+
+def test_one_device_and_far_too_many_pools(hetplan: Command, tmp_path: Path) -> None:
+    """A single device is planned; 131,072 pools of one device are refused before anything is worked out."""
+    model = str(ROOT / "model_specs" / "gpt2_345m.yaml")
+    pool = "{name: p0, gpu: A100-SXM-80GB, gpus_per_node: 1, nodes: 1, intra_node: nvlink3}"
+    one, many = tmp_path / "one.yaml", tmp_path / "many.yaml"
+    one.write_text(f"name: one\npools:\n- {pool}\n")
+    found = json.loads(hetplan("search", str(one), model, "--json").out)
+    assert found["devices"] == 1
+    many.write_text(
+        "name: many\npools:\n" + "".join(f"- {pool}\n".replace("p0", f"p{i}") for i in range(131072))
+    )
+    done = hetplan("search", str(many), model)
+    assert done.code == 2
+    assert "expected at most" in done.err

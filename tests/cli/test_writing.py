@@ -84,7 +84,7 @@ def test_emit_writes_a_folder(hetplan: Command, files: Path) -> None:
     assert done.code == 0
     assert done.out.startswith("Wrote ")
     assert " for megatron to run\n" in done.out
-    assert "  - README.md\n" in done.out
+    assert "\n  README.md, args.sh, " in done.out
     assert done.out.endswith("Next: read run/README.md\n")
     assert (files / "run" / "README.md").is_file()
     again = hetplan("emit", "plan.yaml", "-o", "run")

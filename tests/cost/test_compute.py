@@ -14,6 +14,7 @@ from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import tensor_ring
 from planner.cost.compute import (
     ELEMENT_BYTES,
+    FORMAT_SHARE,
     HOST_JITTER,
     LOGIT_BYTES,
     MIXED,
@@ -371,7 +372,9 @@ def test_fp8_speeds_up_the_products_and_stores_two_bytes() -> None:
     assert ELEMENT_BYTES["fp8"] == ELEMENT_BYTES["bf16"] == 2
     assert head(models[0], FAST) == head(models[1], FAST)
     large = [product(FAST, name, rows=8192, columns=8192, inner=8192) for name in ("bf16", "fp8")]
-    assert large[0] / large[1] == pytest.approx(FAST.peak_flops["fp8"] / FAST.peak_flops["bf16"])
+    assert large[0] / large[1] == pytest.approx(
+        FORMAT_SHARE["fp8"] * FAST.peak_flops["fp8"] / FAST.peak_flops["bf16"]
+    )
 
 
 def test_tf32_multiplies_faster_and_stores_four_bytes() -> None:

@@ -80,6 +80,9 @@ def test_adding_up_copies_moves_every_gradient_between_the_nodes_once() -> None:
     alone = replace(between, bytes_per_second=8 * between.bytes_per_second)
     latency = 2 * between.latency_seconds
     assert inside.copies_seconds(SIZE) - latency == pytest.approx(alone.reduce_seconds(SIZE) - latency)
+    assert inside.copies_seconds(SIZE, 12) - 12 * latency == pytest.approx(
+        inside.copies_seconds(SIZE) - latency
+    )
     assert replace(inside, copies=None).copies_seconds(SIZE) == 0.0
 
 

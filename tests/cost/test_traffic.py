@@ -117,6 +117,13 @@ def test_latency_of_the_messages(
     assert late - early == pytest.approx(end)
 
 
+@pytest.mark.parametrize(("target", "size"), [("megatron", 1), ("flagscale", 1), ("torch", 2)])
+def test_new_parameters_travel_in_fp8_where_they_are_kept_in_it(target: str, size: int) -> None:
+    """Kernels of Transformer Engine keep weights in fp8 beside a sharded optimizer, and gather them so."""
+    narrow = Traffic(gpt(8, 512, 8, precision="fp8"), TARGETS[target], Stack(overlap=0.0))
+    assert narrow.at_end(shape(1), RING, COUNT, 1.0, 1.0).gather_seconds == pytest.approx(size * PASS)
+
+
 def test_copies_are_added_up_last() -> None:
     """Each member all-reduces its part of the gradients with the same member of the other groups."""
     copies = Ring(size=2, bytes_per_second=5e8, latency_seconds=0.0, crosses="ib")

@@ -18,7 +18,7 @@ from planner.errors import HetplanError
 from planner.model.file import load_model
 from planner.plan.file import PlanFile, load_plan, read, to_text
 from tests.files.writing import CLUSTER, MODEL, MODELS
-from tests.model.test_huggingface import PUBLISHED
+from tests.model.test_huggingface import PUBLISHED, mixture
 from tests.plan.examples import CLUSTER as SMALL
 from tests.plan.examples import MODEL as SMALL_MODEL
 from tests.plan.examples import plan
@@ -90,6 +90,11 @@ FILES: dict[str, tuple[Callable[[Path], object], Any]] = {
     "cluster": (load_cluster, yaml.safe_load(CLUSTER)),
     "model": (load_model, yaml.safe_load(MODEL)),
     "bert": (load_model, yaml.safe_load((MODELS / "bert_large.yaml").read_text())),
+    "experts": (load_model, yaml.safe_load((MODELS / "gpt_oss_20b.yaml").read_text())),
+    "experts config": (
+        load_model,
+        mixture("qwen3_moe", sliding_window=64, layer_types=["full_attention"] * 2),
+    ),
     "opt config": (load_model, PUBLISHED["opt-350m"][0]),
     "llama config": (load_model, PUBLISHED["llama-3-8b"][0]),
     "plan": (read, yaml.safe_load(to_text(PlanFile(plan=plan(), cluster=SMALL, model=SMALL_MODEL)))),

@@ -45,6 +45,17 @@ PARAMETERS = {
     "llama_3_70b": 70_553_706_496,
     "llama_3_405b": 405_853_388_800,
     "bert_large": 335_174_458,
+    "mixtral_8x7b": 46_702_792_704,
+    "qwen3_30b_a3b": 30_532_122_624,
+    "qwen3_235b_a22b": 235_093_634_560,
+    "gpt_oss_20b": 20_914_757_184,
+    "gpt_oss_120b": 116_829_156_672,
+    "qwen2.5_7b": 7_615_616_512,
+    "qwen2.5_72b": 72_706_203_648,
+    "qwen3_8b": 8_190_735_360,
+    "qwen3_32b": 32_762_123_264,
+    "phi_4": 14_659_507_200,
+    "gemma_3_27b": 27_009_346_304,
 }
 
 
@@ -73,6 +84,13 @@ def test_models_have_their_size(name: str) -> None:
     expected = PARAMETERS[name]
     assert model.parameters == (expected if isinstance(expected, int) else pytest.approx(expected, rel=0.05))
     assert model.name == name
+
+
+def test_parameters_at_work() -> None:
+    """The ones that the names of models with experts say."""
+    active = {"mixtral_8x7b": 12.9e9, "qwen3_30b_a3b": 3.3e9, "qwen3_235b_a22b": 22e9, "gpt_oss_120b": 5.7e9}
+    for name, expected in active.items():
+        assert load_model(MODELS / f"{name}.yaml").active_parameters == pytest.approx(expected, rel=0.02)
 
 
 def test_nothing_else_is_shipped() -> None:

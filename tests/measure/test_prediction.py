@@ -27,12 +27,12 @@ TOLERANCE = 2.0
 
 
 def test_steps_are_predicted() -> None:
-    """At several micro-batches, one of them between two measured ones."""
+    """At a measured micro-batch, and at one between two measured ones."""
     training = TrainingSpec(sequence_length=64, global_batch=12, precision="fp32", dropout=False)
     spec = model(12, hidden=192, heads=4, head_dim=48, ffn=768, vocab=256, training=training)
     one = Session(
         replace(open_backend("cpu"), clock=time.process_time),
-        Request(model=spec, largest=8),
+        Request(model=spec, largest=4),
         ASSUMED,
         lambda found: None,
         lambda event: None,
@@ -49,7 +49,7 @@ def test_steps_are_predicted() -> None:
     here = cluster(pool("here", ("A100",), 1)).model_copy(update={"gpus": {"A100": gpu}})
     layers = tuple(replace(point, gpu="A100") for point in one.found.layers)
     found = merged(ASSUMED, replace(one.found, layers=layers))
-    for steps in (12, 4, 2):
+    for steps in (12, 4):
         asked = plan("torch", 0, (4,), ((group("here", "A100", share=12, steps=steps),),))
         predicted = estimate(asked, here, spec, found).step_seconds
         measured = step_seconds(one.backend, spec, 12 // steps)

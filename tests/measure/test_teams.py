@@ -9,7 +9,7 @@ import pytest
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.errors import UsageError
-from planner.measure.teams import Team, cluster_teams, teams
+from planner.measure.teams import MeasuringTeam, cluster_teams, teams
 
 TWO_SITES = """\
 name: two-sites
@@ -39,20 +39,20 @@ def cluster(tmp_path: Path) -> ClusterSpec:
 def test_groups_inside_a_node_double() -> None:
     """Up to all of it."""
     found = teams(("n0",) * 6, ("A100",) * 6, None)
-    assert found == tuple(Team("node:A100", tuple(range(size))) for size in (2, 4, 6))
+    assert found == tuple(MeasuringTeam("node:A100", tuple(range(size))) for size in (2, 4, 6))
 
 
 def test_nodes_of_the_same_kind_are_measured_once() -> None:
     """Then one process of each node, then all."""
     hosts, gpus = ("n0", "n0", "n1", "n1", "n2", "n2"), ("A100",) * 4 + ("V100",) * 2
     assert teams(hosts, gpus, "ib") == (
-        Team("node:A100", (0, 1)),
-        Team("node:V100", (4, 5)),
-        Team("ib", (0, 2)),
-        Team("ib", (0, 2, 4)),
-        Team("ib", (0, 1, 2, 3, 4, 5)),
+        MeasuringTeam("node:A100", (0, 1)),
+        MeasuringTeam("node:V100", (4, 5)),
+        MeasuringTeam("ib", (0, 2)),
+        MeasuringTeam("ib", (0, 2, 4)),
+        MeasuringTeam("ib", (0, 1, 2, 3, 4, 5)),
     )
-    assert teams(("n0", "n1"), ("A100", "A100"), "ib") == (Team("ib", (0, 1)),)
+    assert teams(("n0", "n1"), ("A100", "A100"), "ib") == (MeasuringTeam("ib", (0, 1)),)
 
 
 def test_a_node_of_two_kinds_has_no_curve_of_its_own() -> None:
@@ -72,11 +72,13 @@ def test_groups_of_pools_are_named_as_the_cost_model_looks_them_up(cluster: Clus
     found, notes = cluster_teams(cluster, hosts, ("A100-SXM-80GB",) * 4 + ("V100-SXM-16GB",) * 4)
     assert notes == ()
     assert set(found) == {
-        Team("node:A100-SXM-80GB", (0, 1)),
-        Team("node:V100-SXM-16GB", (4, 5)),
-        Team("ib", (0, 4)),  # not (0, 2): the path between the pools is as narrow as the V100 nodes' cards
-        Team("ib", (0, 2, 4, 6)),
-        Team("ib", tuple(range(8))),
+        MeasuringTeam("node:A100-SXM-80GB", (0, 1)),
+        MeasuringTeam("node:V100-SXM-16GB", (4, 5)),
+        MeasuringTeam(
+            "ib", (0, 4)
+        ),  # not (0, 2): the path between the pools is as narrow as the V100 nodes' cards
+        MeasuringTeam("ib", (0, 2, 4, 6)),
+        MeasuringTeam("ib", tuple(range(8))),
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 from planner.calibration.values import Constant, Residual
 from planner.errors import UsageError
 from planner.measured.dual import Dual, slopes_of
-from planner.measured.fit import MOST, Fit, fit
+from planner.measured.fit import MOST, Fit, fit, robust_variance
 from planner.measured.priors import best_share
 from planner.measured.values import Run
 from tests.measured.synthetic import BEFORE, ONE, TRUTH, measured, named, plan, predicted, run, unmeasured
@@ -66,7 +66,8 @@ def test_the_calibration_says_what_the_constants_say() -> None:
     found = whole().calibration
     owners = {"families": found.families, "stacks": found.stacks, "links": found.links}
     for name, item in constants(whole()).items():
-        section, owner, constant = name.split(".")
+        section, _, rest = name.partition(".")
+        owner, _, constant = rest.rpartition(".")
         assert getattr(owners[section][owner], constant) == item.value  # type: ignore[index]
     fitted = {name.split(".")[1] for name, item in constants(whole()).items() if item.provenance == "fitted"}
     assert fitted <= {"A100", "megatron", "infiniband", "roce"}
@@ -126,13 +127,20 @@ def test_an_outlier_hardly_moves_the_constants() -> None:
         assert after[name].value == pytest.approx(before[name].value, rel=0.05), name
 
 
+def test_what_is_far_off_counts_for_less() -> None:
+    """The variance of an error grows with what is found of it, in proportion where that is far off."""
+    usual, far, farther = (float(robust_variance(0.05, np.array(found))) for found in (0.0, 1.0, 2.0))
+    assert usual == pytest.approx(0.05**2)
+    assert farther / far == pytest.approx(2, rel=0.01)
+
+
 def test_bounds_hold() -> None:
     """However fast the runs are: no share above its hardware, no product above the best one measured."""
     runs = [replace(item, step_seconds=(item.step_seconds or 0.0) / 30) for item in few(5)]
     found = constants(fit(runs, BEFORE))
     assert found
     for name, item in found.items():
-        section, _, constant = name.split(".")
+        section, constant = name.partition(".")[0], name.rpartition(".")[2]
         assert item.value <= MOST.get(f"{section}.{constant}", float("inf")) * 1.001, name
     assert found[MATMUL].value <= best_share("A100") * 1.001
 

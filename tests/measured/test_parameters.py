@@ -8,6 +8,7 @@ from math import log
 import pytest
 
 from planner import catalog
+from planner.calibration.file import shipped
 from planner.calibration.values import Calibration, Constant, Family, Link, Stack
 from planner.measured.fit import (
     GUESSED,
@@ -64,6 +65,18 @@ def test_every_constant_of_the_step_time_has_a_prior() -> None:
     for name in KERNEL_SETS:
         for constant in STACK:
             assert 0 < stack_prior(name, constant).value <= MOST.get(f"stacks.{constant}", 100.0)
+
+
+def test_attention_of_eager_kernels_has_a_prior_of_its_own() -> None:
+    """It is below the vendor's, farther on Hopper; a fit starts from it, on devices without runs too."""
+    known = priors(("A100", "H100"))
+    for pair, value in (("A100.torch", 0.33), ("H100.torch", 0.155)):
+        family, kernels = pair.split(".")
+        parameter = Parameter("families", pair, "attention_efficiency")
+        assert parameter.value(known) == known.family(family, kernels).attention_efficiency == value
+        assert parameter.spread(known) == 0.3
+        assert value < 0.6 * known.family(family, "megatron").attention_efficiency
+    assert shipped().family("RTX-4090", "torch").attention_efficiency == 0.33
 
 
 def test_kernel_sets_are_those_of_the_runtimes() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.model.file import load_model
+from planner.model.file import load_model, unsaid
 from planner.model.spec import ModelSpec, TrainingSpec
 from tests.files.writing import MODEL, problems, the_problem
 
@@ -111,7 +111,8 @@ def test_a_batch_in_tokens_that_does_not_divide(tmp_path: Path) -> None:
             "training.precision",
             "expected one of: bf16, fp16, fp32",
         ),
-        (("heads: 8", "heads: 8\nexperts: 4"), 5, "experts", "unknown key"),
+        (("heads: 8", "heads: 8\nexperts: 4"), 5, "experts", "expected a mapping, got 4"),
+        (("heads: 8", "heads: 8\nspecialists: 4"), 5, "specialists", "unknown key"),
         (("heads: 8", "heads: 8\nheads: 4"), 5, "", 'the key "heads" is already on line 4'),
         (("training:", "training: 3\nx:"), 6, "training", "expected a mapping, got 3"),
     ],
@@ -139,10 +140,10 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
 
 
 def test_a_config_json_is_a_model(tmp_path: Path) -> None:
-    """On its longest sequences, 512 of them, named after its folder."""
+    """On 4,096 tokens a sequence and two million a step, named after its folder."""
     model = load_model(config_file(tmp_path))
     assert (model.name, model.parameters) == ("Llama-3-8B", 8_030_261_248)
-    assert model.training == TrainingSpec(sequence_length=8192, global_batch=512)
+    assert model.training == TrainingSpec(sequence_length=4096, global_batch=512)
 
 
 def test_a_config_json_with_other_training(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_a_named_config_json_needs_nothing_else(tmp_path: Path) -> None:
     config_file(tmp_path, torch_dtype="float16")
     path = tmp_path / "model.yaml"
     path.write_text("huggingface: Llama-3-8B/config.json\n")
-    assert load_model(path).training == TrainingSpec(sequence_length=8192, global_batch=512, precision="fp16")
+    assert load_model(path).training == TrainingSpec(sequence_length=4096, global_batch=512, precision="fp16")
 
 
 def test_a_named_config_json_that_is_missing(tmp_path: Path) -> None:
@@ -181,6 +182,61 @@ def test_a_named_config_json_that_is_missing(tmp_path: Path) -> None:
     assert problem.what == f"{tmp_path / 'none.json'}: no such file"
 
 
+def cached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration in the hub's cache, as its downloads lay it out."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    here = folder / "models--org--Some-8B"
+    (here / "refs").mkdir(parents=True)
+    (here / "refs" / "main").write_text("abc123")
+    (here / "snapshots").mkdir()
+    config_file(folder).parent.rename(here / "snapshots" / "abc123")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+
+
+def test_a_model_of_the_hub_comes_from_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name that users know it by, in the command and in a model file."""
+    cached(tmp_path, monkeypatch)
+    model = load_model(Path("hf://org/Some-8B"))
+    assert (model.name, model.parameters) == ("Some-8B", 8_030_261_248)
+    path = tmp_path / "model.yaml"
+    path.write_text("huggingface: hf://org/Some-8B\nname: mine\n")
+    assert load_model(path).parameters == model.parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "hint"),
+    [
+        ("hf://org/none", "is not in the local cache", "hf download org/none config.json"),
+        ("hf://org/a/b", "expected hf://ORGANIZATION/NAME", None),
+        ("hf://or g/a", "expected hf://ORGANIZATION/NAME", None),
+        ("hf://..", "expected hf://ORGANIZATION/NAME", None),
+    ],
+)
+def test_a_model_that_is_not_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str, hint: str | None
+) -> None:
+    """Says how to get it; nothing is asked of the network."""
+    cached(tmp_path, monkeypatch)
+    problem = the_problem(load_model, Path(name))
+    assert (problem.file, problem.line) == (name, None)
+    assert problem.what.startswith(what)
+    assert hint is None or hint in str(problem.hint)
+
+
+def test_what_nobody_said_of_the_training_is_told(tmp_path: Path) -> None:
+    """Of configurations, never of model files that say it all."""
+    config = config_file(tmp_path)
+    said = "nobody says how it is trained, so on sequences of 4,096 tokens and 512 sequences a step"
+    assert unsaid(config) == f"{config}: {said}"
+    path = tmp_path / "model.yaml"
+    path.write_text("huggingface: Llama-3-8B/config.json\ntraining: {sequence_length: 2048}\n")
+    assert unsaid(path) == f"{path}: nobody says how it is trained, so on 1,024 sequences a step"
+    path.write_text(
+        "huggingface: Llama-3-8B/config.json\ntraining: {sequence_length: 2048, global_batch: 8}\n"
+    )
+    assert unsaid(path) is None
+
+
 def test_shape_keys_beside_a_config_json(tmp_path: Path) -> None:
     """The shape has one source."""
     path = tmp_path / "model.yaml"
@@ -189,13 +245,13 @@ def test_shape_keys_beside_a_config_json(tmp_path: Path) -> None:
     assert (problem.line, problem.key, problem.what) == (2, "layers", "unknown key")
 
 
-def test_a_batch_in_tokens_against_the_longest_sequence(tmp_path: Path) -> None:
+def test_a_batch_in_tokens_against_the_usual_sequence(tmp_path: Path) -> None:
     """Found after the configuration is read."""
     config_file(tmp_path)
     path = tmp_path / "model.yaml"
     path.write_text("huggingface: Llama-3-8B/config.json\ntraining: {global_batch_tokens: 10000}\n")
     problem = the_problem(load_model, path)
-    assert (problem.line, problem.what) == (2, "expected a multiple of sequence_length 8192, got 10000")
+    assert (problem.line, problem.what) == (2, "expected a multiple of sequence_length 4096, got 10000")
 
 
 @pytest.mark.parametrize(

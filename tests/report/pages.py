@@ -18,7 +18,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.file import CHOSEN, Considered, PlanFile, Summary
 from planner.plan.values import Plan
 from planner.report.compare import Contender
-from planner.report.observed import Run
+from planner.report.observed import ObservedRun
 from planner.report.page.page import Report, report
 from planner.search.values import Scored
 from tests.report import examples
@@ -56,7 +56,7 @@ def about(
     )
     saved = PlanFile(plan=plan, cluster=cluster, model=model, summary=summary)
     contenders = [Contender(name=each, scored=scored, cluster_devices=16) for each in (name, "other.yaml")]
-    run = Run(seen=SEEN, comparison=COMPARISON, findings=tuple(FOUND))
+    run = ObservedRun(seen=SEEN, comparison=COMPARISON, findings=tuple(FOUND))
     return report(name, saved, scored, estimator, 1e11, contenders, run)
 
 

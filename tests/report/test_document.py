@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
+from planner.catalog import gpu, link
 from planner.cli.answer import summary_of
+from planner.cli.examples import ExamplesDocument, Listed
 from planner.cluster.topology import Topology
 from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
@@ -18,6 +20,7 @@ from planner.logs.trial import Trial
 from planner.plan.file import PlanFile
 from planner.report.calibrated import TrialDocument, calibrate_document, fitted_document
 from planner.report.calibration import calibration_document, coverage
+from planner.report.catalogue import gpus_document, links_document
 from planner.report.compare import Contender
 from planner.report.document import (
     check_document,
@@ -33,6 +36,7 @@ from planner.report.observed import observed_document
 from planner.report.pareto import front_document
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
+from planner.report.what_if import WhatIfDocument, cases
 from tests.measured import examples as measured
 from tests.report import examples
 from tests.report.pages import about
@@ -90,6 +94,12 @@ def documents() -> dict[str, object]:
         "compare --log": observed_document(SEEN, all_observed(), FOUND),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "report": about().document(),
+        "what-if": WhatIfDocument(command="what-if", cases=cases([("", result), ("-titan", result)])),
+        "gpus": gpus_document([gpu("A100-SXM-40GB")]),
+        "links": links_document([link("nvlink3")]),
+        "examples": ExamplesDocument(
+            command="examples", folder=None, examples=(Listed(path="a", about="b"),)
+        ),
         "trace": TraceDocument(
             command="trace", file="step.json", events=1, processes=1, ranks=1, step_seconds=1.0, measured=None
         ),

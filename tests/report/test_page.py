@@ -231,7 +231,10 @@ def test_slices_hold_what_spans_hold() -> None:
 
 def test_round_marks() -> None:
     """Along an axis."""
-    assert [tick.text for tick in time_ticks(6.32, time_unit([6.32]))] == ["0 s", "2 s", "4 s", "6 s"]
+    marks = time_ticks(6.32, time_unit([6.32]))
+    assert [tick.text for tick in marks if not tick.fine] == ["0 s", "2 s", "4 s", "6 s"]
+    assert [tick.text for tick in marks if tick.fine][:3] == ["0.2 s", "0.4 s", "0.6 s"]
+    assert len({tick.text for tick in marks}) == len(marks)
     assert list(ticks(0.25)) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2, 0.25])
 
 

@@ -15,7 +15,7 @@ from planner.plan.checks import check_plan
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.search.variants import three_pools
-from tests.worlds import Problem, small_problem, with_constants, with_shapes
+from tests.worlds import Problem, small_problem, with_constants, with_experts, with_shapes
 
 SEEDS = st.integers(0, 10**9)
 
@@ -58,6 +58,14 @@ def check(problem: Problem, asked: Limits) -> bool:
     rules = import_module(f"tests.runtimes.{found.plan.target}.rules")
     rules.check_files(files, job_of(found.plan, spec, model))
     return True
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_proposals_with_experts_can_be_emitted(name: str, seed: int) -> None:
+    """Where the target trains them: experts whole, sharded or divided over devices."""
+    spec, model, calibration = with_experts(seed)
+    check((spec, model.model_copy(update={"learned_positions": 0}), calibration), Limits(target=name))
 
 
 @given(SEEDS, st.sampled_from([plain, with_constants, with_shapes, several_nodes]))

@@ -114,15 +114,27 @@ def _families(
         for tp, dp in [(None, None)] if row.dp_per_stage else degrees:
             if dp is not None and limits.micro_batch is not None and batch // dp not in limits.micro_batch:
                 continue
-            yield Family(
-                target=row.name,
-                zero=zero,
-                recompute=None,
-                tp=tp,
-                dp=dp,
-                batch=batch,
-                micro_batches=steps,
-            )
+            for ep in _expert_degrees(row, model, tp, dp):
+                if limits.ep is not None and ep not in limits.ep:
+                    continue
+                yield Family(
+                    target=row.name,
+                    zero=zero,
+                    recompute=None,
+                    tp=tp,
+                    dp=dp,
+                    batch=batch,
+                    micro_batches=steps,
+                    ep=ep,
+                )
+
+
+def _expert_degrees(row: Capabilities, model: ModelSpec, tp: int | None, dp: int | None) -> list[int]:
+    """Whole replicas that share the experts, each device as many as any other."""
+    if model.experts is None or row.experts != "parallel" or tp is None or dp is None:
+        return [1]
+    number = model.experts.number
+    return [ep for ep in range(1, tp * dp + 1) if ep % tp == 0 and tp * dp % ep == 0 and number % ep == 0]
 
 
 def _devices_suffice(chosen: tuple[Composition, ...], device_types: tuple[DeviceType, ...]) -> bool:
@@ -158,7 +170,7 @@ def _data_parallel(
     estimator: Estimator, limits: Limits, row: Capabilities, zero: int, recompute: Recompute
 ) -> Iterator[Plan]:
     """Plans of one stage with any share and any micro-batch on every device."""
-    if (limits.pp is not None and 1 not in limits.pp) or (limits.tp is not None and 1 not in limits.tp):
+    if any(given is not None and 1 not in given for given in (limits.pp, limits.tp, limits.ep)):
         return
     device_types = usable_device_types(estimator.topology, estimator.model)
     batch = estimator.model.training.global_batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -9,10 +10,11 @@ from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
+from planner.search.bounds.ramp import by_position
 from planner.search.pipeline import OpenChoice
 from planner.search.space.choices import Choice, depths, families, usable_device_types
 from planner.search.values import Limits
-from tests.worlds import cluster, gpt, pool, small_problem
+from tests.worlds import cluster, gpt, pool, small_problem, with_constants, with_measurements
 
 
 @given(st.integers(0, 10**9), st.sampled_from(["megatron", "deepspeed", "torch", "flagscale"]))
@@ -79,3 +81,40 @@ def test_slow_networks_raise_the_bound_of_pipelines() -> None:
         )
         found.append(FamilyBounds(estimator).bound(family, 4, 1))
     assert found[1] > 2 * found[0]
+
+
+@given(st.integers(0, 10**9), st.sampled_from(["megatron", "deepspeed", "torch", "flagscale"]))
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_families_priced_together_are_priced_as_alone(seed: int, target: str) -> None:
+    """Speeds, and the bounds of all depths at once, to the last digits."""
+    spec, model, calibration = with_measurements(seed) if seed % 2 else with_constants(seed)
+    estimator, limits = Estimator(spec, model, calibration), Limits()
+    together, device_types = FamilyBounds(estimator), usable_device_types(estimator.topology, model)
+    found = list(families(TARGETS[target], limits, model, device_types))
+    together.rates.price(found)
+    for family in found:
+        alone = FamilyBounds(estimator)
+        for one, other in zip(together.rates.speeds(family), alone.rates.speeds(family), strict=True):
+            assert one.device_type == other.device_type
+            assert one.most_layers == other.most_layers
+            for name in ("slots", "layer_seconds", "tail_seconds", "first_seconds", "last_seconds"):
+                assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-12)
+            assert one.room.free_bytes == pytest.approx(other.room.free_bytes, rel=1e-12)
+        possible = depths(family, limits, model, device_types)
+        bounds = together.bounds(family, possible, 1) if possible else ()
+        for depth, bound in zip(possible, bounds, strict=True):
+            assert bound == pytest.approx(alone.bound(family, depth, 1), rel=1e-12)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 5), st.floats(0.1, 5)), min_size=1, max_size=4), st.integers(1, 20))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_slots_by_position(slots: list[tuple[float, float]], most: int) -> None:
+    """A slot stands where those before it end; what is left of a position is empty."""
+    found = by_position([count for count, _ in slots], [value for _, value in slots], most)
+    begin, expected = 0.0, [0.0] * most
+    for count, value in slots:
+        for position in range(most):
+            part = min(begin + count, position + 1) - max(begin, position)
+            expected[position] += max(0.0, part) * value
+        begin += count
+    assert found == pytest.approx(expected, abs=1e-9)

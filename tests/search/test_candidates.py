@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.cost.estimate import Estimator
+from planner.cost.running_cost import devices_of
+from planner.search.bounds.device_rates import DeviceRates
+from planner.search.bounds.peak import floor_seconds
+from planner.search.explorer import Explorer
+from planner.search.met import Met
 from planner.search.objectives.candidates import GoalRates, seconds_at
-from planner.search.values import Goal
+from planner.search.space.choices import usable_device_types
+from planner.search.values import Goal, Limits, Scored, Silent
+from tests import worlds
 from tests.worlds import cluster, gpt, pool
 
 PRICED = pool("a").model_copy(update={"price_per_gpu_hour": 3.6, "watts_per_gpu": 250.0})
 DEVICES = {("a", "A100"): 4}
 
 
+class All(Met):
+    """Keeps every plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[Scored] = []
+
+    def take(self, scored: Scored) -> None:
+        """A plan that fits."""
+        self.all.append(scored)
+
+
 def rates(goal: Goal, calibration: Calibration = ASSUMED) -> GoalRates:
     """64 sequences of 1024 tokens a step."""
-    return GoalRates(Estimator(cluster(PRICED), gpt(), calibration), goal)
+    return GoalRates(Estimator(cluster(PRICED), gpt(), calibration), Limits(), goal)
 
 
 def test_weights() -> None:
@@ -37,17 +58,42 @@ def test_the_longest_step() -> None:
 
 
 def test_the_shortest_step() -> None:
-    """Useful operations at the peak; nothing where measured layers may beat it."""
+    """All devices at their best rates; where measured layers beat the datasheet, at those."""
     goal = Goal()
     one, two = rates(goal).least_seconds({("a", "A100"): 1}), rates(goal).least_seconds({("a", "A100"): 2})
     assert one == pytest.approx(2 * two)
     point = LayerPoint(
         gpu="A100", model="gpt", tp=1, micro_batch=1, forward_seconds=1e-9, backward_seconds=1e-9
     )
-    assert rates(goal, Calibration(layers=(point,))).least_seconds(DEVICES) == 0.0
+    assert rates(goal, Calibration(layers=(point,))).least_seconds(DEVICES) < 1e-6
 
 
 def test_free_devices_never_reach_a_price() -> None:
     """No division by zero."""
     assert seconds_at(3.0, 0.0) == float("inf")
     assert seconds_at(3.0, 2.0) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("world", "seed"),
+    [
+        *((worlds.with_constants, seed) for seed in range(6)),
+        *((worlds.with_odd_nodes, seed) for seed in range(4)),
+        *((worlds.with_measurements, seed) for seed in range(4)),
+    ],
+)
+@pytest.mark.parametrize("target", [None, "flagscale"])
+def test_no_plan_beats_the_best_rates_of_its_devices(
+    world: Callable[[int], worlds.Problem], seed: int, target: str | None
+) -> None:
+    """Of all plans that a search prices, on whichever devices; and it is no looser than the peaks."""
+    spec, model, calibration = world(seed)
+    estimator, limits = Estimator(spec, model, calibration), Limits(target=target, gap=0.05)
+    met = All()
+    Explorer(estimator, limits, Silent(), met=met).run(rounds=20)
+    rates = DeviceRates(estimator, limits)
+    for scored in met.all:
+        least = rates.least_seconds(devices_of(scored.plan))
+        assert 0 < least <= scored.estimate.step_seconds * (1 + 1e-9)
+    whole = {kind.key: kind.devices for kind in usable_device_types(estimator.topology, model)}
+    assert rates.least_seconds(whole) >= floor_seconds(estimator)

@@ -34,6 +34,21 @@ class Asked:
         return self.asked
 
 
+def test_a_share_of_cpu_time_ends_it_too() -> None:
+    """What the process computes counts, not what it waits; without a limit there is no share."""
+    with patch("planner.search.deadline.process_time") as clock:
+        clock.return_value = 10.0
+        share = Deadline.after(60.0).within(2.0)
+        assert not share.struck
+        clock.return_value = 11.9
+        assert not share.within(5.0).struck
+        clock.return_value = 12.1
+        assert share.struck
+        assert share.within(5.0).struck
+        assert not Deadline.after(60.0).struck
+        assert not NO_LIMIT.within(-1.0).struck
+
+
 def test_no_limit_never_strikes() -> None:
     """Nor has a part of it an end."""
     for free in (NO_LIMIT, Deadline.after(None), NO_LIMIT.part(0.1)):

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from planner.cost.estimate import Estimator
-from planner.search.explain.families import alternatives, families, family_of, reason_against, worst_cause
+from planner.search.explain.families import (
+    FAR,
+    FamilyPlans,
+    alternatives,
+    families,
+    reason_against,
+    slower_by,
+    worst_cause,
+)
+from planner.search.explain.reasons import CUT_SHORT
+from planner.search.explorer import Explorer
+from planner.search.met import family_of
 from planner.search.solve import search
-from planner.search.values import Limits, Scored
+from planner.search.values import Limits, Scored, Silent
 from tests.report import examples
 from tests.worlds import cluster, gpt, pool
 
@@ -116,3 +128,42 @@ def test_the_same_reasons_every_time(limits: Limits) -> None:
     assert first.alternatives == second.alternatives
     assert first.idle_costs == second.idle_costs
     assert first.advice == second.advice
+
+
+def test_families_are_those_that_the_search_has_met() -> None:
+    """The fastest met plan of a family, as long as it is not far from the answer; the rest is looked for."""
+    spec, model = cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)
+    estimator = Estimator(spec, model)
+    explorer = Explorer(estimator, Limits(), Silent())
+    explorer.run()
+    best = explorer.best
+    assert best is not None
+    found = FamilyPlans(estimator, Limits(), met=explorer.met)
+    with patch("planner.search.explain.families.cheap_plan", return_value=None) as looked:
+        assert found.look(best)
+    entries = {entry.family: entry.scored for entry in found.beside(best)}
+    met = {name: scored for name, scored in explorer.met.plans.items() if name in entries}
+    assert len(met) > 2
+    for name, scored in met.items():
+        assert entries[name] is (best if name == family_of(best) else scored)
+        assert scored.estimate.step_seconds >= best.estimate.step_seconds
+    near = [name for name, scored in met.items() if slower_by(scored, best) <= FAR]
+    assert looked.call_count <= len(entries) - len(near)
+
+
+def test_what_the_share_cuts_is_said_and_the_answer_stays() -> None:
+    """No time for looks: met families are told all the same, ``--advice`` and no limit give them the time."""
+    spec, model = cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)
+    limits = Limits(time_limit_seconds=60.0)
+    with (
+        patch("planner.search.explain.reasons.LEAST_SECONDS", -1.0),
+        patch("planner.search.explain.reasons.REASONS_SHARE", 0.0),
+    ):
+        cut = search(spec, model, limits=limits)
+        whole = search(spec, model, limits=limits, advice=True)
+    assert cut.warnings == (CUT_SHORT,)
+    assert whole.warnings == ()
+    assert cut.best is not None
+    assert whole.best is not None
+    assert cut.best.plan == whole.best.plan
+    assert {entry.family for entry in cut.alternatives} < {entry.family for entry in whole.alternatives}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from unittest.mock import patch
 
@@ -21,6 +22,7 @@ from tests.worlds import (
     Problem,
     small_problem,
     with_constants,
+    with_experts,
     with_fast_nodes,
     with_measurements,
     with_odd_nodes,
@@ -127,6 +129,37 @@ def test_any_shapes(seed: int, target: str | None) -> None:
 def test_groups_that_shard_in_nodes(seed: int) -> None:
     """Nodes that are fast inside, where hybrid sharding is the best of all plans now and then."""
     check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)), QUICK)
+
+
+EXPERT_TARGETS = st.sampled_from([None, "megatron", "megatron", "megatron", "torch", "deepspeed"])
+
+
+@given(SEEDS, EXPERT_TARGETS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_experts(seed: int, target: str | None) -> None:
+    """Experts whole on every device or divided over some, where a device has not room for all of them too."""
+    check(with_experts(seed), limits(seed, target), QUICK)
+    check(with_experts(seed), replace(limits(seed, "megatron"), ep=((2, 4), (1, 3))[seed % 2]), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS, target=EXPERT_TARGETS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_problems_with_experts(part: int, seed: int, target: str | None) -> None:
+    """The same on more of them."""
+    check(with_experts(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+
+
+def test_experts_are_divided_now_and_then() -> None:
+    """The oracle sees plans whose experts are divided, in a node and between nodes, and some are the best."""
+    found = set()
+    for seed in range(40):
+        problem = with_experts(seed)
+        result = search(*problem, Limits(gap=0.0, target="megatron", zero=(0, 1)), explain=False)
+        if result.best is not None:
+            found.add(result.best.plan.ep)
+    assert len(found) > 1
 
 
 ODD_TARGETS = [("megatron", None), ("flagscale", (1, 2)), ("deepspeed", (2, 3)), ("torch", (2, 3))]

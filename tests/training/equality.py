@@ -15,7 +15,7 @@ import torch
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import ModelSpec
+from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.plan.values import Plan
 from tests.training import ranks, reference
 from tests.training.launching import losses, run_together
@@ -43,12 +43,15 @@ class Case:
     """``deepspeed`` runs the emitted ``train.py``, ``ddp`` and ``fsdp2`` a loop around torch's own."""
     formats: tuple[tuple[str, str], ...] = ()
     """Number formats of gradients and moments by their key, where they are not DeepSpeed's own."""
+    experts: bool = False
+    """Experts in place of each feed-forward, more of them than most micro-batches choose."""
 
     @property
     def name(self) -> str:
         """Also the folder's name."""
         formats = "".join(f"-{key}-{value}" for key, value in self.formats)
-        return f"{self.wrapper}-{self.layout}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}{formats}"
+        kind = f"{self.wrapper}-{'experts-' if self.experts else ''}{self.layout}"
+        return f"{kind}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}{formats}"
 
     @property
     def lr(self) -> float:
@@ -81,12 +84,14 @@ class Case:
             precision=self.precision,
             optimizer=self.optimizer,
             **dict(self.formats),
+            **({"experts": EXPERTS} if self.experts else {}),
             kv_heads=2,
             gated_mlp=True,
             tied_embeddings=self.layout != "pp4",
         )
 
 
+EXPERTS = ExpertsSpec(number=8, top_k=2, ffn=24, shared_ffn=16)
 LAYERS = {"data": [2], "pp2": [3, 1], "pp4": [2, 1, 2, 1]}
 """Layers of each stage."""
 RECOMPUTE = {"pp2": "full", "pp4": "none"}
@@ -115,6 +120,12 @@ HALF = [
 TORCH = [
     *(Case("data", 1, optimizer, wrapper="ddp") for optimizer in RATES),
     *(Case("data", 3, optimizer, wrapper="fsdp2") for optimizer in RATES),
+]
+WITH_EXPERTS = [
+    *(Case("data", zero, "sgd", experts=True) for zero in range(4)),
+    *(Case("pp2", zero, "adamw", experts=True) for zero in (0, 1)),
+    Case("data", 1, "sgd", wrapper="ddp", experts=True),
+    Case("data", 3, "sgd", wrapper="fsdp2", experts=True),
 ]
 LEARNING = Case("data", 1, "adamw", steps=25)
 """Long enough that the loss falls."""

@@ -15,6 +15,7 @@ from tests.training.equality import (
     MATRIX,
     RANKS,
     TORCH,
+    WITH_EXPERTS,
     Case,
     printed_losses,
     reference_of,
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Path]:
     """Every case, trained in one start of the ranks."""
-    cases = [*MATRIX, *HALF, *TORCH, LEARNING]
+    cases = [*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, LEARNING]
     root = once(tmp_path_factory, "equality", lambda folder: train_all(folder, cases))
     return {case: root / case.name for case in cases}
 
@@ -54,6 +55,13 @@ def test_weights_equal_one_process(trained: dict[Case, Path], case: Case) -> Non
 @pytest.mark.parametrize("case", TORCH, ids=[case.name for case in TORCH])
 def test_weights_equal_one_process_with_torch_alone(trained: dict[Case, Path], case: Case) -> None:
     """DDP and FSDP2 average gradients and divide by nothing else, which is what ``torch_weight`` is for."""
+    wanted = reference_of(case, trained[case])
+    assert max(weight_errors(trained[case], wanted)) < ALLOWED
+
+
+@pytest.mark.parametrize("case", WITH_EXPERTS, ids=[case.name for case in WITH_EXPERTS])
+def test_weights_of_experts_equal_one_process(trained: dict[Case, Path], case: Case) -> None:
+    """Also of experts that a rank's micro-batch has not chosen: whole, sharded, and in pipelines."""
     wanted = reference_of(case, trained[case])
     assert max(weight_errors(trained[case], wanted)) < ALLOWED
 

@@ -22,6 +22,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "neo": {"learned_positions": 16, "qkv_bias": False},
     "phi": {"layer_norms": 1, "head_bias": True, "tied_embeddings": False},
     "opt": {"learned_positions": 16, "embedding_width": 16, "final_norm": False},
+    "gemma3": {"gated_mlp": True, "layer_norms": 4, "qk_norm": True},
+    "olmo2": {"gated_mlp": True, "kv_heads": 2, "qk_norm": "whole"},
+    "olmo": {"gated_mlp": True, "norm": "plain"},
+    "mixtral": {"gated_mlp": True, "kv_heads": 2, "experts": {"number": 8, "top_k": 2, "ffn": 24}},
+    "qwen2 moe": {
+        "gated_mlp": True,
+        "experts": {"number": 4, "top_k": 3, "ffn": 24, "shared_ffn": 40, "shared_gate": True},
+    },
+    "plain experts": {"experts": {"number": 6, "top_k": 1, "ffn": 24, "router_bias": True, "bias": True}},
     "bert": {
         "kind": "encoder",
         "learned_positions": 32,

@@ -97,9 +97,14 @@ ODD_SPLIT = (2, 16, 16)
 
 REASONS = {
     "vtrain-single-node": (
-        "runs that differ in hidden size only and are bound by the host differ by 12 % in the wrong direction "
-        "(tp 4, micro-batch 1: 3.65 ms a layer at h 1024, 3.25 ms at h 2048), which no physical constant "
-        "explains; within such a cell runs agree to 1 to 3 %."
+        "the source says that all of them recompute, and their layers are too fast for that: on one device of "
+        "a replica (h 2048, micro-batch 8) a further layer takes 16.5 ms, in which products and attention "
+        "alone would need 268 TFLOP/s if all else ran at the memory's full rate, next to 271 of the best "
+        "product measured. These runs are predicted 10 to 15 % too slow. The same runs take 9 ms a "
+        "sequence for the head, which takes 2.1 on two devices, as if its vocabulary were not aligned; and "
+        "runs bound by the host differ between shapes by 12 % in the wrong direction (tp 4, micro-batch 1: "
+        "3.65 ms a layer at h 1024, 3.25 ms at h 2048). Within a shape they agree to 1 %. A form of 14 free "
+        "constants reaches 4.9 %, with products at 122 % of the peak."
     ),
     "vtrain-multi-node": (
         "two runs (tp 2, pp 16, dp 16; {odd} of them here) are 1.3 to 1.5 times as slow as their neighbours with the "
@@ -113,8 +118,8 @@ REASONS = {
     ),
     "holmes": "batch, cards a node and half of the rates are recalled, not read (docs/measurements.md).",
     "sailor-gh200": (
-        "the only runs of that device and of eager unfused attention on it; its layer profile, which is in the "
-        "package, would settle both."
+        "the only runs of that device and of eager unfused attention on it; beside its layer profile, which is in the "
+        "package, time is 8.0 % off and memory 2.1 % (docs/cost_model.md)."
     ),
     "amp-t4": (
         "the only runs on T4, whose clock under load (70 W) no microbenchmark here tells, and the only ones on "
@@ -156,8 +161,8 @@ def goal_section(found: Material) -> str:
     parts = [
         paragraph(
             f"{done} of {len(rows)} goals are met. Errors are |predicted / measured - 1|. Spearman is the mean",
-            "over groups of at least four runs that differ in their plan only; regret is the measured time of the",
-            "plan predicted best over that of the best, less 1.",
+            "over groups of at least four runs that differ in their plan only, weighted by their runs; regret is the",
+            "measured time of the plan predicted best over that of the best, less 1.",
         ),
         markdown(columns, rows),
     ]

@@ -62,7 +62,7 @@ user's own in the way of a new file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FolderChange:
     """Renames that turn the old folder into the new one; whatever they do not name stays as it is."""
 
     kept: tuple[tuple[str, str], ...]
@@ -80,7 +80,7 @@ class Change:
 
 def change_to(
     folder: int, files: Sequence[EmittedFile], shown: Path
-) -> tuple[Change, tuple[EmittedFile, ...]]:
+) -> tuple[FolderChange, tuple[EmittedFile, ...]]:
     """How to turn the folder into one with these files, and those of them that are new.
 
     Raises OutputError where something of the user's is in the way.
@@ -92,7 +92,7 @@ def change_to(
     if foreign:
         raise _in_the_way(shown, sorted(foreign))
     taken = set(wanted)
-    change = Change(
+    change = FolderChange(
         kept=tuple(
             (path, free_name(folder, path, taken)) for path in sorted(states) if states[path] == "edited"
         ),
@@ -145,7 +145,7 @@ def free_name(folder: int, path: str, taken: set[str], ending: str = "edited") -
         number += 1
 
 
-def apply(folder: int, change: Change) -> None:
+def apply(folder: int, change: FolderChange) -> None:
     """Do the renames, with new files from ``NEW``; what is replaced waits in ``OLD``."""
     for path, name in change.kept:
         tree.move(folder, path, name)
@@ -156,7 +156,7 @@ def apply(folder: int, change: Change) -> None:
         tree.move(folder, f"{NEW}/{path}", path)
 
 
-def undo(folder: int, change: Change) -> None:
+def undo(folder: int, change: FolderChange) -> None:
     """Take back as many of the renames as were done, also when taking back was interrupted before."""
     for path in change.put:
         if tree.look(folder, f"{NEW}/{path}") is None and tree.look(folder, path) is not None:
@@ -177,20 +177,20 @@ def _remove_emptied(folder: int, left: set[str], coming: set[str]) -> None:
         tree.remove_empty(folder, path)
 
 
-def write_journal(folder: int, change: Change) -> None:
+def write_journal(folder: int, change: FolderChange) -> None:
     """Say that the renames are under way."""
     tree.write(folder, f"{JOURNAL}.part", json.dumps(asdict(change)))
     tree.move(folder, f"{JOURNAL}.part", JOURNAL)
 
 
-def read_journal(folder: int, shown: Path) -> Change | None:
+def read_journal(folder: int, shown: Path) -> FolderChange | None:
     """Renames that were not finished; None where there are none. Raises OutputError for what is no journal."""
     content = tree.read(folder, JOURNAL)
     if content is None:
         return None
     try:
         journal = json.loads(content)
-        change = Change(
+        change = FolderChange(
             kept=tuple((str(path), str(name)) for path, name in journal["kept"]),
             out=tuple(map(str, journal["out"])),
             put=tuple(map(str, journal["put"])),

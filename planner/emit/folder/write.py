@@ -13,7 +13,7 @@ from planner.emit.folder import tree
 from planner.emit.folder.change import (
     JOURNAL,
     NEW,
-    Change,
+    FolderChange,
     apply,
     change_to,
     manifest,
@@ -186,7 +186,7 @@ def _clear(folder: int) -> None:
                     tree.remove(work, each)
 
 
-def _by_twin(at: int, name: str, folder: int, change: Change) -> bool:
+def _by_twin(at: int, name: str, folder: int, change: FolderChange) -> bool:
     """Change the folder while a finished twin stands in its place; False where there can be no twin."""
     twin = twin_name(name)
     try:
@@ -224,7 +224,7 @@ def _stands(at: int, name: str, folder: int) -> bool:
     return status is not None and status.st_ino == os.fstat(folder).st_ino
 
 
-def _in_place(folder: int, change: Change) -> None:
+def _in_place(folder: int, change: FolderChange) -> None:
     """Change the folder file by file, with a journal by which the next write takes back what was not finished.
 
     All there is on file systems without exchange or hard links, for mount points, and where the folder above cannot

@@ -137,12 +137,18 @@ class Tick:
 
     at: float
     text: str
+    fine: bool = False
+    """Shown where there is room."""
 
 
 def time_ticks(seconds: float, unit: TimeUnit) -> list[Tick]:
-    """Marks along a step."""
-    values = list(ticks(seconds / unit.seconds))
-    return [Tick(value * unit.seconds / seconds, f"{value:g} {unit.name}") for value in values]
+    """Marks along a step, and finer ones for one that is zoomed into."""
+    whole = seconds / unit.seconds
+    coarse, fine = list(ticks(whole)), list(ticks(whole, 50))
+    marks = [Tick(value / whole, f"{value:.6g} {unit.name}") for value in coarse]
+    near = whole / 1000
+    between = (value for value in fine if all(abs(value - other) > near for other in coarse))
+    return marks + [Tick(value / whole, f"{value:.6g} {unit.name}", fine=True) for value in between]
 
 
 @dataclass(frozen=True, slots=True)

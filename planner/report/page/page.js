@@ -7,6 +7,7 @@
     const view = lanes.parentElement;
     const middle = (view.scrollLeft + view.clientWidth / 2) / lanes.offsetWidth;
     lanes.style.setProperty("--zoom", String(2 ** Number(zoom.value)));
+    lanes.classList.toggle("near", Number(zoom.value) >= 3);
     view.scrollLeft = middle * lanes.offsetWidth - view.clientWidth / 2;
   });
   const details = document.getElementById("json");

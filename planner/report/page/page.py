@@ -36,7 +36,7 @@ from planner.report.numbers import (
     significant,
     time_unit,
 )
-from planner.report.observed import ObservedDocument, Run, observed_document
+from planner.report.observed import ObservedDocument, ObservedRun, observed_document
 from planner.report.page.colours import colour
 from planner.report.page.drawing import drawing_of, scatter, time_ticks
 from planner.report.page.network import cluster_map, lanes_of
@@ -130,7 +130,7 @@ class Report:
     tokens: float
     contenders: tuple[Contender, ...] = ()
     """The plan and those that it is compared with; empty for no comparison."""
-    run: Run | None = None
+    run: ObservedRun | None = None
 
     @property
     def training(self) -> Training:
@@ -166,7 +166,7 @@ def report(
     estimator: Estimator,
     tokens: float,
     contenders: Sequence[Contender] = (),
-    run: Run | None = None,
+    run: ObservedRun | None = None,
 ) -> Report:
     """All that the page shows of a plan."""
     return Report(
@@ -239,6 +239,7 @@ def _templates() -> Environment:
         finalize=_shown,
     )
     environment.filters |= {
+        "amount": format_count,
         "at_most": at_most,
         "duration": duration,
         "gib": gib,

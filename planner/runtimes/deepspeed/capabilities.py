@@ -43,6 +43,7 @@ CAPABILITIES = Capabilities(
     gathers_matrices=True,
     exchanges_in_turn=True,
     reduces_tied_first=True,
+    experts="whole",
     offloading=Offloading(
         optimizer_zero=(1, 2, 3),
         parameters_zero=(3,),

@@ -10,7 +10,7 @@ from planner.dims.gradients import gradients_of
 from planner.errors import EmitError
 from planner.job.files import rendered
 from planner.job.job import Job
-from planner.model.spec import ModelSpec
+from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.megatron.capabilities import CAPABILITIES
 
@@ -27,9 +27,9 @@ def model_words(model: ModelSpec) -> list[str]:
     words = [
         *("--num-layers", str(model.layers)),
         *("--hidden-size", str(model.hidden)),
-        *("--ffn-hidden-size", str(model.ffn)),
+        *("--ffn-hidden-size", str(model.experts.ffn if model.experts else model.ffn)),
         *("--num-attention-heads", str(model.heads)),
-        *("--kv-channels", str(model.head_dim)),
+        *(("--kv-channels", str(model.head_dim)) if model.latent is None else _latent(model, model.latent)),
         *("--seq-length", str(model.training.sequence_length)),
         *("--max-position-embeddings", str(model.learned_positions or model.training.sequence_length)),
         *("--position-embedding-type", "learned_absolute" if model.learned_positions else "rope"),
@@ -42,9 +42,55 @@ def model_words(model: ModelSpec) -> list[str]:
     words += [] if model.mlp_bias else ["--disable-bias-linear"]
     words += ["--add-qkv-bias"] if model.qkv_bias and not model.mlp_bias else []
     words += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
+    words += _windows(model)
+    words += ["--softmax-type", "learnable"] if model.sinks else []
+    words += _experts(model.experts) if model.experts else []
     words += ["--attention-backend", "unfused"] if model.training.attention == "unfused" else []
     if not model.drops:
         words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
+    return words
+
+
+def _latent(model: ModelSpec, latent: LatentSpec) -> list[str]:
+    words = ["--multi-latent-attention", "--kv-lora-rank", str(latent.kv_rank)]
+    words += ["--q-lora-rank", str(latent.q_rank)] if latent.q_rank else []
+    words += ["--qk-head-dim", str(model.head_dim - latent.rope_dim)]
+    return [*words, "--qk-pos-emb-head-dim", str(latent.rope_dim), "--v-head-dim", str(latent.value_dim)]
+
+
+def _windows(model: ModelSpec) -> list[str]:
+    """Sliding windows: a token, and those before it; full attention in every n-th layer, or where a list says so."""
+    if model.window is None:
+        return []
+    words = ["--window-size", f"{model.window - 1},0"]
+    layers, narrow = model.layers, model.window_layers or model.layers
+    if narrow == layers:
+        return words
+    every = layers // (layers - narrow)
+    if layers - layers // every == narrow:
+        return [*words, "--window-attn-skip-freq", str(every)]
+    # As evenly as it goes.
+    pattern = [(index + 1) * narrow // layers - index * narrow // layers for index in range(layers)]
+    return [*words, "--window-attn-skip-freq", str(pattern).replace(" ", "")]
+
+
+BALANCE = "1e-3"
+"""Coefficient of the balancing loss, as in the configurations of Mixtral, Qwen 3 and gpt-oss."""
+
+
+def _experts(experts: ExpertsSpec) -> list[str]:
+    """Experts that are whole on a device, with as much balancing as their authors trained with."""
+    words = ["--num-experts", str(experts.number), "--moe-router-topk", str(experts.top_k)]
+    words += ["--moe-ffn-hidden-size", str(experts.ffn), "--moe-grouped-gemm", "--moe-permute-fusion"]
+    words += ["--moe-token-dispatcher-type", "alltoall", "--moe-router-load-balancing-type", "aux_loss"]
+    words += ["--moe-aux-loss-coeff", BALANCE]
+    words += ["--moe-router-pre-softmax"] if experts.top_k == 1 else []
+    if experts.shared_ffn:
+        words += ["--moe-shared-expert-intermediate-size", str(experts.shared_ffn)]
+    words += ["--moe-shared-expert-gate"] if experts.shared_gate else []
+    if experts.capacity_factor is not None:
+        words += ["--moe-expert-capacity-factor", f"{experts.capacity_factor:g}"]
+        words += ["--moe-pad-expert-input-to-capacity"]
     return words
 
 
@@ -53,6 +99,12 @@ def differences(model: ModelSpec) -> Iterator[str]:
     if model.layer_norms != 2:
         yield f"each layer has 2 norms instead of {model.layer_norms}"
     yield from _bias_differences(model)
+    if model.norm == "plain":
+        yield "norms have a scale"
+    if model.qk_norm == "whole":
+        yield "queries and keys are normalised per head"
+    if model.experts is not None:
+        yield from _expert_differences(model, model.experts)
     if model.embedding_width != model.hidden:
         yield f"the token embedding is {model.hidden} wide instead of {model.embedding_width}"
     if model.token_types:
@@ -65,6 +117,13 @@ def differences(model: ModelSpec) -> Iterator[str]:
         yield "there is no dense layer ahead of the output layer"
     if model.kind == "decoder" and model.head_bias:
         yield "the output layer has no bias"
+
+
+def _expert_differences(model: ModelSpec, experts: ExpertsSpec) -> Iterator[str]:
+    """Megatron's router and experts have biases where its other matrices have."""
+    for what, has in (("the router", experts.router_bias), ("experts", experts.bias)):
+        if has != model.mlp_bias:
+            yield f"{what} {'have' if what == 'experts' else 'has'} {'biases' if model.mlp_bias else 'no biases'}"
 
 
 def _bias_differences(model: ModelSpec) -> Iterator[str]:
@@ -87,7 +146,10 @@ def arguments(job: Job) -> Sections:
     plan, model = job.plan, job.model
     return {
         "model": model_words(model),
-        "parallel": _parallel(plan, job.stages_first, model.training.optimizer_states != "fp32"),
+        "parallel": [
+            *_parallel(plan, job.stages_first, model.training.optimizer_states != "fp32"),
+            *(_expert_parallel(plan) if model.experts else []),
+        ],
         "batch": _batch(plan, model),
         "recompute": _recompute(plan),
         "precision": [*_precision(plan, model), *_gradients(plan, model)],
@@ -112,6 +174,12 @@ def _parallel(plan: Plan, stages_first: bool, narrow: bool) -> list[str]:
     elif plan.offload.optimizer != "none" or narrow:
         words += ["--use-distributed-optimizer"]
     return words
+
+
+def _expert_parallel(plan: Plan) -> list[str]:
+    """Experts are whole on a device, whatever tensor parallelism divides."""
+    words = ["--expert-model-parallel-size", str(plan.ep)]
+    return [*words, "--expert-tensor-parallel-size", "1"]
 
 
 def _offload(plan: Plan) -> list[str]:

@@ -38,5 +38,10 @@ CAPABILITIES = Capabilities(
     fused_attention_from=8.0,
     softmax_in_fours=True,
     is_reference=True,
+    experts="parallel",
+    kernel_per_expert=True,
+    latent_attention=True,
+    sinks=True,
+    windows=True,
     offloading=Offloading(optimizer_zero=(1,), in_pipeline=True),
 )

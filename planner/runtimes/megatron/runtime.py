@@ -31,6 +31,8 @@ STAGE_DEVICES = ("tp_dp_cp", "tp_dp")
 """Groups over all devices of one stage."""
 PIPELINE_DEVICES = ("mp", "tp_ep_mp", "tp_ep_pp", "tp_ep_gtp_remat_pp")
 """Groups over all devices of one pipeline."""
+EXPERTS = ("ep", "tp_ep")
+"""Groups over the devices that share the experts of a layer."""
 ALL_DEVICES = ("intra_dist_opt_instance",)
 """Groups over all devices of the job."""
 
@@ -38,20 +40,24 @@ Members = frozenset[str]
 """Pools that have members in one process group spanning several nodes."""
 
 
-def group_networks(ranks: Sequence[Rank], network: JobNetwork) -> dict[str, str]:
+def group_networks(ranks: Sequence[Rank], network: JobNetwork, ep: int = 1) -> dict[str, str]:
     """Text of each pool's network file; empty when one network has to serve all groups of the job.
 
     That is so when all nodes share an RDMA fabric, when none has one, and when no group could use it.
     """
     if not network.crosses:
         return {}
-    kinds = (
+    kinds: tuple[tuple[tuple[str, ...], set[Members]], ...] = (
         (REPLICAS, _instances(ranks, lambda rank: (rank.stage, rank.tp_rank))),
         (STAGES, _instances(ranks, lambda rank: (rank.replica, rank.tp_rank))),
         (STAGE_DEVICES, _instances(ranks, lambda rank: rank.stage)),
         (PIPELINE_DEVICES, _instances(ranks, lambda rank: rank.replica)),
         (ALL_DEVICES, _instances(ranks, lambda rank: None)),
     )
+    if ep > 1:
+        width = 1 + max(rank.tp_rank for rank in ranks)
+        experts = _instances(ranks, lambda rank: (rank.stage, (rank.replica * width + rank.tp_rank) // ep))
+        kinds = (*kinds, (EXPERTS, experts))
     choices = [(names, _choose(instances, network)) for names, instances in kinds]
     if not any("IB" in choice.values() for _, choice in choices):
         return {}
@@ -134,9 +140,12 @@ class Megatron(Runtime):
         """The ranks in that of Megatron's two orders which needs fewer torchruns.
 
         The default order, replicas before stages, keeps nodes of one device type together; stages before
-        replicas those whose device types hold different stages.
+        replicas those whose device types hold different stages. The other order needs as many replicas of experts as
+        of everything else.
         """
         usual = ranks(plan, cluster)
+        if plan.ep not in (1, plan.stages[0].replicas[0].tp):
+            return usual
         other = by_pipeline(usual)
         return other if len(agents(other)) < len(agents(usual)) else usual
 
@@ -146,7 +155,7 @@ class Megatron(Runtime):
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The plan in Megatron's words, and the network of each process group."""
-        networks = group_networks(job.ranks, job.network)
+        networks = group_networks(job.ranks, job.network, job.plan.ep)
         words = [f'"$MEGATRON_PATH/{ENTRY[job.model.kind]}"', '"${MEGATRON_ARGS[@]}"']
         if networks:
             words.insert(0, "start_megatron.py")
@@ -165,7 +174,7 @@ class Megatron(Runtime):
         return {
             "layout": layout(job.plan),
             "differences": tuple(differences(job.model)),
-            "network_per_group": bool(group_networks(job.ranks, job.network)),
+            "network_per_group": bool(group_networks(job.ranks, job.network, job.plan.ep)),
         }
 
     def log_reader(self, plan: Plan) -> MegatronLines:

@@ -12,7 +12,7 @@ from planner.training.hetplan_runtime import RankPlan
 from planner.training.example_model import Embedding, Finish, Head, Layer, Shape
 
 
-class Part(nn.Module):  # type: ignore[misc]
+class ModelPart(nn.Module):  # type: ignore[misc]
     """What one stage holds: the embedding first, then its layers, the final norm and the output layer last."""
 
     def __init__(

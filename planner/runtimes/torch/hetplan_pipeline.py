@@ -45,7 +45,7 @@ class SendsAfter(list[Any]):
         return [*receives, *self]
 
 
-class Stage(PipelineStage):  # type: ignore[misc]
+class PlannedStage(PipelineStage):  # type: ignore[misc]
     """A stage that tells its layout of every backward, and receives while it sends."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Pipeline:
 
         # torch refuses 1F1B with fewer micro-batches than stages, where both run all forwards first.
         schedule = Schedule1F1B if plan.steps >= len(plan.stages) else ScheduleGPipe
-        stage = Stage(layout, module, inputs, outputs)
+        stage = PlannedStage(layout, module, inputs, outputs)
         self.schedule = schedule(stage, plan.steps, weighted, scale_grads=False)
 
     def step(self, tokens: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:

@@ -24,7 +24,7 @@ from planner.training.example_data import sequences
 from planner.training.example_model import Layer, Shape, load_shape, loss_of
 from planner.training.example_optimizers import Lion, NarrowAdamW, OnLocals, Together
 from planner.training.example_run import leave, parse_options
-from planner.runtimes.torch.example_stage import Part
+from planner.runtimes.torch.example_stage import ModelPart
 from planner.runtimes.torch.example_tensor import split
 from planner.training.step_log import StepLog
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
     working_type = WORKING_TYPES[config["precision"]]
     on_host = config["on_host"] and DEVICE == "cuda"
     layout = Layout(plan, DEVICE, working_type, WORKING_TYPES[config["reduce_dtype"]], on_host=on_host)
-    model = Part(shape, plan, options.seed, placing(layout))
+    model = ModelPart(shape, plan, options.seed, placing(layout))
     layout.shard(model)
     if shape.tied_embeddings and len(plan.stages) > 1:
         layout.tie(getattr(model.embedding, "weight", None))

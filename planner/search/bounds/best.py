@@ -79,13 +79,14 @@ class UniformBounds:
         if min(float(free[depth - 1]) for depth in depths) >= cutoff:
             yield from (float(free[depth - 1]) if self.holds(depth) else inf for depth in depths)
             return
-        sent, counted = self._ramp.bounds(chunks, self._hops()), self._counted(chunks)
+        sent = self._ramp.bounds(chunks, self._hops())
+        counted: LayerCountBound | None = None
         for depth in depths:
-            if not self.holds(depth):
-                yield inf
-                continue
-            found = float(sent[depth - 1] if depth > 1 else free[0])
-            yield found if found >= cutoff else max(found, counted.bound(depth, found, cutoff))
+            found = float(sent[depth - 1] if depth > 1 else free[0]) if self.holds(depth) else inf
+            if found < cutoff:
+                counted = counted or self._counted(chunks)
+                found = max(found, counted.bound(depth, found, cutoff))
+            yield found
 
     def crossed(self, depth: int, chunks: int, crossings: int) -> float:
         """No plan is faster that crosses slow links so often, where no stage stands on both sides of one."""

@@ -6,7 +6,7 @@ A large cluster has tens of thousands of families; most are never worth a look o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planner.cost.estimate import Estimator
 from planner.runtimes.capabilities import Capabilities
@@ -50,17 +50,17 @@ def _families(
     row: Capabilities, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool
 ) -> list[Family]:
     model = partition.estimator.model
-    found = families(row, limits, model, partition.device_types)
+    found = families(row, limits, model, partition.device_types, network)
     if one_degree:
         found = (part for family in found for part in uniform(family, limits, model, partition.device_types))
-    return [replace(family, network=network) for family in found]
+    return list(found)
 
 
 def grouped(items: Iterable[Family]) -> tuple[Group, ...]:
     """The families in the order in which they come, those of equal work together."""
     found: dict[object, list[Family]] = {}
     for family in items:
-        key = family if family.dp is None else (family.recompute, family.tp, family.micro_batch)
+        key = family if family.dp is None else (family.recompute, family.tp, family.micro_batch, family.ep)
         found.setdefault(key, []).append(family)
     return tuple(Group(tuple(members)) for members in found.values())
 
@@ -86,8 +86,6 @@ def members(group: Group, partition: NetworkPartition, limits: Limits, deadline:
     model, device_types = partition.estimator.model, partition.device_types
     most = {family: max(depths(family, limits, model, device_types), default=0) for family in group.families}
     able = [family for family in group.families if most[family]]
-    deadline.check()
-    partition.bounds.rates.price(able)
     found = []
     for family in able:
         deadline.check()

@@ -13,13 +13,20 @@ over all steps is the bound.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, floor, inf
+from math import inf
 
-from planner.cost.schedules import behind_twice, busiest_path, layers_in_flight, own_work, round_trip
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.many import Numbers
+from planner.cost.schedules import alive, behind_twice, busiest_path, own_work, round_trip
 from planner.search.bounds.rates import Crossing, Speed
 from planner.search.space.sends import Hops
 
 _ROUNDING = 1e-9
+
+_STEPS = 64
+"""Steps that are looked at together."""
 
 _ROUNDS = 3
 """How often ``once`` and the layers of a stage sharpen each other."""
@@ -39,13 +46,33 @@ class LayerCountBound:
         crossings: int = 1,
     ) -> None:
         """``crossing`` is a send that the pipeline must do at least ``crossings`` times, if there is one."""
-        self.speeds, self.hops, self.crossings = speeds, hops, crossings
-        self.layers, self.micro_batches, self.chunks = layers, micro_batches, chunks
-        self.crossing = crossing
+        self.speeds, self.layers, self.micro_batches, self.chunks = speeds, layers, micro_batches, chunks
+        self.crossing, self.crossings = crossing, crossings
+        self._slots = np.array([speed.slots for speed in speeds])
+        self._seconds = np.array([speed.layer_seconds for speed in speeds])
+        self._most = np.array([float(speed.most_layers) for speed in speeds])
+        self._free = np.array([speed.room.free_bytes for speed in speeds])
+        self._layer_bytes = np.array([speed.room.layer_bytes for speed in speeds])
+        self._activation_bytes = np.array([speed.room.activation_bytes for speed in speeds])
         self._tail = min(speed.tail_seconds for speed in speeds)
         self._ends = min(s.first_seconds for s in speeds) + min(s.last_seconds for s in speeds)
-        self._inner = chunks * min(item.inner_seconds for item in hops)
-        self._outer = chunks * min(item.outer_seconds for item in hops)
+        inner = chunks * np.array([item.inner_seconds for item in hops])
+        outer = chunks * np.array([item.outer_seconds for item in hops])
+        self._inner, self._outer = float(inner.min()), float(outer.min())
+        # What a stage does beside its layers: in the middle, as the first and as the last one, and at a crossing.
+        self._beside = [
+            inner,
+            outer + np.array([speed.first_seconds for speed in speeds]),
+            outer + np.array([speed.last_seconds for speed in speeds]),
+        ]
+        if crossing is not None:
+            # A stage between two crossings is at both.
+            for number in (1, 2)[:crossings]:
+                self._beside.append(np.full(len(speeds), number * chunks * crossing.seconds))
+        counts = np.arange(1.0, layers + 1)[:, None]
+        steps = [(counts * self._seconds + each)[counts <= self._most] for each in self._beside]
+        self._all_steps = np.unique(np.concatenate(steps))
+        """Busy seconds at which some slot holds one layer more."""
 
     def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
         """No pipeline of ``depth`` stages ends sooner; infinite when its stages cannot hold all layers.
@@ -54,33 +81,56 @@ class LayerCountBound:
         """
         if depth == 1:
             return self._one_stage()
-        crossing = self.crossing
-        if crossing is not None and crossing.seconds == inf:
+        if self.crossing is not None and self.crossing.seconds == inf:
             return inf
-        rooms = self._rooms(depth)
-        paths = self._paths(depth)
-        fixed = self._fixed(depth, crossing)
+        start = self._start(depth)
+        if start == inf:
+            return inf
+        first = int(np.searchsorted(self._all_steps, start, side="right"))
+        steps = np.concatenate([[start], self._all_steps[first:]])
+        fixed, paths, rooms = self._fixed(depth), self._paths(depth), self._rooms(depth)
         least = fixed + (self.layers - depth * self.chunks) * self.speeds[0].layer_seconds
         best = inf
-        busy = self._start(depth)
-        while busy < inf:
-            reach = _end(paths, busy, least)
+        for begin in range(0, len(steps), _STEPS):
+            busy = steps[begin : begin + _STEPS]
             # Every longer ``busy`` ends later than ``reach``.
-            if reach >= min(best, cutoff):
-                return min(best, reach)
-            caps = self._capacities(busy)
-            if self._holds(caps, rooms, busy, depth, crossing):
-                once = fixed + self._rest(caps, depth)
-                # The stages end after the longest path; then the tail of the layers that each has at least.
-                best = min(best, _end(paths, busy, once) + self._tail * self._least_layers(caps, depth))
-            busy = self._next(busy, caps, crossing)
+            reach = _ends(paths, busy, np.full(len(busy), least))
+            ends = self._ends_at(busy, depth, fixed, paths, rooms)
+            before = np.minimum.accumulate(np.concatenate([[best], ends[:-1]]))
+            late = reach >= np.minimum(before, cutoff)
+            if late.any():
+                index = int(late.argmax())
+                return float(min(before[index], reach[index]))
+            best = min(best, float(ends.min()))
         return best
+
+    def _ends_at(
+        self, busy: Numbers, depth: int, fixed: float, paths: Sequence[tuple[int, int]], rooms: Numbers
+    ) -> Numbers:
+        """The least end with each of these seconds of the busiest stage; infinite where not all layers are held."""
+        caps = [self._whole(busy[:, None] - beside) for beside in self._beside]
+        middle, first, last, *across = caps
+        most = np.maximum(middle, np.maximum(first, last))
+        held = _best_slots(middle, self._slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
+        if self.crossing is not None:
+            held -= self._lost(across, np.minimum(middle, np.minimum(first, last)))
+        # Layers of the p best slots, less what those at crossings cannot hold, >= L
+        holds = held >= self.layers - _ROUNDING
+        # The best types at each position have the memory for them.
+        short = holds & (most > rooms[:, 0]).any(axis=1)
+        if short.any():
+            fitting = np.minimum(most[short][:, :, None], rooms)
+            holds[short] = self._most_by_position(fitting) >= self.layers - _ROUNDING
+        once = fixed + self._rest(most, depth)
+        least = np.maximum(self.chunks, self.layers - _best_slots(most, self._slots, depth - 1))
+        # The stages end after the longest path; then the tail of the layers that each has at least.
+        return np.where(holds, _ends(paths, busy, once) + self._tail * least, inf)
 
     def once(self, depth: int, seconds: float) -> float:
         """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
         if self.crossing is not None and self.crossing.seconds == inf:
             return inf
-        fixed = self._fixed(depth, self.crossing)
+        fixed = self._fixed(depth)
         once, paths = fixed, self._paths(depth)
         for _ in range(_ROUNDS):
             if once == inf:
@@ -89,23 +139,25 @@ class LayerCountBound:
             ends = [(seconds - times * once) / visits for times, visits in paths if visits]
             if min(ends) <= 0:
                 return inf
-            rest = self._rest(self._capacities(min(ends) * (1 + _ROUNDING)), depth)
-            once = max(once, fixed + rest)
+            busy = np.array([min(ends) * (1 + _ROUNDING)])
+            caps = [self._whole(busy[:, None] - beside) for beside in self._beside[:3]]
+            once = max(once, fixed + float(self._rest(np.maximum.reduce(caps), depth)[0]))
         return once
 
-    def _rooms(self, depth: int) -> list[list[int]]:
+    def _whole(self, seconds: Numbers) -> Numbers:
+        """Layers that a slot of each device type does in so many seconds, [step][device type]."""
+        layers = np.floor(seconds / self._seconds + _ROUNDING)
+        held: Numbers = np.minimum(np.maximum(layers, 0.0), self._most)
+        return held
+
+    def _rooms(self, depth: int) -> Numbers:
         """Layers that memory holds at each position, [device type][stage]."""
         flights = [
-            layers_in_flight(
-                layers=1,
-                stage=stage,
-                depth=depth,
-                micro_batches=self.micro_batches,
-                interleave=self.chunks,
-            )
-            for stage in range(depth)
+            alive(stage, depth, self.micro_batches, self.chunks) / self.chunks for stage in range(depth)
         ]
-        return [[speed.room.layers(flight) for flight in flights] for speed in self.speeds]
+        each = self._layer_bytes[:, None] + np.array(flights) * self._activation_bytes[:, None]
+        held: Numbers = np.floor(np.minimum(1e9, self._free[:, None] / each) + 1e-6)
+        return held
 
     def _one_stage(self) -> float:
         return min(
@@ -121,126 +173,62 @@ class LayerCountBound:
 
     def _start(self, depth: int) -> float:
         """Busy seconds below which not even parts of layers fit on the fastest slots."""
-        rate, left = 0.0, float(depth)
-        for speed in self.speeds:
-            count = min(speed.slots, left)
-            rate += count / speed.layer_seconds
-            left -= count
-        return self.layers / rate * (1 - _ROUNDING) if rate and left < _ROUNDING else inf
+        taken = _taken(self._slots, depth)
+        if depth - taken.sum() >= _ROUNDING:
+            return inf
+        return float(self.layers / (taken / self._seconds).sum() * (1 - _ROUNDING))
 
-    def _capacities(self, busy: float) -> list[tuple[int, int, int]]:
-        """Layers that a slot of each device type holds within ``busy``: in the middle, first, last."""
-        found = []
-        for speed, hops in zip(self.speeds, self.hops, strict=True):
-            inner = busy - self.chunks * hops.inner_seconds
-            outer = busy - self.chunks * hops.outer_seconds
-            found.append(
-                (
-                    _whole(inner, speed),
-                    _whole(outer - speed.first_seconds, speed),
-                    _whole(outer - speed.last_seconds, speed),
-                )
-            )
-        return found
-
-    def _next(self, busy: float, caps: Sequence[tuple[int, int, int]], crossing: Crossing | None) -> float:
-        """The next busy seconds at which some slot, or one at a crossing, holds one layer more."""
-        found = inf
-        for speed, hops, (middle, first, last) in zip(self.speeds, self.hops, caps, strict=True):
-            inner, outer = self.chunks * hops.inner_seconds, self.chunks * hops.outer_seconds
-            steps = [
-                (middle, inner),
-                (first, outer + speed.first_seconds),
-                (last, outer + speed.last_seconds),
-            ]
-            if crossing is not None:
-                for number in (1, 2)[: self.crossings]:
-                    across = number * self.chunks * crossing.seconds
-                    steps.append((_whole(busy - across, speed), across))
-            for count, extra in steps:
-                if count < speed.most_layers:
-                    found = min(found, (count + 1) * speed.layer_seconds + extra)
-        return max(found, busy * (1 + _ROUNDING))
-
-    def _holds(
-        self,
-        caps: Sequence[tuple[int, int, int]],
-        rooms: Sequence[Sequence[int]],
-        busy: float,
-        depth: int,
-        crossing: Crossing | None,
-    ) -> bool:
-        """True when the best slots hold all layers, and the best types at each position have the memory for them."""
-        inner = [(middle, speed.slots) for (middle, _, _), speed in zip(caps, self.speeds, strict=True)]
-        held = _best_slots(inner, depth - 2)
-        held += max(first for _, first, _ in caps) + max(last for _, _, last in caps)
-        # Layers of the p best slots, less what the two at a crossing cannot hold, >= L
-        if held - self._lost(caps, busy, crossing) < self.layers - _ROUNDING:
-            return False
-        if all(max(cap) <= row[0] for cap, row in zip(caps, rooms, strict=True)):
-            return True
-        fitting = [[min(max(cap), room) for room in row] for cap, row in zip(caps, rooms, strict=True)]
-        return self._most_by_position(fitting) >= self.layers - _ROUNDING
-
-    def _most_by_position(self, fitting: Sequence[Sequence[int]]) -> float:
+    def _most_by_position(self, fitting: Numbers) -> Numbers:
         """Layers of any order of the device types, at most: the commonest kind everywhere, and what others gain on it.
 
-        ``fitting`` is [device type][stage].
+        ``fitting`` is [step][device type][stage].
         """
-        common = max(range(len(fitting)), key=lambda index: self.speeds[index].slots)
-        total = float(sum(fitting[common]))
-        for index, row in enumerate(fitting):
+        common = int(self._slots.argmax())
+        total: Numbers = fitting[:, common].sum(axis=1)
+        depth = fitting.shape[2]
+        for index, slots in enumerate(self._slots):
             if index != common:
-                gains = [
-                    (gain, 1.0) for a, b in zip(row, fitting[common], strict=True) if (gain := a - b) > 0
-                ]
-                total += _best_slots(gains, self.speeds[index].slots)
+                gains = -np.sort(-np.maximum(0.0, fitting[:, index] - fitting[:, common]), axis=1)
+                total = total + gains @ _taken(np.ones(depth), slots)
         return total
 
-    def _lost(self, caps: Sequence[tuple[int, int, int]], busy: float, crossing: Crossing | None) -> float:
-        """Layers that the stages at crossings cannot hold, at least: each crossing has two, on different parts."""
-        if crossing is None:
-            return 0.0
-        least: dict[int, float] = {}
-        for speed, part, room in zip(self.speeds, crossing.parts, caps, strict=True):
-            held = min(room)
-            once, twice = (_whole(busy - number * self.chunks * crossing.seconds, speed) for number in (1, 2))
-            # What a side of a crossing costs; a stage between two crossings is at both with one loss.
-            sides = []
-            if once >= self.chunks:
-                sides.append(float(max(0, held - once)))
-            if self.crossings > 1 and twice >= self.chunks:
-                sides.append(max(0, held - twice) / 2)
-            if sides:
-                least[part] = min(least.get(part, inf), *sides)
-        both = sorted(least.values())[:2]
-        # lost >= c (the least loss of a side on one part + that on another), and the layers lost are whole
-        return ceil(self.crossings * sum(both) - _ROUNDING) if len(both) == 2 else inf
+    def _lost(self, across: Sequence[Numbers], least: Numbers) -> Numbers:
+        """Layers that the stages at crossings cannot hold, at least, [step]; infinite where no two can be at one.
 
-    def _fixed(self, depth: int, crossing: Crossing | None) -> float:
+        ``across`` is what a stage at one crossing holds, and at two. Each crossing has two sides, on different parts.
+        """
+        assert self.crossing is not None
+        side = np.full(least.shape, inf)
+        for number, held in enumerate(across, 1):
+            # A stage between two crossings is at both with one loss.
+            lost = np.maximum(0.0, least - held) / number
+            side = np.minimum(side, np.where(held >= self.chunks, lost, inf))
+        parts = np.array(self.crossing.parts)
+        each = np.array([side[:, parts == part].min(axis=1) for part in np.unique(parts)])
+        if len(each) < 2:
+            return np.full(len(least), inf)
+        # lost >= c (the least loss of a side on one part + that on another), and the layers lost are whole
+        whole: Numbers = np.ceil(self.crossings * np.sort(each, axis=0)[:2].sum(axis=0) - _ROUNDING)
+        return whole
+
+    def _fixed(self, depth: int) -> float:
         """Seconds of one micro-batch through sends, ends, and the layers that every stage has, on the fastest slots."""
         sends = (depth - 2) * self._inner + 2 * self._outer
-        if crossing is not None:
+        if self.crossing is not None:
             # At most 2 c stages are at a crossing, and those at one of them only send to another side too.
             number = self.crossings
             outer = 4 if number == 1 else 2
             kept = max(0.0, (depth - 2 - 2 * number) * self._inner + outer * self._outer)
-            sends = max(sends, kept + 2 * number * self.chunks * crossing.seconds)
-        found, left = sends + self._ends, float(depth)
-        for speed in self.speeds:
-            count = min(speed.slots, left)
-            found += count * self.chunks * speed.layer_seconds
-            left -= count
-        return found
+            sends = max(sends, kept + 2 * number * self.chunks * self.crossing.seconds)
+        work = float((_taken(self._slots, depth) * self._seconds).sum())
+        return sends + self._ends + self.chunks * work
 
-    def _rest(self, caps: Sequence[tuple[int, int, int]], depth: int) -> float:
+    def _rest(self, most: Numbers, depth: int) -> Numbers:
         """Seconds of one micro-batch through all other layers: on the fastest slots, as many as these hold."""
-        found, rest = 0.0, float(self.layers - depth * self.chunks)
-        for speed, room in zip(self.speeds, caps, strict=True):
-            taken = min(rest, speed.slots * max(0, max(room) - self.chunks))
-            found += taken * speed.layer_seconds
-            rest -= taken
-        return found if rest < _ROUNDING else inf
+        rest = float(self.layers - depth * self.chunks)
+        held = np.cumsum(self._slots * np.maximum(0.0, most - self.chunks), axis=1)
+        taken = _parts(np.minimum(held, rest))
+        return np.where(rest - held[:, -1] < _ROUNDING, taken @ self._seconds, inf)
 
     def _paths(self, depth: int) -> list[tuple[int, int]]:
         """Paths as (times ``once``, times the busiest stage)."""
@@ -249,27 +237,30 @@ class LayerCountBound:
         found = (busiest_path(row, depth, self.micro_batches) for row in rows)
         return [(path.once, path.busy) for path in found if path is not None]
 
-    def _least_layers(self, caps: Sequence[tuple[int, int, int]], depth: int) -> float:
-        """Layers that every stage holds, since the others cannot hold more."""
-        slots = [(max(room), speed.slots) for room, speed in zip(caps, self.speeds, strict=True)]
-        return max(self.chunks, self.layers - _best_slots(slots, depth - 1))
 
-
-def _end(paths: Sequence[tuple[int, int]], busy: float, once: float) -> float:
+def _ends(paths: Sequence[tuple[int, int]], busy: Numbers, once: Numbers) -> Numbers:
     """The end of the longest of these paths."""
     # A path that does not run through all stages says nothing of ``once``, which may be infinite.
-    return max([times * once + visits * busy if times else visits * busy for times, visits in paths])
+    found = [times * once + visits * busy if times else visits * busy for times, visits in paths]
+    longest: Numbers = np.maximum.reduce(found)
+    return longest
 
 
-def _whole(seconds: float, speed: Speed) -> int:
-    return max(0, min(speed.most_layers, floor(seconds / speed.layer_seconds + _ROUNDING)))
+def _taken(slots: Numbers, depth: float) -> Numbers:
+    """How much of each of these slots, in their order, so many stages take."""
+    return _parts(np.minimum(np.cumsum(slots), depth))
 
 
-def _best_slots(slots: list[tuple[int, float]], depth: float) -> float:
-    """Layers that the ``depth`` best slots hold, of (layers, slots)."""
-    total, left = 0.0, depth
-    for count, number in sorted(slots, reverse=True):
-        used = min(number, left)
-        total += used * count
-        left -= used
-    return total
+def _parts(ends: Numbers) -> Numbers:
+    """What cumulative sums along the last axis consist of."""
+    parts = ends.copy()
+    parts[..., 1:] -= ends[..., :-1]
+    return parts
+
+
+def _best_slots(counts: Numbers, slots: Numbers, depth: float) -> Numbers:
+    """Layers that the ``depth`` best slots hold, of ``counts`` [step][device type]."""
+    order: NDArray[np.intp] = np.argsort(-counts, axis=1)
+    ends = np.minimum(np.cumsum(slots[order], axis=1), depth)
+    held: Numbers = (_parts(ends) * np.take_along_axis(counts, order, axis=1)).sum(axis=1)
+    return held

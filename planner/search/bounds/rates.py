@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 from typing import cast
 
@@ -13,7 +13,7 @@ from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.many import Numbers, as_array, as_number, larger, smaller
-from planner.cost.shape import Shape
+from planner.cost.shape import Shape, Whole
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
@@ -95,35 +95,50 @@ class Rates:
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
-        self._hops: dict[tuple[str, int | None, int | None, int], _Sends] = {}
+        self._hops: dict[tuple[str, int | None, int | None, int, int], _Sends] = {}
         self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
+        self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
+        """Families that nobody has asked for yet, by device type."""
         self._known_rates: dict[tuple[str, tuple[str, str], int], tuple[float, float, int]] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
         """Speeds of all device types, fastest first."""
         if family not in self._speeds:
-            self.price((family,))
+            if family.dp is None:
+                each = [self._free_speed(family, device_type) for device_type in self.device_types]
+            else:
+                if family not in self._cases:
+                    self.price((family,))
+                each = [cases.speed(number) for cases, number in self._cases.pop(family)]
+            kept = (
+                speed for speed in each if speed is not None and speed.slots > 0 and speed.most_layers > 0
+            )
+            self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
 
     def price(self, families: Iterable[Family]) -> None:
-        """Find the speeds of families; those that do the same work with each micro-batch are priced as arrays."""
+        """Price what the speeds of families consist of, all that differ in numbers only at once."""
         alike: dict[object, list[Family]] = {}
         for family in families:
-            if family not in self._speeds:
-                work = family.target, family.zero, family.recompute, family.tp, family.micro_batch
-                alike.setdefault(family if family.dp is None else work, []).append(family)
+            if family.dp is not None and family not in self._speeds and family not in self._cases:
+                key = family.target, family.zero, family.recompute, family.tp, family.ep
+                alike.setdefault(key, []).append(family)
         for members in alike.values():
-            found: list[list[Speed]] = [[] for _ in members]
-            for device_type in self.device_types:
-                for each, speed in zip(found, self._each_speed(members, device_type), strict=True):
-                    if speed is not None and speed.slots > 0 and speed.most_layers > 0:
-                        each.append(speed)
-            for family, each in zip(members, found, strict=True):
-                self._speeds[family] = tuple(sorted(each, key=lambda speed: speed.layer_seconds))
+            first = members[0]
+            assert first.tp is not None
+            replicas = np.array([float(family.dp or 1) for family in members])
+            sequences = np.array([family.micro_batch for family in members])
+            each = [
+                self._priced(first, device_type, first.tp, replicas, sequences)
+                for device_type in self.device_types
+                if device_type.per_node >= first.tp
+            ]
+            for number, family in enumerate(members):
+                self._cases[family] = [(cases, number) for cases in each]
 
     def free_rates(self, family: Family) -> list[tuple[int, float]]:
         """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
-        key = family.target, family.recompute, family.tp
+        key = family.target, family.recompute, family.tp, family.ep
         if key not in self._free_rates:
             self._free_rates[key] = list(self._find_free_rates(family))
         assert family.micro_batch is not None
@@ -160,7 +175,7 @@ class Rates:
 
     def sends(self, family: Family) -> _Sends:
         """Least sends by kind, between islands, and by kind and degrees."""
-        key = (family.target, family.tp, family.dp, family.batch)
+        key = (family.target, family.tp, family.dp, family.batch, family.ep)
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=1)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
@@ -193,32 +208,25 @@ class Rates:
         host = stages.pricer.host_seconds(device_type)
         return Hops(*(host + (value if value < float("inf") else 0.0) for value in (inner, outer)))
 
-    def _each_speed(self, families: Sequence[Family], device_type: DeviceType) -> Iterator[Speed | None]:
-        """What devices of a type do for each of several families of equal work; None where they do nothing."""
-        family = families[0]
-        if family.tp is None or family.micro_batch is None:
-            yield from (self._free_speed(each, device_type) for each in families)
-            return
-        rates = self._ring_rates(family.target, device_type, family.tp)
-        able = [each for each in families if self._talks(rates, each.dp or 1)]
-        if device_type.per_node < family.tp or not able:
-            yield from (None for _ in families)
-            return
-        replicas = np.array([float(each.dp or 1) for each in able])
-        group = self._group(family, device_type, family.tp, family.dp or 1)
-        pace = _columns(self._pace(family, group, self._rings(rates, replicas)), len(able))
-        rooms = _columns(self._rooms(family, group, replicas), len(able))
-        found = {
-            each: self._speed(
-                device_type, device_type.replicas(family.tp) / (each.dp or 1), one, Room(**room)
-            )
-            for each, one, room in zip(able, pace, rooms, strict=True)
-        }
-        yield from (found.get(each) for each in families)
-
-    def _speed(self, device_type: DeviceType, slots: float, pace: Mapping[str, float], room: Room) -> Speed:
-        most = min(self.estimator.model.layers, room.layers(1))
-        return Speed(device_type=device_type.key, slots=slots, room=room, most_layers=most, **pace)
+    def _priced(
+        self, family: Family, device_type: DeviceType, tp: int, replicas: Numbers, sequences: Whole
+    ) -> _Cases:
+        """Stages of a type with so many replicas, each with a micro-batch of so many sequences, [case]."""
+        rates = self._ring_rates(family.target, device_type, tp)
+        between, inside, near = rates
+        able = (replicas == 1) | (between > 0) | ((replicas <= near) & (inside > 0))
+        group = self._group(family, device_type, tp, 1)
+        ring = self._rings(rates, np.where(able, replicas, 1.0), family.ep // tp)
+        pace = self._pace(family, group, ring, sequences)
+        rooms = self._rooms(family, group, replicas, sequences)
+        return _Cases(
+            device_type=device_type.key,
+            most_layers=self.estimator.model.layers,
+            slots=(device_type.replicas(tp) / replicas).tolist(),
+            able=able.tolist(),
+            pace=_columns(pace, len(replicas)),
+            rooms=_columns(rooms, len(replicas)),
+        )
 
     def _free_speed(self, family: Family, device_type: DeviceType) -> Speed | None:
         """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
@@ -248,20 +256,19 @@ class Rates:
         return self._free[key]
 
     def _price_freely(self, family: Family, device_type: DeviceType) -> list[tuple[ReplicaGroup, Speed]]:
-        groups = [
-            self._group(family, device_type, tp, dp)
-            for tp in tp_degrees(TARGETS[family.target], None, self.estimator.model, (device_type,))
-            for dp in divisors(family.batch)
-            if tp * dp <= device_type.devices
-        ]
         found = []
-        for group in groups:
-            rates = self._ring_rates(family.target, device_type, group.tp)
-            if self._talks(rates, group.count) and self.room(family, group).layers(1):
-                [pace] = _columns(
-                    self._pace(family, group, self._rings(rates, np.array([float(group.count)]))), 1
-                )
-                found.append((group, self._speed(device_type, float(device_type.devices), pace, _UNLIMITED)))
+        for tp in tp_degrees(TARGETS[family.target], None, self.estimator.model, (device_type,)):
+            degrees = [dp for dp in divisors(family.batch) if tp * dp <= device_type.devices]
+            sequences = np.array([family.batch // dp for dp in degrees])
+            cases = self._priced(family, device_type, tp, np.array(degrees, dtype=float), sequences)
+            for number, dp in enumerate(degrees):
+                speed = cases.speed(number)
+                if speed is not None and speed.most_layers:
+                    slots = float(device_type.devices)
+                    free = replace(
+                        speed, slots=slots, room=_UNLIMITED, most_layers=self.estimator.model.layers
+                    )
+                    found.append((self._group(family, device_type, tp, dp), free))
         return found
 
     def _group(self, family: Family, device_type: DeviceType, tp: int, dp: int) -> ReplicaGroup:
@@ -275,15 +282,17 @@ class Rates:
             accumulation_steps=family.micro_batches,
         )
 
-    def _pace(self, family: Family, group: ReplicaGroup, ring: Ring) -> dict[str, float]:
-        """Numbers of a group at best, by field of ``Speed``; arrays where ``ring`` stands for many."""
+    def _pace(
+        self, family: Family, group: ReplicaGroup, ring: Ring, sequences: Whole
+    ) -> Mapping[str, float | Numbers]:
+        """Seconds at best, by field of ``Speed``."""
         pricer = self.estimator.pricer(family.target)
         shape = self._shape(family, group.tp)
         # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
-        micro = pricer.micro_batch(shape, group, group.micro_batch, ring)
+        micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
         # The computation of an end may hide traffic of layers, and shows with what is left of it.
         shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
-        embedding, head = pricer.ends_seconds(group)
+        embedding, head = pricer.ends_seconds(group, cast("int", sequences))
         return {
             "layer_seconds": micro.seconds - micro.host_seconds,
             "forward_seconds": micro.forward_seconds - micro.host_seconds / 2,
@@ -301,12 +310,8 @@ class Rates:
             self._known_rates[key] = ring_rates(self.estimator, stack, self.device_types, device_type, tp)
         return self._known_rates[key]
 
-    def _talks(self, rates: tuple[float, float, int], replicas: int) -> bool:
-        between, inside, near = rates
-        return replicas == 1 or between > 0 or (replicas <= near and inside > 0)
-
-    def _rings(self, rates: tuple[float, float, int], replicas: Numbers) -> Ring:
-        """Rings of so many replicas that none beats.
+    def _rings(self, rates: tuple[float, float, int], replicas: Numbers, together: int = 1) -> Ring:
+        """Rings of so many replicas that none beats; ``together`` of them share the experts where several do.
 
         Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring
         where collectives were measured.
@@ -316,22 +321,34 @@ class Rates:
         if self.estimator.curves is not None:
             rate = np.full_like(rate, np.inf)
         rate[replicas == 1] = np.inf
+        # Those with the same experts are fewer, and no closer together than replicas.
+        experts = self._rings(rates, np.maximum(1.0, replicas / together)) if together > 1 else None
+        if experts is not None:
+            experts = replace(
+                experts, bytes_per_second=as_number(np.where(replicas <= together, np.inf, rate))
+            )
         # Arrays pass for numbers.
         return Rings(
             size=cast("int", replicas),
             bytes_per_second=as_number(rate),
             latency_seconds=0.0,
             crosses="node",
+            experts=experts,
         )
 
     def room(self, family: Family, group: ReplicaGroup) -> Room:
         """Memory of a stage in the middle, never less than there is whatever it recomputes."""
-        return Room(**self._rooms(family, group, group.count))
+        found = self._rooms(family, group, group.count, group.micro_batch)
+        return Room(**cast("dict[str, float]", found))
 
-    def _rooms(self, family: Family, group: ReplicaGroup, replicas: float | Numbers) -> dict[str, float]:
-        """The same for each of many numbers of replicas, by field of ``Room``."""
+    def _rooms(
+        self, family: Family, group: ReplicaGroup, replicas: float | Numbers, sequences: int | Whole
+    ) -> Mapping[str, float | Numbers]:
+        """The same for each of many numbers of replicas and sequences, by field of ``Room``."""
         policies = TARGETS[family.target].recomputes if family.recompute is None else (family.recompute,)
-        first, *others = (self._room_with(family, group, replicas, recompute) for recompute in policies)
+        first, *others = (
+            self._room_with(family, group, replicas, sequences, recompute) for recompute in policies
+        )
         for other in others:
             first = {
                 "free_bytes": larger(first["free_bytes"], other["free_bytes"]),
@@ -341,12 +358,17 @@ class Rates:
         return first
 
     def _room_with(
-        self, family: Family, group: ReplicaGroup, replicas: float | Numbers, recompute: Recompute
+        self,
+        family: Family,
+        group: ReplicaGroup,
+        replicas: float | Numbers,
+        sequences: int | Whole,
+        recompute: Recompute,
     ) -> dict[str, float]:
         """Bytes are concave in layers: the line through both ends is never above them."""
         pricer, many = self.estimator.pricer(family.target), max(2, self.estimator.model.layers)
         shape = self._shape(family, group.tp, recompute)
-        footprint = pricer.footprint(shape, group, cast("int", replicas))
+        footprint = pricer.footprint(shape, group, cast("int", replicas), cast("int", sequences))
         one, activations = footprint.headroom(1, 1.0), footprint.activation_bytes()
         each = (one - footprint.headroom(many, float(many))) / (many - 1)
         return {
@@ -365,13 +387,41 @@ class Rates:
             zero=family.zero,
             recompute=recompute or family.recompute or "none",
             sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
+            ep=family.ep,
         )
 
 
-def _columns(rows: Mapping[str, float | Numbers], count: int) -> list[dict[str, float]]:
-    """Each of ``count`` cases with its own numbers; what is no array is the same in all."""
-    values = (row.tolist() if isinstance(row, np.ndarray) else [row] * count for row in rows.values())
-    return [dict(zip(rows, each, strict=True)) for each in zip(*values, strict=True)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cases:
+    """What devices of one type do in many cases; ``Speed`` of one, column by column."""
+
+    device_type: tuple[str, str]
+    most_layers: int
+    slots: list[float]
+    able: list[bool]
+    """False where replicas cannot talk."""
+    pace: dict[str, list[float]]
+    rooms: dict[str, list[float]]
+
+    def speed(self, number: int) -> Speed | None:
+        """That of one case; None where it cannot be."""
+        if not self.able[number]:
+            return None
+        room = Room(**{name: column[number] for name, column in self.rooms.items()})
+        return Speed(
+            device_type=self.device_type,
+            slots=self.slots[number],
+            room=room,
+            most_layers=min(self.most_layers, room.layers(1)),
+            **{name: column[number] for name, column in self.pace.items()},
+        )
+
+
+def _columns(rows: Mapping[str, float | Numbers], count: int) -> dict[str, list[float]]:
+    """The numbers of ``count`` cases; what is no array is the same in all."""
+    return {
+        name: row.tolist() if isinstance(row, np.ndarray) else [row] * count for name, row in rows.items()
+    }
 
 
 def ring_rates(

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
-from planner.runtimes.registry import target
 from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
-from planner.search.heuristics.quick import Wanted, everywhere, quick_plan
+from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere
+from planner.search.met import Met, families_of
 from planner.search.space.choices import targets_of, usable_device_types
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.units import gib_from_bytes
@@ -51,6 +51,10 @@ def reason_against(loser: Scored, winner: Scored) -> str:
 
 NOT_FOUND = "no plan found that fits"
 
+FAR = 0.5
+"""A plan that takes longer than the best by more than this share of its step may be a poor one of its family: the
+search looks at what cannot win only as long as it may."""
+
 GAP = 0.1
 """Gap to which a pool is searched on its own."""
 
@@ -81,45 +85,61 @@ class FamilyPlans:
         limits: Limits,
         deadline: Deadline = NO_LIMIT,
         price: Price = lambda scored: scored,
+        met: Met | None = None,
     ) -> None:
+        """``met``: what a search of the same space has priced."""
         self.estimator, self.limits, self.deadline = estimator, limits, deadline
         self._price = price
+        self._met = Met() if met is None else met
         self._plans: dict[str, Scored] = {}
         self._without: dict[str, str] = {}
         """Why a family has no plan."""
+        self._looked: set[str] = set()
+        self._families = dict(families(limits))
+        pools = [pool.name for pool in estimator.cluster.pools]
+        self._pools = {f"only {pool}": pool for pool in pools if len(pools) > 1}
 
     @property
     def plans(self) -> tuple[Scored, ...]:
         """All that was found."""
         return tuple(self._plans.values())
 
-    def look(self, best: Scored) -> None:
-        """A plan of every family but the chosen one, until the deadline."""
-        for name, restricted in families(self.limits):
-            if name != family_of(best) and not self._known(name):
-                found = quick_plan(self.estimator, restricted, everywhere(self.estimator), self.deadline)
-                self._take(name, found, _lack(self.estimator, restricted) or NOT_FOUND)
-        pools = self.estimator.cluster.pools
-        for pool in pools if len(pools) > 1 else ():
-            name = f"only {pool.name}"
-            if _pools(best) != {pool.name} and not self._known(name):
-                self._take(name, self._only(pool.name), self._unable(pool.name))
+    def look(self, best: Scored) -> bool:
+        """A plan of every family but the chosen one; False when the deadline left some out.
+
+        Most are plans that the search has met. A family that it met no good plan of gets a cheap look of its own.
+        """
+        own = families_of(best)
+        waiting = [name for name in (*self._families, *self._pools) if name not in own]
+        for name in waiting:
+            if name not in self._plans and name in self._met.plans:
+                self._take(name, self._met.plans[name])
+        # Families of which nothing is known come first.
+        for name in sorted(waiting, key=self._plans.__contains__):
+            known = self._plans.get(name)
+            if name in self._looked or (known is not None and slower_by(known, best) <= FAR):
+                continue
+            if self.deadline.struck:
+                return False
+            self._looked.add(name)
+            self._take(name, self._found(name, known, best))
+            if name not in self._plans and not self.deadline.struck:
+                # That nothing was found says nothing when time was up.
+                self._without[name] = self._unable(name)
+        return True
 
     def keep(self, scored: Scored) -> None:
         """A plan that was chosen before a better one was found."""
-        names = [family_of(scored), *(f"only {pool}" for pool in _pools(scored) if len(_pools(scored)) == 1)]
-        for name in names:
-            known = self._plans.get(name)
-            if known is None or scored.estimate.step_seconds < known.estimate.step_seconds:
-                self._plans[name] = scored
+        for name in families_of(scored):
+            self._keep(name, scored)
 
     def beside(self, best: Scored, label: Label = reason_against) -> tuple[Alternative, ...]:
         """The chosen plan first, then the others, fastest first, then families without a plan."""
-        own = {family_of(best), *(f"only {pool}" for pool in _pools(best) if len(_pools(best)) == 1)}
+        own = families_of(best)
         plans = [(name, scored) for name, scored in self._plans.items() if name not in own]
         plans.sort(key=lambda item: item[1].estimate.step_seconds)
         return (
-            Alternative(family=family_of(best), scored=best, chosen=True, reason="chosen"),
+            Alternative(family=own[0], scored=best, chosen=True, reason="chosen"),
             *(
                 Alternative(family=name, scored=scored, chosen=False, reason=label(scored, best))
                 for name, scored in plans
@@ -131,32 +151,37 @@ class FamilyPlans:
             ),
         )
 
-    def _known(self, name: str) -> bool:
-        return name in self._plans or name in self._without or self.deadline.struck
-
-    def _take(self, name: str, found: Scored | None, without: str) -> None:
-        """Keep what was found; that nothing was found says nothing when time was up."""
+    def _take(self, name: str, found: Scored | None) -> None:
+        """Keep a plan of a family, which may be one of a single pool as well."""
         scored = found and self._price(found)
         if scored is not None:
-            self._plans[name] = scored
-        elif not self.deadline.struck:
-            self._without[name] = without
+            for each in {name: None, **dict.fromkeys(families_of(scored))}:
+                self._keep(each, scored)
 
-    def _only(self, pool: str) -> Scored | None:
+    def _keep(self, name: str, scored: Scored) -> None:
+        known = self._plans.get(name)
+        if known is None or scored.estimate.step_seconds < known.estimate.step_seconds:
+            self._plans[name] = scored
+
+    def _found(self, name: str, known: Scored | None, best: Scored) -> Scored | None:
+        """A plan of a family, or of a pool alone for the target of the best plan, better than the known one."""
+        if name in self._families:
+            part = self._families[name]
+            return cheap_plan(self.estimator, part, everywhere(self.estimator), self.deadline, known)
+        pool = self._pools[name]
         if any(row.dp_per_stage for row in targets_of(self.limits)):
             return _alone(pool, self.estimator, self.limits, self.deadline)
-        return quick_plan(self.estimator, self.limits, Wanted(pools=frozenset((pool,))), self.deadline)
+        part = replace(self.limits, target=best.plan.target)
+        return cheap_plan(self.estimator, part, Wanted(pools=frozenset((pool,))), self.deadline, known)
 
-    def _unable(self, pool: str) -> str:
+    def _unable(self, name: str) -> str:
+        """Why a family, or a pool alone, has no plan."""
+        if name in self._families:
+            return _lack(self.estimator, self._families[name]) or NOT_FOUND
         model = self.estimator.model
-        able = any(
-            device_type.pool == pool for device_type in usable_device_types(self.estimator.topology, model)
-        )
+        usable = usable_device_types(self.estimator.topology, model)
+        able = any(device_type.pool == self._pools[name] for device_type in usable)
         return NOT_FOUND if able else f"no {model.training.precision}"
-
-
-def _pools(scored: Scored) -> set[str]:
-    return {group.pool for stage in scored.plan.stages for group in stage.replicas}
 
 
 def _alone(pool: str, estimator: Estimator, limits: Limits, deadline: Deadline) -> Scored | None:
@@ -228,17 +253,3 @@ def _both(own: tuple[int, ...] | None, users: tuple[int, ...] | None) -> tuple[i
     if own is None or users is None:
         return own if users is None else users
     return tuple(value for value in own if value in set(users))
-
-
-def family_of(scored: Scored) -> str:
-    """The name of the family a plan belongs to."""
-    plan = scored.plan
-    row = target(plan.target)
-    wide = any(group.tp > 1 for stage in plan.stages for group in stage.replicas)
-    if plan.pp > 1:
-        return f"{row.name}: pipeline + tensor" if wide else f"{row.name}: pipeline"
-    if wide:
-        return f"{row.name}: data + tensor"
-    if row.batch_without_pipeline == "per-device":
-        return f"{row.name}: ZeRO-{plan.zero}"
-    return f"{row.name}: data parallel"

@@ -1,8 +1,8 @@
 """What the answer would be if devices or networks were slower or faster than their constants say.
 
-Plans that the search has met, and what becomes of them when their layers and batches are dealt anew for other speeds,
-are priced again in worlds at the ends of the bars. None of it is proven: the best plan at other speeds is the best of
-these.
+Plans that the search has met, and what becomes of them when their layers and batches are dealt anew for the ends of
+the bars, are priced again in worlds at these ends and, where another plan is better there, between them. None of it is
+proven: the best plan at other speeds is the best of these.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from planner.plan.values import Plan
 from planner.search.answer import meets, obeys, value_of
 from planner.search.deadline import Deadline, Struck
 from planner.search.explain.bars import Bar, Factors, device_bars, network_bars, scaled, with_families
-from planner.search.explain.families import SAME, family_of, reason_against, slower_by
-from planner.search.explain.reasons import LEFT_OUT
+from planner.search.explain.families import SAME, families, reason_against, slower_by
+from planner.search.explain.reasons import CUT_SHORT, LEFT_OUT, left_out
 from planner.search.heuristics.quick import everywhere, quick_plan
 from planner.search.heuristics.rebalance import rebalanced
+from planner.search.met import family_of
 from planner.search.ranking import ranked
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Alternative, Goal, Hedge, Limits, Ratio, Scored, SearchResult, proven
@@ -46,8 +47,11 @@ STEPS = 7
 SHOWN = 2
 """Ratios that are told."""
 
-DEALT = 4
+DEALT = 2
 """Plans that are dealt anew at each end, the best ones there first."""
+
+ROBUST_DEALT = 4
+"""The same for a robust plan."""
 
 HEDGED = 4
 """Rounds in which the plan with the least regret is dealt anew for where it regrets most."""
@@ -103,12 +107,12 @@ class Worlds:
         found = rebalanced(scored.plan, own, self._view(scored.plan, own), self.limits)
         self.take((found,))
 
-    def deal_best(self, factors: Factors, deadline: Deadline) -> None:
+    def deal_best(self, factors: Factors, deadline: Deadline, most: int) -> None:
         """The same for the plans that are best there as they are, one of a family."""
         chosen: dict[str, Scored] = {}
         for scored in sorted(self.plans.values(), key=lambda scored: self.value(scored, factors)):
             chosen.setdefault(family_of(scored), scored)
-        for scored in list(chosen.values())[:DEALT]:
+        for scored in list(chosen.values())[:most]:
             deadline.check()
             self.deal(scored, factors)
 
@@ -139,20 +143,28 @@ def weighed(
         return result
     worlds = Worlds(Estimator(with_families(ranked(cluster)), model, calibration), limits, goal)
     device_types = usable_device_types(worlds.estimator.topology, model)
-    families = {device_type.family for device_type in device_types}
-    if len(families) == 1:
+    known = {device_type.family for device_type in device_types}
+    if len(known) == 1:
         return replace(result, warnings=(*result.warnings, ONE_TYPE)) if goal.robust else result
     try:
         worlds.take((best, *_met(result)))
         if best.plan not in worlds.plans:
             return result
+        for _, part in families(limits) if goal.robust else ():
+            worlds.take((quick_plan(worlds.estimator, part, everywhere(worlds.estimator), deadline),))
         bars = device_bars(tuple(worlds.plans.values()), worlds.estimator)
-        told = tuple(_ratios(worlds, best.plan, bars, deadline)) if len(bars) > 1 else ()
-        result = _with_best(replace(result, ratios=told), worlds.best(()), limits)
+        told: list[Ratio] = []
+        try:
+            for ratio in _ratios(worlds, best.plan, bars, deadline) if len(bars) > 1 else ():
+                told.append(ratio)
+        finally:
+            told.sort(key=lambda ratio: -ratio.regret)
+            result = _with_best(replace(result, ratios=tuple(told[:SHOWN])), worlds.best(()), limits)
         if goal.robust:
             result = _robust(result, worlds, (*bars, *network_bars(worlds.estimator)), deadline)
     except Struck:
-        warnings = result.warnings if LEFT_OUT in result.warnings else (*result.warnings, LEFT_OUT)
+        said = {LEFT_OUT, CUT_SHORT} & {*result.warnings}
+        warnings = result.warnings if said else (*result.warnings, left_out(deadline))
         return replace(result, warnings=warnings, interrupted=deadline.interrupted)
     return result
 
@@ -187,23 +199,23 @@ def _with_best(result: SearchResult, found: Scored, limits: Limits) -> SearchRes
 
 
 def _ratios(worlds: Worlds, plan: Plan, bars: Sequence[Bar], deadline: Deadline) -> Iterator[Ratio]:
-    """For each device type but the best known, what its speed next to that one decides; the costliest first."""
+    """For each device type but the best known, what its speed next to that one decides."""
     *others, reference = bars
-    found = []
     for bar in others:
         if bar.spread <= UNSETTLED:
             break
         deadline.check()
         ratio = _ratio(worlds, plan, bar, reference, deadline)
-        found += [] if ratio is None else [ratio]
-    yield from sorted(found, key=lambda ratio: -ratio.regret)[:SHOWN]
+        if ratio is not None:
+            yield ratio
 
 
 def _ratio(worlds: Worlds, plan: Plan, bar: Bar, reference: Bar, deadline: Deadline) -> Ratio | None:
     """None where the plan is about the best all over the bar."""
+    robust = worlds.goal.robust  # whose plan is one of those that are dealt
     wide = replace(bar, spread=hypot(bar.spread, reference.spread))
     for end in wide.ends:
-        worlds.deal_best(((bar, end),), deadline)
+        worlds.deal_best(((bar, end),), deadline, ROBUST_DEALT if robust else DEALT)
     chosen = worlds.plans[plan]
 
     def regret(factor: float) -> float:
@@ -220,12 +232,16 @@ def _ratio(worlds: Worlds, plan: Plan, bar: Bar, reference: Bar, deadline: Deadl
         if regrets[end] < gain:
             flips.append(None)
             continue
-        near, far = 1.0, end
+        near, far, other = 1.0, end, worlds.best(((bar, end),))
         for _ in range(STEPS):
             deadline.check()
             middle = sqrt(near * far)
-            worlds.deal(chosen, ((bar, middle),))
-            near, far = (near, middle) if regret(middle) >= gain else (middle, far)
+            world = ((bar, middle),)
+            if robust:
+                worlds.deal(chosen, world)
+                other = worlds.best(world)
+            flipped = worlds.value(chosen, world) / worlds.value(other, world) - 1 >= gain
+            near, far = (near, middle) if flipped else (middle, far)
         flips.append(far)
     return Ratio(
         gpus=bar.members,
@@ -252,7 +268,7 @@ def _robust(result: SearchResult, worlds: Worlds, bars: Sequence[Bar], deadline:
             worlds.take((quick_plan(own, worlds.limits, everywhere(own), deadline),))
     for corner in corners:
         for world in (corner, _towards(corner, 0.5)):
-            worlds.deal_best(world, deadline)
+            worlds.deal_best(world, deadline, ROBUST_DEALT)
     chosen = _least_regret(worlds, corners, deadline)
     for _ in range(HEDGED):
         before, worst = chosen, max(corners, key=lambda corner: _regrets(worlds, corner)[chosen.plan])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, product
+from math import inf
 
 from planner.cost.estimate import Estimator
 from planner.dims.sharding import group_text
@@ -15,6 +16,8 @@ from planner.search.explain.families import FamilyPlans, Label, Price, reason_ag
 from planner.search.explain.sensitivity import idle_costs, limit_costs
 from planner.search.explorer import Explorer
 from planner.search.heuristics.greedy import fastest, layered
+from planner.search.heuristics.quick import cheap_plan, everywhere
+from planner.search.met import Met
 from planner.search.space.choices import Choice, Family, offers, targets_of
 from planner.search.space.stages import StageOptions
 from planner.search.values import Advice, Alternative, IdleCost, LimitCost, Limits, Scored, Silent
@@ -22,8 +25,30 @@ from planner.search.values import Advice, Alternative, IdleCost, LimitCost, Limi
 SEARCH_SHARE = 0.9
 """Part of the time that the search may take when it is asked for reasons."""
 
+REASONS_SHARE = 0.15
+"""CPU time that reasons may take, as a share of what the search took; without a time limit, and where advice is asked
+for, all the time there is."""
+
+LEAST_SECONDS = 0.6
+"""CPU seconds that they may take at least."""
+
 LEFT_OUT = "the time limit left no time for some of the explanations: allow more time to see what else was considered"
 """Said where reasons are missing."""
+
+CUT_SHORT = (
+    "some of the explanations were cut short to end soon after the search: --advice gives them the time limit"
+)
+"""Said where the share of the search's time was too short for them."""
+
+
+def reasons_deadline(deadline: Deadline, search_cpu_seconds: float, *, advice: bool) -> Deadline:
+    """When the reasons for the answer of a search end."""
+    return deadline if advice else deadline.within(max(LEAST_SECONDS, REASONS_SHARE * search_cpu_seconds))
+
+
+def left_out(deadline: Deadline) -> str:
+    """What is said of reasons that a deadline has cut."""
+    return CUT_SHORT if not replace(deadline, cpu_at=inf).struck else LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +59,8 @@ class Found:
     advice: tuple[Advice, ...]
     idle_costs: tuple[IdleCost, ...]
     limit_costs: tuple[LimitCost, ...]
+    cut: bool
+    """True where the deadline has left something out."""
 
 
 class Reasons:
@@ -49,11 +76,17 @@ class Reasons:
         price: Price = lambda scored: scored,
         label: Label = reason_against,
         idle: bool = True,
+        met: Met | None = None,
+        advice: bool = False,
     ) -> None:
-        """``price`` says what a plan costs where it will run, ``label`` why it lost; ``idle``: look at idle devices."""
+        """``price`` says what a plan costs where it will run, ``label`` why it lost; ``idle``: look at idle devices.
+
+        ``met`` is what the search has priced; ``advice``: search for faster plans of other runtimes.
+        """
         self.answer, self.estimator, self.limits, self.deadline = answer, estimator, limits, deadline
         self._price, self._label, self._idle = price, label, idle
-        self._families = FamilyPlans(estimator, limits, deadline, price)
+        self._advice = advice or deadline.at == inf
+        self._families = FamilyPlans(estimator, limits, deadline, price, met)
 
     def run(self) -> Found:
         """The reasons for what is the answer in the end."""
@@ -68,7 +101,7 @@ class Reasons:
     def _about(self, best: Scored) -> Found | None:
         """None when a better plan than this comes up."""
         around = self.estimator, self.limits, self.deadline
-        self._families.look(best)
+        complete = self._families.look(best)
         if self._better(self._families.plans):
             return None
         idle = idle_costs(best, *around) if self._idle else ()
@@ -77,11 +110,13 @@ class Reasons:
         costs = limit_costs(best, *around)
         if self._better(item.scored for item in costs):
             return None
+        advice = advise(best, *around, self._advice)
         return Found(
             alternatives=self._families.beside(best, self._label),
-            advice=advise(best, *around),
+            advice=advice,
             idle_costs=idle,
             limit_costs=costs,
+            cut=not complete or self.deadline.struck,
         )
 
     def _better(self, plans: Iterable[Scored | None]) -> bool:
@@ -99,46 +134,86 @@ WORTH = 0.01
 MAX_COMBINATIONS = 256
 """Ways to give every pool degrees of its own that are tried on the stages of a plan."""
 
+FEW_COMBINATIONS = 8
+"""The same for a quick look."""
+
 ROUNDS = 4
 """Rounds per target: advice is a hint, not a proof."""
 
 
 def advise(
-    best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
+    best: Scored,
+    estimator: Estimator,
+    limits: Limits,
+    deadline: Deadline = NO_LIMIT,
+    thorough: bool = True,
 ) -> tuple[Advice, ...]:
-    """Faster plans of targets that the search was not allowed to propose, at most one each, fastest first."""
+    """Faster plans of targets that the search was not allowed to propose, at most one each, fastest first.
+
+    Quick plans and, where it is ``thorough``, a few rounds of search.
+    """
     found = []
     proposed = {row.name for row in targets_of(limits)}
     for row in TARGETS.values():
         if row.name not in proposed and offers(row, estimator.model) and not deadline.struck:
-            advice = _advice(row.name, best, estimator, limits, deadline)
+            plans = _searched if thorough else _quick
+            advice = _advice(best, plans(row.name, best, estimator, limits, deadline))
             if advice is not None:
                 found.append(advice)
     return tuple(sorted(found, key=lambda item: -item.faster))
 
 
-def _advice(
-    name: str, best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline
-) -> Advice | None:
-    explorer = Explorer(estimator, replace(limits, target=name, gap=WORTH), Silent(), deadline=deadline)
-    explorer.offer(best)
-    if TARGETS[name].dp_per_stage and best.plan.pp > 1:
-        batch = best.plan.global_batch // best.plan.micro_batches
-        for times in (1, 2, 4):
-            if best.plan.global_batch % (times * batch) == 0 and not deadline.struck:
-                explorer.offer(_per_stage_degrees(name, best, estimator, limits, times * batch))
-    explorer.run(rounds=ROUNDS)
-    faster = explorer.best
+def _advice(best: Scored, faster: Scored | None) -> Advice | None:
     if faster is None or faster is best:
         return None
     saving = 1 - faster.estimate.step_seconds / best.estimate.step_seconds
     if saving < WORTH:
         return None
-    return Advice(target=name, change=difference(faster, best), faster=saving, scored=faster)
+    return Advice(target=faster.plan.target, change=difference(faster, best), faster=saving, scored=faster)
+
+
+def _searched(
+    name: str, best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline
+) -> Scored | None:
+    """The best plan of a few rounds of search."""
+    explorer = Explorer(estimator, replace(limits, target=name, gap=WORTH), Silent(), deadline=deadline)
+    explorer.offer(best)
+    for scored in _with_degrees(name, best, estimator, limits, deadline, (1, 2, 4), MAX_COMBINATIONS):
+        explorer.offer(scored)
+    explorer.run(rounds=ROUNDS)
+    return explorer.best
+
+
+def _quick(
+    name: str, best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline
+) -> Scored | None:
+    """The best of a few quick plans."""
+    own = replace(limits, target=name)
+    if TARGETS[name].dp_per_stage:
+        return fastest(_with_degrees(name, best, estimator, own, deadline, (1,), FEW_COMBINATIONS))
+    return cheap_plan(estimator, own, everywhere(estimator), deadline, best)
+
+
+def _with_degrees(
+    name: str,
+    best: Scored,
+    estimator: Estimator,
+    limits: Limits,
+    deadline: Deadline,
+    times: tuple[int, ...],
+    most: int,
+) -> Iterator[Scored | None]:
+    """For each multiple of the batch, the stages of a pipeline with other degrees, where the target can."""
+    if not TARGETS[name].dp_per_stage or best.plan.pp == 1:
+        return
+    batch = best.plan.global_batch // best.plan.micro_batches
+    for factor in times:
+        if best.plan.global_batch % (factor * batch) == 0 and not deadline.struck:
+            yield _per_stage_degrees(name, best, estimator, limits, factor * batch, most)
 
 
 def _per_stage_degrees(
-    name: str, best: Scored, estimator: Estimator, limits: Limits, batch: int
+    name: str, best: Scored, estimator: Estimator, limits: Limits, batch: int, most: int
 ) -> Scored | None:
     """The best plan with the same stages on the same devices, the degrees of each pool changed."""
     plan = best.plan
@@ -162,7 +237,7 @@ def _per_stage_degrees(
         for stage in plan.stages
     ]
     kinds = sorted({tuple(row) for row in ways})
-    combinations = islice(product(*kinds), MAX_COMBINATIONS)
+    combinations = islice(product(*kinds), most)
     return fastest(
         layered(stages, [dict(zip(kinds, way, strict=True))[tuple(row)] for row in ways], estimator)
         for way in combinations

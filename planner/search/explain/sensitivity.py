@@ -28,6 +28,7 @@ OPTIONS: dict[PlanLimit, str] = {
     "zero": "--zero",
     "tp": "--tp",
     "pp": "--pp",
+    "ep": "--ep",
     "micro_batch": "--micro-batch",
     "recompute": "--recompute",
 }
@@ -88,6 +89,7 @@ def used(name: PlanLimit, scored: Scored) -> tuple[int | str, ...]:
         "zero": {plan.zero},
         "tp": {group.tp for group in groups},
         "pp": {plan.pp},
+        "ep": {plan.ep},
         "micro_batch": {group.micro_batch for group in groups},
         "recompute": {stage.recompute for stage in plan.stages},
     }

@@ -6,11 +6,12 @@ The search looks here for the plan that comes nearest when none fits; the baseli
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
+from planner.dims.expert import expert_degrees
 from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.checks import check_plan
@@ -93,8 +94,9 @@ def _even(
     share = model.training.global_batch // dp
     for micro_batch in (size for size in divisors(share) if size <= MICRO_BATCHES):
         stages = filled(room, [(tp, dp, share)] * depth, share // micro_batch)
-        for recompute in RECOMPUTES:
-            yield pipeline(stages, [model.layers // depth] * depth, recompute, sequence_parallel=split)
+        for recompute, ep in product(RECOMPUTES, expert_degrees(UNIFORM, model, tp, dp, None)):
+            layers = [model.layers // depth] * depth
+            yield pipeline(stages, layers, recompute, sequence_parallel=split, ep=ep)
 
 
 def widest(estimator: Estimator, most: int) -> int:
@@ -185,12 +187,8 @@ def most_sequences(
     The plan made of it is then marked with what it lacks.
     """
     pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, zero, recompute)
-    low, high = 1, min(MAX_MICRO_BATCH, estimator.model.training.global_batch)
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = pricer.memory(shape, replicas(device_type, 1, 1, middle, 1), devices).fits
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
+    most = min(MAX_MICRO_BATCH, estimator.model.training.global_batch)
+    return max(1, pricer.most_sequences(shape, replicas(device_type, 1, 1, 1, 1), devices, most))
 
 
 def replicas(device_type: DeviceType, tp: int, count: int, share: int, steps: int) -> ReplicaGroup:
@@ -253,6 +251,7 @@ def pipeline(
     recompute: Recompute = "none",
     zero: int | None = None,
     sequence_parallel: bool = False,
+    ep: int = 1,
 ) -> Plan:
     """A plan of given replicas and layers, [stage]: of another target where the stages differ in tp or dp.
 
@@ -269,4 +268,5 @@ def pipeline(
             for groups, count, end in zip(stages, layers, ends, strict=True)
         ),
         sequence_parallel=sequence_parallel,
+        ep=ep,
     )

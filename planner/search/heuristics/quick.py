@@ -35,6 +35,7 @@ from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.heuristics.greedy import layered
 from planner.search.space.choices import families, targets_of
+from planner.search.space.device_sets import Box
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
@@ -44,6 +45,12 @@ TRIES = 16
 
 SETS = 6
 """Sets of devices that are tried for each choice of data parallelism."""
+
+CHEAP_TRIES, CHEAP_SETS = 2, 2
+"""The same for a cheap look; choices that do not fit do not count."""
+
+CHEAP_SHARES = 4
+"""Choices of data parallelism that a cheap look takes, those with the least bounds."""
 
 DeviceKind = tuple[str, str]
 """(pool, gpu)."""
@@ -96,12 +103,31 @@ def quick_plan(
     return search.best
 
 
+def cheap_plan(
+    estimator: Estimator, limits: Limits, wanted: Wanted, deadline: Deadline, known: Scored | None = None
+) -> Scored | None:
+    """The fastest of a few plans on the wanted devices, or the known one where none is faster."""
+    search = _QuickSearch(estimator, limits, wanted, deadline, cheap=True)
+    search.best = known
+    with suppress(Struck):
+        search.run()
+    return search.best
+
+
 class _QuickSearch:
     """Keeps the fastest plan, and leaves out what cannot be faster."""
 
-    def __init__(self, estimator: Estimator, limits: Limits, wanted: Wanted, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        estimator: Estimator,
+        limits: Limits,
+        wanted: Wanted,
+        deadline: Deadline,
+        *,
+        cheap: bool = False,
+    ) -> None:
         self.estimator, self.limits, self.wanted = estimator, limits, wanted
-        self.deadline = deadline
+        self.deadline, self.cheap = deadline, cheap
         self.best: Scored | None = None
 
     @property
@@ -117,13 +143,11 @@ class _QuickSearch:
                 device_types = {device_type.key for device_type in partition.device_types}
                 if not partition.whole or not device_types >= self.wanted.least.keys():
                     continue
-                for choice in data_parallel_choices(row, self.limits, partition.estimator):
-                    self.deadline.check()
-                    self._share(Shares(choice, partition.estimator, self.limits, self.deadline))
+                self._shared(data_parallel_choices(row, self.limits, partition.estimator), partition)
                 model = partition.estimator.model
-                for group in grouped(families(row, self.limits, model, partition.device_types)):
+                for group in grouped(families(row, self.limits, model, partition.device_types, network)):
                     self.deadline.check()
-                    waiting += _waiting(group, network, partition, self.limits)
+                    waiting += _waiting(group, partition, self.limits)
         self._stage(self._ranked(waiting))
 
     def _ranked(self, waiting: list[_Waiting]) -> Iterator[_Ranked]:
@@ -145,27 +169,40 @@ class _QuickSearch:
         if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.seconds:
             self.best = scored if self.wanted.met_by(devices_of(scored.plan)) else self.best
 
-    def _share(self, shares: Shares) -> None:
+    def _shared(self, choices: Iterable[DataParallel], partition: NetworkPartition) -> None:
         """A batch per device: the most promising sets of the wanted devices."""
-        box = shares.sets.within(
-            tuple(self.wanted.least.get(device_type.key, 0) for device_type in shares.device_types),
-            tuple(
-                device_type.devices if device_type.pool in self.wanted.pools else 0
-                for device_type in shares.device_types
-            ),
-            shares.unit,
-        )
-        for plan in best_of(shares, box, SETS, self.seconds) if box else ():
+        found: list[tuple[float, int, Shares, Box]] = []
+        for choice in choices:
+            self.deadline.check()
+            shares = Shares(choice, partition.estimator, self.limits, self.deadline)
+            box = shares.sets.within(
+                tuple(self.wanted.least.get(device_type.key, 0) for device_type in shares.device_types),
+                tuple(
+                    device_type.devices if device_type.pool in self.wanted.pools else 0
+                    for device_type in shares.device_types
+                ),
+                shares.unit,
+            )
+            if box and not self.cheap:
+                self._share(shares, box)
+            elif box:
+                found.append((shares.bound(box), len(found), shares, box))
+        for _, _, shares, box in sorted(found)[:CHEAP_SHARES]:
+            self._share(shares, box)
+
+    def _share(self, shares: Shares, box: Box) -> None:
+        for plan in best_of(shares, box, CHEAP_SETS if self.cheap else SETS, self.seconds):
             self.deadline.check()
             self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
 
     def _stage(self, ranked: Iterable[_Ranked]) -> None:
         """The most promising choices until one fits for each target and degrees."""
-        tried, done = 0, set()
+        tried = 0
+        done: set[tuple[str, int | None, int | None, int]] = set()
         for item in ranked:
             family = item.choice.family
-            degrees = (family.target, family.tp, family.dp)
-            if item.seconds >= self.seconds or tried == TRIES:
+            degrees = (family.target, family.tp, family.dp, family.ep)
+            if item.seconds >= self.seconds or tried == TRIES or (self.cheap and len(done) == CHEAP_TRIES):
                 break
             if degrees in done:
                 continue
@@ -177,6 +214,8 @@ class _QuickSearch:
                 scored = layered(stages, order, self.estimator)
                 self._offer(scored)
                 done |= {degrees} if scored else set()
+                if scored and self.cheap:
+                    break
 
 
 def _both_ways(slots: list[int]) -> list[list[int]]:
@@ -184,7 +223,7 @@ def _both_ways(slots: list[int]) -> list[list[int]]:
     return [order for order in (slots, slots[::-1])[: 1 + (slots != slots[::-1])] if order]
 
 
-def _waiting(group: Group, network: str, partition: NetworkPartition, limits: Limits) -> Iterator[_Waiting]:
+def _waiting(group: Group, partition: NetworkPartition, limits: Limits) -> Iterator[_Waiting]:
     """The families of a group that have a depth, each with less than its choices take by ``_rank``."""
     if group.first.dp is None:
         return
@@ -197,7 +236,7 @@ def _waiting(group: Group, network: str, partition: NetworkPartition, limits: Li
             # d stages do no more than d of the fastest, and no more than all devices: most where both meet.
             best = max(1.0, min(possible[-1], rate / family.dp / fastest))
             seconds = (family.micro_batches + best - 1) * layers / fastest / best
-            yield _Waiting(seconds * (1 - 1e-9), replace(family, network=network), partition)
+            yield _Waiting(seconds * (1 - 1e-9), family, partition)
 
 
 def _rank(family: Family, partition: NetworkPartition, limits: Limits, wanted: Wanted) -> Iterator[_Ranked]:
@@ -335,7 +374,8 @@ class FirstPlans:
         possible = depths(family, self.explorer.limits, partition.estimator.model, partition.device_types)
         for depth in self._sample(family, possible) if possible else ():
             self.explorer.deadline.check()
-            if partition.bounds.bound(family, depth, 1) < self.explorer.incumbent:
+            wanted = self.explorer.incumbent
+            if partition.bounds.bound(family, depth, 1, wanted) < wanted:
                 found |= self._plan(Choice(family=family, depth=depth, interleave=1), partition)
         return found
 
@@ -380,7 +420,7 @@ class FirstPlans:
         return tuple(sorted(wanted & set(values), reverse=True))
 
 
-def _thrift(family: Family) -> tuple[int, int, int, int, int]:
+def _thrift(family: Family) -> tuple[int, ...]:
     """Small micro-batches, much recomputation and wide replicas first, then many replicas."""
     recompute = RECOMPUTES.index(family.recompute) if family.recompute else 0
-    return family.micro_batch or 1, -recompute, -(family.tp or 1), -(family.dp or 1), -family.zero
+    return family.micro_batch or 1, -recompute, -family.ep, -(family.tp or 1), -(family.dp or 1), -family.zero

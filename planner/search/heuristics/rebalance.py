@@ -62,6 +62,7 @@ def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -
         dp=None if row.dp_per_stage else sum(group.count for group in first),
         batch=sum(group.count * group.micro_batch for group in first),
         micro_batches=plan.micro_batches,
+        ep=plan.ep,
     )
     stages = StageOptions(Choice(family=family, depth=plan.pp, interleave=plan.interleave), seen, limits)
     places = {_stands(groups): index for index, groups in enumerate(stages.compositions)}

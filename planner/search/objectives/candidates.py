@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
@@ -14,9 +14,10 @@ from planner.cost.running_cost import Devices, price_per_hour, watts
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import node_faults
-from planner.search.bounds.peak import least_seconds
+from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
+from planner.search.met import Met
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
 
 MOST = 100
@@ -204,10 +205,10 @@ LEAST_SLICE_SECONDS = 0.5
 class GoalRates:
     """What a second on given devices is worth under an objective."""
 
-    def __init__(self, estimator: Estimator, goal: Goal) -> None:
-        self.estimator = estimator
+    def __init__(self, estimator: Estimator, limits: Limits, goal: Goal) -> None:
         self.cluster = estimator.cluster
         self.goal = goal
+        self._rates = DeviceRates(estimator, limits)
         training = estimator.model.training
         self.tokens = training.global_batch * training.sequence_length
 
@@ -234,8 +235,8 @@ class GoalRates:
         return most if price is None else min(most, seconds_at(price, weight))
 
     def least_seconds(self, devices: Devices) -> float:
-        """No step is shorter than the useful operations at the peak of all devices."""
-        return least_seconds(self.estimator, devices)
+        """No step is shorter than all devices need at their best rates."""
+        return self._rates.least_seconds(devices)
 
 
 def seconds_at(value: float, weight: float) -> float:
@@ -256,6 +257,8 @@ class SubClusterCandidate:
     """Objective that no plan on exactly its devices is below; infinite when none meets the goal."""
     unfinished: Explorer | None = None
     """The search that ran out of its slice."""
+    met: Met = field(default_factory=Met)
+    """What its searches have priced."""
 
 
 class SubClusterCandidates:
@@ -269,7 +272,7 @@ class SubClusterCandidates:
         self.limits = limits
         self.goal = goal
         self.reporter = reporter
-        self.rates = GoalRates(estimator, goal)
+        self.rates = GoalRates(estimator, limits, goal)
         self.sub_clusters = sorted((self._candidate(sub) for sub in self.considered()), key=_promise)
         self.candidates = 0
         self.solved = 0
@@ -315,7 +318,12 @@ class SubClusterCandidates:
         if explorer is None:
             limits = replace(self.limits, gap=gap)
             explorer = Explorer(
-                self.on(candidate.sub), limits, Silent(), cutoff_seconds=cutoff_seconds, better=better
+                self.on(candidate.sub),
+                limits,
+                Silent(),
+                cutoff_seconds=cutoff_seconds,
+                better=better,
+                met=candidate.met,
             )
         else:
             known = explorer.candidates, explorer.solved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from time import monotonic
+from time import monotonic, process_time
 
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
@@ -16,9 +16,9 @@ from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import diagnose
 from planner.search.explain.families import reason_against
 from planner.search.explain.ratios import weighed
-from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons
-from planner.search.explorer import Explorer
-from planner.search.objectives.candidates import SubCluster
+from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
+from planner.search.heuristics.quick import cheap_plan, everywhere
+from planner.search.objectives.candidates import SubClusterCandidate
 from planner.search.objectives.objectives import BestSearch
 from planner.search.ranking import ranked
 from planner.search.solve import search
@@ -52,19 +52,29 @@ def choose(
     reporter: Reporter | None = None,
     *,
     explain: bool = True,
+    advice: bool = False,
     deadline: Deadline | None = None,
     better: Callable[[Scored], object] | None = None,
 ) -> SearchResult:
     """The best plan for the goal, with a bound that no plan of the sub-clusters it considered goes below.
 
-    Prices and powers that the goal needs must be known. ``explain``, ``deadline`` and ``better`` are as in
+    Prices and powers that the goal needs must be known. ``explain``, ``advice``, ``deadline`` and ``better`` are as in
     ``search``. An interrupt keeps the best plan so far.
     """
+    cpu_start = process_time()
     deadline = deadline or Deadline.after(limits.time_limit_seconds)
     cluster, inner = without_excluded(cluster, goal)
     if replace(inner, robust=False) == Goal():
         found = search(
-            cluster, model, calibration, limits, reporter, explain=explain, deadline=deadline, better=better
+            cluster,
+            model,
+            calibration,
+            limits,
+            reporter,
+            explain=explain,
+            advice=advice,
+            deadline=deadline,
+            better=better,
         )
     else:
         candidates = BestSearch(
@@ -75,10 +85,12 @@ def choose(
             deadline.part(SEARCH_SHARE) if explain else deadline,
             better,
         )
-        found = _searched(candidates, explain, deadline)
+        found = _searched(candidates, explain, advice, deadline)
     result = replace(found, goal=goal)
     if result.reasons_error is not None or not (explain or goal.robust):
         return result
+    if not goal.robust:
+        deadline = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
     try:
         return weighed(result, cluster, model, calibration, limits, goal, deadline)
     except Exception as error:
@@ -95,23 +107,24 @@ def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goa
     return cluster.model_copy(update={"pools": kept}), replace(goal, use_at_most=rest)
 
 
-def _searched(found: BestSearch, explain: bool, deadline: Deadline) -> SearchResult:
-    start = monotonic()
+def _searched(found: BestSearch, explain: bool, advice: bool, deadline: Deadline) -> SearchResult:
+    start, cpu_start = monotonic(), process_time()
     found.run()
     seconds = monotonic() - start
     result = _result(found, seconds)
     if not explain or found.interrupted or result.status == "unknown":
         return result
     found.reporter.phase("reasons")
+    if result.best is not None:
+        deadline = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
     # What runs from here on may use all of the limit.
     found.deadline = deadline
     try:
-        explained = _explained(result, found)
+        explained = _explained(result, found, advice)
     except KeyboardInterrupt:
         return replace(_result(found, seconds), interrupted=True)
     except Exception as error:
         return replace(_result(found, seconds), reasons_error=error)
-    cut = deadline.struck and not deadline.interrupted
     return replace(
         _result(found, seconds),
         alternatives=explained.alternatives,
@@ -120,7 +133,7 @@ def _searched(found: BestSearch, explain: bool, deadline: Deadline) -> SearchRes
         nearest=explained.nearest,
         diagnosis=explained.diagnosis,
         interrupted=deadline.interrupted,
-        warnings=(LEFT_OUT,) if cut else (),
+        warnings=() if deadline.interrupted else explained.warnings,
     )
 
 
@@ -148,13 +161,15 @@ def _result(found: BestSearch, seconds: float) -> SearchResult:
     )
 
 
-def _explained(result: SearchResult, found: BestSearch) -> SearchResult:
+def _explained(result: SearchResult, found: BestSearch, advice: bool) -> SearchResult:
     if result.status == "infeasible":
         nearest = tuple(_nearest(found))
-        if nearest:
-            return replace(result, nearest=nearest)
-        estimator = found.on(_largest(found)) if found.sub_clusters else found.estimator
-        return replace(result, diagnosis=diagnose(estimator, found.limits, found.deadline))
+        diagnosis = None
+        if not nearest:
+            estimator = found.on(_largest(found).sub) if found.sub_clusters else found.estimator
+            diagnosis = diagnose(estimator, found.limits, found.deadline)
+        cut = (LEFT_OUT,) if found.deadline.struck else ()
+        return replace(result, nearest=nearest, diagnosis=diagnosis, warnings=cut)
     if found.best is None or found.home is None:
         return result
     fast = _for_speed(found)
@@ -167,6 +182,8 @@ def _explained(result: SearchResult, found: BestSearch) -> SearchResult:
         price=found.on_the_whole,
         label=partial(_loss, found.goal.objective),
         idle=False,
+        met=next(candidate.met for candidate in found.sub_clusters if candidate.sub is found.home),
+        advice=advice,
     ).run()
     # A family without a plan here may have one on more devices.
     families = tuple(entry for entry in reasons.alternatives if entry.scored)
@@ -175,6 +192,7 @@ def _explained(result: SearchResult, found: BestSearch) -> SearchResult:
         alternatives=(*families, *_elsewhere(found.best, found, fast)),
         advice=reasons.advice,
         limit_costs=reasons.limit_costs,
+        warnings=(left_out(found.deadline),) if reasons.cut else (),
     )
 
 
@@ -182,8 +200,10 @@ def _for_speed(found: BestSearch) -> Scored | None:
     """A fast plan on all devices, where something else than time is wanted."""
     if found.goal.objective == "time" or found.deadline.struck:
         return None
-    explorer = Explorer(found.on(_largest(found)), found.limits, Silent(), deadline=found.deadline)
-    quick = explorer.quick()
+    largest = _largest(found)
+    own = found.on(largest.sub)
+    known = min(largest.met.plans.values(), key=lambda scored: scored.estimate.step_seconds, default=None)
+    quick = known or cheap_plan(own, found.limits, everywhere(own), found.deadline)
     return None if quick is None else found.on_the_whole(quick)
 
 
@@ -215,8 +235,8 @@ def _elsewhere(best: Scored, found: BestSearch, fast: Scored | None) -> Iterator
             yield _dearer(f"on {' + '.join(sorted(pools))}", scored, best, found)
 
 
-def _largest(found: BestSearch) -> SubCluster:
-    return max((candidate.sub for candidate in found.sub_clusters), key=lambda sub: sub.total)
+def _largest(found: BestSearch) -> SubClusterCandidate:
+    return max(found.sub_clusters, key=lambda candidate: candidate.sub.total)
 
 
 def _dearer(family: str, scored: Scored, best: Scored, found: BestSearch) -> Alternative:

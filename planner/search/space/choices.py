@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
 from planner.dims.dimension import allowed
+from planner.dims.expert import expert_degrees, holds_experts
 from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import zeros, zeros_at
@@ -46,6 +47,8 @@ class Family:
     micro_batches: int
     network: str = ""
     """The partition of the cluster it belongs to (partitions.py)."""
+    ep: int = 1
+    """Devices over which the experts of a layer are divided."""
 
     @property
     def micro_batch(self) -> int | None:
@@ -70,6 +73,7 @@ class Family:
             zero=self.zero,
             recompute=recompute,
             sequence_parallel=splits_sequence(TARGETS[self.target], model, tp),
+            ep=self.ep,
         )
 
 
@@ -89,6 +93,7 @@ class Choice:
             zero=self.family.zero,
             stages=tuple(stages),
             interleave=self.interleave,
+            ep=self.family.ep,
             sequence_parallel=wide and splits_sequence(TARGETS[self.family.target], model, self.family.tp),
         )
 
@@ -139,14 +144,36 @@ def family_recomputes(
 
 
 def families(
-    row: Capabilities, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
+    row: Capabilities,
+    limits: Limits,
+    model: ModelSpec,
+    device_types: tuple[DeviceType, ...],
+    network: str = "",
 ) -> Iterator[Family]:
     """Outer choices of a target whose replicas all process equal micro-batches."""
+
+    def each(
+        recompute: Recompute | None, tp: int | None, dp: int | None, batch: int, stages: tuple[int, ...]
+    ) -> Iterator[Family]:
+        for zero, ep in product(stages, expert_degrees(row, model, tp, dp, limits.ep)):
+            yield Family(
+                target=row.name,
+                zero=zero,
+                recompute=recompute,
+                tp=tp,
+                dp=dp,
+                batch=batch,
+                micro_batches=model.training.global_batch // batch,
+                network=network,
+                ep=ep,
+            )
+
+    alone, several = (zeros(row, model, replicas, limits.zero) for replicas in (1, None))
     degrees = tp_degrees(row, limits.tp, model, device_types)
     for recompute in family_recomputes(row, limits, model, device_types):
         if row.dp_per_stage:
             for batch in divisors(model.training.global_batch):
-                yield from _zeros(row, limits, model, recompute, None, None, batch)
+                yield from each(recompute, None, None, batch, several)
             continue
         for tp in degrees:
             replicas = sum(device_type.replicas(tp) for device_type in device_types)
@@ -154,28 +181,7 @@ def families(
                 for dp in divisors(batch):
                     if dp > replicas or (limits.micro_batch and batch // dp not in limits.micro_batch):
                         continue
-                    yield from _zeros(row, limits, model, recompute, tp, dp, batch)
-
-
-def _zeros(
-    row: Capabilities,
-    limits: Limits,
-    model: ModelSpec,
-    recompute: Recompute | None,
-    tp: int | None,
-    dp: int | None,
-    batch: int,
-) -> Iterator[Family]:
-    for zero in zeros(row, model, dp, limits.zero):
-        yield Family(
-            target=row.name,
-            zero=zero,
-            recompute=recompute,
-            tp=tp,
-            dp=dp,
-            batch=batch,
-            micro_batches=model.training.global_batch // batch,
-        )
+                    yield from each(recompute, tp, dp, batch, alone if dp == 1 else several)
 
 
 def uniform(
@@ -217,7 +223,16 @@ def compositions(
     row = TARGETS[family.target]
     if family.tp is not None and family.dp is not None:
         mixes = _mixes(device_types, family.tp, family.dp, family)
-        return tuple(mix for mix in mixes if len(mix) == 1 or not row.dp_per_stage)
+        per_node = {device_type.key: device_type.per_node for device_type in device_types}
+        return tuple(
+            mix
+            for mix in mixes
+            if (len(mix) == 1 or not row.dp_per_stage)
+            and (
+                family.ep == 1
+                or all(holds_experts(group, family.ep, per_node[group.pool, group.gpu]) for group in mix)
+            )
+        )
     found = []
     for tp in tp_degrees(row, limits.tp, model, device_types):
         for dp in divisors(family.batch):

@@ -61,6 +61,10 @@ def _of_target(
     grouped = pipelines or row.batch_without_pipeline == "equal" or row.tensor_parallel != "none"
     if grouped and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
         yield "stages on parts of several nodes"
+    if model.experts is not None and row.experts == "parallel":
+        yield "experts split by tensor parallelism, or copied within a replica"
+        if devices > 1:
+            yield "expert-parallel groups of several device types, or on parts of several nodes"
     most = max(device_type.per_node for device_type in device_types)
     left_over = (
         tp

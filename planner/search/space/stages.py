@@ -63,6 +63,31 @@ class Option:
         return sum(self.forward) + sum(self.backward)
 
 
+class _Lengths:
+    """Options of one composition and recomputation, one for each number of layers from ``least`` on."""
+
+    def __init__(self, composition: int, recompute: Recompute, least: int, seconds: EachLength) -> None:
+        self.composition, self.recompute, self.least, self.seconds = composition, recompute, least, seconds
+        self._forward, self._backward = seconds.forward.tolist(), seconds.backward.tolist()
+        self._tail, self._held = seconds.tail_seconds.tolist(), seconds.held_seconds.tolist()
+        self._options: dict[int, Option] = {}
+
+    def option(self, layers: int) -> Option:
+        """That with so many layers."""
+        if layers not in self._options:
+            case = layers - self.least
+            self._options[layers] = Option(
+                composition=self.composition,
+                layers=layers,
+                recompute=self.recompute,
+                forward=tuple(self._forward[case]),
+                backward=tuple(self._backward[case]),
+                tail_seconds=self._tail[case],
+                held_seconds=self._held[case],
+            )
+        return self._options[layers]
+
+
 class StageOptions:
     """Options of every stage of one outer choice."""
 
@@ -86,7 +111,7 @@ class StageOptions:
         found = compositions(choice.family, device_types, estimator.model, limits)
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
-        rings = [ring_alone(item, estimator, self.pricer.kernels) for item in found]
+        rings = [ring_alone(item, estimator, self.pricer.kernels, ep=choice.family.ep) for item in found]
         kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
@@ -100,7 +125,7 @@ class StageOptions:
         )
         """What a stage may recompute, from least on: more takes longer and is only worth its memory."""
         self._lengths = np.arange(choice.interleave, estimator.model.layers + 2)
-        self._prices: dict[tuple[int, bool, bool, Recompute], EachLength] = {}
+        self._prices: dict[tuple[int, bool, bool, Recompute], _Lengths] = {}
         self._sends: dict[tuple[int, int], Sends] = {}
         self._most: dict[tuple[int, int], tuple[int, ...]] = {}
         self._slow_ends: dict[tuple[int, int, Recompute, bool, bool], list[float]] = {}
@@ -148,33 +173,22 @@ class StageOptions:
     def option(self, stage: int, composition: int, layers: int) -> Option:
         """The price of one option, with the most recomputation where it does not fit at all."""
         recompute = self._recompute(stage, composition, layers)
-        return self._filled(composition, layers, recompute, self._priced(stage, composition, recompute))
+        return self._priced(stage, composition, recompute).option(layers)
 
     def _recompute(self, stage: int, composition: int, layers: int) -> Recompute:
         if len(self.recomputes) == 1:
             return self.recomputes[0]
         return self._least_recompute(stage, composition, layers) or self.recomputes[-1]
 
-    def _filled(self, composition: int, layers: int, recompute: Recompute, priced: EachLength) -> Option:
-        case = layers - self.choice.interleave
-        return Option(
-            composition=composition,
-            layers=layers,
-            recompute=recompute,
-            forward=tuple(priced.forward[case].tolist()),
-            backward=tuple(priced.backward[case].tolist()),
-            tail_seconds=float(priced.tail_seconds[case]),
-            held_seconds=float(priced.held_seconds[case]),
-        )
-
-    def _priced(self, stage: int, composition: int, recompute: Recompute) -> EachLength:
-        """Prices with each number of layers: from one a chunk to one more than the model has, [layers - chunks]."""
+    def _priced(self, stage: int, composition: int, recompute: Recompute) -> _Lengths:
+        """Options from one layer a chunk to one layer more than the model has."""
         first, last = stage == 0, stage == self.choice.depth - 1
         key = (composition, first, last, recompute)
         if key not in self._prices:
             shape = self.shape(stage, self._lengths, recompute)
             groups, ring = self.compositions[composition], self.rings[composition]
-            self._prices[key] = self.pricer.each_length(shape, groups, ring)
+            priced = self.pricer.each_length(shape, groups, ring)
+            self._prices[key] = _Lengths(composition, recompute, self.choice.interleave, priced)
         return self._prices[key]
 
     def options(self, stage: int, cutoff_seconds: float) -> Iterator[Option]:
@@ -186,11 +200,11 @@ class StageOptions:
                 recompute = self._recompute(stage, composition, layers)
                 priced = self._priced(stage, composition, recompute)
                 if recompute not in late:
-                    ends = self._least_ends(stage, composition, priced)
+                    ends = self._least_ends(stage, composition, priced.seconds)
                     late[recompute] = (ends > cutoff_seconds).tolist()
                 if late[recompute][layers - chunks]:
                     break
-                yield self._filled(composition, layers, recompute, priced)
+                yield priced.option(layers)
 
     def end_at_slow_link(self, stage: int, option: Option, *, slow_next: bool, slow_before: bool) -> float:
         """The end of any plan with this option whose neighbours on these sides stand on other islands."""
@@ -198,7 +212,7 @@ class StageOptions:
         if key not in self._slow_ends:
             priced = self._priced(stage, option.composition, option.recompute)
             sent = self.least_sent(stage, option.composition, slow_next=slow_next, slow_before=slow_before)
-            self._slow_ends[key] = self._least_ends(stage, option.composition, priced, sent).tolist()
+            self._slow_ends[key] = self._least_ends(stage, option.composition, priced.seconds, sent).tolist()
         return self._slow_ends[key][option.layers - self.choice.interleave]
 
     def _least_ends(
@@ -383,13 +397,15 @@ class StageOptions:
         return self.choice.plan(stages, self.estimator.model)
 
 
-def ring_alone(groups: Composition, estimator: Estimator, stack: str, shard_size: int | None = None) -> Ring:
+def ring_alone(
+    groups: Composition, estimator: Estimator, stack: str, shard_size: int | None = None, *, ep: int = 1
+) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     try:
         placement = place_stages([groups], estimator.cluster)
     except PlanError:
         return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
     (ring,) = stage_rings(
-        placement, shard_size, estimator.topology, estimator.calibration, stack, estimator.curves
+        placement, shard_size, estimator.topology, estimator.calibration, stack, estimator.curves, ep
     )
     return ring

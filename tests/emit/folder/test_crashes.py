@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from planner.emit.folder import twin, write
-from planner.emit.folder.change import JOURNAL, MANIFEST, Change, apply, write_journal
+from planner.emit.folder.change import JOURNAL, MANIFEST, FolderChange, apply, write_journal
 from planner.emit.folder.lock import WORK
 from planner.emit.folder.twin import LINKED
 from planner.emit.folder.write import write_folder
@@ -263,7 +263,7 @@ def killed_in_the_twins_place(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     child = os.fork()
     if child == 0:
 
-        def half(change: Change) -> Change:
+        def half(change: FolderChange) -> FolderChange:
             return replace(change, put=change.put[: len(change.put) // 2])
 
         try:
@@ -275,7 +275,7 @@ def killed_in_the_twins_place(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     return folder.with_name(twin.twin_name(folder.name))
 
 
-def half_way(folder: int, change: Change, half: Change) -> None:
+def half_way(folder: int, change: FolderChange, half: FolderChange) -> None:
     """Do the half of a change, and die."""
     write_journal(folder, change)
     apply(folder, half)

@@ -32,6 +32,10 @@ MISSING_HERE = [
 """Megatron's defaults need Transformer Engine and Apex, which need a GPU to install."""
 
 
+ENGINE_ONLY = {"--moe-permute-fusion"}
+"""Switches that Megatron takes where Transformer Engine is installed."""
+
+
 class _Anything(types.ModuleType):
     """A module in which every name is a decorator that changes nothing."""
 
@@ -86,7 +90,7 @@ def parsed(args: list[str], world: int, environment: dict[str, str]) -> dict[str
     megatron = importlib.import_module("megatron.training.arguments")
     os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
     os.environ.update(WORLD_SIZE=str(world), RANK="0", **environment)
-    sys.argv = ["pretrain_gpt.py", *args, *MISSING_HERE]
+    sys.argv = ["pretrain_gpt.py", *(word for word in args if word not in ENGINE_ONLY), *MISSING_HERE]
     found = megatron.parse_args()
     megatron.validate_args(found)
     config = megatron.core_transformer_config_from_args(found)
@@ -98,7 +102,14 @@ def parsed(args: list[str], world: int, environment: dict[str, str]) -> dict[str
             found.tensor_model_parallel_size,
             found.pipeline_model_parallel_size,
             found.use_tp_pp_dp_mapping,
+            found.expert_model_parallel_size,
+            found.expert_tensor_parallel_size if found.num_experts else None,
         ),
+        "experts": config.num_moe_experts,
+        "top_k": config.moe_router_topk if config.num_moe_experts else None,
+        "expert_ffn": config.moe_ffn_hidden_size if config.num_moe_experts else None,
+        "window": config.window_size,
+        "softmax": config.softmax_type,
         "modules": None if pipeline is None else _modules(pipeline),
         "distributed_optimizer": found.use_distributed_optimizer,
         "sequence_parallel": found.sequence_parallel,
@@ -119,11 +130,15 @@ GROUPS = {
     "EMBEDDING_GROUP": "embd",
     "MODEL_PARALLEL_GROUP": "mp",
     "TENSOR_AND_DATA_PARALLEL_GROUP": "tp_dp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+    "EXPERT_DATA_PARALLEL_GROUP": "ep_dp",
 }
 """Megatron's descriptions of the process groups that a plan decides, and their names in its network file."""
 
 
-def groups(world: int, tp: int, pp: int, by_pipeline: bool) -> dict[str, Any]:
+def groups(
+    world: int, tp: int, pp: int, by_pipeline: bool, ep: int = 1, etp: int | None = None
+) -> dict[str, Any]:
     """All rank groups by kind, and each group that looked up its network: (name looked up, ranks).
 
     Every rank creates every group, so one rank is asked. ``by_pipeline`` is --use-tp-pp-dp-mapping.
@@ -149,7 +164,14 @@ def groups(world: int, tp: int, pp: int, by_pipeline: bool) -> dict[str, Any]:
     parallel_state.get_nccl_options = lambda name, _: name
     try:
         order = "tp-cp-ep-pp-dp" if by_pipeline else "tp-cp-ep-dp-pp"
-        parallel_state.initialize_model_parallel(tp, pp, order=order, create_gloo_process_groups=False)
+        parallel_state.initialize_model_parallel(
+            tp,
+            pp,
+            expert_model_parallel_size=ep,
+            expert_tensor_parallel_size=etp,
+            order=order,
+            create_gloo_process_groups=False,
+        )
     finally:
         parallel_state.create_group, parallel_state.get_nccl_options = create, options
         parallel_state.destroy_model_parallel()

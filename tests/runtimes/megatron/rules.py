@@ -17,6 +17,24 @@ VALUED = frozenset(
         "--attention-backend",
         "--attention-dropout",
         "--clip-grad",
+        "--expert-model-parallel-size",
+        "--expert-tensor-parallel-size",
+        "--kv-lora-rank",
+        "--moe-aux-loss-coeff",
+        "--moe-expert-capacity-factor",
+        "--moe-ffn-hidden-size",
+        "--moe-router-load-balancing-type",
+        "--moe-router-topk",
+        "--moe-shared-expert-intermediate-size",
+        "--moe-token-dispatcher-type",
+        "--num-experts",
+        "--q-lora-rank",
+        "--qk-head-dim",
+        "--qk-pos-emb-head-dim",
+        "--softmax-type",
+        "--v-head-dim",
+        "--window-attn-skip-freq",
+        "--window-size",
         "--exp-avg-dtype",
         "--exp-avg-sq-dtype",
         "--ffn-hidden-size",
@@ -58,6 +76,12 @@ SWITCHES = frozenset(
         "--fp8-param-gather",
         "--grad-reduce-in-bf16",
         "--group-query-attention",
+        "--moe-grouped-gemm",
+        "--moe-pad-expert-input-to-capacity",
+        "--moe-permute-fusion",
+        "--moe-router-pre-softmax",
+        "--moe-shared-expert-gate",
+        "--multi-latent-attention",
         "--mock-data",
         "--optimizer-cpu-offload",
         "--overlap-grad-reduce",
@@ -81,6 +105,7 @@ def check_arguments(args: Sequence[str], world_size: int) -> None:
     _check_shape(given)
     chunks = _check_layout(given)
     _check_batch(given, dp, chunks)
+    _check_experts(given, dp)
     _check_switches(given)
     _check_recompute(given)
 
@@ -181,6 +206,26 @@ def _check_batch(given: Mapping[str, str], dp: int, chunks: int) -> None:
     if chunks > 1:
         steps = batch // (micro_batch * dp)
         _divides(pp, steps, "interleaving needs a multiple of pp micro-batches")
+
+
+def _check_experts(given: Mapping[str, str], dp: int) -> None:
+    """Experts divide over groups of whole devices, and the second order of ranks needs as many replicas of them."""
+    ep, tp = (
+        _number(given, "--expert-model-parallel-size", 1),
+        _number(given, "--tensor-model-parallel-size", 1),
+    )
+    if "--num-experts" not in given:
+        if ep > 1:
+            raise EmitError("--expert-model-parallel-size needs --num-experts")
+        return
+    _divides(ep, _number(given, "--num-experts"), "--num-experts must be a multiple of ep")
+    etp = _number(given, "--expert-tensor-parallel-size", tp)
+    _divides(ep * etp, tp * dp, "the ranks of a stage must be a multiple of ep x etp")
+    pipeline = _number(given, "--pipeline-model-parallel-size", 1) > 1
+    if "--use-tp-pp-dp-mapping" in given and pipeline and ep * etp != tp:
+        raise EmitError("--use-tp-pp-dp-mapping needs as many replicas of experts as of everything else")
+    if tp > 1 and "--sequence-parallel" not in given:
+        raise EmitError("--num-experts with tp of at least 2 needs --sequence-parallel")
 
 
 def _check_switches(given: Mapping[str, str]) -> None:

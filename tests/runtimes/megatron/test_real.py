@@ -69,6 +69,16 @@ def pipeline(layers: list[int], *, dp: int, tp: int = 1, steps: int = 8, **chang
 
 LLAMA = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
 GPT = {"learned_positions": 64}
+MIXTRAL = {**LLAMA, "experts": {"number": 8, "top_k": 2, "ffn": 48}}
+GPT_OSS = {
+    **LLAMA,
+    **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias", "sinks"), True),
+    "window": 8,
+    "window_layers": 4,
+    "experts": {"number": 32, "top_k": 4, "ffn": 64, "router_bias": True, "bias": True},
+}
+SHARED = {"number": 4, "top_k": 1, "ffn": 64, "shared_ffn": 32, "shared_gate": True, "capacity_factor": 1.5}
+LATENT = {"q_rank": 16, "kv_rank": 8, "rope_dim": 4, "value_dim": 8}
 QWEN = {**LLAMA, "qk_norm": True, "head_dim": 16, "qkv_bias": True}
 EIGHTS = cluster(pool("a", ("A100",) * 8, 4))
 
@@ -86,6 +96,12 @@ BY_HAND = [
     made(pipeline([5, 3], dp=2, tp=2), QWEN),
     made(pipeline([8], dp=8), {**GPT, "reduce_dtype": "bf16"}),
     made(pipeline([5, 3], dp=1, tp=2), {**LLAMA, "gradient_dtype": "bf16", "optimizer_states": "bf16"}),
+    made(pipeline([8], dp=8, ep=4), MIXTRAL),
+    made(pipeline([5, 3], dp=4, tp=2, ep=8, sequence_parallel=True), MIXTRAL),
+    made(pipeline([5, 3], dp=2, tp=2, ep=2, sequence_parallel=True), MIXTRAL),
+    made(pipeline([3, 3, 2], dp=2, recompute="full"), {**MIXTRAL, "window": 8, "window_layers": 3}),
+    made(pipeline([5, 3], dp=8, ep=8), GPT_OSS),
+    made(pipeline([8], dp=4, ep=4), {**LLAMA, "kv_heads": 4, "latent": LATENT, "experts": SHARED}),
 ]
 
 
@@ -119,6 +135,11 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
         plan.zero == 1 and (found["dp"] > 1 or plan.offload.optimizer == "cpu" or narrow)
     )
     assert found["sequence_parallel"] == plan.sequence_parallel
+    experts = case.model.experts
+    wanted = (experts.number, experts.top_k, experts.ffn) if experts else (None, None, None)
+    assert (found["experts"], found["top_k"], found["expert_ffn"]) == wanted
+    assert found["window"] == ([case.model.window - 1, 0] if case.model.window else None)
+    assert found["softmax"] == ("learnable" if case.model.sinks else "vanilla")
     halves = "bf16" in (training.gradient_dtype, training.reduce_dtype)
     assert found["fp32_gradients"] == (training.precision in ("bf16", "fp8") and not halves)
     assert found["recompute"] == (None if recompute == "none" else recompute)
@@ -143,7 +164,20 @@ def our_groups(everyone: tuple[Rank, ...], plan: Plan) -> dict[str, set[tuple[in
         "embd": _grouped(ends, "replica", "tp_rank"),
         "mp": _grouped(everyone, "replica"),
         "tp_dp": _grouped(everyone, "stage"),
+        **expert_groups(everyone, plan),
     }
+
+
+def expert_groups(everyone: tuple[Rank, ...], plan: Plan) -> dict[str, set[tuple[int, ...]]]:
+    """Those that share the experts of a layer, and those that have the same ones, in the order of a stage's ranks."""
+    tp, together, alike = plan.stages[0].replicas[0].tp, defaultdict(list), defaultdict(list)
+    for rank in sorted(everyone, key=lambda rank: (rank.stage, rank.replica, rank.tp_rank)):
+        place = rank.replica * tp + rank.tp_rank
+        # Without experts Megatron takes theirs to be split by tensor parallelism, too.
+        ways = max(plan.ep, tp)
+        together[rank.stage, place // plan.ep if plan.ep > 1 else (place,)].append(rank.rank)
+        alike[rank.stage, place % ways].append(rank.rank)
+    return {"ep": {*map(tuple, together.values())}, "ep_dp": {*map(tuple, alike.values())}}
 
 
 def _grouped(everyone: tuple[Rank, ...], *fields: str) -> set[tuple[int, ...]]:

@@ -267,3 +267,56 @@ def test_default_order_where_nodes_hold_one_stage() -> None:
     made = {file.path: file.text for file in emit(pipeline([3, 1], dp=8), CLUSTER, model(32))}
     assert "--use-tp-pp-dp-mapping" not in made["args.sh"]
     assert "Megatron's default order" in made["README.md"]
+
+
+def test_experts_in_megatrons_words() -> None:
+    """All of Mixtral's, on groups of four devices; without its own words a model has none of them."""
+    mixtral = {"gated_mlp": True, "experts": {"number": 8, "top_k": 2, "ffn": 48}}
+    spec = model(16, layers=8, **mixtral)
+    found = words_of(pipeline([5, 3], dp=4, tp=2, ep=4, sequence_parallel=True), spec)
+    words = " ".join(found["model"])
+    assert (
+        "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 48 --moe-grouped-gemm --moe-permute-fusion "
+        "--moe-token-dispatcher-type alltoall --moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-3"
+    ) in words
+    assert found["parallel"][-4:] == [
+        *("--expert-model-parallel-size", "4"),
+        *("--expert-tensor-parallel-size", "1"),
+    ]
+    dense = words_of(pipeline([5, 3]), model(8, layers=8))
+    assert not [word for part in dense.values() for word in part if "expert" in word or "moe" in word]
+
+
+@pytest.mark.parametrize(
+    ("narrow", "frequency"), [(None, None), (4, "2"), (6, "4"), (7, "8"), (3, "[0,0,1,0,0,1,0,1]")]
+)
+def test_sliding_windows(narrow: int | None, frequency: str | None) -> None:
+    """The token itself belongs to its window; every n-th layer is full, or a list says which."""
+    spec = model(8, layers=8, window=8, window_layers=narrow)
+    words = model_words(spec)
+    assert words[words.index("--window-size") + 1] == "7,0"
+    found = words[words.index("--window-attn-skip-freq") + 1] if "--window-attn-skip-freq" in words else None
+    assert found == frequency
+
+
+def test_ranks_of_experts_stay_in_megatrons_first_order() -> None:
+    """Its other order needs as many replicas of experts as of everything else."""
+    mixed = cluster(pool("a", ("A100",) * 4 + ("T4",) * 4, 2))
+    stages = [(group("a", kind, count=8, share=1),) for kind in ("A100", "T4")]
+    for ep in (1, 4):
+        chosen = plan("megatron", 1, [4, 4], stages, ep=ep)
+        spec = model(8, layers=8, experts={"number": 8, "top_k": 2, "ffn": 48})
+        assert job_of(chosen, mixed, spec).stages_first == (ep == 1)
+
+
+def test_differences_of_experts_are_told() -> None:
+    """Router and experts have biases where everything has."""
+    plain = {"number": 8, "top_k": 2, "ffn": 48}
+    assert list(differences(model(8, gated_mlp=True, experts=plain))) == []
+    biased = {**plain, "router_bias": True, "bias": True}
+    every = dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), True)
+    assert list(differences(model(8, gated_mlp=True, experts=biased, **every))) == []
+    assert list(differences(model(8, gated_mlp=True, experts=biased))) == [
+        "the router has no biases",
+        "experts have no biases",
+    ]

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
 
-from planner.runtimes.torch.example_stage import Part  # noqa: E402
+from planner.runtimes.torch.example_stage import ModelPart  # noqa: E402
 from planner.runtimes.torch.hetplan_torch import LossScale  # noqa: E402
 from planner.training.example_data import sequences  # noqa: E402
 from planner.training.example_model import Shape, load_shape, loss_of  # noqa: E402
@@ -220,7 +220,7 @@ def reference(folder: Path, batch: int) -> tuple[Any, dict[str, Any], list[float
     return network, start, found
 
 
-def plain_optimizer(network: Part, name: str) -> Any:
+def plain_optimizer(network: ModelPart, name: str) -> Any:
     """Torch's own where it has one, else by the formula of the paper."""
     rate, every = LR[name], list(network.parameters())
     if name == "muon":
@@ -254,9 +254,9 @@ class PlainLion(torch.optim.Optimizer):  # type: ignore[misc,name-defined]
             kept.copy_(0.99 * kept + 0.01 * weight.grad)
 
 
-def whole_model(folder: Path, shape: Shape) -> Part:
+def whole_model(folder: Path, shape: Shape) -> ModelPart:
     """All layers in one part, with the weights that any plan starts from."""
-    return Part(shape, load(folder / "batches.json", rank=0).without_pipeline(), 0)
+    return ModelPart(shape, load(folder / "batches.json", rank=0).without_pipeline(), 0)
 
 
 def relative_error(got: dict[str, Any], wanted: dict[str, Any], start: dict[str, Any]) -> float:

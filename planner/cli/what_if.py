@@ -1,0 +1,121 @@
+"""``hetplan what-if``: what the plan becomes when something changes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from planner.cli.inputs import Overrides, read_calibration, read_inputs
+from planner.cli.options import (
+    AsJson,
+    CalibrationFile,
+    ClusterFile,
+    GlobalBatch,
+    ModelFile,
+    Precision,
+    SequenceLength,
+)
+from planner.cli.output import show, show_document, typed
+from planner.cli.process import ANSWER, INFEASIBLE
+from planner.cli.progress import reporter
+from planner.cluster.change import changed, scalar
+from planner.cluster.spec import ClusterSpec
+from planner.errors import UsageError
+from planner.model.spec import ModelSpec, TrainingSpec
+from planner.ranges import TIME_LIMIT
+from planner.report.what_if import WhatIfDocument, cases, what_if_section
+from planner.runtimes.registry import target as runtime
+from planner.search.deadline import Deadline
+from planner.search.objectives.choose import choose
+from planner.search.values import Goal, Limits
+
+Changes = Annotated[
+    list[str],
+    typer.Option(
+        "--change",
+        metavar="CHANGE",
+        help="PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool), or -POOL; repeatable.",
+    ),
+]
+TargetName = Annotated[
+    str | None, typer.Option("--target", metavar="NAME", help="Only plans for this runtime, as in search.")
+]
+TimeLimit = Annotated[
+    float,
+    typer.Option(
+        "--time-limit",
+        metavar="SECONDS",
+        min=TIME_LIMIT.least,
+        max=TIME_LIMIT.most,
+        help="Time limit of each search.",
+    ),
+]
+
+
+def what_if(
+    cluster: ClusterFile,
+    model: ModelFile,
+    change: Changes,
+    target: TargetName = None,
+    time_limit: TimeLimit = 30.0,
+    precision: Precision = None,
+    global_batch: GlobalBatch = None,
+    sequence_length: SequenceLength = None,
+    calibration: CalibrationFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what the plan becomes when something changes.
+
+    Searches the cluster as it is, and once for each change: a faster network, more nodes, a pool less, another
+    batch. Prints step, throughput, cost and gain of each, and the plans.
+    """
+    overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
+    found = read_inputs(cluster, model, overrides)
+    worlds = [("", *found), *((text, *_changed(*found, text)) for text in change)]
+    constants = read_calibration(calibration)
+    limits = Limits(target=None if target is None else runtime(target).name, time_limit_seconds=time_limit)
+    results = []
+    with reporter() as talk:
+        for text, changed_cluster, changed_model in worlds:
+            result = choose(
+                changed_cluster,
+                changed_model,
+                constants,
+                limits,
+                Goal(),
+                talk,
+                explain=False,
+                deadline=Deadline.after(time_limit),
+                better=lambda scored: talk.better(scored.estimate.step_seconds),
+            )
+            results.append((text, result))
+            if result.interrupted:
+                raise KeyboardInterrupt
+    table = cases(results)
+    if as_json:
+        show_document(WhatIfDocument(command="what-if", cases=table))
+    else:
+        show(what_if_section(table), then=typed("hetplan", "search", cluster, model, "-o", "plan.yaml"))
+    raise typer.Exit(ANSWER if any(case.scored for case in table) else INFEASIBLE)
+
+
+def _changed(cluster: ClusterSpec, model: ModelSpec, text: str) -> tuple[ClusterSpec, ModelSpec]:
+    """Cluster and model after a change of one of them."""
+    path, equals, value = text.partition("=")
+    top, _, key = path.strip().partition(".")
+    if not equals or top != "training":
+        return changed(cluster, text), model
+    settings = {**model.training.model_dump(), key: scalar(value.strip())}
+    try:
+        training = TrainingSpec.model_validate(settings)
+    except ValidationError as error:
+        what = error.errors()[0]["msg"]
+        hint = (
+            f"keys of training: {', '.join(TrainingSpec.model_fields)}"
+            if key not in TrainingSpec.model_fields
+            else None
+        )
+        raise UsageError(f"--change {text!r}: {what}", hint=hint) from None
+    return cluster, model.model_copy(update={"training": training})

@@ -1,0 +1,164 @@
+"""A cluster with one thing changed, as it is typed: ``fabrics.lan.latency_us=5``, ``+8 A100-SXM-80GB``, ``-titan``.
+
+A path names what the cluster file has; pools, their cards and links go by name instead of by number. ``links.lan``
+stands for all cards on the fabric ``lan``, ``links.a+b`` for the gateway between two fabrics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from planner.cluster.checks import check_cluster
+from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.errors import SpecError, UsageError
+from planner.files.document import Document
+from planner.files.fields import written
+from planner.files.nodes import parse
+from planner.files.short_lists import compress_hosts
+from planner.files.writing import dump
+from planner.ranges import NODES
+
+_ADDED = re.compile(r"\+\s*(\d{1,9})\s+(.+)")
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+def changed(cluster: ClusterSpec, text: str) -> ClusterSpec:
+    """The cluster after a change.
+
+    Raises UsageError for one that names nothing, SpecError for what is no cluster then.
+    """
+    data = written(cluster)
+    if added := _ADDED.fullmatch(text):
+        _add(data, cluster, int(added[1]), added[2].strip(), text)
+    elif text.startswith("-") and "=" not in text:
+        name = _known(text[1:].strip(), [pool.name for pool in cluster.pools], "pool", text)
+        data["pools"] = [pool for pool in data["pools"] if pool["name"] != name]
+    else:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(
+                f"--change {text!r}: expected PATH=VALUE, +N DEVICE or -POOL",
+                hint="e.g. links.lan.bandwidth_gbps=100",
+            )
+        _set(data, cluster, path.strip(), scalar(value.strip()), text)
+    return _checked(data, text)
+
+
+def scalar(text: str) -> Any:
+    """The value as YAML would read it."""
+    if _NUMBER.fullmatch(text):
+        return int(text) if text.lstrip("+-").isdecimal() and len(text) < 19 else float(text)
+    return {"true": True, "false": False, "null": None}.get(text, text)
+
+
+def _checked(data: dict[str, Any], text: str) -> ClusterSpec:
+    used = {device.rpartition(" x ")[2] for pool in data["pools"] for device in pool["devices"]}
+    data["gpus"] = {name: gpu for name, gpu in data["gpus"].items() if name in used}
+    document = Document(f"--change {text!r}", parse(dump(data)))
+    problems = document.problems(ClusterSpec) or check_cluster(document, whole=True)
+    if problems:
+        raise SpecError(tuple(replace(problem, line=None) for problem in problems))
+    return document.to(ClusterSpec)
+
+
+def _add(data: dict[str, Any], cluster: ClusterSpec, count: int, name: str, text: str) -> None:
+    """More nodes of the pool of this name, or of the one pool that has this device."""
+    pool = _pool_with(cluster, name, text)
+    per_node = pool.devices.count(name) or len(pool.devices)
+    nodes, rest = divmod(count, per_node)
+    if rest or not nodes or not NODES.holds(len(pool.hosts) + nodes):
+        raise UsageError(
+            f"--change {text!r}: expected a multiple of {per_node}, as a node of {pool.name} has them"
+        )
+    taken = {host for each in cluster.pools for host in each.hosts}
+    fresh = (f"{pool.name}-more-{number}" for number in range(len(taken) + nodes))
+    more = [host for host in fresh if host not in taken][:nodes]
+    _pools(data)[pool.name]["hosts"] = list(compress_hosts((*pool.hosts, *more)))
+
+
+def _pool_with(cluster: ClusterSpec, name: str, text: str) -> PoolSpec:
+    pools = {pool.name: pool for pool in cluster.pools}
+    if name in pools:
+        return pools[name]
+    having = [pool for pool in cluster.pools if name in pool.devices]
+    if len(having) == 1:
+        return having[0]
+    if having:
+        names = ", ".join(pool.name for pool in having)
+        raise UsageError(f"--change {text!r}: {name} is in several pools", hint=f"name one of them: {names}")
+    devices = [device for pool in cluster.pools for device in pool.devices]
+    _known(name, [*pools, *devices], "pool or device", text)
+    raise AssertionError("a name that is known is a pool or in one")
+
+
+def _known(name: str, names: Iterable[str], what: str, text: str) -> str:
+    """The name; raises UsageError with the nearest ones where there is none like it."""
+    known = list(dict.fromkeys(names))
+    if name in known:
+        return name
+    near = get_close_matches(name, known, n=3) or known[:5]
+    raise UsageError(f"--change {text!r}: no {what} {name!r}", hint=f"there is {', '.join(near) or 'none'}")
+
+
+def _pools(data: dict[str, Any]) -> dict[str, Any]:
+    return {pool["name"]: pool for pool in data["pools"]}
+
+
+def _set(data: dict[str, Any], cluster: ClusterSpec, path: str, value: Any, text: str) -> None:
+    top, _, rest = path.partition(".")
+    places: dict[str, dict[str, Any]] = {
+        "pools": _pools(data),
+        "fabrics": data["fabrics"],
+        "gpus": data["gpus"],
+        "links": {"+".join(link["between"]): link for link in data["links"]} | data["fabrics"],
+    }
+    if path == "reserve_gib":
+        data[path] = value
+        return
+    _known(top, [*places, "reserve_gib", "training"], "key", text)
+    name, rest = _first(places[top], rest, top, text)
+    if top == "links" and name in data["fabrics"] and rest == "bandwidth_gbps":
+        for pool in data["pools"]:
+            for nic in pool.get("nics", ()):
+                if nic["fabric"] == name:
+                    nic["bandwidth_gbps"] = value
+        return
+    place = places[top][name]
+    if top == "pools" and rest == "nodes":
+        _resize(place, cluster, name, value, text)
+        return
+    while "." in rest:
+        key, rest = _first(place, rest, top, text)
+        inner = place[key]
+        if key == "nics":
+            inner = {nic["fabric"]: nic for nic in inner}
+        if not isinstance(inner, dict):
+            raise UsageError(f"--change {text!r}: {key} is a value and has no {rest}")
+        place = inner
+    if not rest:
+        raise UsageError(f"--change {text!r}: expected a key of {name}", hint=f"there is {', '.join(place)}")
+    place[rest] = value
+
+
+def _first(place: dict[str, Any], path: str, what: str, text: str) -> tuple[str, str]:
+    """The name that a path begins with, which may have dots, and the rest of the path."""
+    fitting = [name for name in place if path == name or path.startswith(f"{name}.")]
+    if fitting:
+        name = max(fitting, key=len)
+        return name, path[len(name) + 1 :]
+    return _known(path.partition(".")[0], place, f"name in {what}", text), ""
+
+
+def _resize(place: dict[str, Any], cluster: ClusterSpec, name: str, value: Any, text: str) -> None:
+    """So many nodes: the first of them, or more."""
+    pool = next(pool for pool in cluster.pools if pool.name == name)
+    if not isinstance(value, int) or not NODES.holds(value):
+        raise UsageError(f"--change {text!r}: expected a whole number of nodes, got {value!r}")
+    taken = {host for each in cluster.pools for host in each.hosts}
+    fresh = (f"{name}-more-{number}" for number in range(len(taken) + value))
+    hosts = [*pool.hosts, *(host for host in fresh if host not in taken)]
+    place["hosts"] = list(compress_hosts(tuple(hosts[:value])))

@@ -1,0 +1,190 @@
+"""The answer of a search on one screen: stages as bars, the families that came nearest, and last the answer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from planner.cluster.spec import ClusterSpec
+from planner.cost.values import Estimate, GroupEstimate
+from planner.model.spec import ModelSpec
+from planner.plan.file import Considered
+from planner.report.explain import advice_text, considered, work_seconds
+from planner.report.goal import BEST, goal_text, idle_text, limit_text
+from planner.report.layout import Indented, Paragraph, bullets, number, table, words
+from planner.report.numbers import (
+    at_most,
+    count,
+    count_unit,
+    duration,
+    gib,
+    percent,
+    rate,
+    significant,
+    time_unit,
+)
+from planner.report.plan_table import StageRun, headline, stage_runs
+from planner.search.values import Ratio, Scored, SearchResult
+from planner.units import format_count
+from planner.visible import visible
+
+FAMILIES = 6
+"""Families that are shown."""
+ROWS = 8
+"""Rows of stages that are shown."""
+CELLS = 10
+"""Length of a full bar."""
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def bar(share: float, cells: int = CELLS) -> str:
+    """A bar of blocks for a share of at most 1, in eighths of a cell."""
+    eighths = round(max(0.0, min(share, 1.0)) * cells * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(cells)
+
+
+def brief(
+    result: SearchResult, best: Scored, cluster: ClusterSpec, model: ModelSpec, top: int | None
+) -> list[RenderableType]:
+    """What was asked, the plan, the families, and what to know, in as few lines as they need."""
+    goal = goal_text(result.goal)
+    parts: list[RenderableType] = [
+        Paragraph(asked(cluster, model)),
+        *([Paragraph(f"goal: {goal}")] if goal else []),
+        Text(visible(f"Plan: {headline(best.plan)}"), style="bold"),
+        *map(Indented, _stages(best.estimate)),
+    ]
+    if result.alternatives:
+        parts.append(_families(considered(result.alternatives), top or FAMILIES))
+    return [*parts, bullets(_notes(result, best), mark="!")]
+
+
+def asked(cluster: ClusterSpec, model: ModelSpec) -> str:
+    """``gpt2_345m (355 M parameters, 512 x 1024 tokens, fp16) on lab (6 devices)``."""
+    training = model.training
+    devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
+    batch = f"{training.global_batch} x {training.sequence_length} tokens"
+    what = f"{format_count(model.parameters)} parameters, {batch}, {training.precision}"
+    return f"{model.name} ({what}) on {cluster.name} ({count(devices, 'device')})"
+
+
+def _stages(estimate: Estimate) -> Iterator[RenderableType]:
+    """A row for each group of each run of like stages, with its work relative to the busiest."""
+    groups = [group for stage in estimate.stages for group in stage.groups]
+    slowest = max(work_seconds(group) for group in groups)
+    columns = (
+        number("stage"),
+        words("layers", least=6),
+        words("devices", least=18),
+        number("batch"),
+        number("memory (GiB)"),
+        words("load", least=CELLS + 6),
+    )
+    rows = [row for run in stage_runs(estimate.stages) for row in _rows(run, slowest)]
+    yield table(columns, rows[:ROWS], ruled=False)
+    if len(rows) > ROWS:
+        yield Paragraph(f"and {len(rows) - ROWS} more rows: -v shows them")
+
+
+def _rows(run: StageRun, slowest: float) -> Iterator[list[str]]:
+    for position, members in enumerate(zip(*(stage.groups for stage in run.stages), strict=True)):
+        group = max(members, key=work_seconds)
+        memory = max((each.memory for each in members), key=lambda each: each.used_bytes)
+        share = work_seconds(group) / slowest
+        yield [
+            *((run.indices, run.layers) if position == 0 else ("", "")),
+            _devices(group, len(run.stages)),
+            f"{group.micro_batch} x {group.steps}",
+            f"{gib(memory.used_bytes)} of {gib(memory.capacity_bytes)}",
+            f"{bar(share)} {percent(share):>5}",
+        ]
+
+
+def _devices(group: GroupEstimate, stages: int) -> str:
+    many = f"{stages} x " if stages > 1 else ""
+    split = f" by tp {group.tp}" if group.tp > 1 else ""
+    return f"{many}{group.tp * group.count} {group.gpu} ({group.pool}){split}"
+
+
+def _families(entries: Sequence[Considered], top: int) -> RenderableType:
+    """The first ones with why they lost."""
+    shown = entries[:top]
+    unit = time_unit(entry.step_seconds for entry in shown)
+    speed = count_unit(entry.tokens_per_second for entry in shown)
+    heading = speed.heading("tokens/s").replace("\n", " ")
+    left = f" ({len(shown)} of {len(entries)}, -v: all)" if len(shown) < len(entries) else ""
+    columns = (
+        words(f"family{left}", least=28),
+        number(f"step ({unit.name})"),
+        number(heading),
+        words("why not", least=24),
+    )
+    rows = [
+        [entry.family, unit.show(entry.step_seconds), speed.show(entry.tokens_per_second), entry.reason]
+        for entry in shown
+    ]
+    strong = [index for index, entry in enumerate(shown) if entry.chosen]
+    return Indented(table(columns, rows, strong, ruled=False))
+
+
+def _notes(result: SearchResult, best: Scored) -> Iterator[str]:
+    """What to know before trusting the answer, and what would be faster; one line each where it fits."""
+    if result.outside and result.gap < 1:
+        yield f"the proof leaves out {count(len(result.outside), 'sort')} of plans: -v names them"
+    yield from result.warnings
+    yield from best.estimate.warnings
+    yield from map(idle_text, result.idle_costs)
+    yield from (limit_text(entry, best.estimate.step_seconds) for entry in result.limit_costs)
+    yield from map(advice_text, result.advice)
+    if result.ratios:
+        yield _splits(result.ratios)
+
+
+def _splits(entries: Sequence[Ratio]) -> str:
+    """What rests on speeds that are not well known, and what it may cost."""
+    bar, worst = max(entry.bar for entry in entries), max(entry.regret for entry in entries)
+    if len(entries) > 1:
+        what = f"{len(entries)} splits of work rest on speeds"
+        return f"{what} known to ±{percent(bar)}: at worst {percent(worst)} is lost"
+    gpus, against = " and ".join(entries[0].gpus), " and ".join(entries[0].against)
+    return f"{gpus} against {against} is known to ±{percent(bar)}: at worst {percent(worst)} is lost"
+
+
+def answer_line(result: SearchResult, model: ModelSpec, cluster: ClusterSpec) -> str:
+    """The answer in one line that stands alone; also where there is no plan."""
+    what = f"{model.name} on {cluster.name}"
+    best = result.best
+    if best is None:
+        return f"{what}: {_nothing(result)}"
+    estimate = best.estimate
+    parts = [f"{duration(estimate.step_seconds, estimate.spread)} a step"]
+    parts += [f"{rate(estimate.tokens_per_second)} tokens/s"]
+    if result.objective == "cost" and estimate.cost_per_million_tokens is not None:
+        parts += [f"{significant(estimate.cost_per_million_tokens)} per million tokens"]
+    if result.objective == "energy" and estimate.joules_per_token is not None:
+        parts += [f"{significant(estimate.joules_per_token)} J per token"]
+    return f"{what}: {', '.join([*parts, _claim(result)])}"
+
+
+def _claim(result: SearchResult) -> str:
+    best = "" if result.objective == "time" else f" of the {BEST[result.objective]}"
+    best += f" of {count(result.subclusters, 'sub-cluster')}" if result.subclusters is not None else ""
+    if result.hedge is not None:
+        return f"robust, at worst {percent(result.hedge.regret)} slower than the best"
+    stopped = "stopped early, " if result.interrupted else ""
+    if result.gap >= 1:
+        return f"{stopped}nothing proven"
+    if result.status == "optimal":
+        return f"{stopped}proven optimal" if result.gap <= 0 else f"proven within {at_most(result.gap)}{best}"
+    return f"{stopped}within {at_most(result.gap)} of the bound"
+
+
+def _nothing(result: SearchResult) -> str:
+    if result.nearest:
+        return "no plan meets the goal"
+    if result.status == "infeasible":
+        return "proven: no plan fits"
+    return "no plan found in time, nothing proven"

@@ -1,0 +1,108 @@
+"""What plans become when something about the cluster or the training changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group
+
+from planner.described import JsonDocument, told
+from planner.report.layout import Paragraph, number, section, table, words
+from planner.report.numbers import MISSING, count_unit, percent, significant, time_unit
+from planner.report.plan_table import in_short
+from planner.search.values import Scored, SearchResult, Status
+
+
+@told(
+    "scored.estimate.step_seconds",
+    "scored.estimate.tokens_per_second",
+    "scored.estimate.cost_per_million_tokens",
+    "scored.estimate.devices",
+    without=("scored",),
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The cluster and the training as they are, or with one change."""
+
+    change: str
+    """As it was typed; empty for no change."""
+    status: Status
+    """optimal, feasible, infeasible or unknown, as of a search."""
+    gap: float
+    """(step - bound) / step."""
+    faster: float | None
+    """Tokens per second over those without a change, less 1; null where one of both has no plan."""
+    plan: str | None
+    """Its main decisions in one line; null without a plan."""
+    scored: Scored | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfDocument(JsonDocument):
+    """The answer of ``what-if``."""
+
+    cases: tuple[Case, ...]
+    """Without a change, then the changes as they were given."""
+
+
+def cases(results: Sequence[tuple[str, SearchResult]]) -> tuple[Case, ...]:
+    """Each change with its search; the first one is that without a change."""
+    first = results[0][1].best
+    return tuple(_case(change, result, first) for change, result in results)
+
+
+def _case(change: str, result: SearchResult, first: Scored | None) -> Case:
+    best = result.best
+    faster = None
+    if best is not None and first is not None:
+        faster = best.estimate.tokens_per_second / first.estimate.tokens_per_second - 1
+    return Case(
+        change=change,
+        status=result.status,
+        gap=result.gap,
+        faster=faster,
+        plan=None if best is None else in_short(best.plan),
+        scored=best,
+    )
+
+
+def what_if_section(entries: Sequence[Case]) -> Group:
+    """A row for each; then what the plans are."""
+    estimates = [entry.scored.estimate for entry in entries if entry.scored]
+    unit = time_unit(each.step_seconds for each in estimates)
+    speed = count_unit(each.tokens_per_second for each in estimates)
+    priced = any(each.cost_per_million_tokens is not None for each in estimates)
+    columns = (
+        words("change", least=24),
+        number(f"step\n({unit.name})"),
+        number(speed.heading("tokens/s")),
+        number("faster\nby"),
+        *([number("per million\ntokens")] if priced else []),
+        number("gap"),
+        words("devices", least=7),
+    )
+    rows = [
+        [
+            entry.change or "as it is",
+            unit.show(entry.scored.estimate.step_seconds if entry.scored else None),
+            speed.show(entry.scored.estimate.tokens_per_second if entry.scored else None),
+            MISSING if entry.faster is None or not entry.change else percent(entry.faster),
+            *([_money(entry)] if priced else []),
+            percent(entry.gap) if entry.scored else MISSING,
+            str(entry.scored.plan.devices) if entry.scored else _nothing(entry),
+        ]
+        for entry in entries
+    ]
+    plans = [Paragraph(f"{entry.change or 'as it is'}: {entry.plan}") for entry in entries if entry.plan]
+    note = Paragraph("gap: how much less the best possible step may take; a gain within it may be none")
+    return Group(section("What if", table(columns, rows), note), section("Plans", *plans))
+
+
+def _money(entry: Case) -> str:
+    cost = entry.scored.estimate.cost_per_million_tokens if entry.scored else None
+    return MISSING if cost is None else significant(cost)
+
+
+def _nothing(entry: Case) -> str:
+    return "no plan fits" if entry.status == "infeasible" else "no plan found in time"

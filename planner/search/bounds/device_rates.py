@@ -1,0 +1,75 @@
+"""What a device of each type does at best, whatever the plan: a bound for all sub-clusters of a cluster at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planner.cost.estimate import Estimator
+from planner.dims.tensor import tp_degrees
+from planner.runtimes.capabilities import Capabilities
+from planner.runtimes.registry import TARGETS
+from planner.search.bounds.peak import least_seconds
+from planner.search.bounds.rates import Rates
+from planner.search.data_parallel import most_sequences_per_second
+from planner.search.space.choices import (
+    Family,
+    family_recomputes,
+    recomputes_of,
+    targets_of,
+    usable_device_types,
+)
+from planner.search.values import Limits
+from planner.units import divisors
+
+Key = tuple[str, str]
+"""(pool, gpu)."""
+
+
+class DeviceRates:
+    """Best rates of the devices of a cluster, without any traffic between replicas or stages."""
+
+    def __init__(self, estimator: Estimator, limits: Limits) -> None:
+        self.estimator, self.limits = estimator, limits
+        self._types = usable_device_types(estimator.topology, estimator.model)
+        self._rates = dict.fromkeys((device_type.key for device_type in self._types), 0.0)
+        for row in targets_of(limits):
+            for key, rate in (*self._in_replicas(row), *self._alone(row)):
+                self._rates[key] = max(self._rates[key], rate)
+
+    def least_seconds(self, devices: Mapping[Key, int]) -> float:
+        """No step on these devices of the cluster, numbers by (pool, gpu), is shorter."""
+        model = self.estimator.model
+        # T >= layers x sequences / sum of what the devices do of both a second
+        rate = sum(count * self._rates.get(key, 0.0) for key, count in devices.items())
+        least = model.layers * model.training.global_batch / rate if rate else float("inf")
+        return max(least, least_seconds(self.estimator, devices))
+
+    def _in_replicas(self, row: Capabilities) -> Iterator[tuple[Key, float]]:
+        """Layers times sequences a second of a device in a replica with equal micro-batches."""
+        model, rates = self.estimator.model, Rates(self.estimator, ())
+        batch = model.training.global_batch
+        for recompute in family_recomputes(row, self.limits, model, self._types):
+            for tp in tp_degrees(row, self.limits.tp, model, self._types):
+                able = [device_type for device_type in self._types if device_type.per_node >= tp]
+                for size in divisors(batch):
+                    family = Family(
+                        target=row.name,
+                        zero=min(TARGETS[row.name].zero_without_pipeline),
+                        recompute=recompute,
+                        tp=tp,
+                        dp=1,
+                        batch=size,
+                        micro_batches=batch // size,
+                    )
+                    for device_type, (_, rate) in zip(able, rates.free_rates(family), strict=True):
+                        yield device_type.key, rate * size / tp
+
+    def _alone(self, row: Capabilities) -> Iterator[tuple[Key, float]]:
+        """The same of a device that has the whole model and a batch of its own."""
+        model, pricer = self.estimator.model, self.estimator.pricer(row.name)
+        if row.batch_without_pipeline != "per-device":
+            return
+        for recompute in recomputes_of(row, self.limits, model, self._types):
+            for device_type in self._types:
+                rate = most_sequences_per_second(pricer, device_type, recompute)
+                yield device_type.key, model.layers * rate

@@ -1,0 +1,120 @@
+"""``hetplan what-if``, and changes of a cluster as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cluster.change import changed
+from planner.cluster.file import load_cluster
+from planner.errors import HetplanError
+from planner.plan.file import cluster_part
+from tests.cli.running import ROOT, Command
+
+LAB = load_cluster(ROOT / "cluster_specs" / "lab.yaml")
+SITES = load_cluster(ROOT / "cluster_specs" / "three_sites.yaml")
+
+
+def differing(before: Any, after: Any, at: str = "") -> dict[str, Any]:
+    """New values by path, wherever two plain values differ."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        parts = [differing(before.get(key), after.get(key), f"{at}.{key}") for key in {**before, **after}]
+        return {path: value for part in parts for path, value in part.items()}
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        parts = [
+            differing(*pair, f"{at}.{index}") for index, pair in enumerate(zip(before, after, strict=True))
+        ]
+        return {path: value for part in parts for path, value in part.items()}
+    return {} if before == after else {at: after}
+
+
+@pytest.mark.parametrize(
+    ("text", "differs"),
+    [
+        (
+            "links.lan.bandwidth_gbps=100",
+            {".pools.0.nics.0.bandwidth_gbps": 100.0, ".pools.1.nics.0.bandwidth_gbps": 100.0},
+        ),
+        ("links.lan.latency_us=5", {".fabrics.lan.latency_us": 5.0}),
+        ("pools.titan.nics.lan.bandwidth_gbps=25", {".pools.1.nics.0.bandwidth_gbps": 25.0}),
+        ("pools.titan.price_per_gpu_hour=0.5", {".pools.1.price_per_gpu_hour": 0.5}),
+        ("pools.titan.nodes=3", {".pools.1.hosts": ["lab-02", "titan-more-[0-1]"]}),
+        ("+4 Titan-RTX", {".pools.1.hosts": ["lab-02", "titan-more-[0-1]"]}),
+        ("+4 mixed", {".pools.0.hosts": ["lab-01", "mixed-more-0"]}),
+        ("+2 RTX-3090", {".pools.0.hosts": ["lab-01", "mixed-more-0"]}),
+        ("gpus.Titan-RTX.tflops.fp16=260", {".gpus.Titan-RTX.tflops.fp16": 260.0}),
+        ("reserve_gib=2", {".reserve_gib": 2.0}),
+    ],
+)
+def test_one_thing_changes(text: str, differs: dict[str, Any]) -> None:
+    """And nothing else."""
+    assert differing(cluster_part(LAB), cluster_part(changed(LAB, text))) == differs
+
+
+def test_a_pool_goes_with_its_devices() -> None:
+    """The others stay as they are."""
+    less = changed(LAB, "-titan")
+    assert [pool.name for pool in less.pools] == ["mixed"]
+    assert set(less.gpus) == {"RTX-3090", "RTX-2080-Ti"}
+    assert less.pools[0] == LAB.pools[0]
+
+
+def test_gateways_and_large_pools() -> None:
+    """By the names of both fabrics; the first nodes of a pool stay."""
+    wider = changed(SITES, "links.north-eth+west-eth.bandwidth_gbps=1600")
+    assert [link.bandwidth_gbps for link in wider.links] == [1600.0, 400.0, 400.0]
+    fewer = changed(SITES, "pools.south-v100.nodes=2")
+    pool = next(pool for pool in fewer.pools if pool.name == "south-v100")
+    assert pool.hosts == next(pool for pool in SITES.pools if pool.name == "south-v100").hosts[:2]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("pools.titn.nodes=3", "no name in pools 'titn'", "titan"),
+        ("link.lan.bandwidth_gbps=3", "no key 'link'", "links"),
+        ("-titam", "no pool 'titam'", "titan"),
+        ("+8 H100-SXM", "no pool or device 'H100-SXM'", "there is"),
+        ("+3 Titan-RTX", "expected a multiple of 2, as a node of titan has them", None),
+        ("pools.titan.nodes=many", "expected a whole number of nodes, got 'many'", None),
+        ("pools.titan=3", "expected a key of titan", "there is name"),
+        ("nonsense", "expected PATH=VALUE, +N DEVICE or -POOL", "links.lan.bandwidth_gbps=100"),
+        ("links.lan.bandwidth_gbps=-5", "pools[0].nics[0].bandwidth_gbps", None),
+        ("pools.titan.colour=red", "pools[1].colour", None),
+    ],
+)
+def test_what_is_no_change(text: str, said: str, hint: str | None) -> None:
+    """One error that names the change, and the nearest names."""
+    with pytest.raises(HetplanError) as raised:
+        changed(LAB, text)
+    assert str(raised.value).startswith(f"--change {text!r}: ")
+    assert said in str(raised.value)
+    if hint is not None:
+        assert raised.value.hint is not None
+        assert hint in raised.value.hint
+
+
+def test_the_command(hetplan: Command, files: Path) -> None:
+    """As it is, and once for each change; a faster network is never slower."""
+    words = ["what-if", "cluster.yaml", "model.yaml", "--change", "links.ib.bandwidth_gbps=400"]
+    words += ["--change", "-slow", "--change", "training.global_batch=32"]
+    shown = hetplan(*words)
+    assert shown.code == 0
+    assert max(map(len, shown.out.splitlines())) <= 80
+    assert "as it is" in shown.out
+    first, network, pool, batch = json.loads(hetplan(*words, "--json").out)["cases"]
+    assert (first["change"], first["faster"]) == ("", 0.0)
+    assert network["step_seconds"] <= first["step_seconds"] * 1.01
+    assert pool["devices"] <= 2
+    assert batch["tokens_per_second"] == pytest.approx((1 + batch["faster"]) * first["tokens_per_second"])
+
+
+def test_training_can_change(hetplan: Command, files: Path) -> None:
+    """What is no value of it is one error."""
+    done = hetplan("what-if", "cluster.yaml", "model.yaml", "--change", "training.batch=3")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: --change 'training.batch=3': ")
+    assert "global_batch" in done.err

@@ -1,0 +1,144 @@
+"""Prices of many cases at once are those of each case, whatever the model, the constants and the measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from planner.cost.communication import Ring
+from planner.cost.estimate import Estimator
+from planner.cost.many import larger, smaller
+from planner.cost.shape import Shape, chunk_layers
+from planner.cost.stage import Pricer
+from planner.measured.dual import Dual
+from planner.plan.values import ReplicaGroup
+from tests.worlds import Problem, with_constants, with_measurements, with_shapes
+
+WORLDS = (with_constants, with_shapes, with_measurements)
+TARGETS = ("megatron", "deepspeed", "torch", "flagscale")
+EXACT = 1e-12
+SIZES = np.arange(1, 7)
+STATES = [(0, "none", 1), (1, "full", 2), (2, "none", 4), (3, "selective", 3)]
+"""ZeRO stage, recomputation, replicas."""
+
+
+def stages(
+    make: Callable[[int], Problem], target: str, seed: int
+) -> list[tuple[Pricer, Shape, ReplicaGroup, Ring]]:
+    """Stages of a small problem on each of its device types that has the number format."""
+    spec, model, calibration = make(seed)
+    pricer = Estimator(spec, model, calibration).pricer(target)
+    precision = model.training.precision
+    found = []
+    for number, device_type in enumerate(pricer.topology.device_types):
+        if precision not in device_type.peak_flops:
+            continue
+        zero, recompute, dp = STATES[(seed + number) % len(STATES)]
+        shape = Shape(
+            chunks=(min(3, model.layers),),
+            stage=number % 3,
+            depth=3,
+            micro_batches=5,
+            zero=zero,
+            recompute=cast("Any", recompute),
+            sequence_parallel=False,
+        )
+        group = ReplicaGroup(
+            pool=device_type.pool, gpu=device_type.gpu, tp=1, count=dp, local_batch=10, accumulation_steps=5
+        )
+        ring = Ring(
+            size=dp,
+            bytes_per_second=2e9,
+            latency_seconds=1e-5,
+            crosses="eth",
+            curves=pricer.link_curves,
+            link="eth",
+        )
+        found.append((pricer, shape, group, ring))
+    return found
+
+
+@pytest.mark.parametrize("make", WORLDS)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(4))
+def test_micro_batches_of_many_sizes(make: Callable[[int], Problem], target: str, seed: int) -> None:
+    """Every number of a micro-batch."""
+    for pricer, shape, group, ring in stages(make, target, seed):
+        many = pricer.micro_batch(shape, group, cast("int", SIZES), ring)
+        for case, size in enumerate(SIZES.tolist()):
+            one = pricer.micro_batch(shape, group, size, ring)
+            for name in one.__slots__:
+                value = np.broadcast_to(getattr(many, name), len(SIZES))[case]
+                assert value == pytest.approx(getattr(one, name), rel=EXACT), name
+
+
+@pytest.mark.parametrize("make", WORLDS)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_stages_of_many_lengths(make: Callable[[int], Problem], target: str, seed: int, chunks: int) -> None:
+    """Seconds of options with 1, 2, ... layers, on one device type and on several."""
+    found = stages(make, target, seed)
+    if not found:
+        return
+    pricer, shape, group, ring = found[0]
+    mixed = tuple(each[2] for each in found)
+    lengths = np.arange(chunks, 8)
+    for groups in ((group,), mixed):
+        many = pricer.each_length(replace(shape, chunks=chunk_layers(lengths, chunks)), groups, ring)
+        for case, layers in enumerate(lengths.tolist()):
+            one = pricer.price(replace(shape, chunks=chunk_layers(layers, chunks)), groups, ring)
+            assert many.forward[case] == pytest.approx(one.forward, rel=EXACT)
+            assert many.backward[case] == pytest.approx(one.backward, rel=EXACT)
+            assert many.tail_seconds[case] == pytest.approx(one.tail_seconds, rel=EXACT)
+            assert many.held_seconds[case] == pytest.approx(one.held_seconds, rel=EXACT)
+
+
+@pytest.mark.parametrize("make", WORLDS)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(4))
+def test_memory_of_many_cases(make: Callable[[int], Problem], target: str, seed: int) -> None:
+    """Headroom with many replicas and micro-batches; what fits is what the memory by component says."""
+    for pricer, shape, group, _ in stages(make, target, seed):
+        replicas = SIZES[::-1]
+        many = pricer.footprint(shape, group, cast("int", replicas), cast("int", SIZES))
+        most, fits = pricer.most_sequences(shape, group, 2, 64), 0
+        for case, (dp, size) in enumerate(zip(replicas.tolist(), SIZES.tolist(), strict=True)):
+            one = pricer.footprint(shape, group, dp, size)
+            for layers in (1, shape.layers):
+                memory = one.memory(layers, float(layers))
+                room = np.broadcast_to(many.headroom(layers, float(layers)), len(SIZES))[case]
+                assert room == pytest.approx(memory.headroom_bytes, rel=EXACT, abs=1e-3)
+                assert one.fits(layers, float(layers)) == memory.fits
+        for size in range(1, 65):
+            sized = pricer.footprint(shape, group, 2, size)
+            if not sized.fits(shape.layers, float(shape.layers)):
+                break
+            fits = size
+        assert most == fits
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_most_layers_that_fit(seed: int) -> None:
+    """One layer more does not fit; the memory decides, not how it is looked for."""
+    for pricer, shape, group, _ in stages(with_constants, "megatron", seed):
+        most = pricer.most_layers(shape, group, group.count)
+        fitting = [
+            layers
+            for layers in range(1, pricer.model.layers + 1)
+            if pricer.memory(replace(shape, chunks=(layers,)), group, group.count).fits
+        ]
+        assert most == max(fitting, default=0)
+
+
+def test_numbers_keep_their_kind() -> None:
+    """A number with derivatives comes out as it went in, and arrays go case by case."""
+    one, other = Dual(1.0, np.array([1.0])), Dual(2.0, np.array([3.0]))
+    assert larger(one, other) is other
+    assert smaller(one, other) is one
+    assert larger(cast("float", np.array([1.0, 5.0])), 2.0) == pytest.approx([2.0, 5.0])
+    assert smaller(2.0, cast("float", np.array([1.0, 5.0]))) == pytest.approx([1.0, 2.0])

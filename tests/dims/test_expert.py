@@ -1,0 +1,160 @@
+"""Expert parallelism: what a plan may say of it, and what it divides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.calibration.values import ASSUMED
+from planner.cluster.topology import Topology
+from planner.cost.communication import all_to_all_seconds
+from planner.cost.compute import expert_imbalance, expert_rows
+from planner.cost.estimate import Estimator, estimate
+from planner.dims.expert import holds_experts
+from planner.model.spec import ModelSpec
+from planner.plan.checks import faults
+from planner.plan.values import Plan
+from tests.worlds import cluster, group, model, plan, pool
+
+EXPERTS = {"number": 8, "top_k": 2, "ffn": 48}
+CLUSTER = cluster(pool("a", "A100", 2), pool("b", "T4", 1))
+
+
+def mixture(**changes: Any) -> ModelSpec:
+    """A model with eight experts a layer."""
+    return model(16, layers=4, gated_mlp=True, precision="fp16", **{"experts": EXPERTS, **changes})
+
+
+def spread(*, dp: int = 8, tp: int = 1, target: str = "megatron", gpu: str = "A100", **changes: Any) -> Plan:
+    """One stage of equal replicas."""
+    where = {"A100": "a", "T4": "b"}[gpu]
+    replicas = (group(where, gpu, tp=tp, count=dp, share=16 // dp, steps=16 // dp),)
+    return plan(target, 1, [4], [replicas], **{"sequence_parallel": tp > 1, **changes})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "spec", "what"),
+    [
+        (spread(ep=2), mixture(experts=None), "the model tiny has no experts, expected 1, got 2"),
+        (spread(ep=16, dp=16), mixture(), "ep 16 does not divide the 8 experts of a layer"),
+        (spread(dp=4, tp=2), mixture(), "experts are whole on a device, expected a multiple of tp 2, got 1"),
+        (
+            spread(dp=4, tp=2, ep=2, sequence_parallel=False),
+            mixture(),
+            "megatron trains experts with tensor parallelism only where sequence parallelism is on, expected true",
+        ),
+        (
+            spread(dp=2, ep=4),
+            mixture(),
+            "ep 4 does not divide the 2 devices of these replicas: the experts of a layer stand on one device type",
+        ),
+        (
+            spread(target="torch", ep=2),
+            mixture(),
+            "torch keeps all experts on every device, expected 1, got 2",
+        ),
+        (
+            spread(target="deepspeed"),
+            mixture(experts={**EXPERTS, "capacity_factor": 1.5}),
+            "deepspeed drops no tokens of experts, expected no capacity_factor, got 1.5",
+        ),
+        (
+            spread(target="torch", dp=4, tp=2, sequence_parallel=False),
+            mixture(),
+            "torch trains experts without tensor parallelism, expected tp 1, got 2",
+        ),
+        (
+            spread(target="flagscale"),
+            mixture(),
+            "hetplan trains no experts with flagscale yet, expected a dense model",
+        ),
+        (
+            spread(target="torch"),
+            mixture(experts=None, sinks=True),
+            "hetplan trains no attention with sinks with torch yet, expected none",
+        ),
+    ],
+)
+def test_what_breaks_a_rule(chosen: Plan, spec: ModelSpec, what: str) -> None:
+    """Each in one sentence."""
+    assert what in [fault.what for fault in faults(chosen, CLUSTER, spec)]
+
+
+@pytest.mark.parametrize("ep", [1, 2, 4, 8])
+def test_what_keeps_all_rules(ep: int) -> None:
+    """Every divisor of the experts that replicas hold."""
+    assert faults(spread(ep=ep), CLUSTER, mixture()) == ()
+
+
+@pytest.mark.parametrize(
+    ("count", "tp", "ep", "held"),
+    [
+        (8, 1, 8, True),
+        (16, 1, 16, True),
+        (16, 1, 8, True),
+        (12, 1, 4, True),
+        (12, 1, 8, False),
+        (8, 2, 16, True),
+        (3, 1, 3, True),
+        (11, 1, 3, False),
+        (9, 1, 3, False),
+        (6, 3, 18, False),
+    ],
+)
+def test_groups_lie_in_a_node_or_fill_nodes(count: int, tp: int, ep: int, held: bool) -> None:
+    """Of nodes with eight devices."""
+    assert holds_experts(group("a", "A100", count=count, tp=tp, share=1), ep, 8) is held
+
+
+def test_experts_and_their_states_are_divided() -> None:
+    """Weights by ep; the optimizer's states over all devices, whatever ep is, as those with the same experts share."""
+    spec = mixture(hidden=512, heads=8, head_dim=64, experts={**EXPERTS, "ffn": 2048})
+    found = {ep: estimate(spread(ep=ep), CLUSTER, spec).stages[0].groups[0].memory for ep in (1, 2, 8)}
+    experts = 4 * spec.expert_parameters
+    dense = spec.parameters - experts
+    for ep, memory in found.items():
+        assert memory.parameters_bytes == pytest.approx(2 * (dense + experts / ep))
+        assert memory.gradients_bytes == pytest.approx(2 * (dense + experts / ep))
+        assert memory.optimizer_bytes == pytest.approx(12 * (dense + experts) / 8)
+
+
+def test_only_devices_with_the_same_experts_add_them_up() -> None:
+    """The end of a step gets shorter with ep, and tokens travel instead."""
+    spec = mixture(hidden=512, heads=8, head_dim=64, experts={**EXPERTS, "ffn": 8192})
+    parts = {ep: estimate(spread(ep=ep), CLUSTER, spec).breakdown for ep in (1, 2, 8)}
+    syncs = [parts[ep].gradient_sync_seconds for ep in (1, 2, 8)]
+    assert syncs[0] > syncs[1] > syncs[2] > 0
+    assert parts[1].expert_parallel_seconds == 0 < parts[2].expert_parallel_seconds
+
+
+def test_the_ring_of_experts() -> None:
+    """Devices with the same experts: all replicas at ep = tp, else those of every ep / tp-th."""
+    spec = mixture()
+    for tp, ep, members in ((1, 2, 8), (1, 8, 2), (1, 16, 1), (2, 2, 8), (2, 8, 2), (2, 16, 1)):
+        chosen = spread(dp=16 // tp, tp=tp, ep=ep)
+        (ring,) = Estimator(CLUSTER, spec).price(chosen).rings
+        assert ring.of_experts.size == members
+
+
+def test_all_to_alls_stay_in_a_node_or_share_its_cards() -> None:
+    """Half of the bytes leave a node of two; all devices of a node share its eight cards."""
+    topology = Topology(CLUSTER)
+    device_type = topology.device_type("a", "A100")
+    inside = all_to_all_seconds(device_type, topology, ASSUMED, 1e9, ep=8)
+    across = all_to_all_seconds(device_type, topology, ASSUMED, 1e9, ep=16)
+    link = ASSUMED.link("infiniband")
+    rate = 25e9 * link.efficiency * link.rail**3
+    assert across == pytest.approx(0.5e9 / rate, rel=1e-3)
+    assert inside == pytest.approx(7 / 8 * 1e9 / (300e9 * ASSUMED.family("A100").link_efficiency), rel=1e-2)
+
+
+def test_the_busiest_device_has_more_than_the_mean() -> None:
+    """The more, the fewer experts are on it; as the file says where it says so; even where experts have a capacity."""
+    usual = mixture(experts={**EXPERTS, "number": 64})
+    assert expert_imbalance(usual, 1) == 1.0
+    assert 1.0 < expert_imbalance(usual, 2) < expert_imbalance(usual, 8) < expert_imbalance(usual, 64)
+    assert expert_imbalance(usual, 64) == pytest.approx(1.86, abs=0.01)
+    assert expert_imbalance(mixture(experts={**EXPERTS, "imbalance": 1.0}), 8) == 1.0
+    capped = mixture(experts={**EXPERTS, "capacity_factor": 1.25})
+    assert expert_rows(capped, tp=1, tokens=100, ep=4) == 250

@@ -1,0 +1,97 @@
+"""Parameters of Hugging Face configurations against what transformers itself builds, on its meta device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.errors import SpecError
+from planner.model.file import load_model
+from planner.model.huggingface import supported
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+hub = pytest.importorskip("huggingface_hub")
+
+MASKED = {"bert", "camembert", "distilbert", "ernie", "roberta", "xlm-roberta"}
+SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
+GIVEN = {
+    "ministral": SMALL,
+    "hunyuan_v1_dense": SMALL,
+    "nemotron": SMALL,
+    "deepseek_v2": {"first_k_dense_replace": 0, "num_experts_per_tok": 4},
+    "deepseek_v3": {"first_k_dense_replace": 0},
+}
+"""What a default leaves open, or has of unlike layers."""
+
+SWITCHES = (
+    *("attention_bias", "mlp_bias", "tie_word_embeddings", "use_bias", "bias", "enable_bias", "qkv_bias"),
+    *(
+        "use_qkv_bias",
+        "attention_out_bias",
+        "use_parallel_residual",
+        "use_post_norm",
+        "use_qk_norm",
+        "qk_layernorm",
+    ),
+    *("multi_query", "parallel_attn", "new_decoder_architecture", "do_layer_norm_before", "lm_head_bias"),
+    *("use_sliding_window", "add_cross_attention", "is_decoder", "use_task_id"),
+)
+"""Keys that change what a model consists of."""
+
+
+def default(kind: str, **more: Any) -> Any:
+    """The configuration that transformers has of a type."""
+    made = transformers.models.auto.configuration_auto.CONFIG_MAPPING[kind]
+    return made(**GIVEN.get(kind, {}), **more)
+
+
+def variants(kind: str) -> Iterator[tuple[str, Any]]:
+    """Configurations with one switch turned each, where transformers has such a model."""
+    for key in SWITCHES:
+        value = default(kind).to_dict().get(key)
+        if isinstance(value, bool):
+            try:
+                yield key, default(kind, **{key: not value})
+            except (ValueError, hub.errors.StrictDataclassError):
+                continue
+
+
+def read(folder: Path, config: Any) -> int:
+    """Parameters of the configuration by its file; raises SpecError where it is refused."""
+    path = folder / "config.json"
+    values = json.loads(config.to_json_string(use_diff=False))
+    path.write_text(json.dumps({**values, "architectures": None}))
+    return load_model(path).parameters
+
+
+def counted(kind: str, config: Any) -> int:
+    """Parameters of the model that transformers builds."""
+    with torch.device("meta"):
+        auto = transformers.AutoModelForMaskedLM if kind in MASKED else transformers.AutoModelForCausalLM
+        return sum(parameter.numel() for parameter in auto.from_config(config).parameters())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", supported())
+def test_parameters_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
+    """To the last one, of the default shape."""
+    config = default(kind)
+    assert read(tmp_path, config) == counted(kind, config)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", supported())
+def test_switches_are_counted_or_refused(tmp_path: Path, kind: str) -> None:
+    """A key that adds biases, norms or an output layer is never overlooked."""
+    for name, config in variants(kind):
+        try:
+            found = read(tmp_path, config)
+        except SpecError:
+            continue
+        assert found == counted(kind, config), name
