@@ -65,6 +65,30 @@ def test_every_pipeline_has_one_sequence(count: int, depth: int) -> None:
         waiting += zip(halves, inside, strict=True)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_tightened_sequences_lose_no_pipeline_that_fits(seed: int) -> None:
+    """Of random parts, those pipelines stay whose islands hold their stages; without any there is no part."""
+    draw = random.Random(seed)
+    count, depth = draw.randint(2, 3), draw.randint(2, 6)
+    most = tuple(draw.randint(0, depth) for _ in range(count))
+    pipelines = [item for item in product(range(count), repeat=depth) if crossings(item)]
+    for number in range(1, depth):
+        for part in sequences(count, depth, number):
+            halves = part.halves(tuple(draw.uniform(0, depth) for _ in part.ends)) or (part,)
+            for half in halves:
+                fitting = [
+                    item
+                    for item in pipelines
+                    if within(half, item) and all(item.count(at) <= held for at, held in enumerate(most))
+                ]
+                tight = half.tightened(depth, most)
+                assert tight is not None or not fitting
+                assert all(within(tight, item) for item in fitting if tight is not None)
+                if tight is not None:
+                    widths = zip(tight.ends, half.ends, strict=True)
+                    assert all(old[0] <= new[0] <= new[1] <= old[1] for new, old in widths)
+
+
 def islands_of_pools(seed: int) -> tuple[ClusterSpec, ModelSpec]:
     """Two or three pools of a few devices, each on a network of its own, with slow Ethernet between them."""
     draw = random.Random(seed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import floor, inf
 
 from planner.search.milp.program import Column, Program
@@ -71,6 +72,24 @@ class Branching:
                 found.setdefault(key, []).append(variable)
             self._by_stage.append(found)
 
+    @cached_property
+    def _most_stages(self) -> tuple[int, ...]:
+        """How many stages an island's devices fill at most."""
+        stages, found = self._stages, []
+        for number, pools in enumerate(stages.islands):
+            devices = sum(
+                device_type.devices
+                for device_type in stages.topology.device_types
+                if device_type.pool in pools
+            )
+            sizes = [
+                sum(group.devices for group in groups)
+                for groups in stages.compositions
+                if stages.used_islands(groups) == {number}
+            ]
+            found.append(devices // min(sizes) if sizes else 0)
+        return tuple(found)
+
     def assign(self, part: Subset) -> None:
         """Allow only what is in a part."""
         left: list[set[Key]] = [set(found) for found in self._by_stage]
@@ -91,7 +110,10 @@ class Branching:
         """Subsets that share no plan and leave none out, after a relaxation; none where the ILP is to go on."""
         if part.sequence is not None and self._crossings is not None:
             reached = self._crossings.reached(part.sequence, values)
-            yield from (replace(part, sequence=half) for half in part.sequence.halves(reached))
+            for half in part.sequence.halves(reached):
+                tight = half.tightened(len(self._by_stage), self._most_stages)
+                if tight is not None:
+                    yield replace(part, sequence=tight)
         elif self._crossings is not None and not part.wide[0]:
             yield from self._by_sequence(part)
         else:
@@ -101,7 +123,9 @@ class Branching:
         """Every plan has exactly one sequence, or stages on several islands: the fewest crossings, and the rest."""
         depth, none, number = len(self._by_stage), (0.0, 0.0), max(1, part.least_crossings)
         for sequence in sequences(len(self._stages.islands), depth, number):
-            yield Subset(sequence, (number, number), none)
+            tight = sequence.tightened(depth, self._most_stages)
+            if tight is not None:
+                yield Subset(tight, (number, number), none)
         if depth - 1 > number:
             yield Subset(crossings=(number + 1, inf), wide=none)
         if part.wide[1] and any(len(key) > 1 for found in self._by_stage for key in found):

@@ -62,6 +62,29 @@ class Sequence:
             Sequence(self.islands, ends) for ends in parts if all(first <= last for first, last in ends)
         )
 
+    def tightened(self, depth: int, most: tuple[int, ...]) -> Sequence | None:
+        """The part with at most so many stages on each island, in narrower intervals; None where there is none."""
+        low = [0, *(least for least, _ in self.ends), depth]
+        high = [0, *(end for _, end in self.ends), depth]
+        before = None
+        while before != (low, high):
+            before = low[:], high[:]
+            blocks = range(1, len(low))
+            least = [max(1, low[block] - high[block - 1]) for block in blocks]
+            for block, island in zip(blocks, self.islands, strict=True):
+                # A block has what its island holds less the least of the island's other blocks.
+                others = sum(
+                    count for at, count in enumerate(least) if self.islands[at] == island and at != block - 1
+                )
+                longest, shortest = most[island] - others, least[block - 1]
+                high[block] = min(high[block], high[block - 1] + longest)
+                low[block] = max(low[block], low[block - 1] + shortest)
+                low[block - 1] = max(low[block - 1], low[block] - longest)
+                high[block - 1] = min(high[block - 1], high[block] - shortest)
+            if any(first > last for first, last in zip(low, high, strict=True)):
+                return None
+        return Sequence(self.islands, tuple(zip(low, high, strict=True))[1:-1])
+
 
 def sequences(islands: int, depth: int, crossings: int) -> Iterator[Sequence]:
     """All sequences of so many crossings, in as few parts as have one order of islands each."""
