@@ -212,7 +212,7 @@ class StageOptions:
         if key not in self._slow_ends:
             priced = self._priced(stage, option.composition, option.recompute).seconds
             sent = self.least_sent(stage, option.composition, slow_next=slow_next, slow_before=slow_before)
-            self._slow_ends[key] = self._least_ends(stage, option.composition, priced.seconds, sent).tolist()
+            self._slow_ends[key] = self._least_ends(stage, option.composition, priced, sent).tolist()
         return self._slow_ends[key][option.layers - self.choice.interleave]
 
     def _least_ends(
