@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rich.console import RenderableType
 
+from planner.cli.inputs import SearchRequest
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
 from planner.plan.file import Summary
@@ -34,10 +35,6 @@ from planner.report.plan_table import plan_section
 from planner.report.understood import understood
 from planner.search.objectives.pareto import Front
 from planner.search.values import Scored, SearchResult
-
-if TYPE_CHECKING:
-    from planner.cli.search import SearchRequest
-
 
 Detail = Literal["answer", "brief", "full"]
 """How much is printed: one line, one screen, or all of it."""

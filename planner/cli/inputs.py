@@ -23,7 +23,22 @@ from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.difference import cluster_differences, model_differences, told
 from planner.plan.file import PlanFile, UsedCalibration, read
 from planner.report.doubts import doubts
-from planner.search.values import Scored
+from planner.search.values import Goal, Limits, Scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """What is searched for."""
+
+    cluster: ClusterSpec
+    model: ModelSpec
+    calibration: Calibration
+    used: UsedCalibration | None
+    """The user's calibration file."""
+    limits: Limits
+    goal: Goal
+    advice: bool = False
+    """Search for faster plans of other runtimes too."""
 
 
 def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]:

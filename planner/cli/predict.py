@@ -14,6 +14,7 @@ from planner.cli.inputs import (
     concerning,
     read_calibration,
     read_inputs,
+    used_calibration,
     warn_of_doubts,
     with_calibration,
 )
@@ -26,11 +27,11 @@ from planner.cli.options import (
     Precision,
     SequenceLength,
 )
-from planner.cli.output import show, show_document, typed
+from planner.cli.output import require_writable, show, show_document, typed
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.model.spec import ModelSpec
-from planner.plan.file import load_plan
+from planner.plan.file import PlanFile, load_plan, write
 from planner.report.document import plan_document
 from planner.report.explain import memory_section, time_section
 from planner.report.plan_table import plan_section, warnings_of
@@ -41,12 +42,22 @@ HandPlan = Annotated[
     Path,
     typer.Argument(metavar="PLAN", help="Plan file, or a short plan with lines such as `tp: 8` and `pp: 8`."),
 ]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the plan to FILE, as `hetplan search` does, for `emit`, `compare` and the other commands.",
+    ),
+]
 
 
 def predict(
     cluster: ClusterFile,
     model: ModelFile,
     plan: HandPlan,
+    output: Output = None,
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
@@ -57,17 +68,26 @@ def predict(
 
     Prints stages, throughput, time by cause, memory by component, and whether the plan fits.
     """
+    if output is not None:
+        require_writable(output)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, found_cluster, found_model)
     scored = _priced(plan, found_cluster, found_model, constants)
+    if output is not None:
+        used = used_calibration(calibration)
+        kept = PlanFile(
+            plan=scored.plan, cluster=found_cluster, model=found_model, summary=None, calibration=used
+        )
+        write(kept, output)
     if as_json:
         show_document(plan_document("predict", scored, found_cluster, found_model, None))
     else:
+        search = with_calibration(typed("hetplan", "search", cluster, model, "-o", "plan.yaml"), calibration)
         show(
             *_report(scored, found_cluster, found_model, constants),
-            then=with_calibration(typed("hetplan", "search", cluster, model, "-o", "plan.yaml"), calibration),
+            then=search if output is None else typed("hetplan", "emit", output, "-o", "run/"),
         )
 
 

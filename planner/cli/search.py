@@ -9,14 +9,12 @@ import math
 import os
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
-from planner.calibration.values import Calibration
 from planner.cli.goal import (
     MaxCost,
     MinSpeed,
@@ -29,6 +27,7 @@ from planner.cli.goal import (
 )
 from planner.cli.inputs import (
     Overrides,
+    SearchRequest,
     read_calibration,
     read_inputs,
     used_calibration,
@@ -58,35 +57,18 @@ from planner.cli.process import (
     warn,
 )
 from planner.cli.progress import reporter
-from planner.cluster.spec import ClusterSpec
 from planner.errors import OutputError, UsageError
-from planner.model.spec import ModelSpec
-from planner.plan.file import PlanFile, Summary, UsedCalibration, write
+from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, COUNT, DEVICES, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
-from planner.search.values import Goal, Limits, Scored, SearchResult
+from planner.search.values import Limits, Scored, SearchResult
 
 if TYPE_CHECKING:
     from planner.cli.answer import Detail
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRequest:
-    """What is searched for."""
-
-    cluster: ClusterSpec
-    model: ModelSpec
-    calibration: Calibration
-    used: UsedCalibration | None
-    """The user's calibration file."""
-    limits: Limits
-    goal: Goal
-    advice: bool = False
-    """Search for faster plans of other runtimes too."""
 
 
 PAUSE_SECONDS = 0.5

@@ -49,7 +49,7 @@ SURFACE: dict[str, set[str]] = {
     | SEARCH
     | {"--output", "-o", "--robust", "--advice", "--write-lp"}
     | {"--quiet", "-q", "--verbose", "-v"},
-    "predict": JSON | TRAINING | MEASURED,
+    "predict": JSON | TRAINING | MEASURED | {"--output", "-o"},
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
     "what-if": JSON | MEASURED | TRAINING | {"--change", "--target", "--time-limit"},

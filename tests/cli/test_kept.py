@@ -14,8 +14,9 @@ from unittest.mock import patch
 import pytest
 
 from planner.calibration.values import ASSUMED
+from planner.cli.inputs import SearchRequest
 from planner.cli.process import Wish, keeping_the_best
-from planner.cli.search import KeptPlan, SearchRequest
+from planner.cli.search import KeptPlan
 from planner.plan.file import read
 from planner.search.values import Goal, Limits, Scored
 from tests.cli.running import ROOT, Command

@@ -40,6 +40,24 @@ def test_predict_prices_a_short_plan(hetplan: Command, files: Path) -> None:
     )
 
 
+def test_predict_writes_a_plan_that_other_commands_take(hetplan: Command, files: Path) -> None:
+    """A plan written by hand goes on like one that was found; the next command is to write its launch files."""
+    done = hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", "-o", "mine.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("Next: hetplan emit mine.yaml -o run/\n")
+    assert hetplan("show", "mine.yaml").code == 0
+    emitted = hetplan("emit", "mine.yaml", "-o", "run")
+    assert (emitted.code, emitted.err) == (0, "")
+    again = [
+        json.loads(hetplan("predict", "cluster.yaml", "model.yaml", path, "--json").out)["step_seconds"]
+        for path in ("short.yaml", "mine.yaml")
+    ]
+    assert again[0] == again[1]
+    missing = hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", "-o", "none/mine.yaml")
+    assert missing.code == 2
+    assert "the folder none does not exist" in missing.err
+
+
 def test_predict_takes_a_plan_file_too(hetplan: Command, files: Path) -> None:
     """A full plan is priced on other inputs if they allow it."""
     write_plan(Path("plan.yaml"))
