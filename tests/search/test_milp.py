@@ -13,6 +13,7 @@ import pulp
 import pytest
 
 from planner.calibration.values import ASSUMED
+from planner.catalog import GpuSpec
 from planner.cluster.spec import NicSpec
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
@@ -273,3 +274,20 @@ def test_stages_with_their_per_stage_degrees_are_told_their_devices_first() -> N
         assert model.relaxed_bound() >= whole * (1 - 1e-6)
     model.branching.assign(Subset(assigned=((stage, low), (stage, high))))
     assert model.relaxed_bound() == float("inf")
+
+
+def test_small_costs_of_the_end_of_a_step_hide_no_solution() -> None:
+    """Rows have factors of 1e-8 beside 100: with looser rows HiGHS called 12.9585 s optimal where 12.9531 s fit."""
+    card = GpuSpec(
+        memory_gib=48,
+        memory_bandwidth_gBps=2000,
+        tflops={"fp16": 20, "bf16": 20, "fp32": 10},
+        multiprocessors=5,
+    )
+    spec = cluster(*(pool(name, "card", gbps=1, cards=1) for name in ("a", "b")), gpus={"card": card})
+    model = gpt(96, 32, 2, global_batch=2123, sequence_length=2048, vocab=50257)
+    limits = Limits(target="megatron", pp=(1, 2, 3, 4, 5), tp=(2,))
+    many = search(spec, model, limits=limits, explain=False)
+    one = search(spec, model, limits=replace(limits, pp=(4,), gap=1e-6), explain=False)
+    assert one.best is not None
+    assert many.bound_seconds <= one.best.estimate.step_seconds

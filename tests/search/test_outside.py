@@ -46,13 +46,14 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))
 
 
-def test_nodes_that_are_slow_inside() -> None:
-    """Neighbours share a node while it has room, which is named where the cards may be faster than the node."""
+def test_where_a_run_of_stages_goes_on_to_another_node() -> None:
+    """Neighbours share a node while it has room; that is named wherever there is another node to go to."""
     apart = "neighbouring stages apart where one node has room for both"
-    fast, slow = (cluster(pool("a", nodes=2, gbps=gbps, cards=1)) for gbps in (10_000, 100))
-    assert apart in outside(fast, gpt(), Limits(target="megatron"))
-    assert apart not in outside(slow, gpt(), Limits(target="megatron"))
-    assert apart not in outside(fast, gpt(), Limits(target="megatron", pp=(1,)))
+    one, two = (cluster(pool("a", nodes=nodes)) for nodes in (1, 2))
+    assert apart in outside(two, gpt(), Limits(target="megatron"))
+    assert apart not in outside(one, gpt(), Limits(target="megatron"))
+    assert apart not in outside(two, gpt(), Limits(target="megatron", pp=(1,)))
+    assert apart not in outside(cluster(pool("a", nodes=2, per_node=1)), gpt(), Limits(target="megatron"))
 
 
 def test_a_search_says_it() -> None:

@@ -29,7 +29,7 @@ def outside(
     device_types = usable_device_types(topology, model)
     if not rows or not device_types:
         return ()
-    found = [what for row in rows for what in _of_target(row, topology, device_types, model, limits)]
+    found = [what for row in rows for what in _of_target(row, device_types, model, limits)]
     if subclusters:
         found.append("numbers of devices between those of the sub-clusters")
     return tuple(dict.fromkeys(found))
@@ -37,7 +37,6 @@ def outside(
 
 def _of_target(
     row: Capabilities,
-    topology: Topology,
     device_types: tuple[DeviceType, ...],
     model: ModelSpec,
     limits: Limits,
@@ -50,7 +49,8 @@ def _of_target(
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
         yield f"more than {MAX_INTERLEAVE} layer chunks per device"
-    if pipelines and any(_quicker_between(device_type, topology) for device_type in device_types):
+    # Where a run of stages goes on to another node decides what that crossing carries, however slow it is.
+    if pipelines and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
         yield "neighbouring stages apart where one node has room for both"
     if pipelines and len(device_types) > 1:
         yield (
@@ -90,11 +90,3 @@ def _of_target(
             yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
     if row.offloading != type(row.offloading)():
         yield "offloading"
-
-
-def _quicker_between(device_type: DeviceType, topology: Topology) -> bool:
-    """True when the cards of a node may well be faster than its inside, whatever of their rates is reached."""
-    sharing = device_type.per_node if device_type.intra_shared else 1
-    inside = device_type.intra_bytes_per_second / sharing
-    between = topology.path(device_type.pool, device_type.pool).bytes_per_second
-    return device_type.per_node > 1 and device_type.nodes > 1 and 2 * between > inside
