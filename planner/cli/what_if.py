@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from planner.cli.inputs import Overrides, read_calibration, read_inputs
+from planner.cli.inputs import Overrides, read_calibration, read_inputs, warn_of_doubts, with_calibration
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -75,10 +75,12 @@ def what_if(
     found = read_inputs(cluster, model, overrides)
     worlds = [("", *found), *((text, *_changed(*found, text)) for text in change)]
     constants = read_calibration(calibration)
+    warn_of_doubts(calibration, constants, *found)
     limits = Limits(target=None if target is None else runtime(target).name, time_limit_seconds=time_limit)
     results = []
     with reporter() as talk:
         for text, changed_cluster, changed_model in worlds:
+            # With the looks after the search, as `hetplan search` has them: they may find the answer.
             result = choose(
                 changed_cluster,
                 changed_model,
@@ -86,7 +88,6 @@ def what_if(
                 limits,
                 Goal(),
                 talk,
-                explain=False,
                 deadline=Deadline.after(time_limit),
                 better=lambda scored: talk.better(scored.estimate.step_seconds),
             )
@@ -97,7 +98,8 @@ def what_if(
     if as_json:
         show_document(WhatIfDocument(command="what-if", cases=table))
     else:
-        show(what_if_section(table), then=typed("hetplan", "search", cluster, model, "-o", "plan.yaml"))
+        search = typed("hetplan", "search", cluster, model, "-o", "plan.yaml")
+        show(what_if_section(table), then=with_calibration(search, calibration))
     raise typer.Exit(ANSWER if any(case.scored for case in table) else INFEASIBLE)
 
 

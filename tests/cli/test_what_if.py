@@ -118,3 +118,11 @@ def test_training_can_change(hetplan: Command, files: Path) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: --change 'training.batch=3': ")
     assert "global_batch" in done.err
+
+
+def test_the_calibration_goes_on_to_the_next_command(hetplan: Command, files: Path) -> None:
+    """Doubts about it are told, and a search that keeps the plan takes it too."""
+    Path("c.yaml").write_text("format: hetplan-calibration/1\n", encoding="utf-8")
+    done = hetplan(*("what-if", "cluster.yaml", "model.yaml", "--change", "-slow", "--calibration", "c.yaml"))
+    assert done.code == 0, done.err
+    assert done.out.endswith("-o plan.yaml --calibration c.yaml\n")

@@ -5,40 +5,32 @@ They prove nothing; they give the search something to cut with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING
-
-from planner.runtimes.capabilities import RECOMPUTES
-from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares
-from planner.search.heuristics.greedy import ALL_ORDERS, greedy
-from planner.search.pipeline import priced_on
-from planner.search.space.choices import Choice, Family, depths
-
-if TYPE_CHECKING:
-    from planner.search.explorer import Explorer
-    from planner.search.space.partitions import NetworkPartition
-
-
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.cost.schedules import uniform_seconds
+from planner.runtimes.capabilities import RECOMPUTES
 from planner.search.bounds.groups import Group, group_rates, grouped
-from planner.search.data_parallel import best_of
+from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, best_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
-from planner.search.heuristics.greedy import layered
-from planner.search.space.choices import families, targets_of
+from planner.search.heuristics.greedy import ALL_ORDERS, greedy, layered
+from planner.search.pipeline import priced_on
+from planner.search.space.choices import Choice, Family, depths, families, targets_of
 from planner.search.space.device_sets import Box
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
+
+if TYPE_CHECKING:
+    from planner.search.explorer import Explorer
 
 TRIES = 16
 """Choices with a pipeline or tensor parallelism that are tried, most promising first."""
