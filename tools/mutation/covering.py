@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import coverage
@@ -77,7 +78,7 @@ def recorded(room: Room, folder: Path, packages: list[str]) -> Covering:
         text = (room.root / path).read_bytes()
         kept = folder / f"{path.replace('/', '.')}-{hashlib.sha256(text).hexdigest()[:12]}.json"
         if not kept.exists():
-            quietly(lambda path=path, kept=kept: _record(room.root, path, kept), LONGEST, room.root)
+            quietly(partial(_record, room.root, path, kept), LONGEST, room.root)
         if not kept.exists():
             continue  # its tests take too long, or ended the process
         found = json.loads(kept.read_text(encoding="utf-8"))
