@@ -15,7 +15,7 @@ from tools.mutation.__main__ import _kept, _table
 from tools.mutation.covering import Covering
 
 COVERING = Covering(
-    lines={"a.py": {1: ("slow", "quick"), 2: ("other",), 3: ("long",)}},
+    lines={"planner/a.py": {1: ("slow", "quick"), 2: ("other",), 3: ("long",)}},
     seconds={"slow": 3.0, "quick": 1.0, "other": 2.0, "long": 90.0},
 )
 
@@ -33,8 +33,16 @@ def test_the_quickest_tests_of_a_line_are_first(
     line: int, budget: float, found: tuple[list[str], list[str]]
 ) -> None:
     """One at least, and of its module behind them: caches and imports hide lines from all tests but the first."""
-    assert COVERING.tests_of("a.py", line, budget) == found
-    assert COVERING.tests_of("b.py", line, budget) == ([], [])
+    assert COVERING.tests_of("planner/a.py", line, budget) == found
+    assert COVERING.tests_of("planner/b.py", line, budget) == ([], [])
+
+
+def test_a_module_that_only_imports_run() -> None:
+    """Tests of its folder, else of the one above."""
+    name = "tests/runtimes/torch/test_a.py::test"
+    covering = Covering(lines={}, seconds={name: 1.0, "tests/cost/test_b.py::test[a/b]": 1.0})
+    assert covering.tests_of("planner/runtimes/torch/capabilities.py", 3, 6.0) == ([name], [])
+    assert covering.tests_of("planner/runtimes/megatron/capabilities.py", 3, 6.0) == ([name], [])
 
 
 def test_the_share_has_an_interval() -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import coverage
 import pytest
@@ -41,16 +41,25 @@ class Covering:
         """Those that run the line, the quickest first, as many as the seconds allow; and as many others.
 
         The others run the line too, or else anything of its module: what a cache keeps, or an import runs, is
-        counted for the first test alone. No test of them is as long as the budget.
+        counted for the first test alone. No test of them is as long as the budget. A module that only imports run is
+        for the tests of its room.
         """
         own = self.lines.get(path, {})
-        near = {test for tests in own.values() for test in tests}
+        near = {test for tests in own.values() for test in tests} or self._of_room(path)
         order = self._quickest(own.get(line, ())) or self._quickest(near)
         first = self._within(order, budget)
         if not first and order:
             first = order[:1]
         rest = [test for test in (*order, *self._quickest(near - set(order))) if test not in first]
         return first, self._within([test for test in rest if self.seconds[test] < budget], budget)
+
+    def _of_room(self, path: str) -> set[str]:
+        """Tests in the folder of a module's name, or the nearest above it that has any."""
+        for room in PurePosixPath(path).relative_to("planner").parents:
+            found = {test for test in self.seconds if PurePosixPath(test).is_relative_to(f"tests/{room}")}
+            if found:
+                return found
+        return set()
 
     def quickest(self, number: int) -> list[str]:
         """That many tests, of all."""
