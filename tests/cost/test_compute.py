@@ -115,6 +115,21 @@ def product(
     return Device(device_type, calibrated(kernel_seconds=1e-12), precision).product(item)
 
 
+@pytest.mark.parametrize(("attention", "again"), [("flash", 5.5), ("unfused", 7.5)])
+def test_selective_recomputation_by_operation(attention: str, again: float) -> None:
+    """Half of a GPT's products, all that is no product, and attention only where its scores are not kept."""
+    done = LayerPass(
+        forward_seconds=10.0,
+        backward_seconds=20.0,
+        attention_seconds=2.0,
+        host_seconds=0.0,
+        product_seconds=5.0,
+    )
+    model = gpt(attention=attention)
+    found = layer_price(done, tensor_ring(KIND, ASSUMED, tp=1), model, 1, "selective", by_operation=True)
+    assert found.recompute_seconds == pytest.approx(again)
+
+
 def test_useful_flops_are_those_of_the_megatron_paper() -> None:
     """72 B s l h^2 (1 + s/6h + V/12lh) of arXiv:2104.04473, with half of the attention for causality."""
     model = gpt(48, 8192, 64, global_batch=1536, sequence_length=2048)
