@@ -151,6 +151,8 @@ class Capabilities:
     """How it divides the tokens of a sequence over replicas, the ways that it has; none where it does not."""
     context_pieces: int = 1
     """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
+    context_in_pipeline: bool = True
+    """True when it divides sequences with several pipeline stages too."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True
