@@ -14,13 +14,14 @@ from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
 from planner.dims.dimension import allowed
 from planner.dims.expert import expert_degrees, holds_experts
+from planner.dims.offloading import offloads
 from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import zeros, zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
@@ -49,6 +50,12 @@ class Family:
     """The partition of the cluster it belongs to (partitions.py)."""
     ep: int = 1
     """Devices over which the experts of a layer are divided."""
+    offload: Offload = ON_DEVICE
+
+    @property
+    def equal_work(self) -> tuple[object, ...]:
+        """What those have in common that do the same with each micro-batch, whatever they share and keep where."""
+        return self.recompute, self.tp, self.micro_batch, self.ep
 
     @property
     def micro_batch(self) -> int | None:
@@ -74,6 +81,7 @@ class Family:
             recompute=recompute,
             sequence_parallel=splits_sequence(TARGETS[self.target], model, tp),
             ep=self.ep,
+            offload=self.offload,
         )
 
 
@@ -94,6 +102,7 @@ class Choice:
             stages=tuple(stages),
             interleave=self.interleave,
             ep=self.family.ep,
+            offload=self.family.offload,
             sequence_parallel=wide and splits_sequence(TARGETS[self.family.target], model, self.family.tp),
         )
 
@@ -155,7 +164,14 @@ def families(
     def each(
         recompute: Recompute | None, tp: int | None, dp: int | None, batch: int, stages: tuple[int, ...]
     ) -> Iterator[Family]:
-        for zero, ep in product(stages, expert_degrees(row, model, tp, dp, limits.ep)):
+        # One replica shards nothing, but what is kept on hosts may still need ZeRO.
+        places = [
+            (zero, offload)
+            for zero in several
+            for offload in offloads(row, zero, recompute, limits.offload, model, device_types, stages=True)
+            if offload.anything or zero in stages
+        ]
+        for (zero, offload), ep in product(places, expert_degrees(row, model, tp, dp, limits.ep)):
             yield Family(
                 target=row.name,
                 zero=zero,
@@ -166,6 +182,7 @@ def families(
                 micro_batches=model.training.global_batch // batch,
                 network=network,
                 ep=ep,
+                offload=offload,
             )
 
     alone, several = (zeros(row, model, replicas, limits.zero) for replicas in (1, None))
