@@ -69,7 +69,7 @@ from planner.cli.progress import reporter
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, COUNT, DEVICES, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
-from planner.runtimes.capabilities import RECOMPUTES, Recompute
+from planner.runtimes.capabilities import OFFLOAD_PARTS, RECOMPUTES, OffloadPart, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
@@ -269,6 +269,16 @@ RecomputeNames = Annotated[
     ),
 ]
 
+OffloadNames = Annotated[
+    str | None,
+    typer.Option(
+        "--offload",
+        metavar="LIST",
+        help="What plans may keep in host memory: none, optimizer, parameters, activations. Default: whatever it "
+        "takes where nothing fits on the devices, else none.",
+    ),
+]
+
 
 WithAdvice = Annotated[
     bool,
@@ -307,6 +317,7 @@ def search(
     ep: Ep = None,
     micro_batch: MicroBatch = None,
     recompute: RecomputeNames = None,
+    offload: OffloadNames = None,
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
@@ -331,6 +342,7 @@ def search(
         ep=integers("--ep", ep, DEVICES),
         micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),
+        offload=_offload(offload),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
@@ -380,6 +392,10 @@ def _target(name: str | None) -> str | None:
 def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
 
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
+
+
+def _offload(text: str | None) -> tuple[OffloadPart, ...] | None:
+    return cast("tuple[OffloadPart, ...] | None", choices("--offload", text, OFFLOAD_PARTS))
 
 
 def _answer(

@@ -12,11 +12,11 @@ from planner.plan.file import Hedge as Hedge
 from planner.plan.file import Objective as Objective
 from planner.plan.file import Status as Status
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Recompute
+from planner.runtimes.capabilities import OffloadPart, Recompute
 
 LimitName = Literal["max_cost_per_million_tokens", "min_tokens_per_second", "deadline_seconds", "budget"]
 """Limits of a goal on the plan, by the name of their field."""
-PlanLimit = Literal["target", "zero", "tp", "pp", "cp", "ep", "micro_batch", "recompute"]
+PlanLimit = Literal["target", "zero", "tp", "pp", "cp", "ep", "micro_batch", "recompute", "offload"]
 """Limits on the plan itself, by the name of their field."""
 
 
@@ -32,6 +32,8 @@ class Limits:
     ep: tuple[int, ...] | None = None
     micro_batch: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] | None = None
+    offload: tuple[OffloadPart, ...] | None = None
+    """What may be kept in host memory; None: nothing, unless nothing fits without."""
     gap: float = 0.01
     """Stop when no plan of the space can be faster by more than this fraction."""
     time_limit_seconds: float | None = None

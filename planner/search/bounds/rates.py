@@ -136,7 +136,15 @@ class Rates:
         alike: dict[object, list[Family]] = {}
         for family in families:
             if family.dp is not None and family not in self._speeds and family not in self._cases:
-                key = family.target, family.zero, family.recompute, family.tp, family.ep, family.context
+                key = (
+                    family.target,
+                    family.zero,
+                    family.recompute,
+                    family.tp,
+                    family.ep,
+                    family.context,
+                    family.offload,
+                )
                 alike.setdefault(key, []).append(family)
         for members in alike.values():
             first = members[0]
@@ -448,6 +456,7 @@ class Rates:
             recompute=recompute or family.recompute or "none",
             sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
             ep=family.ep,
+            offload=family.offload,
         )
 
 
