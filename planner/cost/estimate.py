@@ -243,7 +243,7 @@ class Estimator:
             if index == plan.pp - 1 and plan.interleave == 1:
                 found.append(Send(seconds=0.0, link="node"))
                 continue
-            size = boundary_bytes(self.model, stage.replicas[0].micro_batch)
+            size = exposed_bytes(self.pricer(plan.target), stage.replicas[0].micro_batch, plan.interleave)
             following = placement[(index + 1) % plan.pp]
             found.append(send(placement[index], following, size, topology, self.calibration, self.curves))
         return tuple(found)
@@ -275,6 +275,13 @@ def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:
     """Bytes one replica sends for one micro-batch; its devices send a part each (arXiv:2104.04473, section 4.1)."""
     tokens = micro_batch * model.training.sequence_length
     return float(ELEMENT_BYTES[model.training.precision] * tokens * model.hidden)
+
+
+def exposed_bytes(pricer: Pricer, micro_batch: int, chunks: int) -> float:
+    """The part of them that stages wait for: the runtime may send beside computation where stages have chunks."""
+    size = boundary_bytes(pricer.model, micro_batch)
+    beside = chunks > 1 and pricer.kernels in pricer.target.overlaps_sends
+    return size * (1.0 - pricer.stack.overlap) if beside else size
 
 
 class Durations(Protocol):
