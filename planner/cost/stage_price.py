@@ -31,6 +31,8 @@ class MicroBatch:
     hidden_seconds: float
     routing_seconds: float = 0.0
     """All-to-alls of tokens to their experts and back."""
+    context_seconds: float = 0.0
+    """Exposed traffic between replicas that share sequences."""
 
     @property
     def seconds(self) -> float:
