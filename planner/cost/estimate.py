@@ -205,7 +205,7 @@ class Estimator:
         rings = stage_rings(
             nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves, plan.ep
         )
-        sends = self._sends(plan, nodes, joined.topology, pricer.model)
+        sends = self._sends(plan, nodes, joined.topology, pricer)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
             if not ring.connected:
                 raise PlanError(f"stages[{index}]: its replicas stand on pools without a common fabric")
@@ -236,12 +236,9 @@ class Estimator:
         ]
 
     def _sends(
-        self, plan: Plan, placement: Placement, topology: Topology, model: ModelSpec
+        self, plan: Plan, placement: Placement, topology: Topology, pricer: Pricer
     ) -> tuple[Send, ...]:
-        """Sends from each stage to the next; from the last to the first only with interleaving.
-
-        The model is that of the parts of sequences that replicas have.
-        """
+        """Sends from each stage to the next; from the last to the first only with interleaving."""
         if plan.pp == 1:
             return (Send(seconds=0.0, link="node"),)
         found = []
@@ -249,7 +246,7 @@ class Estimator:
             if index == plan.pp - 1 and plan.interleave == 1:
                 found.append(Send(seconds=0.0, link="node"))
                 continue
-            size = boundary_bytes(model, stage.replicas[0].micro_batch)
+            size = exposed_bytes(pricer, stage.replicas[0].micro_batch, plan.interleave)
             following = placement[(index + 1) % plan.pp]
             found.append(send(placement[index], following, size, topology, self.calibration, self.curves))
         return tuple(found)
@@ -289,6 +286,13 @@ def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:
     """Bytes one replica sends for one micro-batch; its devices send a part each (arXiv:2104.04473, section 4.1)."""
     tokens = micro_batch * model.training.sequence_length
     return float(ELEMENT_BYTES[model.training.precision] * tokens * model.hidden)
+
+
+def exposed_bytes(pricer: Pricer, micro_batch: int, chunks: int) -> float:
+    """The part of them that stages wait for: the runtime may send beside computation where stages have chunks."""
+    size = boundary_bytes(pricer.model, micro_batch)
+    beside = chunks > 1 and pricer.kernels in pricer.target.overlaps_sends
+    return size * (1.0 - pricer.stack.overlap) if beside else size
 
 
 class Durations(Protocol):
