@@ -251,6 +251,14 @@ class Estimator:
             found.append(send(placement[index], following, size, topology, self.calibration, self.curves))
         return tuple(found)
 
+    def send_of(self, plan: Plan, stage: int, size_bytes: float) -> Send:
+        """A send of so many bytes by each replica of a stage to the next one, on the plan's own network."""
+        _, joined = self._network(self.uses_sockets(plan))
+        nodes = joined.placement(place(plan, self.cluster))
+        return send(
+            nodes[stage], nodes[stage + 1], size_bytes, joined.topology, self.calibration, self.curves
+        )
+
     def _require_precision(self, plan: Plan) -> None:
         precision = self.model.training.precision
         for stage in plan.stages:

@@ -297,6 +297,7 @@ def limits_text(limits: Limits) -> str:
         "ep": limits.ep,
         "micro-batch": limits.micro_batch,
         "recompute": limits.recompute,
+        "offload": limits.offload,
     }
     parts = [
         f"{key} {', '.join(str(value) for value in values)}" for key, values in allowed.items() if values

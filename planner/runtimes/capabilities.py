@@ -10,6 +10,8 @@ BatchRule = Literal["equal", "per-device", "follows-dp"]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OffloadTo = Literal["none", "cpu", "nvme"]
+OffloadPart = Literal["none", "optimizer", "parameters", "activations"]
+OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "activations")
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "parallel"]
 ContextKind = Literal["ring", "ulysses"]
@@ -153,6 +155,8 @@ class Capabilities:
     """How it divides the tokens of a sequence over replicas, the ways that it has; none where it does not."""
     context_pieces: int = 1
     """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
+    context_in_pipeline: bool = True
+    """True when it divides sequences with several pipeline stages too."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True

@@ -102,7 +102,17 @@ class UniformBounds:
 
     def _counted(self, chunks: int, crossings: int = 1) -> LayerCountBound:
         steps, crossing = self._family.micro_batches, self._rates.crossing(self._family)
-        return LayerCountBound(self.speeds, self._hops(), self._layers, steps, chunks, crossing, crossings)
+        return LayerCountBound(
+            self.speeds,
+            self._hops(),
+            self._layers,
+            steps,
+            chunks,
+            crossing,
+            crossings,
+            self._rates.nodes(self._family),
+            self._rates.mixed(self._family),
+        )
 
 
 class FamilyBounds:
