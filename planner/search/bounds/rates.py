@@ -12,7 +12,7 @@ import numpy as np
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
-from planner.cost.many import Numbers, as_array, as_number, larger, smaller
+from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.cost.shape import Shape, Whole
 from planner.cost.stage import Pricer
 from planner.dims.sequence import splits_sequence
@@ -182,6 +182,14 @@ class Rates:
                 rates = as_array(1 / (micro.seconds - micro.host_seconds))
                 yield slots, dict(zip(sizes, rates.tolist(), strict=True))
 
+    def nodes_of(self, group: ReplicaGroup) -> float:
+        """The part of a node that a stage on these devices takes at least; 1 for one on several nodes."""
+        each: dict[str, int] = {}
+        for device_type in self.device_types:
+            each[device_type.pool] = each.get(device_type.pool, 0) + device_type.per_node
+        own = next(item for item in self.device_types if item.key == (group.pool, group.gpu))
+        return group.devices / each[group.pool] if group.count <= own.per_node // group.tp else 1.0
+
     def mixed(self, family: Family) -> int:
         """Stages of several device types that a pipeline may have."""
         return self.sends(family)[3]
@@ -340,9 +348,8 @@ class Rates:
                 speed = cases.speed(number)
                 if speed is not None and speed.most_layers:
                     slots = float(device_type.devices)
-                    unlimited = (Policy(speed.layer_seconds, _UNLIMITED),)
                     layers = self.estimator.model.layers
-                    free = replace(speed, slots=slots, policies=unlimited, most_layers=layers)
+                    free = replace(speed, slots=slots, most_layers=layers)
                     found.append((self._group(family, device_type, tp, dp), free))
         return found
 
@@ -410,20 +417,6 @@ class Rates:
             crosses="node",
             experts=experts,
         )
-
-    def room(self, family: Family, group: ReplicaGroup) -> Room:
-        """Memory of a stage in the middle, never less than there is whatever it recomputes."""
-        first, *others = (
-            self._room_with(family, group, group.count, group.micro_batch, recompute)
-            for recompute in policies_of(family)
-        )
-        for other in others:
-            first = {
-                "free_bytes": larger(first["free_bytes"], other["free_bytes"]),
-                "layer_bytes": smaller(first["layer_bytes"], other["layer_bytes"]),
-                "activation_bytes": smaller(first["activation_bytes"], other["activation_bytes"]),
-            }
-        return Room(**first)
 
     def _room_with(
         self,
