@@ -64,7 +64,7 @@ OLDER_ATTENTION = Prior(0.33, 0.30)
 """Attention of eager frameworks, as FlashAttention (arXiv:2205.14135) on the generation it was written for; assumed."""
 
 SECOND_ATTENTION = Prior(0.55, 0.20)
-"""That of FlashAttention-2 on the same generation, which reaches 63 % in the backward (arXiv:2307.08691, section 4.1)."""
+"""That of FlashAttention-2 on the same generation: 63 % in the backward (arXiv:2307.08691, section 4.1)."""
 
 SECOND_IN = ("deepspeed",)
 """Kernel sets of years that have it."""
