@@ -52,6 +52,9 @@ class ContextParallelism(Dimension):
             able = in_words(target.context)
             yield Fault(("cp_kind",), f"{target.name} divides sequences by {able}, got {plan.cp_kind}")
             return
+        if plan.pp > 1 and not target.context_in_pipeline:
+            what = f"{target.name} keeps sequences whole in a pipeline, expected 1, got {plan.cp}"
+            yield Fault(path, what)
         if plan.shard_size is not None:
             yield Fault(
                 ("shard_size",), f"sequences divided over {plan.cp} replicas need one copy, expected none"
