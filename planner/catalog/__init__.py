@@ -52,6 +52,8 @@ class GpuSpec(Frozen):
     """NVIDIA's compute capability (7.0 for V100, 8.0 for A100): older devices lack some runtimes' fused attention."""
     tdp_watts: Watts | None = None
     """Board power, watt."""
+    power_limit_watts: Watts | None = None
+    """Limit set on each device of this type (``nvidia-smi -pl``), watt; a pool's own value wins over it."""
     reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of this type, GiB; a pool's own value wins over it."""
     host_link_gBps: Rate | None = None
