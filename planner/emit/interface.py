@@ -12,6 +12,7 @@ from importlib import metadata
 from planner.cluster.spec import ClusterSpec
 from planner.dims.tensor import head_faults
 from planner.emit.folder.write import write_folder
+from planner.emit.smoke import smoke_files
 from planner.errors import EmitError
 from planner.job.files import EmittedFile, readme
 from planner.job.job import Job
@@ -52,6 +53,7 @@ def folder_files(job: Job, launcher: str) -> tuple[EmittedFile, ...]:
     files = own.files(job)
     if not own.starts_itself:
         files += launcher_files(launcher, job)
+        files += smoke_files(job, (file.path for file in files))
     elif launcher != "torchrun":
         raise EmitError(
             f"launcher {launcher}: {job.plan.target} starts the nodes by its own runner",
