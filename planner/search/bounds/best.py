@@ -200,10 +200,9 @@ class FamilyBounds:
                     backward_seconds=speed.backward_seconds,
                     inner_seconds=(
                         host + hops.inner_seconds,
-                        *(
-                            host + send
-                            for send in (apart.next_seconds, apart.before_seconds, apart.both_seconds)
-                        ),
+                        host + apart.next_seconds,
+                        host + apart.before_seconds,
+                        host + apart.both_seconds,
                     ),
                     first_seconds=(first + hops.outer_seconds, first + apart.first_seconds),
                     last_seconds=(last + hops.outer_seconds, last + apart.last_seconds),
