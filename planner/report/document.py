@@ -207,8 +207,8 @@ class CompareDocument(JsonDocument):
     """The notes that are not empty."""
 
 
-def compare_document(contenders: Sequence[Contender]) -> CompareDocument:
-    """The answer of ``compare``: one entry a plan, the first is the reference."""
+def compare_document(contenders: Sequence[Contender], command: str = "compare") -> CompareDocument:
+    """The answer of ``compare``, or of ``predict`` for many plans: one entry a plan, the first is the reference."""
     plans = tuple(
         ComparedPlan(
             name=entry.name,
@@ -220,7 +220,7 @@ def compare_document(contenders: Sequence[Contender]) -> CompareDocument:
         for entry in contenders
     )
     return CompareDocument(
-        command="compare", plans=plans, warnings=tuple(entry.note for entry in contenders if entry.note)
+        command=command, plans=plans, warnings=tuple(entry.note for entry in contenders if entry.note)
     )
 
 

@@ -66,6 +66,9 @@ def documents() -> dict[str, object]:
             plan=plan_document("predict", scored, cluster, model, None),
             training=training_run(scored.estimate, 1e9),
         ),
+        "predict --plans": compare_document(
+            [Contender(name="plans[0]", scored=scored, cluster_devices=16)], "predict"
+        ),
         "show": plan_document("show", scored, cluster, model, result),
         "explain": explain_document(scored, saved, around, examples.BINDING),
         "compare": compare_document(
