@@ -186,7 +186,7 @@ class ComparedPlan:
     """One plan of a comparison."""
 
     name: str
-    """The plan file, or what people do today."""
+    """The plan file, what people do today, or the number of one of many short plans."""
     note: str
     """Why there is no plan, where it does not fit, or what makes the comparison uneven."""
     short: str | None
