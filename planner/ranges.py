@@ -99,6 +99,15 @@ COUNT = Range(1, 1_000_000_000)
 PREDICTED = Range(1e-60, 1e60)
 """Seconds and tokens per second as a plan file keeps them; a bound and a throughput may be 0."""
 
+TOKENS = Range(1, 1e18)
+"""Tokens of a whole training run."""
+FAILURES = Range(0, 1e4)
+"""Failures for each device in a month."""
+RUN_SECONDS = Range(1, 1e10)
+"""A whole training run, and what a checkpoint or a restart takes of it, which may be 0 s."""
+MONEY = Range(1e-6, 1e15)
+"""Price of a whole training run."""
+
 TIME_LIMIT = Range(0, 1e9)
 """Seconds that a search may take, and minutes of a measurement, beside no limit at all."""
 TENSOR_MIB = Range(0.01, 1e6)

@@ -26,6 +26,7 @@ from planner.report.document import (
     ExplainDocument,
     PlanAnswer,
     PlanDocument,
+    PredictDocument,
     SearchDocument,
 )
 from planner.report.measured import DeviceDocument, NetworkDocument
@@ -60,7 +61,7 @@ meaning.
 DOCUMENTS: dict[str, type] = {
     "search": SearchDocument,
     "search --pareto": FrontDocument,
-    "predict": PlanDocument,
+    "predict": PredictDocument,
     "show": PlanDocument,
     "explain": ExplainDocument,
     "compare": CompareDocument,
@@ -83,7 +84,7 @@ DOCUMENTS: dict[str, type] = {
     "examples": ExamplesDocument,
 }
 """The class of each command's document."""
-WITH_INPUTS = (ExplainDocument, ReportDocument, SearchDocument, CheckDocument, FrontDocument)
+WITH_INPUTS = (PredictDocument, ExplainDocument, ReportDocument, SearchDocument, CheckDocument, FrontDocument)
 """Documents that hold the inputs."""
 
 
@@ -99,7 +100,11 @@ def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
     for title, kind in DOCUMENTS.items():
         if kind is PlanDocument or title == "calibrate merge":
             continue
-        known = (ranks, plan) if kind in (ExplainDocument, ReportDocument, SearchDocument) else ()
+        known = (
+            (ranks, plan)
+            if kind in (PredictDocument, ExplainDocument, ReportDocument, SearchDocument)
+            else ()
+        )
         told = (inputs,) if kind in WITH_INPUTS else ()
         shown = "calibrate import and calibrate merge" if kind is CalibrateDocument else title
         yield shown, _rest(keys(kind), head, *told, *known)

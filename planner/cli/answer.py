@@ -27,9 +27,10 @@ from planner.report.goal import (
     infeasible_section,
     limits_section,
     nearest_section,
+    training_text,
     unknown_section,
 )
-from planner.report.layout import Answer, warnings_section
+from planner.report.layout import Answer, Paragraph, warnings_section
 from planner.report.pareto import front_document, front_section, use_at_most
 from planner.report.plan_table import plan_section
 from planner.report.understood import understood
@@ -114,6 +115,8 @@ def _report(
 
 def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
     parts: list[RenderableType] = [plan_section(best, cluster, result, idle=result.idle_costs)]
+    run = result.goal.run_of(best.estimate)
+    parts += [Paragraph(f"Training: {training_text(run, best.estimate.spread)}")] if run else []
     step = best.estimate.step_seconds
     parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
     parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []

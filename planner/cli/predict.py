@@ -9,6 +9,7 @@ import typer
 from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
+from planner.cli.goal import Budget, Deadline, read_run
 from planner.cli.inputs import (
     Overrides,
     concerning,
@@ -21,19 +22,25 @@ from planner.cli.inputs import (
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
+    CheckpointTime,
     ClusterFile,
+    Failures,
     GlobalBatch,
     ModelFile,
     Precision,
+    RestartTime,
     SequenceLength,
+    Tokens,
 )
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, load_plan, write
-from planner.report.document import plan_document
+from planner.report.document import PredictDocument, plan_document
 from planner.report.explain import memory_section, time_section
+from planner.report.goal import training_lines
+from planner.report.layout import Paragraph
 from planner.report.plan_table import plan_section, warnings_of
 from planner.report.understood import understood
 from planner.search.values import Scored
@@ -61,6 +68,12 @@ def predict(
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
+    tokens: Tokens = None,
+    deadline: Deadline = None,
+    budget: Budget = None,
+    failures: Failures = None,
+    checkpoint_time: CheckpointTime = None,
+    restart_time: RestartTime = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,6 +81,7 @@ def predict(
 
     Prints stages, throughput, time by cause, memory by component, and whether the plan fits.
     """
+    wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
     if output is not None:
         require_writable(output)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
@@ -75,6 +89,7 @@ def predict(
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, found_cluster, found_model)
     scored = _priced(plan, found_cluster, found_model, constants)
+    run = wanted.run_of(scored.estimate)
     if output is not None:
         used = used_calibration(calibration)
         kept = PlanFile(
@@ -82,11 +97,17 @@ def predict(
         )
         write(kept, output)
     if as_json:
-        show_document(plan_document("predict", scored, found_cluster, found_model, None))
+        plan_of = plan_document("predict", scored, found_cluster, found_model, None)
+        show_document(PredictDocument(plan=plan_of, training=run))
     else:
         search = with_calibration(typed("hetplan", "search", cluster, model, "-o", "plan.yaml"), calibration)
         show(
             *_report(scored, found_cluster, found_model, constants),
+            *(
+                [Paragraph(line) for line in training_lines(run, wanted, scored.estimate.spread)]
+                if run
+                else []
+            ),
             then=search if output is None else typed("hetplan", "emit", output, "-o", "run/"),
         )
 

@@ -44,8 +44,14 @@ FORWARD_KERNELS = 20
 HOST_JITTER = 0.06
 """Growth of the launch time with each doubling of the hosts' processes that meet in every layer."""
 
-EXPERT_KERNELS = 16
-"""More of them with experts: router, choice, counts, sorting and its inverse, weighting."""
+EXPERT_KERNELS = 65
+"""More of them with experts, as ``transformer/moe`` of Megatron-Core 0.20 calls them: router, choice and balancing loss
+28, counts and their copies to the host 18, sorting and its inverse 12, all-to-alls of tokens and weights 3, weighted
+nonlinearity 4; a backward has about as many."""
+
+GROUPED_KERNELS = {"fp8": 7.0}
+"""Kernels of one expert's two products where each is one of its own: the mean of 2 forward and 4 backward, in fp8 with
+casts of both factors and reordering of their scales."""
 
 UNFUSED_SOFTMAX_KERNELS = 8
 """More kernels where scaling, masking, casts and softmax run one by one."""
@@ -328,7 +334,8 @@ def layer_pass(
     launches: float = FORWARD_KERNELS + (2 if tp > 1 else 0)
     if model.experts is not None:
         # A grouped product is a kernel for each expert, or one for all.
-        launches += EXPERT_KERNELS + (2 * model.experts.number / ep if target.kernel_per_expert else 2)
+        each = GROUPED_KERNELS.get(device.precision, 3.0)
+        launches += EXPERT_KERNELS + each * (model.experts.number / ep if target.kernel_per_expert else 1)
     if model.training.attention == "unfused":
         fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
         launches += UNFUSED_SOFTMAX_KERNELS * (1 - fused)

@@ -257,14 +257,17 @@ class Footprint:
     def fits(self, layers: int, in_flight: float) -> bool:
         """True when the device holds so many layers, with ``in_flight`` layers times micro-batches alive."""
         tensors = sum(self._tensors(layers, in_flight)) + self._logits
-        host = self._device_type.host.memory_bytes
-        return self._room(tensors) >= 0 and self._host_bytes(layers, in_flight) <= host
+        return self._room(tensors) >= 0 and self.host_room(layers, in_flight) >= 0
 
     def headroom(self, layers: int, in_flight: float) -> float:
         """Bytes that are left; negative when they do not fit."""
         tensors = sum(self._tensors(layers, in_flight)) + self._logits
         room = self._room(tensors)
         return room - larger(0.0, smaller(self._slack * tensors, room))
+
+    def host_room(self, layers: int, in_flight: float) -> float:
+        """Bytes that are left in the device's part of its host's memory."""
+        return self._device_type.host.memory_bytes - self._host_bytes(layers, in_flight)
 
     def activation_bytes(self) -> float:
         """Bytes of one more micro-batch of one layer in the middle of the model."""

@@ -347,6 +347,29 @@ class Pricer:
             backward + self.traffic.exposed(gather + scatter, as_number(backward))[0],
         )
 
+    def each_copied(
+        self, shape: Shape, group: ReplicaGroup, ways: int, forward: Numbers, backward: Numbers
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Forward and backward of micro-batches of 1, 2, ... sequences with copies to and from the host, and what the
+        first of a step saves; ``ways`` devices share the states."""
+        if not shape.offload.anything:
+            return forward, backward, np.zeros_like(forward)
+        device_type = self.topology.device_type(group.pool, group.gpu)
+        sizes = cast("int", np.arange(1, len(forward) + 1))
+        held = self._held(shape, shape.layers, self._parameters(shape, 1), sizes, ways)
+        waits = copies(shape.offload, held, device_type, self.model).waits(
+            as_number(forward), as_number(backward)
+        )
+        return forward + waits[0], backward + waits[1], as_array(waits[1] - waits[2])
+
+    def step_copy_seconds(self, shape: Shape, group: ReplicaGroup, ways: int) -> float:
+        """Copies of a device to and from its host once a step."""
+        if not shape.offload.anything:
+            return 0.0
+        device_type = self.topology.device_type(group.pool, group.gpu)
+        held = self._held(shape, shape.layers, self._parameters(shape, group.tp), group.micro_batch, ways)
+        return copies(shape.offload, held, device_type, self.model).step_seconds
+
     def _at_end(
         self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch, last: MicroBatch
     ) -> EndTraffic:
@@ -409,12 +432,13 @@ class Pricer:
         on_backward = (
             backward + again + tensor_backward + exposed_backward + routing_backward + context_backward
         )
-        wait_forward = wait_backward = hidden = at_end = 0.0
+        wait_forward = wait_backward = first_saves = hidden = at_end = 0.0
         if shape.offload.anything:
             count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=shape.ep)
-            held = self._held(shape, layers, count, sequences, ring)
+            held = self._held(shape, layers, count, sequences, ring.size)
             moved = copies(shape.offload, held, device_type, self.model)
-            wait_forward, wait_backward = moved.waits(on_forward, on_backward)
+            wait_forward, wait_backward, first_wait = moved.waits(on_forward, on_backward)
+            first_saves = wait_backward - first_wait
             hidden, at_end = moved.hidden(on_forward, on_backward), moved.step_seconds
         return MicroBatch(
             forward_seconds=on_forward + wait_forward,
@@ -428,6 +452,7 @@ class Pricer:
             zero_seconds=exposed_forward + exposed_backward,
             offload_seconds=wait_forward + wait_backward,
             step_copy_seconds=at_end,
+            first_saves_seconds=first_saves,
             hidden_seconds=hidden_forward + hidden_backward + hidden + layers * one.context_hidden,
         )
 
@@ -521,8 +546,9 @@ class Pricer:
         No component of the memory shrinks as micro-batches grow.
         """
         sizes = cast("int", np.arange(1, most + 1))
-        room = self.footprint(shape, group, dp, sizes).headroom(shape.layers, float(shape.layers))
-        fits = as_array(room) >= 0
+        footprint = self.footprint(shape, group, dp, sizes)
+        fits = as_array(footprint.headroom(shape.layers, float(shape.layers))) >= 0
+        fits &= footprint.host_room(shape.layers, float(shape.layers)) >= 0
         return most if fits.all() else int(fits.argmin())
 
     def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
@@ -734,7 +760,7 @@ class Pricer:
         """Seconds of all micro-batches of one replica; in lock step every micro-batch waits for the largest."""
         smaller = group.accumulation_steps * group.micro_batch - group.local_batch
         if shape.zero >= 2 or shape.depth > 1 or smaller == 0:
-            return group.accumulation_steps * largest.seconds
+            return group.accumulation_steps * largest.seconds - largest.first_saves_seconds
         small = self.micro_batch(shape, group, group.micro_batch - 1, ring)
         return (group.accumulation_steps - smaller) * largest.seconds + smaller * small.seconds
 
@@ -757,7 +783,7 @@ class Pricer:
         count = self._parameters(shape, group.tp)
         device_type = self.topology.device_type(group.pool, group.gpu)
         if shape.offload.optimizer != "none":
-            held = self._held(shape, shape.layers, count, group.micro_batch, ring)
+            held = self._held(shape, shape.layers, count, group.micro_batch, ring.size)
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
         experts = experts_of(self.model, layers=shape.layers, ep=shape.ep)
         share = (count - experts) / optimizer_ways(shape.zero, ring.size)
@@ -784,13 +810,12 @@ class Pricer:
             self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp, ep=shape.ep
         )
 
-    def _held(self, shape: Shape, layers: int, parameters: float, sequences: int, ring: Ring) -> Held:
+    def _held(self, shape: Shape, layers: int, parameters: float, sequences: int, sharing: int) -> Held:
         return Held(
             parameters=parameters,
-            ways=optimizer_ways(shape.zero, ring.size),
+            ways=optimizer_ways(shape.zero, sharing),
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
-            micro_batches=shape.micro_batches,
             layers=layers,
             sequences=sequences,
             recomputes=shape.recompute == "full",

@@ -10,6 +10,8 @@ BatchRule = Literal["equal", "per-device", "follows-dp"]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OffloadTo = Literal["none", "cpu", "nvme"]
+OffloadPart = Literal["none", "optimizer", "parameters", "activations"]
+OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "activations")
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "parallel"]
 ContextKind = Literal["ring", "ulysses"]
@@ -104,6 +106,8 @@ class Capabilities:
     """True when the parameters updated by ZeRO-1 are gathered under the next forward."""
     overlaps_reduction_always: bool
     """True when gradients are reduced under the backward whatever the plan; else with ZeRO >= 1 and no pipeline."""
+    overlaps_sends: tuple[str, ...] = ()
+    """Those of its kernel sets that send between stages beside their computation where each has several chunks."""
     gathers_per_layer: int = 1
     """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
     network_per_group: bool

@@ -14,6 +14,7 @@ from planner.catalog import gpu, link
 from planner.cli.answer import summary_of
 from planner.cli.examples import ExamplesDocument, Listed
 from planner.cluster.topology import Topology
+from planner.cost.training import training_run
 from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
 from planner.logs.trial import Trial
@@ -23,6 +24,7 @@ from planner.report.calibration import calibration_document, coverage
 from planner.report.catalogue import gpus_document, links_document
 from planner.report.compare import Contender
 from planner.report.document import (
+    PredictDocument,
     check_document,
     compare_document,
     emit_document,
@@ -58,9 +60,12 @@ def documents() -> dict[str, object]:
     saved = PlanFile(plan=scored.plan, cluster=cluster, model=model, summary=summary_of(result))
     shown = Calibration(link_points=LINKS, curve_errors=ERRORS)
     return {
-        "search": search_document(result, cluster, model),
+        "search": search_document(replace(result, goal=replace(result.goal, tokens=1e9)), cluster, model),
         "search --pareto": front_document(examples.front(), cluster, model),
-        "predict": plan_document("predict", scored, cluster, model, None),
+        "predict": PredictDocument(
+            plan=plan_document("predict", scored, cluster, model, None),
+            training=training_run(scored.estimate, 1e9),
+        ),
         "show": plan_document("show", scored, cluster, model, result),
         "explain": explain_document(scored, saved, around, examples.BINDING),
         "compare": compare_document(

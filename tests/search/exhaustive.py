@@ -22,7 +22,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_own_pools
-from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
+from planner.plan.values import ON_DEVICE, WHOLE, Context, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
@@ -82,8 +82,9 @@ def _of_target(row: Capabilities, estimator: Estimator, limits: Limits) -> Itera
         if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
             for recompute in offered:
                 for plan in _data_parallel(estimator, limits, row, zero, recompute):
-                    yield plan
-                    yield from _in_groups(plan, row, estimator)
+                    for offload in _offloads(row, zero, recompute, estimator, limits):
+                        yield replace(plan, offload=offload)
+                        yield from _in_groups(replace(plan, offload=offload), row, estimator)
 
 
 def _pipelines(
@@ -122,17 +123,19 @@ def _families(
             for ep in _expert_degrees(row, model, tp, dp):
                 if limits.ep is not None and ep not in limits.ep:
                     continue
-                yield Family(
-                    target=row.name,
-                    zero=zero,
-                    recompute=None,
-                    tp=tp,
-                    dp=dp,
-                    batch=batch,
-                    micro_batches=steps,
-                    ep=ep,
-                    context=context,
-                )
+                for offload in _pipeline_offloads(row, zero, limits):
+                    yield Family(
+                        target=row.name,
+                        zero=zero,
+                        recompute=None,
+                        tp=tp,
+                        dp=dp,
+                        batch=batch,
+                        micro_batches=steps,
+                        ep=ep,
+                        offload=offload,
+                        context=context,
+                    )
 
 
 def _contexts(row: Capabilities, model: ModelSpec, tp: int, limits: Limits) -> list[Context]:
@@ -160,6 +163,42 @@ def _expert_degrees(row: Capabilities, model: ModelSpec, tp: int | None, dp: int
         return [1]
     number = model.experts.number
     return [ep for ep in range(1, tp * dp + 1) if ep % tp == 0 and tp * dp % ep == 0 and number % ep == 0]
+
+
+def _pipeline_offloads(row: Capabilities, zero: int, limits: Limits) -> list[Offload]:
+    """Optimizer states in host memory, where the target has that with pipelines."""
+    given = limits.offload or ("none",)
+    found = [ON_DEVICE] if "none" in given else []
+    if row.offloading.in_pipeline and zero in row.offloading.optimizer_zero and "optimizer" in given:
+        found.append(Offload(optimizer="cpu"))
+    return found
+
+
+def _offloads(
+    row: Capabilities, zero: int, recompute: Recompute, estimator: Estimator, limits: Limits
+) -> Iterator[Offload]:
+    """Whatever the target keeps in host memory when every device has a model of its own."""
+    given = limits.offload or ("none",)
+    able = row.offloading
+    for states, weights, kept in product(("none", "cpu"), repeat=3):
+        if weights == "cpu" and states == "none":
+            continue
+        offload = Offload(optimizer=states, parameters=weights, activations=kept)  # type: ignore[arg-type]
+        named = {
+            name
+            for name, place in (("optimizer", states), ("parameters", weights), ("activations", kept))
+            if place == "cpu"
+        }
+        if not (named or {"none"}) <= {*given, *(("optimizer",) if "parameters" in given else ())}:
+            continue
+        if (states == "cpu" and zero not in able.optimizer_zero) or (
+            weights == "cpu" and zero not in able.parameters_zero
+        ):
+            continue
+        if kept == "cpu" and not (able.activations and recompute == "full"):
+            continue
+        if not able.together or states == weights:
+            yield offload
 
 
 def _devices_suffice(chosen: tuple[Composition, ...], device_types: tuple[DeviceType, ...]) -> bool:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
+from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.solve import search
@@ -24,6 +25,7 @@ from tests.worlds import (
     with_constants,
     with_experts,
     with_fast_nodes,
+    with_hosts,
     with_long_sequences,
     with_measurements,
     with_odd_nodes,
@@ -130,6 +132,21 @@ def test_any_shapes(seed: int, target: str | None) -> None:
 def test_groups_that_shard_in_nodes(seed: int) -> None:
     """Nodes that are fast inside, where hybrid sharding is the best of all plans now and then."""
     check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)), QUICK)
+
+
+@given(SEEDS, st.sampled_from([None, "megatron", "deepspeed", "torch"]))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_host_memory(seed: int, target: str | None) -> None:
+    """What may be kept in host memory is where that is faster; unless asked, only where nothing fits without."""
+    asked = replace(limits(seed, target), offload=OFFLOAD_PARTS)
+    check(with_hosts(seed), asked, QUICK)
+    alone, freely = (
+        search(*with_hosts(seed), replace(asked, offload=part), explain=False) for part in (("none",), None)
+    )
+    if alone.best is None:
+        compare(freely, exhaustive(*with_hosts(seed), asked))
+    else:
+        compare(freely, alone.best)
 
 
 EXPERT_TARGETS = st.sampled_from([None, "megatron", "megatron", "megatron", "torch", "deepspeed"])

@@ -60,8 +60,7 @@ def grouped(items: Iterable[Family]) -> tuple[Group, ...]:
     """The families in the order in which they come, those of equal work together."""
     found: dict[object, list[Family]] = {}
     for family in items:
-        same = family.recompute, family.tp, family.micro_batch, family.ep, family.context
-        key = family if family.dp is None else same
+        key = family if family.dp is None else family.equal_work
         found.setdefault(key, []).append(family)
     return tuple(Group(tuple(members)) for members in found.values())
 

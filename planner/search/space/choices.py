@@ -15,13 +15,14 @@ from planner.cost.shape import Shape
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
 from planner.dims.expert import expert_degrees, holds_experts
+from planner.dims.offloading import offloads
 from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import zeros, zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
-from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
+from planner.plan.values import ON_DEVICE, WHOLE, Context, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
@@ -52,6 +53,12 @@ class Family:
     """Devices over which the experts of a layer are divided."""
     context: Context = WHOLE
     """How sequences are divided over the ``dp`` replicas."""
+    offload: Offload = ON_DEVICE
+
+    @property
+    def equal_work(self) -> tuple[object, ...]:
+        """What those have in common that do the same with each micro-batch, whatever they share and keep where."""
+        return self.recompute, self.tp, self.micro_batch, self.ep, self.context
 
     @property
     def micro_batch(self) -> int | None:
@@ -77,6 +84,7 @@ class Family:
             recompute=recompute,
             sequence_parallel=splits_sequence(TARGETS[self.target], model, tp),
             ep=self.ep,
+            offload=self.offload,
         )
 
 
@@ -99,6 +107,7 @@ class Choice:
             ep=self.family.ep,
             cp=self.family.context.ways,
             cp_kind=self.family.context.kind,
+            offload=self.family.offload,
             sequence_parallel=wide and splits_sequence(TARGETS[self.family.target], model, self.family.tp),
         )
 
@@ -165,7 +174,14 @@ def families(
         stages: tuple[int, ...],
         context: Context = WHOLE,
     ) -> Iterator[Family]:
-        for zero, ep in product(stages, expert_degrees(row, model, tp, dp, limits.ep)):
+        # One replica shards nothing, but what is kept on hosts may still need ZeRO.
+        places = [
+            (zero, offload)
+            for zero in several
+            for offload in offloads(row, zero, recompute, limits.offload, model, device_types, stages=True)
+            if offload.anything or zero in stages
+        ]
+        for (zero, offload), ep in product(places, expert_degrees(row, model, tp, dp, limits.ep)):
             yield Family(
                 target=row.name,
                 zero=zero,
@@ -177,6 +193,7 @@ def families(
                 network=network,
                 ep=ep,
                 context=context,
+                offload=offload,
             )
 
     alone, several = (zeros(row, model, replicas, limits.zero) for replicas in (1, None))
