@@ -245,6 +245,10 @@ Ep = Annotated[
     str | None,
     typer.Option("--ep", metavar="LIST", help="Expert-parallel degrees to allow, e.g. 1,8."),
 ]
+Cp = Annotated[
+    str | None,
+    typer.Option("--cp", metavar="LIST", help="Context-parallel degrees to allow, e.g. 1,4."),
+]
 MicroBatch = Annotated[
     str | None,
     typer.Option("--micro-batch", metavar="LIST", help="Micro-batch sizes to allow, in sequences."),
@@ -294,6 +298,7 @@ def search(
     zero: Zero = None,
     tp: Tp = None,
     pp: Pp = None,
+    cp: Cp = None,
     ep: Ep = None,
     micro_batch: MicroBatch = None,
     recompute: RecomputeNames = None,
@@ -318,6 +323,7 @@ def search(
         zero=integers("--zero", zero, ZERO),
         tp=integers("--tp", tp, NODE_DEVICES),
         pp=integers("--pp", pp, STAGES),
+        cp=integers("--cp", cp, DEVICES),
         ep=integers("--ep", ep, DEVICES),
         micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),

@@ -33,6 +33,8 @@ class MicroBatch:
     """What the first micro-batch of a step copies less, where that shows."""
     routing_seconds: float = 0.0
     """All-to-alls of tokens to their experts and back."""
+    context_seconds: float = 0.0
+    """Exposed traffic between replicas that share sequences."""
 
     @property
     def seconds(self) -> float:

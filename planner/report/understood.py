@@ -293,6 +293,7 @@ def limits_text(limits: Limits) -> str:
         "zero": limits.zero,
         "tp": limits.tp,
         "pp": limits.pp,
+        "cp": limits.cp,
         "ep": limits.ep,
         "micro-batch": limits.micro_batch,
         "recompute": limits.recompute,

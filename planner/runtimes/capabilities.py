@@ -14,6 +14,7 @@ OffloadPart = Literal["none", "optimizer", "parameters", "activations"]
 OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "activations")
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "parallel"]
+ContextKind = Literal["ring", "ulysses"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,10 @@ class Capabilities:
     """bert: with learned positions and without grouped-query attention only."""
     experts: Experts = "none"
     """whole: every replica, which is then one device, has all experts; parallel: devices may have some each."""
+    context: tuple[ContextKind, ...] = ()
+    """How it divides the tokens of a sequence over replicas, the ways that it has; none where it does not."""
+    context_pieces: int = 1
+    """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True

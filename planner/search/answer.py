@@ -69,6 +69,7 @@ def obeys(plan: Plan, limits: Limits, goal: Goal) -> bool:
         plan.target in {row.name for row in targets_of(limits)}
         and (limits.zero is None or plan.zero in limits.zero)
         and (limits.pp is None or plan.pp in limits.pp)
+        and (limits.cp is None or plan.cp in limits.cp)
         and (limits.ep is None or plan.ep in limits.ep)
         and (limits.tp is None or all(group.tp in limits.tp for group in groups))
         and (limits.recompute is None or all(stage.recompute in limits.recompute for stage in plan.stages))

@@ -173,7 +173,7 @@ class FamilyBounds:
     def _parts_of(self, family: Family, device_type: DeviceType) -> Iterator[StagePart]:
         """Stages with devices of one type; those whose sends are not known cannot be built, or not talk."""
         rates = self.rates
-        least, host = rates.sends(family)[2], self.estimator.pricer(family.target).host_seconds(device_type)
+        least, host = rates.sends(family)[2], rates.pricer(family).host_seconds(device_type)
         for group, speed in rates.free_speeds(family, device_type):
             hops = least.get((group.pool, group.gpu, group.tp, group.count))
             if hops is None or hops.outer_seconds == inf:

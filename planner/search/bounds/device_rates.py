@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 
 from planner.cost.estimate import Estimator
+from planner.dims.context import contexts
 from planner.dims.tensor import tp_degrees
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import TARGETS
@@ -51,18 +53,20 @@ class DeviceRates:
         for recompute in family_recomputes(row, self.limits, model, self._types):
             for tp in tp_degrees(row, self.limits.tp, model, self._types):
                 able = [device_type for device_type in self._types if device_type.per_node >= tp]
-                for size in divisors(batch):
+                sizes = product(divisors(batch), contexts(row, model, tp, self.limits.cp))
+                for size, context in sizes:
                     family = Family(
                         target=row.name,
                         zero=min(TARGETS[row.name].zero_without_pipeline),
                         recompute=recompute,
                         tp=tp,
-                        dp=1,
+                        dp=context.ways,
                         batch=size,
                         micro_batches=batch // size,
+                        context=context,
                     )
                     for device_type, (_, rate) in zip(able, rates.free_rates(family), strict=True):
-                        yield device_type.key, rate * size / tp
+                        yield device_type.key, rate * size / (tp * context.ways)
 
     def _alone(self, row: Capabilities) -> Iterator[tuple[Key, float]]:
         """The same of a device that has the whole model and a batch of its own."""

@@ -76,7 +76,8 @@ def group_bound(group: Group, bounds: FamilyBounds) -> float:
     if family.tp is None or family.dp is None:
         return 0.0
     rate = sum(slots * each for slots, each in group_rates(group, bounds))
-    steps = model.training.global_batch // (family.batch // family.dp)
+    # Replicas that share sequences have a part of each micro-batch.
+    steps = model.training.global_batch * family.dp // family.batch
     # T >= L m / sum over devices of layers of a micro-batch a second
     return model.layers * steps / rate if rate else float("inf")
 

@@ -14,6 +14,7 @@ from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.many import Numbers, as_array, as_number, larger, smaller
 from planner.cost.shape import Shape, Whole
+from planner.cost.stage import Pricer
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
@@ -95,7 +96,7 @@ class Rates:
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
-        self._hops: dict[tuple[str, int | None, int | None, int, int], _Sends] = {}
+        self._hops: dict[tuple[object, ...], _Sends] = {}
         self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
         self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
         """Families that nobody has asked for yet, by device type."""
@@ -116,12 +117,17 @@ class Rates:
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
 
+    def pricer(self, family: Family) -> Pricer:
+        """What prices the stages of a family."""
+        return self.estimator.pricer(family.target, context=family.context)
+
     def price(self, families: Iterable[Family]) -> None:
         """Price what the speeds of families consist of, all that differ in numbers only at once."""
         alike: dict[object, list[Family]] = {}
         for family in families:
             if family.dp is not None and family not in self._speeds and family not in self._cases:
-                key = family.target, family.zero, family.recompute, family.tp, family.ep, family.offload
+                same = family.target, family.zero, family.recompute, family.tp, family.ep
+                key = *same, family.context, family.offload
                 alike.setdefault(key, []).append(family)
         for members in alike.values():
             first = members[0]
@@ -138,7 +144,7 @@ class Rates:
 
     def free_rates(self, family: Family) -> list[tuple[int, float]]:
         """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
-        key = family.target, family.recompute, family.tp, family.ep
+        key = family.target, family.recompute, family.tp, family.ep, family.context
         if key not in self._free_rates:
             self._free_rates[key] = list(self._find_free_rates(family))
         assert family.micro_batch is not None
@@ -148,7 +154,7 @@ class Rates:
         """The same for all sizes of a micro-batch that divide the batch, by size."""
         assert family.tp is not None
         pricer, sizes = (
-            self.estimator.pricer(family.target),
+            self.pricer(family),
             divisors(self.estimator.model.training.global_batch),
         )
         for device_type in self.device_types:
@@ -175,7 +181,7 @@ class Rates:
 
     def sends(self, family: Family) -> _Sends:
         """Least sends by kind, between islands, and by kind and degrees."""
-        key = (family.target, family.tp, family.dp, family.batch, family.ep)
+        key = (family.target, family.tp, family.dp, family.batch, family.ep, family.context)
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=1)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
@@ -272,7 +278,7 @@ class Rates:
         return found
 
     def _group(self, family: Family, device_type: DeviceType, tp: int, dp: int) -> ReplicaGroup:
-        share = family.micro_batches * (family.batch // dp)
+        share = family.micro_batches * (family.batch * family.context.ways // dp)
         return ReplicaGroup(
             pool=device_type.pool,
             gpu=device_type.gpu,
@@ -286,7 +292,7 @@ class Rates:
         self, family: Family, group: ReplicaGroup, ring: Ring, sequences: Whole
     ) -> Mapping[str, float | Numbers]:
         """Seconds at best, by field of ``Speed``."""
-        pricer = self.estimator.pricer(family.target)
+        pricer = self.pricer(family)
         shape = self._shape(family, group.tp)
         # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
         micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
@@ -366,7 +372,7 @@ class Rates:
         recompute: Recompute,
     ) -> dict[str, float]:
         """Bytes are concave in layers: the line through both ends is never above them."""
-        pricer, many = self.estimator.pricer(family.target), max(2, self.estimator.model.layers)
+        pricer, many = self.pricer(family), max(2, self.estimator.model.layers)
         shape = self._shape(family, group.tp, recompute)
         footprint = pricer.footprint(shape, group, cast("int", replicas), cast("int", sequences))
         one, activations = footprint.headroom(1, 1.0), footprint.activation_bytes()

@@ -66,9 +66,10 @@ def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -
         recompute=None if recomputes == (None,) else plan.stages[0].recompute,
         tp=None if row.dp_per_stage else first[0].tp,
         dp=None if row.dp_per_stage else sum(group.count for group in first),
-        batch=sum(group.count * group.micro_batch for group in first),
+        batch=sum(group.count * group.micro_batch for group in first) // plan.cp,
         micro_batches=plan.micro_batches,
         ep=plan.ep,
+        context=plan.context,
         offload=plan.offload,
     )
     stages = StageOptions(Choice(family=family, depth=plan.pp, interleave=plan.interleave), seen, limits)
