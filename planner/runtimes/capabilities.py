@@ -153,6 +153,9 @@ class Capabilities:
     """How it divides the tokens of a sequence over replicas, the ways that it has; none where it does not."""
     context_pieces: int = 1
     """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
+    frozen_parts: bool = False
+    """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
+    parallelism."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True

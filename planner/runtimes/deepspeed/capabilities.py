@@ -44,6 +44,7 @@ CAPABILITIES = Capabilities(
     exchanges_in_turn=True,
     reduces_tied_first=True,
     experts="whole",
+    frozen_parts=True,
     offloading=Offloading(
         optimizer_zero=(1, 2, 3),
         parameters_zero=(3,),

@@ -46,6 +46,7 @@ CAPABILITIES = Capabilities(
     copies_kv_heads=False,
     runs_plain_torch=True,
     experts="whole",
+    frozen_parts=True,
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
 )

@@ -245,7 +245,7 @@ def depths(
     # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
     covered = row.batch_without_pipeline == "per-device" and family.tp == 1 and family.context.ways == 1
     found: tuple[int, ...] = (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
-    if family.zero in zeros_at(row, 2):
+    if family.zero in zeros_at(row, 2) and not model.frozen:
         found += tuple(range(2, most + 1))
     return allowed(found, limits.pp)
 
