@@ -138,18 +138,19 @@ def micro_batch_data(plan: RankPlan, shape: Shape, options: argparse.Namespace, 
 
 def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_host: bool = False) -> Any:
     """The optimizer that the plan counted memory for; Adam ``on_host`` is DeepSpeed's for processors."""
+    trained = [each for each in model.parameters() if each.requires_grad]
     if shape.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+        return torch.optim.SGD(trained, lr=options.lr, momentum=0.9)
     if shape.optimizer == "lion":
-        return Lion(model.parameters(), options.lr)
+        return Lion(trained, options.lr)
     if shape.optimizer_states == "bf16":
-        return NarrowAdamW(model.parameters(), options.lr)
+        return NarrowAdamW(trained, options.lr)
     if on_host:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        return DeepSpeedCPUAdam(model.parameters(), lr=options.lr)
+        return DeepSpeedCPUAdam(trained, lr=options.lr)
     # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
-    return torch.optim.AdamW(model.parameters(), lr=options.lr, fused=True)
+    return torch.optim.AdamW(trained, lr=options.lr, fused=True)
 
 
 if __name__ == "__main__":

@@ -66,10 +66,19 @@ class Layout:
         self._pair: Any = None
 
     def shard(self, module: nn.Module) -> None:
-        """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says."""
+        """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says.
+
+        What is not trained rests in the working type, whole on every device except with ZeRO 3.
+        """
+        frozen = {
+            each for each in module.parameters() if not each.requires_grad and not isinstance(each, DTensor)
+        }
+        for each in frozen:
+            each.data = each.data.to(self.mesh.device_type, self.working_type)
+        ignored = {"ignored_params": frozen} if frozen and self.plan.zero < 3 else {}
         several = self.plan.zero == 0 or self.plan.shard_size is not None
         mesh = self.mesh["copy", "shard"] if several else self.mesh["shard"]
-        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies)
+        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies, **ignored)
 
     def tie(self, weight: Any) -> None:
         """Make ``clip`` add up the gradients of a parameter that the first and the last stage both hold.

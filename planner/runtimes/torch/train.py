@@ -166,7 +166,7 @@ def own_state(model: Any, plan: RankPlan) -> dict[str, Any]:
 
 def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any:
     """The optimizer that the plan counted memory for."""
-    parameters = list(model.parameters())
+    parameters = [each for each in model.parameters() if each.requires_grad]
     # Torch updates parameters together that are spread alike: those of split modules, and all others.
     groups = [[each for each in parameters if each.device_mesh == mesh] for mesh in meshes_of(parameters)]
     alike = [{"params": each} for each in groups]
@@ -186,7 +186,7 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
 
 def muon(model: Any, parameters: list[Any], lr: float) -> Any:
     """Muon for the layers' matrices, with steps as long as AdamW's, which updates the rest."""
-    matrices = [each for each in model.layers.parameters() if each.ndim > 1]
+    matrices = [each for each in model.layers.parameters() if each.ndim > 1 and each.requires_grad]
     theirs = {id(each) for each in matrices}
     rest = [each for each in parameters if id(each) not in theirs]
     return Together(
