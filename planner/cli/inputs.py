@@ -125,15 +125,21 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
     except SpecError as error:
         problems += error.problems
     try:
-        found_model = overridden(load_model(model), overrides)
-        note = unsaid(model)
-        if note is not None and not (overrides.global_batch and overrides.sequence_length):
-            warn(note)
+        found_model = read_model(model, overrides)
     except SpecError as error:
         problems += error.problems
     if found_cluster is None or found_model is None:
         raise SpecError(tuple(problems))
     return found_cluster, found_model
+
+
+def read_model(model: Path, overrides: Overrides) -> ModelSpec:
+    """The model with the training settings of the command line; says what its file leaves open."""
+    found = overridden(load_model(model), overrides)
+    note = unsaid(model)
+    if note is not None and not (overrides.global_batch and overrides.sequence_length):
+        warn(note)
+    return found
 
 
 def read_calibration(path: Path | None) -> Calibration:
