@@ -20,6 +20,7 @@ from planner.emit.interface import (
     installed_versions,
     job_of,
     unnamed_hosts,
+    wheel_cautions,
     write_folder,
 )
 from planner.launchers.registry import check_launcher
@@ -116,6 +117,7 @@ def emit(
         *(f"{path} was edited: it is now {name}, and {path} is as this plan wants it" for path, name in kept),
         *(f"does not fit: {line}" for line in misfits(scored.estimate)),
         *cautions(saved.plan.target, installed_versions(saved.plan.target)),
+        *wheel_cautions(job),
     ]
     if as_json:
         show_document(emit_document(saved.plan.target, output, paths, warnings, unnamed))

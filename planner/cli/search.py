@@ -69,7 +69,7 @@ from planner.cli.progress import reporter
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, COUNT, DEVICES, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
-from planner.runtimes.capabilities import RECOMPUTES, Recompute
+from planner.runtimes.capabilities import OFFLOAD_PARTS, RECOMPUTES, OffloadPart, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
@@ -254,6 +254,10 @@ Ep = Annotated[
     str | None,
     typer.Option("--ep", metavar="LIST", help="Expert-parallel degrees to allow, e.g. 1,8."),
 ]
+Cp = Annotated[
+    str | None,
+    typer.Option("--cp", metavar="LIST", help="Context-parallel degrees to allow, e.g. 1,4."),
+]
 MicroBatch = Annotated[
     str | None,
     typer.Option("--micro-batch", metavar="LIST", help="Micro-batch sizes to allow, in sequences."),
@@ -262,6 +266,16 @@ RecomputeNames = Annotated[
     str | None,
     typer.Option(
         "--recompute", metavar="LIST", help="Activation recomputation to allow: none, selective, full."
+    ),
+]
+
+OffloadNames = Annotated[
+    str | None,
+    typer.Option(
+        "--offload",
+        metavar="LIST",
+        help="What plans may keep in host memory: none, optimizer, parameters, activations. Default: whatever it "
+        "takes where nothing fits on the devices, else none.",
     ),
 ]
 
@@ -299,9 +313,11 @@ def search(
     zero: Zero = None,
     tp: Tp = None,
     pp: Pp = None,
+    cp: Cp = None,
     ep: Ep = None,
     micro_batch: MicroBatch = None,
     recompute: RecomputeNames = None,
+    offload: OffloadNames = None,
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
@@ -322,9 +338,11 @@ def search(
         zero=integers("--zero", zero, ZERO),
         tp=integers("--tp", tp, NODE_DEVICES),
         pp=integers("--pp", pp, STAGES),
+        cp=integers("--cp", cp, DEVICES),
         ep=integers("--ep", ep, DEVICES),
         micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),
+        offload=_offload(offload),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
@@ -374,6 +392,10 @@ def _target(name: str | None) -> str | None:
 def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
 
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
+
+
+def _offload(text: str | None) -> tuple[OffloadPart, ...] | None:
+    return cast("tuple[OffloadPart, ...] | None", choices("--offload", text, OFFLOAD_PARTS))
 
 
 def _answer(

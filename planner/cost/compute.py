@@ -44,8 +44,14 @@ FORWARD_KERNELS = 20
 HOST_JITTER = 0.06
 """Growth of the launch time with each doubling of the hosts' processes that meet in every layer."""
 
-EXPERT_KERNELS = 16
-"""More of them with experts: router, choice, counts, sorting and its inverse, weighting."""
+EXPERT_KERNELS = 65
+"""More of them with experts, as ``transformer/moe`` of Megatron-Core 0.20 calls them: router, choice and balancing loss
+28, counts and their copies to the host 18, sorting and its inverse 12, all-to-alls of tokens and weights 3, weighted
+nonlinearity 4; a backward has about as many."""
+
+GROUPED_KERNELS = {"fp8": 7.0}
+"""Kernels of one expert's two products where each is one of its own: the mean of 2 forward and 4 backward, in fp8 with
+casts of both factors and reordering of their scales."""
 
 UNFUSED_SOFTMAX_KERNELS = 8
 """More kernels where scaling, masking, casts and softmax run one by one."""
@@ -239,14 +245,17 @@ def expert_imbalance(model: ModelSpec, ep: int) -> float:
 
 
 def attention_seconds(
-    model: ModelSpec, device: Device, target: Capabilities, *, tp: int, micro_batch: int
+    model: ModelSpec, device: Device, target: Capabilities, *, tp: int, micro_batch: int, ways: int = 1
 ) -> tuple[float, float]:
-    """Forward and backward of scores, softmax and weighted sum; causal flash kernels skip half of the scores."""
+    """Forward and backward of scores, softmax and weighted sum; causal flash kernels skip half of the scores.
+
+    The model's sequences are parts of ones that are ``ways`` times as long, and attend to all of these.
+    """
     length, heads = model.training.sequence_length, model.heads / tp
     if model.training.attention == "flash":
         causal = 0.5 if model.kind == "decoder" else 1.0
-        flops = 4.0 * micro_batch * length**2 * heads * core_width(model) * causal
-        flops *= seen_scores(model, target.windows)
+        flops = 4.0 * micro_batch * ways * length**2 * heads * core_width(model) * causal
+        flops *= seen_scores(model, target.windows, ways)
         return device.flash(flops), device.flash(2.5 * flops)
     precision = ATTENTION_FORMAT.get(model.training.precision)
     count = micro_batch * heads
@@ -272,9 +281,9 @@ def core_width(model: ModelSpec) -> float:
     return model.head_dim if model.latent is None else (model.head_dim + model.latent.value_dim) / 2
 
 
-def seen_scores(model: ModelSpec, windows: bool) -> float:
+def seen_scores(model: ModelSpec, windows: bool, ways: int = 1) -> float:
     """Part of the scores of full attention that kernels with sliding windows compute, mean over all layers."""
-    length, window = model.training.sequence_length, model.window
+    length, window = ways * model.training.sequence_length, model.window
     if window is None or window >= length or not windows:
         return 1.0
     # A token sees the window or, at the beginning, all before it; without a mask the window is on both sides.
@@ -308,11 +317,15 @@ def layer_pass(
     micro_batch: int,
     sequence_parallel: bool,
     ep: int = 1,
+    ways: int = 1,
 ) -> LayerPass:
-    """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format."""
+    """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format.
+
+    ``ways`` replicas have a part of each sequence; the model is that of a part.
+    """
     tokens = micro_batch * model.training.sequence_length
     products, back = device.products(layer_products(model, tp=tp, tokens=tokens, ep=ep))
-    core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch)
+    core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch, ways=ways)
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
     if model.experts is not None:
         narrow += expert_bytes(model, device.size, tp=tp, tokens=tokens, ep=ep)
@@ -321,7 +334,8 @@ def layer_pass(
     launches: float = FORWARD_KERNELS + (2 if tp > 1 else 0)
     if model.experts is not None:
         # A grouped product is a kernel for each expert, or one for all.
-        launches += EXPERT_KERNELS + (2 * model.experts.number / ep if target.kernel_per_expert else 2)
+        each = GROUPED_KERNELS.get(device.precision, 3.0)
+        launches += EXPERT_KERNELS + each * (model.experts.number / ep if target.kernel_per_expert else 1)
     if model.training.attention == "unfused":
         fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
         launches += UNFUSED_SOFTMAX_KERNELS * (1 - fused)

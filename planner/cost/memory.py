@@ -17,7 +17,7 @@ from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.model.spec import ModelSpec
-from planner.plan.values import ON_DEVICE, Offload
+from planner.plan.values import ON_DEVICE, WHOLE, Context, Offload
 from planner.runtimes.capabilities import Recompute
 
 BUCKET_ELEMENTS = 2e8
@@ -74,6 +74,8 @@ class Load:
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
     ep: int = 1
     """Devices over which the experts of a layer are divided."""
+    context: Context = WHOLE
+    """How sequences are divided; those of the model are parts of them."""
 
     @property
     def expert_dp(self) -> int:
@@ -255,14 +257,17 @@ class Footprint:
     def fits(self, layers: int, in_flight: float) -> bool:
         """True when the device holds so many layers, with ``in_flight`` layers times micro-batches alive."""
         tensors = sum(self._tensors(layers, in_flight)) + self._logits
-        host = self._device_type.host.memory_bytes
-        return self._room(tensors) >= 0 and self._host_bytes(layers, in_flight) <= host
+        return self._room(tensors) >= 0 and self.host_room(layers, in_flight) >= 0
 
     def headroom(self, layers: int, in_flight: float) -> float:
         """Bytes that are left; negative when they do not fit."""
         tensors = sum(self._tensors(layers, in_flight)) + self._logits
         room = self._room(tensors)
         return room - larger(0.0, smaller(self._slack * tensors, room))
+
+    def host_room(self, layers: int, in_flight: float) -> float:
+        """Bytes that are left in the device's part of its host's memory."""
+        return self._device_type.host.memory_bytes - self._host_bytes(layers, in_flight)
 
     def activation_bytes(self) -> float:
         """Bytes of one more micro-batch of one layer in the middle of the model."""
@@ -312,8 +317,24 @@ def _embedding(model: ModelSpec, load: Load) -> float:
 
 
 def _working(model: ModelSpec, load: Load) -> float:
-    """What a layer that is recomputed has in its backward."""
-    return _layer_activations(model, load, "none") if load.recompute != "none" else 0.0
+    """What a layer that is recomputed has in its backward, and what attention to divided sequences has meanwhile."""
+    layer = _layer_activations(model, load, "none") if load.recompute != "none" else 0.0
+    return layer + _attending(model, load)
+
+
+def _attending(model: ModelSpec, load: Load) -> float:
+    """Bytes of one layer while it attends to the parts of sequences that other replicas have.
+
+    Transformer Engine keeps the keys and values and the outputs of all turns of a ring until it adds these up
+    (``AttnFuncWithCPAndKVP2P``). All-to-alls receive what they send: queries, keys, values, outputs.
+    """
+    ways = load.context.ways
+    if ways == 1:
+        return 0.0
+    queries, pairs = model.heads * model.head_dim, model.pair_width
+    elements = ways * (queries + pairs) if load.context.kind == "ring" else 2 * queries + pairs
+    tokens = load.micro_batch * model.training.sequence_length
+    return ELEMENT_BYTES[model.training.precision] * tokens * elements / load.tp
 
 
 def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.dims.context import ContextParallelism
 from planner.dims.data import Data
 from planner.dims.dimension import Dimension
 from planner.dims.expert import ExpertParallelism
@@ -17,6 +18,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     Sharding(),
     PipelineParallelism(),
     TensorParallelism(),
+    ContextParallelism(),
     ExpertParallelism(),
     Data(),
     Recomputation(),

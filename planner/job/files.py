@@ -21,7 +21,7 @@ from planner.job.network import pool_environment
 
 TEMPLATES = Path(__file__).parents[1]
 """Templates stand beside the code that uses them, and are named from here on."""
-_OWN_IMPORT = re.compile(r"^from planner\.(?:\w+\.)+(?=\w+ import )", re.MULTILINE)
+_OWN_IMPORT = re.compile(r"^( *)from planner\.(?:\w+\.)+(?=\w+ import )", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def node_file(module: str) -> EmittedFile:
     """A module that runs on the nodes as a file of the folder, its imports pointing to its neighbours there."""
     package, _, name = module.rpartition(".")
     text = resources.files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
-    return EmittedFile(f"{name}.py", _OWN_IMPORT.sub("from ", text))
+    return EmittedFile(f"{name}.py", _OWN_IMPORT.sub(r"\1from ", text))
 
 
 def rows(head: Mapping[str, object], **tables: Sequence[Mapping[str, object]]) -> str:
@@ -93,6 +93,7 @@ def launch_files(
         address=LOOPBACK if job.is_on_one_node else FIRST_HOST,
         this_host=FIRST_HOST if job.is_on_any_node else "$(hostname)",
         port=MASTER_PORT,
+        library=job.cluster.gpus[job.ranks[0].gpu].library,
         prologue=prologue,
         command=command,
     )

@@ -31,6 +31,8 @@ class _Pods:
     index: str
     """The shell's sum for a pod's place among the hosts."""
     has_rdma: bool
+    resource: str
+    """What Kubernetes calls one of their devices."""
 
     @property
     def start(self) -> str:
@@ -84,7 +86,9 @@ def _resource(name: str, job: Job, pods: list[_Pods]) -> EmittedFile:
 
 def _pods(job: Job, name: str, pool: PoolSpec, hosts: tuple[str, ...], index: str) -> _Pods:
     has_rdma = any(job.cluster.fabrics[nic.fabric].kind in RDMA for nic in pool.nics)
-    return _Pods(name=name, pool=pool, hosts=hosts, index=index, has_rdma=has_rdma)
+    library = job.cluster.gpus[pool.devices[0]].library
+    resource = "amd.com/gpu" if library == "RCCL" else "nvidia.com/gpu"
+    return _Pods(name=name, pool=pool, hosts=hosts, index=index, has_rdma=has_rdma, resource=resource)
 
 
 def _job_names(job: Job) -> list[str]:

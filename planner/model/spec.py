@@ -220,6 +220,13 @@ class ModelSpec(Frozen):
         """Matrices of a feed-forward."""
         return 3 if self.gated_mlp else 2
 
+    @property
+    def pair_width(self) -> int:
+        """Elements of the keys and values of a token, as attention takes them."""
+        if self.latent is not None:
+            return self.heads * (self.head_dim + self.latent.value_dim)
+        return 2 * self.kv_heads * self.head_dim
+
     @cached_property
     def attention_matrices(self) -> tuple[tuple[int, int, Split], ...]:
         """(inputs, outputs, what tensor parallelism divides) of each matrix of the attention of a layer."""

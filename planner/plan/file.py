@@ -207,7 +207,12 @@ def to_text(plan_file: PlanFile) -> str:
 
 def _plan_part(plan: Plan) -> dict[str, Any]:
     """The plan's own keys; without an offload of nothing and experts in one place, as files had none before."""
-    absent: tuple[tuple[str, object], ...] = (("offload", {}), ("ep", 1))
+    absent: tuple[tuple[str, object], ...] = (
+        ("offload", {}),
+        ("ep", 1),
+        ("cp", 1),
+        ("cp_kind", "ring"),
+    )
     return {key: value for key, value in written(plan).items() if (key, value) not in absent}
 
 

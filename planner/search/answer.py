@@ -7,6 +7,7 @@ from collections.abc import Callable
 from planner.cost.running_cost import devices_of
 from planner.cost.training import TrainingRun
 from planner.cost.values import Estimate
+from planner.dims.offloading import allows
 from planner.plan.values import Plan
 from planner.runtimes.registry import target
 from planner.search.space.choices import targets_of
@@ -80,9 +81,11 @@ def obeys(plan: Plan, limits: Limits, goal: Goal) -> bool:
         plan.target in {row.name for row in targets_of(limits)}
         and (limits.zero is None or plan.zero in limits.zero)
         and (limits.pp is None or plan.pp in limits.pp)
+        and (limits.cp is None or plan.cp in limits.cp)
         and (limits.ep is None or plan.ep in limits.ep)
         and (limits.tp is None or all(group.tp in limits.tp for group in groups))
         and (limits.recompute is None or all(stage.recompute in limits.recompute for stage in plan.stages))
+        and (limits.offload is None or allows(limits.offload, plan.offload))
         and (limits.micro_batch is None or _small_enough(plan, limits.micro_batch))
         and all(
             sum(count for (name, _), count in used.items() if pool in ("", name)) <= most

@@ -12,11 +12,11 @@ from planner.plan.file import Hedge as Hedge
 from planner.plan.file import Objective as Objective
 from planner.plan.file import Status as Status
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Recompute
+from planner.runtimes.capabilities import OffloadPart, Recompute
 
 LimitName = Literal["max_cost_per_million_tokens", "min_tokens_per_second", "deadline_seconds", "budget"]
 """Limits of a goal on the plan, by the name of their field."""
-PlanLimit = Literal["target", "zero", "tp", "pp", "ep", "micro_batch", "recompute"]
+PlanLimit = Literal["target", "zero", "tp", "pp", "cp", "ep", "micro_batch", "recompute", "offload"]
 """Limits on the plan itself, by the name of their field."""
 
 
@@ -28,9 +28,12 @@ class Limits:
     zero: tuple[int, ...] | None = None
     tp: tuple[int, ...] | None = None
     pp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] | None = None
     ep: tuple[int, ...] | None = None
     micro_batch: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] | None = None
+    offload: tuple[OffloadPart, ...] | None = None
+    """What may be kept in host memory; None: nothing, unless nothing fits without."""
     gap: float = 0.01
     """Stop when no plan of the space can be faster by more than this fraction."""
     time_limit_seconds: float | None = None
@@ -139,7 +142,7 @@ class LimitCost:
     """A limit of the user without which a faster plan was found; there may be faster ones yet."""
 
     limit: PlanLimit
-    """A limit that costs more than 5 %: target, zero, tp, pp, ep, micro_batch or recompute."""
+    """A limit that costs more than 5 %: target, zero, tp, pp, cp, ep, micro_batch or recompute."""
     given: tuple[int | str, ...]
     """The values it allows."""
     instead: tuple[int | str, ...]

@@ -20,6 +20,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 from planner.training.hetplan_runtime import RankPlan, load
+from planner.training.example_context import sharing_of
 from planner.training.example_data import Batch, sequences
 from planner.training.example_model import (
     Embedding,
@@ -74,8 +75,9 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     if on_host and get_accelerator().device_name() == "cpu":
         # Without a device torch's own optimizer is on the host already; DeepSpeed would compile its own first.
         config["zero_force_ds_cpu_optimizer"] = on_host = False
+    sharing = sharing_of(plan)
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
-        model = Transformer(shape, plan.recompute, checkpoint_of(config))
+        model = Transformer(shape, plan.recompute, checkpoint_of(config), sharing)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
@@ -83,7 +85,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     for step in range(options.steps):
         losses = []
         for micro in plan.micro_batches(step):
-            inputs, labels = sequences(micro.sequences, shape, options.text)
+            inputs, labels = map(sharing.part, sequences(micro.sequences, shape, options.text))
             loss = loss_of(engine(inputs.to(engine.device)), labels.to(engine.device)) * micro.weight
             engine.backward(loss)
             engine.step()

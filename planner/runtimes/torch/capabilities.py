@@ -45,6 +45,7 @@ CAPABILITIES = Capabilities(
     reduces_in_backward=True,
     copies_kv_heads=False,
     runs_plain_torch=True,
+    context=("ulysses",),
     experts="whole",
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),

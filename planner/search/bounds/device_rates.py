@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import cast
 
 import numpy as np
 
 from planner.cost.estimate import Estimator
+from planner.dims.context import contexts
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Capabilities
@@ -60,11 +62,9 @@ class DeviceRates:
         sequences = np.arange(1, model.training.global_batch + 1)
         least: dict[Key, float] = {}
         for row in targets_of(self.limits):
-            pricer = self.estimator.pricer(row.name)
             for tp in tp_degrees(row, self.limits.tp, model, self._types):
-                for device_type in self._types:
-                    if device_type.per_node < tp:
-                        continue
+                able = [device_type for device_type in self._types if device_type.per_node >= tp]
+                for context, device_type in product(contexts(row, model, tp, self.limits.cp), able):
                     group = ReplicaGroup(
                         pool=device_type.pool,
                         gpu=device_type.gpu,
@@ -73,8 +73,9 @@ class DeviceRates:
                         local_batch=1,
                         accumulation_steps=1,
                     )
+                    pricer = self.estimator.pricer(row.name, context=context)
                     ends = sum(pricer.ends_seconds(group, cast("int", sequences)))
-                    found = float(np.min(tp * ends / sequences))
+                    found = float(np.min(tp * context.ways * ends / sequences))
                     least[device_type.key] = min(found, least.get(device_type.key, math.inf))
         return least
 
@@ -93,18 +94,20 @@ class DeviceRates:
         for recompute in family_recomputes(row, self.limits, model, self._types):
             for tp in tp_degrees(row, self.limits.tp, model, self._types):
                 able = [device_type for device_type in self._types if device_type.per_node >= tp]
-                for size in divisors(batch):
+                sizes = product(divisors(batch), contexts(row, model, tp, self.limits.cp))
+                for size, context in sizes:
                     family = Family(
                         target=row.name,
                         zero=min(TARGETS[row.name].zero_without_pipeline),
                         recompute=recompute,
                         tp=tp,
-                        dp=1,
+                        dp=context.ways,
                         batch=size,
                         micro_batches=batch // size,
+                        context=context,
                     )
                     for device_type, (_, rate) in zip(able, rates.free_rates(family), strict=True):
-                        yield device_type.key, rate * size / tp
+                        yield device_type.key, rate * size / (tp * context.ways)
 
     def _alone(self, row: Capabilities) -> Iterator[tuple[Key, float]]:
         """The same of a device that has the whole model and a batch of its own."""

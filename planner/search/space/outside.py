@@ -88,5 +88,11 @@ def _of_target(
             yield "HSDP in groups that nodes do not hold whole"
         if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
             yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
-    if row.offloading != type(row.offloading)():
+    able = row.offloading
+    if limits.offload is None and able != type(able)():
         yield "offloading"
+    if limits.offload is not None and {*limits.offload} != {"none"}:
+        if able.optimizer_zero and not able.in_pipeline and row.tensor_parallel != "none":
+            yield "offloading with tensor parallelism"
+        if able.nvme_zero:
+            yield "offloading to NVMe"
