@@ -33,6 +33,7 @@ from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
+from planner.report.rent import RentDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 from planner.report.what_if import WhatIfDocument
@@ -80,6 +81,7 @@ DOCUMENTS: dict[str, type] = {
     "report": ReportDocument,
     "trace": TraceDocument,
     "what-if": WhatIfDocument,
+    "rent": RentDocument,
     "gpus": GpusDocument,
     "links": LinksDocument,
     "examples": ExamplesDocument,

@@ -11,7 +11,6 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.catalog import gpu, link
-from planner.cli.answer import summary_of
 from planner.cli.examples import ExamplesDocument, Listed
 from planner.cluster.topology import Topology
 from planner.cost.training import training_run
@@ -36,6 +35,7 @@ from planner.report.explain import neighbours
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
+from planner.report.summary import summary_of
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from planner.report.what_if import WhatIfDocument, cases
