@@ -78,7 +78,7 @@ Launcher = Annotated[
     typer.Option(
         "--launcher",
         metavar="NAME",
-        help="Launcher that starts the nodes: torchrun, deepspeed, slurm, kubernetes or ssh.",
+        help="Launcher that starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, skypilot or ray.",
     ),
 ]
 ClusterNow = Annotated[
