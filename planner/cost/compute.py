@@ -446,5 +446,10 @@ def model_flops(model: ModelSpec) -> float:
     causal = 0.5 if model.kind == "decoder" else 1.0
     scores = model.heads * core_width(model) * causal * seen_scores(model, True)
     layer = 2.0 * length * matrices + 4.0 * length**2 * scores
+    if model.dense_layers:
+        # Their attention is the same.
+        routed = matrices - sum(inputs * outputs for inputs, outputs, _ in model.attention_matrices)
+        dense = layer + 2.0 * length * (model.hidden * model.mlp_matrices * model.ffn - routed)
+        layer += model.dense_layers / model.layers * dense
     sequence = model.layers * layer + 2.0 * length * model.hidden * model.vocab
     return 3.0 * sequence * model.training.global_batch
