@@ -48,7 +48,10 @@ class _Pods:
 
 
 def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
-    """``pytorchjob.yaml`` where Kubeflow's PyTorchJob can express the pools, else ``jobset.yaml``.
+    """``trainjob.yaml`` for one pool, ``pytorchjob.yaml`` where the older PyTorchJob can express the pools, else
+    ``jobset.yaml``.
+
+    A TrainJob of trainer.kubeflow.org/v1alpha1 has one kind of node; it refers to a TrainingRuntime in the same file.
 
     A PyTorchJob of kubeflow.org/v1 has two replica specs, Master with one pod and Worker, so one spec for each pool
     is possible only when all nodes behind the first are of one pool. A JobSet (jobset.x-k8s.io/v1alpha2) has any
@@ -57,7 +60,11 @@ def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
     if fits_pytorchjob(job):
         master = _pods(job, "Master", job.pools[0], job.hosts[:1], "0")
         pods = [master, _pods(job, "Worker", job.pools[-1], job.hosts[1:], "RANK-1")]
-        return (_resource("pytorchjob.yaml", job, [each for each in pods if each.hosts]),)
+        older = _resource("pytorchjob.yaml", job, [each for each in pods if each.hosts])
+        if len(job.pools) > 1:
+            return (older,)
+        nodes = _pods(job, "node", job.pools[0], job.hosts, "JOB_COMPLETION_INDEX")
+        return (older, _resource("trainjob.yaml", job, [nodes]))
     index = "JOB_COMPLETION_INDEX"
     names = zip(_job_names(job), job.pools, strict=True)
     return (
