@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +20,7 @@ from tests.worlds import cluster, group, model, plan, pool
 ACCELERATE = '#!/bin/bash\necho "node=$HETPLAN_NODE devices=$CUDA_VISIBLE_DEVICES $*" >>"$JOURNAL"\n'
 
 
-def two_nodes(target: str, zero: int, **changes: object) -> Plan:
+def two_nodes(target: str, zero: int, **changes: Any) -> Plan:
     """Four devices of two nodes."""
     own, _ = one_pool()
     return dataclasses.replace(own, target=target, zero=zero, **changes)
