@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("deepspeed")
 
 from tests.training.equality import (
+    DIVIDED,
     HALF,
     LEARNING,
     MATRIX,
@@ -18,6 +19,7 @@ from tests.training.equality import (
     SLOW,
     TORCH,
     WITH_EXPERTS,
+    WITH_FROZEN,
     Case,
     printed_losses,
     reference_of,
@@ -45,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
     def folder(case: Case) -> Path:
         slow = case in SLOW
-        every = (*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, LEARNING)
+        every = (*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, *DIVIDED, *WITH_FROZEN, LEARNING)
         cases = [other for other in every if (other in SLOW) == slow]
         name = "equality-slow" if slow else "equality"
         return once(tmp_path_factory, name, lambda root: train_all(root, cases)) / case.name
@@ -84,6 +86,25 @@ def test_weights_of_experts_equal_one_process(trained: Trained, case: Case) -> N
     """Also of experts that a rank's micro-batch has not chosen: whole, sharded, and in pipelines."""
     wanted = reference_of(case, trained(case))
     assert max(weight_errors(trained(case), wanted)) < ALLOWED
+
+
+@each(DIVIDED)
+def test_weights_of_divided_sequences_equal_one_process(trained: Trained, case: Case) -> None:
+    """Each rank has half of the tokens, of attention half of the heads, and the mean loss of its half."""
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
+    assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
+
+
+@each(WITH_FROZEN)
+def test_adapters_and_frozen_parts_equal_one_process(trained: Trained, case: Case) -> None:
+    """Whatever ZeRO shards; what is frozen stays as it was."""
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
+    moved = {name for name, value in wanted.end.items() if not value.equal(wanted.start[name])}
+    adapters = {name for name in wanted.end if "adapters." in name}
+    frozen = {name for name in wanted.end if name.startswith("embedding.") or "query" in name}
+    assert (moved == adapters) if adapters else (moved and not moved & frozen)
 
 
 @each(HALF)
