@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 IMPORTED_LATE = (
     "torch._dynamo",
@@ -45,7 +46,8 @@ def main() -> int:
         importlib.import_module(name)
     for device in ("cuda", "mtia", "xpu"):
         # For a device that is not here torch keeps every seed with the stack that set it, slower than a small step.
-        importlib.import_module(f"torch.{device}").manual_seed_all = lambda seed: None
+        library: Any = importlib.import_module(f"torch.{device}")
+        library.manual_seed_all = lambda seed: None
     gc.freeze()  # what all ranks have in common is no garbage
     sys.stdout.flush()
     ranks = set()
