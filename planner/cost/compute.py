@@ -515,5 +515,7 @@ def model_flops(model: ModelSpec) -> float:
     passes = {part: 2.0 if part in model.frozen else 3.0 for part in ("attention", "mlp", head)}
     matrices = passes["attention"] * attention + passes["mlp"] * mlp + 3.0 * model.adapter_parameters
     layer = 2.0 * length * matrices + 3.0 * 4.0 * length**2 * scores
-    sequence = model.layers * layer + passes[head] * 2.0 * length * model.hidden * model.vocab
+    dense = passes["mlp"] * (model.hidden * model.mlp_matrices * model.ffn - mlp)
+    layers = (model.layers + model.dense_layers) * layer + model.dense_layers * 2.0 * length * dense
+    sequence = layers + passes[head] * 2.0 * length * model.hidden * model.vocab
     return sequence * model.training.global_batch

@@ -8,13 +8,16 @@ from unittest.mock import patch
 import pytest
 
 from planner.catalog import GpuSpec
+from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
+from planner.model.file import load_model
 from planner.model.spec import ModelSpec
 from planner.search.explorer import Explorer
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, SearchResult, Silent
+from tests.files.writing import CLUSTERS, MODELS
 from tests.worlds import cluster, gpt, pool
 
 
@@ -243,3 +246,33 @@ def test_quick_plans_are_plans() -> None:
     quick = explorer.quick()
     assert quick is not None
     assert fastest().estimate.step_seconds <= quick.estimate.step_seconds * (1 + 1e-6)
+
+
+def test_a_model_that_fits_with_offload_alone() -> None:
+    """Kept in host memory where nothing fits without, and said; forbidden, it is the first thing that would help."""
+    spec = load_cluster(CLUSTERS / "rtx_3090_4090.yaml")
+    model = load_model(MODELS / "mistral_7b.yaml")
+    found = search(spec, model)
+    assert found.status == "optimal"
+    assert found.best is not None
+    assert found.best.plan.offload.optimizer == "cpu"
+    assert "nothing fits on the devices alone (proven)" in found.warnings[0]
+    refused = search(spec, model, limits=Limits(offload=("none",)))
+    assert refused.status == "infeasible"
+    assert refused.diagnosis is not None
+    first, second, *_ = refused.diagnosis.hints
+    assert first.startswith("fits with --offload optimizer,parameters instead of --offload none: about ")
+    assert second.startswith("fits with training.lora: {rank: 16}, which trains adapters alone: about ")
+
+
+def test_adapters_need_no_offload() -> None:
+    """One stage, on all devices, faster than with everything trained."""
+    spec = load_cluster(CLUSTERS / "rtx_3090_4090.yaml")
+    found = search(spec, load_model(MODELS / "mistral_7b_lora.yaml"), explain=False)
+    assert found.best is not None
+    assert not found.best.plan.offload.anything
+    assert found.best.plan.pp == 1
+    assert "pipelines and tensor parallelism with adapters" in found.outside
+    refused = search(spec, load_model(MODELS / "mistral_7b_lora.yaml"), limits=Limits(target="megatron"))
+    assert refused.diagnosis is not None
+    assert refused.diagnosis.causes == ("hetplan trains no part of a model with megatron, expected no lora",)
