@@ -169,6 +169,16 @@ WITH_FROZEN = [
 """Adapters, and adapters on four bits, on uneven batches."""
 LEARNING = Case("data", 1, "adamw", steps=25)
 """Long enough that the loss falls."""
+SLOW = frozenset(
+    (
+        *(Case("data", 3, optimizer) for optimizer in ("adamw", "lion")),
+        Case("data", 3, "adamw", "bf16", formats=(("reduce_dtype", "fp32"),)),
+        *(Case(layout, zero, name) for layout in ("pp2", "pp4") for zero, name in ((0, "adamw"), (1, "sgd"))),
+        Case("pp2", 0, "adamw", "bf16"),
+        Case("pp2", 0, "adamw", experts=True),
+    )
+)
+"""Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""
 
 
 def two_nodes() -> ClusterSpec:
