@@ -20,7 +20,7 @@ hub = pytest.importorskip("huggingface_hub")
 MASKED = {"bert", "camembert", "distilbert", "ernie", "roberta", "xlm-roberta"}
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
 ROUTED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
-GIVEN = {
+GIVEN: dict[str, dict[str, Any]] = {
     "dots1": {**ROUTED, "first_k_dense_replace": 1, "sliding_window": None, "num_hidden_layers": 3},
     "glm4_moe": {"head_dim": 128, "first_k_dense_replace": 3},
     "ministral": SMALL,

@@ -111,7 +111,7 @@ class Seeded(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         self.parts = torch.nn.ModuleList()
         dense = partial(example_model.Layer, dense=True)
-        layers = [*[dense] * shape.dense_layers, *[example_model.Layer] * shape.layers]
+        layers = [dense] * shape.dense_layers + [partial(example_model.Layer)] * shape.layers
         makers: list[Callable[..., Any]] = [example_model.Embedding, *layers, example_model.Finish]
         if not shape.tied_embeddings:
             makers.append(example_model.Head)

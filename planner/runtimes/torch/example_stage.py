@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,11 +40,8 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         # The plan counts layers behind the dense ones, which stand with the embedding.
         ahead = shape.dense_layers
         for index in range(0 if self.first else ahead + mine.first_layer, ahead + mine.end_layer):
-            dense = index < ahead
-            layer = _seeded(
-                seed + 1 + index,
-                lambda dense=dense: Layer(shape, mine.recompute, sharing=sharing, dense=dense),
-            )
+            made = partial(Layer, shape, mine.recompute, sharing=sharing, dense=index < ahead)
+            layer = _seeded(seed + 1 + index, made)
             place(layer)
             self.layers[str(index)] = layer
         if self.last:
