@@ -45,8 +45,9 @@ from planner.cost.memory import (
     Load,
     activation_bytes_per_layer,
     experts_of,
+    gathered_of,
     layer_elements,
-    parameters_of,
+    trained_of,
 )
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
@@ -360,7 +361,7 @@ class Pricer:
             return forward, backward, np.zeros_like(forward)
         device_type = self.topology.device_type(group.pool, group.gpu)
         sizes = cast("int", np.arange(1, len(forward) + 1))
-        held = self._held(shape, shape.layers, self._parameters(shape, 1), sizes, ways)
+        held = self._held(shape, shape.layers, shape.first, shape.last, 1, sizes, ways)
         waits = copies(shape.offload, held, device_type, self.model).waits(
             as_number(forward), as_number(backward)
         )
@@ -371,7 +372,7 @@ class Pricer:
         if not shape.offload.anything:
             return 0.0
         device_type = self.topology.device_type(group.pool, group.gpu)
-        held = self._held(shape, shape.layers, self._parameters(shape, group.tp), group.micro_batch, ways)
+        held = self._held(shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ways)
         return copies(shape.offload, held, device_type, self.model).step_seconds
 
     def _at_end(
@@ -449,8 +450,7 @@ class Pricer:
         )
         wait_forward = wait_backward = first_saves = hidden = at_end = 0.0
         if shape.offload.anything:
-            count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=shape.ep)
-            held = self._held(shape, layers, count, sequences, ring.size)
+            held = self._held(shape, layers, first, last, tp, sequences, ring.size)
             moved = copies(shape.offload, held, device_type, self.model)
             wait_forward, wait_backward, first_wait = moved.waits(on_forward, on_backward)
             first_saves = wait_backward - first_wait
@@ -790,7 +790,12 @@ class Pricer:
 
     def tied_seconds(self, shape: Shape, group: ReplicaGroup) -> float:
         """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""
-        if not self.model.tied_embeddings or shape.depth == 1 or not (shape.first or shape.last):
+        if (
+            "embedding" in self.model.frozen
+            or not self.model.tied_embeddings
+            or shape.depth == 1
+            or not (shape.first or shape.last)
+        ):
             return 0.0
         size = self.model.vocab * self.model.embedding_width / group.tp * self._gradient_bytes(shape)
         return size / self.topology.node_bytes_per_second(group.pool) / self._share(group.pool)
@@ -807,9 +812,12 @@ class Pricer:
         count = self._parameters(shape, group.tp)
         device_type = self.topology.device_type(group.pool, group.gpu)
         if shape.offload.optimizer != "none":
-            held = self._held(shape, shape.layers, count, group.micro_batch, ring.size)
+            held = self._held(
+                shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ring.size
+            )
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
-        experts = experts_of(self.model, layers=shape.layers, ep=shape.ep)
+        frozen = "mlp" in self.model.frozen
+        experts = 0.0 if frozen else experts_of(self.model, layers=shape.layers, ep=shape.ep)
         share = (count - experts) / optimizer_ways(shape.zero, ring.size)
         share += experts / optimizer_ways(shape.zero, ring.of_experts.size)
         update = self._measured_update(device_type.gpu, share)
@@ -831,14 +839,18 @@ class Pricer:
         return curves.seconds(gpu, share)
 
     def _parameters(self, shape: Shape, tp: int) -> float:
-        """Elements of the stage on one device of a replica."""
-        return parameters_of(
+        """Elements of the stage on one device of a replica that are trained."""
+        return trained_of(
             self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp, ep=shape.ep
         )
 
-    def _held(self, shape: Shape, layers: int, parameters: float, sequences: int, sharing: int) -> Held:
+    def _held(
+        self, shape: Shape, layers: int, first: bool, last: bool, tp: int, sequences: int, sharing: int
+    ) -> Held:
+        ep = shape.ep
         return Held(
-            parameters=parameters,
+            parameters=trained_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep),
+            gathered=gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep),
             ways=optimizer_ways(shape.zero, sharing),
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),

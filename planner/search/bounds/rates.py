@@ -136,15 +136,8 @@ class Rates:
         alike: dict[object, list[Family]] = {}
         for family in families:
             if family.dp is not None and family not in self._speeds and family not in self._cases:
-                key = (
-                    family.target,
-                    family.zero,
-                    family.recompute,
-                    family.tp,
-                    family.ep,
-                    family.context,
-                    family.offload,
-                )
+                same = family.target, family.zero, family.recompute, family.tp, family.ep
+                key = *same, family.context, family.offload
                 alike.setdefault(key, []).append(family)
         for members in alike.values():
             first = members[0]

@@ -45,7 +45,7 @@ def _of_target(
     devices = sum(device_type.devices for device_type in device_types)
     deepest = min(model.layers, devices)
     batch = model.training.global_batch
-    pipelines = deepest > 1 and (limits.pp is None or max(limits.pp) > 1)
+    pipelines = deepest > 1 and not model.frozen and (limits.pp is None or max(limits.pp) > 1)
     if pipelines and deepest > MAX_DEPTH and (limits.pp is None or max(limits.pp) > MAX_DEPTH):
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
@@ -85,6 +85,9 @@ def _of_target(
         splits(model, tp) and not splits_sequence(row, model, tp) for tp in range(2, most + 1)
     ):
         yield "tensor-parallel degrees that do not divide the sequence"
+    if model.frozen and devices > 1 and row.frozen_parts:
+        what = "adapters" if model.training.lora else "frozen parts"
+        yield f"pipelines and tensor parallelism with {what}"
     alone = limits.pp is None or 1 in limits.pp
     if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
         yield f"micro-batches of more than {most_offered(model)} sequences"
