@@ -295,6 +295,33 @@ def with_experts(seed: int) -> Problem:
     return spec.model_copy(update={"gpus": gpus}), found, calibration
 
 
+def with_long_sequences(seed: int) -> Problem:
+    """Sequences of which a device has not room for all now and then, and heads that divide by several degrees."""
+    spec, model, calibration = with_fast_nodes(seed) if seed % 2 else with_constants(seed)
+    draw = random.Random(seed + 9)
+    training = {
+        "sequence_length": draw.choice([4096, 8192, 16384, 32768]),
+        "global_batch": draw.choice([2, 3, 4]),
+        "attention": "flash",
+    }
+    gpus = {
+        name: gpu.model_copy(
+            update={
+                "memory_gib": draw.choice([4, 6, 8, 16]),
+                "compute_capability": draw.choice([None, 7.5, 8.0, 9.0, 9.0]),
+            }
+        )
+        for name, gpu in spec.gpus.items()
+    }
+    changes = {
+        "layers": min(model.layers, 4),
+        "kv_heads": draw.choice([model.heads, 2]),
+        "window": draw.choice([None, None, 1024]),
+        "training": model.training.model_copy(update=training),
+    }
+    return spec.model_copy(update={"gpus": gpus}), model.model_copy(update=changes), calibration
+
+
 def with_hosts(seed: int) -> Problem:
     """Little memory on the devices, and hosts with more or less of it behind links of any speed."""
     spec, model, calibration = with_constants(seed)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 import typer
 
 from planner.cli.goal import (
+    Budget,
     MaxCost,
     MinSpeed,
     ObjectiveName,
@@ -23,7 +24,11 @@ from planner.cli.goal import (
     Robust,
     UseAtMost,
     read_goal,
+    read_run,
     require_one_plan,
+)
+from planner.cli.goal import (
+    Deadline as DeadlineTime,
 )
 from planner.cli.inputs import (
     Overrides,
@@ -36,11 +41,15 @@ from planner.cli.inputs import (
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
+    CheckpointTime,
     ClusterFile,
+    Failures,
     GlobalBatch,
     ModelFile,
     Precision,
+    RestartTime,
     SequenceLength,
+    Tokens,
     a_number,
     choices,
     integers,
@@ -101,7 +110,7 @@ class KeptPlan:
         """Write the answer with what the search says of it; a failure is returned, so that the report comes first."""
         if result.best is None:
             return None
-        from planner.cli.answer import summary_of
+        from planner.report.summary import summary_of
 
         try:
             self._write(result.best, summary_of(result))
@@ -288,6 +297,12 @@ def search(
     max_cost_per_token: MaxCost = None,
     min_tokens_per_second: MinSpeed = None,
     use_at_most: UseAtMost = None,
+    tokens: Tokens = None,
+    deadline: DeadlineTime = None,
+    budget: Budget = None,
+    failures: Failures = None,
+    checkpoint_time: CheckpointTime = None,
+    restart_time: RestartTime = None,
     pareto: Pareto = False,
     robust: Robust = False,
     advice: WithAdvice = False,
@@ -333,6 +348,7 @@ def search(
     )
     require_one_plan(pareto, output=output, top=top, write_lp=write_lp, advice=advice or None)
     detail = _detail(quiet, verbose)
+    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     goal = read_goal(
@@ -344,6 +360,7 @@ def search(
         use_at_most,
         pareto,
         robust,
+        run,
     )
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, found_cluster, found_model)

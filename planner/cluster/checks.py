@@ -6,7 +6,7 @@ their problems beside those of the types.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -46,6 +46,40 @@ def _gpu(document: Document, path: KeyPath, name: str, own: list[str]) -> Iterat
         )
         near = "write one of them" if len(family) > 1 else _near_gpus(name, own)
         yield document.problem(path, what, f"{near}, {_INLINE}" if near else _INLINE.removeprefix("or "))
+
+
+def one_library(document: Document) -> Iterator[Problem]:
+    """Devices of one node must be able to be in one communicator."""
+    types = document.data.get("gpus")
+    own = types if isinstance(types, dict) else {}
+    for index, pool in pools_of(document):
+        devices = pool.get("devices")
+        seen: dict[str, object] = {}
+        for position, device in enumerate(devices if isinstance(devices, list) else []):
+            library = _library(device, own)
+            if library:
+                seen.setdefault(library, device)
+            if len(seen) > 1:
+                (one, first), (other, last) = seen.items()
+                what = f"{shown(first)} needs {one} and {shown(last)} {other}: no communicator holds both"
+                hint = "leave the devices of one vendor out"
+                yield document.problem(("pools", index, "devices", position), what, hint)
+                break
+
+
+def _library(device: object, own: dict[str, Any]) -> str:
+    """Collective library of a written device; empty when nothing tells it."""
+    name = split_times(device)[1] if isinstance(device, str) else ""
+    numbers = own.get(name, name) if isinstance(device, str) else device
+    try:
+        if isinstance(numbers, str):
+            return catalog.gpu(numbers).library
+        keys = ("vendor", "compute_capability")
+        given = {key: numbers.get(key) for key in keys} if isinstance(numbers, dict) else {}
+        vendor = given.get("vendor") or ("nvidia" if given.get("compute_capability") is not None else "")
+        return catalog.LIBRARIES.get(vendor, "")  # type: ignore[arg-type]
+    except (KeyError, TypeError):
+        return ""
 
 
 def own_names(document: Document) -> Iterator[Problem]:
@@ -125,6 +159,38 @@ def intra_nodes(document: Document) -> Iterator[Problem]:
             yield document.problem(path, f"missing, the nodes have {devices_per_node(pool)} devices", hint)
 
 
+def _power_limits(document: Document) -> Iterator[Problem]:
+    """What a limit leaves of a clock is told by the board power."""
+    own = document.data.get("gpus")
+    types = own if isinstance(own, dict) else {}
+    hint = "write the board power, for example tdp_watts: 400"
+    written: list[tuple[KeyPath, object]] = [(("gpus", name), gpu) for name, gpu in types.items()]
+    written += [(path, gpu) for path, gpu, _ in _written_gpus(document)]
+    for path, gpu in written:
+        if isinstance(gpu, dict) and gpu.get("power_limit_watts") and not gpu.get("tdp_watts"):
+            yield document.problem((*path, "tdp_watts"), "missing, power_limit_watts is a part of it", hint)
+    for index, pool in pools_of(document):
+        if not pool.get("power_limit_watts"):
+            continue
+        devices = [gpu for path, gpu, _ in _written_gpus(document) if path[1] == index]
+        if any(not _board_power(gpu, types) for gpu in devices):
+            what = "the board power of a device is unknown, of which the limit is a part"
+            yield document.problem(("pools", index, "power_limit_watts"), what, hint)
+
+
+def _board_power(gpu: object, types: Mapping[str, object]) -> object:
+    """The board power that is written for a device, or the catalogue's."""
+    if isinstance(gpu, str):
+        name = split_times(gpu)[1]
+        if name not in types:
+            try:
+                return catalog.gpu(name).tdp_watts
+            except KeyError:
+                return True  # said elsewhere
+        gpu = types[name]
+    return gpu.get("tdp_watts") if isinstance(gpu, dict) else True
+
+
 MOST_POOLS = 1000
 """Pools of one cluster."""
 
@@ -135,7 +201,8 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
     A ``whole`` cluster, as plan files hold it, names no device of the catalogue: its ``gpus`` are all there is.
     """
     names = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
-    checks = (_pool_names, _choices, _hosts, own_names, *names, intra_nodes, _nics, _links)
+    named = _pool_names, _choices, _hosts, own_names, *names
+    checks = (*named, _power_limits, one_library, intra_nodes, _nics, _links)
     if sum(1 for _ in pools_of(document)) > MOST_POOLS:
         return []
     too_large = _size(document)

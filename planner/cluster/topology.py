@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, combinations_with_replacement, pairwise
+from math import log
 
 from planner.cluster.routes import SLOWER, Chain, End, Routes, ends_of
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
@@ -37,6 +38,17 @@ class Host:
     """Infinite when unknown."""
     parameters_per_second: float | None
     """AdamW updates on the processors; None for what the runtime is known to reach."""
+
+
+CLOCK_OF_POWER = 1 / 3
+"""Exponent of the clock under a power limit: power goes with clock and voltage squared, and voltage with the clock.
+
+Best products of a multiprocessor have exponents of 0.31 and 0.24 (A100 on PCIe at 250 and 300 W next to 400) and 0.60
+(H100 at 350 W next to 700; ``microbenchmarks.csv``); four RTX 3090 keep 95 % of their rate at 280 of 350 W, 0.23 (Puget
+Systems, Quad RTX3090 GPU Wattage Limited "MaxQ" TensorFlow Performance, 2020).
+"""
+CLOCK_DEVIATION = 0.2
+"""Standard deviation of that exponent among devices, by the same."""
 
 
 @told(only=("pool", "gpu", "nodes", "per_node", "memory_bytes", "reserve_bytes", "peak_flops"))
@@ -71,6 +83,8 @@ class DeviceType:
     host: Host
     compute_capability: float | None = None
     """NVIDIA's; None for other vendors and where nothing tells it."""
+    clock_spread: float = 0.0
+    """Relative standard error of its clock under a power limit."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -178,10 +192,19 @@ class Topology:
         """The widest path between nodes of two pools; of two different nodes when the pools are the same."""
         if first == last and len(self._pools[first].hosts) == 1:
             return self._inside(self._pools[first])
+        if self.strangers(first, last):
+            return NO_PATH
         key = self._alike[first], self._alike[last]
         if key not in self._paths:
             self._paths[key] = self._widest(first, last)
         return self._paths[key]
+
+    def strangers(self, first: str, last: str) -> str:
+        """Why devices of two pools cannot be in one communicator, whatever joins their nodes; empty where they can."""
+        one, other = self._libraries[first], self._libraries[last]
+        if not one or not other or one == other:
+            return ""
+        return f"{first} needs {one} and {last} {other}: no communicator holds devices of both"
 
     def on_rdma(self, first: str, last: str) -> bool:
         """True when nodes of the two pools reach each other by RDMA all the way, or inside a node."""
@@ -269,7 +292,9 @@ class Topology:
         }
         for first, last in combinations_with_replacement(self._pools, 2):
             one_node = first == last and len(self._pools[first].hosts) == 1
-            if islands[first].isdisjoint(islands[last]) and not one_node:
+            if one_node:
+                continue
+            if islands[first].isdisjoint(islands[last]) or self.strangers(first, last):
                 yield first, last
 
     def _widest(self, first: str, last: str) -> Path:
@@ -288,9 +313,21 @@ class Topology:
 
     @cached_property
     def _alike(self) -> dict[str, str]:
-        """Pool -> the first pool with the same cards, whose nodes reach others in the same way."""
-        first: dict[frozenset[tuple[str, End]], str] = {}
-        return {pool: first.setdefault(frozenset(ends.items()), pool) for pool, ends in self._ends.items()}
+        """Pool -> the first pool with the same cards and library, whose nodes reach others in the same way."""
+        first: dict[tuple[str, frozenset[tuple[str, End]]], str] = {}
+        return {
+            pool: first.setdefault((self._libraries[pool], frozenset(ends.items())), pool)
+            for pool, ends in self._ends.items()
+        }
+
+    @cached_property
+    def _libraries(self) -> dict[str, str]:
+        """Collective library of each pool's devices; empty when nothing tells it."""
+        gpus = self.cluster.gpus
+        return {
+            pool.name: next((library for gpu in pool.devices if (library := gpus[gpu].library)), "")
+            for pool in self.cluster.pools
+        }
 
     def _path(self, first: str, last: str, chain: Chain) -> Path:
         near, far = self._ends[first][chain[0]], self._ends[last][chain[-1]]
@@ -324,6 +361,8 @@ class Topology:
 
     def _device_type(self, pool: PoolSpec, gpu: str) -> DeviceType:
         spec = self.cluster.gpus[gpu]
+        power = self.cluster.power_share_of(pool, gpu)
+        clock = power**CLOCK_OF_POWER
         return DeviceType(
             pool=pool.name,
             gpu=gpu,
@@ -334,13 +373,14 @@ class Topology:
             memory_bytes=bytes_from_gib(spec.memory_gib),
             reserve_bytes=bytes_from_gib(self.cluster.reserve_of(pool, gpu)),
             memory_bytes_per_second=bytes_per_second_from_gigabytes(spec.memory_bandwidth_gBps),
-            peak_flops={dtype: flops_from_tflops(value) for dtype, value in spec.tflops.items()},
+            peak_flops={dtype: flops_from_tflops(clock * value) for dtype, value in spec.tflops.items()},
             intra_bytes_per_second=bytes_per_second_from_gigabytes(pool.intra_node.bandwidth_gBps),
             intra_latency_seconds=seconds_from_us(pool.intra_node.latency_us),
             intra_shared=pool.intra_node.shared,
             price_per_gpu_hour=pool.price_per_gpu_hour,
             host=self._host(pool, gpu),
             compute_capability=spec.compute_capability,
+            clock_spread=CLOCK_DEVIATION * log(1.0 / power),
         )
 
     def _host(self, pool: PoolSpec, gpu: str) -> Host:

@@ -28,9 +28,14 @@ MIXED = ("bf16", "fp16", "fp8")
 ATTENTION_FORMAT = {"fp8": "bf16"}
 """Format of the attention's products where it is not that of the others."""
 
-FORMAT_SHARE = {"fp8": 0.91}
-"""Share of its peak that a product reaches in a format over that in two bytes: the median of eight devices, 0.88 to
-0.97 (``planner/measured/data/microbenchmarks.csv``)."""
+FORMAT_SHARE = {"fp8": 0.91, "tf32": 0.95}
+"""Share of its peak that a product reaches in a format over that in two bytes: the means of eight devices, 0.88 to
+0.97, and of ten, 0.85 to 1.05 (``planner/measured/data/microbenchmarks.csv``)."""
+
+VECTOR_SHARES = ((8.6, 0.55), (9.0, 0.75), (12.0, 0.55))
+"""Most of their peak that fp32 products reach from a compute capability on, on vector units: 0.51 to 0.70 where half of
+the lanes are shared with whole numbers (GA102, AD102 and their like, seven devices), 0.73 to 0.83 from H100 on; before
+them they reach the share of two bytes or more (A100, V100: 0.92 to 0.98)."""
 
 TILES = ((256, 128, 1.0), (128, 128, 0.94), (128, 64, 0.80), (64, 64, 0.62))
 """Rows and columns of the tiles that libraries choose from, and how fast each is next to the largest."""
@@ -44,8 +49,14 @@ FORWARD_KERNELS = 20
 HOST_JITTER = 0.06
 """Growth of the launch time with each doubling of the hosts' processes that meet in every layer."""
 
-EXPERT_KERNELS = 16
-"""More of them with experts: router, choice, counts, sorting and its inverse, weighting."""
+EXPERT_KERNELS = 65
+"""More of them with experts, as ``transformer/moe`` of Megatron-Core 0.20 calls them: router, choice and balancing loss
+28, counts and their copies to the host 18, sorting and its inverse 12, all-to-alls of tokens and weights 3, weighted
+nonlinearity 4; a backward has about as many."""
+
+GROUPED_KERNELS = {"fp8": 7.0}
+"""Kernels of one expert's two products where each is one of its own: the mean of 2 forward and 4 backward, in fp8 with
+casts of both factors and reordering of their scales."""
 
 ADAPTER_KERNELS = 3
 """More of them for each adapter: two products and their sum with the layer's."""
@@ -120,7 +131,7 @@ class Device:
     def product(self, product: Product, precision: str | None = None) -> float:
         """Seconds of a product and its traffic."""
         name = precision or self.precision
-        share = self.family.matmul_efficiency * self.stack.matmul_factor * FORMAT_SHARE.get(name, 1.0)
+        share = self._share(name) * self.stack.matmul_factor
         rate = self._rate(product, name) * share
         flops = 2.0 * product.count * product.rows * product.columns * product.inner
         moved = (
@@ -153,6 +164,15 @@ class Device:
         name = ATTENTION_FORMAT.get(self.precision, self.precision)
         peak = self.kind.peak_flops.get(name, self.kind.peak_flops[self.precision])
         return flops / (peak * self.family.attention_efficiency) + self.family.kernel_seconds
+
+    def _share(self, precision: str) -> float:
+        """Share of a format's peak that large products reach."""
+        share: float = self.family.matmul_efficiency
+        if precision == "fp32":
+            capability = self.kind.compute_capability or 0.0
+            most = [bound for least, bound in VECTOR_SHARES if least <= capability]
+            return min(share, most[-1]) if most else share
+        return share * FORMAT_SHARE.get(precision, 1.0)
 
     def _rate(self, product: Product, precision: str) -> float:
         """Peak FLOP/s of the units that can run a product: vector units when its rows are not aligned to 16 bytes."""
@@ -373,7 +393,8 @@ def layer_pass(
     launches += NF4_KERNELS * len(model.linears) if model.quantised else 0
     if model.experts is not None:
         # A grouped product is a kernel for each expert, or one for all.
-        launches += EXPERT_KERNELS + (2 * model.experts.number / ep if target.kernel_per_expert else 2)
+        each = GROUPED_KERNELS.get(device.precision, 3.0)
+        launches += EXPERT_KERNELS + each * (model.experts.number / ep if target.kernel_per_expert else 1)
     if model.training.attention == "unfused":
         fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
         launches += UNFUSED_SOFTMAX_KERNELS * (1 - fused)

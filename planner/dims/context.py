@@ -52,6 +52,9 @@ class ContextParallelism(Dimension):
             able = in_words(target.context)
             yield Fault(("cp_kind",), f"{target.name} divides sequences by {able}, got {plan.cp_kind}")
             return
+        if plan.pp > 1 and not target.context_in_pipeline:
+            what = f"{target.name} keeps sequences whole in a pipeline, expected 1, got {plan.cp}"
+            yield Fault(path, what)
         if plan.shard_size is not None:
             yield Fault(
                 ("shard_size",), f"sequences divided over {plan.cp} replicas need one copy, expected none"
@@ -138,6 +141,14 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
     for what, heads in (("attention", model.heads), ("key/value", model.kv_heads)):
         if heads % (cp * tp):
             yield f"cp {cp} x tp {tp} does not divide the {heads} {what} heads, expected cp_kind ring"
+
+
+def offers_context(target: Capabilities, model: ModelSpec) -> bool:
+    """True when a target divides sequences of such a model in some way, if they and the heads have divisors."""
+    fused = model.training.attention == "flash" and model.kind == "decoder"
+    masked = model.window is not None or bool(model.sinks)
+    kinds = {kind for kind in target.context if not (masked if kind == "ring" else model.latent is not None)}
+    return fused and bool(kinds)
 
 
 def contexts(

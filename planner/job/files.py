@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +22,7 @@ from planner.job.network import pool_environment
 
 TEMPLATES = Path(__file__).parents[1]
 """Templates stand beside the code that uses them, and are named from here on."""
-_OWN_IMPORT = re.compile(r"^from planner\.(?:\w+\.)+(?=\w+ import )", re.MULTILINE)
+_OWN_IMPORT = re.compile(r"^( *)from planner\.(?:\w+\.)+(?=\w+ import )", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def node_file(module: str) -> EmittedFile:
     """A module that runs on the nodes as a file of the folder, its imports pointing to its neighbours there."""
     package, _, name = module.rpartition(".")
     text = resources.files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
-    return EmittedFile(f"{name}.py", _OWN_IMPORT.sub("from ", text))
+    return EmittedFile(f"{name}.py", _OWN_IMPORT.sub(r"\1from ", text))
 
 
 def rows(head: Mapping[str, object], **tables: Sequence[Mapping[str, object]]) -> str:
@@ -93,8 +94,10 @@ def launch_files(
         address=LOOPBACK if job.is_on_one_node else FIRST_HOST,
         this_host=FIRST_HOST if job.is_on_any_node else "$(hostname)",
         port=MASTER_PORT,
+        library=job.cluster.gpus[job.ranks[0].gpu].library,
         prologue=prologue,
         command=command,
+        script=shlex.quote(job.script[0]) if job.script else "",
     )
     sockets = job.network.needs_sockets and not network_per_group
     return (

@@ -31,6 +31,8 @@ class _Pods:
     index: str
     """The shell's sum for a pod's place among the hosts."""
     has_rdma: bool
+    resource: str
+    """What Kubernetes calls one of their devices."""
 
     @property
     def start(self) -> str:
@@ -84,7 +86,9 @@ def _resource(name: str, job: Job, pods: list[_Pods]) -> EmittedFile:
 
 def _pods(job: Job, name: str, pool: PoolSpec, hosts: tuple[str, ...], index: str) -> _Pods:
     has_rdma = any(job.cluster.fabrics[nic.fabric].kind in RDMA for nic in pool.nics)
-    return _Pods(name=name, pool=pool, hosts=hosts, index=index, has_rdma=has_rdma)
+    library = job.cluster.gpus[pool.devices[0]].library
+    resource = "amd.com/gpu" if library == "RCCL" else "nvidia.com/gpu"
+    return _Pods(name=name, pool=pool, hosts=hosts, index=index, has_rdma=has_rdma, resource=resource)
 
 
 def _job_names(job: Job) -> list[str]:
@@ -153,6 +157,53 @@ def _check_deepspeed(job: Job) -> None:
         )
 
 
+SKYPILOT = {
+    "A100-SXM-80GB": "A100-80GB",
+    "A100-PCIe-80GB": "A100-80GB",
+    "A100-SXM-40GB": "A100",
+    "H100-SXM-80GB": "H100",
+    "V100-SXM-16GB": "V100",
+    "V100-SXM-32GB": "V100-32GB",
+    "RTX-3090": "RTX3090",
+    "RTX-4090": "RTX4090",
+    "RTX-5090": "RTX5090",
+    "RTX-A6000": "RTXA6000",
+    "RTX-6000-Ada": "RTX6000-Ada",
+    **{name: name for name in ("A10", "A10G", "A40", "B200", "H200", "L4", "L40", "L40S", "MI300X", "T4")},
+}
+"""What SkyPilot calls devices of the catalogue (https://github.com/skypilot-org/skypilot-catalog)."""
+
+
+def _skypilot_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``task.yaml``; raises EmitError for a job on several pools or on nodes that mix device types."""
+    types = {gpu for pool in job.pools for gpu in pool.devices}
+    if len(job.pools) > 1 or len(types) > 1:
+        raise EmitError(
+            f"launcher skypilot: a task has machines of one kind, the plan has {', '.join(sorted(types))} in "
+            f"{len(job.pools)} pools",
+            hint="use --launcher ray or ssh on machines that you hold, or kubernetes",
+        )
+    text = rendered("launchers/task.yaml.j2", job=job, accelerator=SKYPILOT.get(types.pop()))
+    return (EmittedFile("task.yaml", text),)
+
+
+def _ray_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``ray_start.py``."""
+    several = len(job.pools) > 1
+    nodes = [
+        [host, {"GPU": len(pool.devices), "CPU": 1, **({pool.name: 1} if several else {})}]
+        for pool in job.pools
+        for host in job.hosts_of(pool)
+    ]
+    order = {host: place for place, host in enumerate(job.hosts)}
+    nodes.sort(key=lambda node: order[str(node[0])])  # the first is the rendezvous
+    return (
+        EmittedFile(
+            "ray_start.py", rendered("launchers/ray_start.py.j2", job=job, nodes=nodes, port=MASTER_PORT)
+        ),
+    )
+
+
 def preflight_files(job: Job, *, here: bool) -> tuple[EmittedFile, ...]:
     """The script, and the devices that each pool's nodes must have; ``here`` means one node, that of the caller."""
     own = runtime(job.plan.target)
@@ -203,6 +254,8 @@ LAUNCHERS: dict[str, Launcher] = {
         _kubernetes_files, "launchers/kubernetes.md.j2", _kubernetes_notes, needs_names=False
     ),
     "ssh": Launcher(_ssh_files, "launchers/ssh.md.j2"),
+    "skypilot": Launcher(_skypilot_files, "launchers/skypilot.md.j2", needs_names=False),
+    "ray": Launcher(_ray_files, "launchers/ray.md.j2", needs_names=False),
 }
 """Every launcher; all of them run launch.sh on the nodes."""
 

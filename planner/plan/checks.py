@@ -183,5 +183,5 @@ def _paths(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
         pairs = [*combinations(here, 2), *product(before, here)]
         for first, last in pairs:
             if first != last and not topology.path(first, last).connected:
-                what = f"the pools {first} and {last} cannot talk: no common fabric and no chain of links"
-                yield Fault(("stages", number), what)
+                why = topology.strangers(first, last) or "no common fabric and no chain of links"
+                yield Fault(("stages", number), f"the pools {first} and {last} cannot talk: {why}")

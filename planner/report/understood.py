@@ -166,7 +166,8 @@ def unreachable(topology: Topology) -> list[str]:
     """Pairs of pools that cannot talk, one sentence each; how many more there are."""
     apart = topology.apart()
     told = [
-        f"{first} and {last} share no fabric and no link: no plan can use both in one job"
+        f"{topology.strangers(first, last) or f'{first} and {last} share no fabric and no link'}"
+        ": no plan can use both in one job"
         for first, last in islice(apart, SHOWN)
     ]
     more = sum(1 for _ in apart)

@@ -106,6 +106,8 @@ class Capabilities:
     """True when the parameters updated by ZeRO-1 are gathered under the next forward."""
     overlaps_reduction_always: bool
     """True when gradients are reduced under the backward whatever the plan; else with ZeRO >= 1 and no pipeline."""
+    overlaps_sends: tuple[str, ...] = ()
+    """Those of its kernel sets that send between stages beside their computation where each has several chunks."""
     gathers_per_layer: int = 1
     """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
     network_per_group: bool
@@ -153,6 +155,8 @@ class Capabilities:
     """How it divides the tokens of a sequence over replicas, the ways that it has; none where it does not."""
     context_pieces: int = 1
     """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
+    context_in_pipeline: bool = True
+    """True when it divides sequences with several pipeline stages too."""
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
     parallelism."""

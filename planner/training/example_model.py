@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from planner.training.example_adapters import Adapted, AdapterShape, Nf4Linear
+from planner.training.example_context import ALONE, Sharing
 
 ROTARY_BASE = 10_000.0
 INITIAL_STD = 0.02
@@ -134,8 +135,9 @@ def norm_of(shape: Shape, width: int, wanted: bool = True) -> Any:
 class Embedding(nn.Module):  # type: ignore[misc]
     """Embedding of tokens, positions and types; a tied head asks it for the logits of hidden states."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, sharing: Sharing = ALONE) -> None:
         super().__init__()
+        self.sharing = sharing
         self.weight = table(shape.vocab, shape.embedding_width)
         self.positions = table(shape.learned_positions, shape.hidden)
         self.types = table(shape.token_types, shape.hidden)
@@ -152,7 +154,8 @@ class Embedding(nn.Module):  # type: ignore[misc]
             return functional.linear(self.narrow(inputs), self.weight, self.bias)
         hidden = self.widen(functional.embedding(inputs, self.weight))
         if self.positions is not None:
-            hidden = hidden + self.positions[: inputs.shape[1]]
+            first = self.sharing.first(inputs.shape[1])
+            hidden = hidden + self.positions[first : first + inputs.shape[1]]
         if self.types is not None:
             hidden = hidden + self.types[0]
         return self.norm(hidden)
@@ -279,10 +282,15 @@ class Layer(nn.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, shape: Shape, recompute: str = "none", checkpoint: Callable[..., Any] = kept_on_device
+        self,
+        shape: Shape,
+        recompute: str = "none",
+        checkpoint: Callable[..., Any] = kept_on_device,
+        sharing: Sharing = ALONE,
     ) -> None:
         super().__init__()
         self.shape = shape
+        self.sharing = sharing
         self.recompute = recompute
         self.checkpoint = checkpoint
         width, hidden = shape.head_dim, shape.hidden
@@ -332,7 +340,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def _attention(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, length, _ = hidden.shape
-        width, sharing = self.shape.head_dim, self.shape.heads // self.shape.kv_heads
+        width = self.shape.head_dim
         # Heads are counted from the tensors: a tensor-parallel rank has some of them, each key beside its value.
         query = self.query(hidden).view(batch, length, -1, width)
         key_value = self.key_value(hidden).view(batch, length, -1, 2, width)
@@ -343,10 +351,9 @@ class Layer(nn.Module):  # type: ignore[misc]
         else:
             query, key = self.norm_query(query).transpose(1, 2), self.norm_key(key).transpose(1, 2)
         if not self.shape.learned_positions:
-            query, key = rotate(query), rotate(key)
-        key, value = (each.repeat_interleave(sharing, dim=1) for each in (key, value))
-        causal = self.shape.kind == "decoder"
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+            first = self.sharing.first(length)
+            query, key = rotate(query, first), rotate(key, first)
+        mixed = self.sharing.attend(query, key, value, causal=self.shape.kind == "decoder")
         return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
 
     def _mlp(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -389,11 +396,15 @@ class Transformer(nn.Module):  # type: ignore[misc]
     """The whole model on one rank, for runs without a pipeline."""
 
     def __init__(
-        self, shape: Shape, recompute: str = "none", checkpoint: Callable[..., Any] = kept_on_device
+        self,
+        shape: Shape,
+        recompute: str = "none",
+        checkpoint: Callable[..., Any] = kept_on_device,
+        sharing: Sharing = ALONE,
     ) -> None:
         super().__init__()
-        self.embedding = Embedding(shape)
-        self.layers = nn.ModuleList(Layer(shape, recompute, checkpoint) for _ in range(shape.layers))
+        self.embedding = Embedding(shape, sharing)
+        self.layers = nn.ModuleList(Layer(shape, recompute, checkpoint, sharing) for _ in range(shape.layers))
         self.finish = Finish(shape)
         self.head = None if shape.tied_embeddings else Head(shape)
 
@@ -405,12 +416,12 @@ class Transformer(nn.Module):  # type: ignore[misc]
         return self.embedding(hidden) if self.head is None else self.head(hidden)
 
 
-def rotate(heads: torch.Tensor) -> torch.Tensor:
-    """Rotary positions on [batch, head, position, width]."""
+def rotate(heads: torch.Tensor, first: int = 0) -> torch.Tensor:
+    """Rotary positions on [batch, head, position, width], from ``first`` on."""
     length, width = heads.shape[-2:]
     exponents = -torch.arange(0, width, 2, device=heads.device, dtype=torch.float32) / width
     angles = torch.outer(
-        torch.arange(length, device=heads.device, dtype=torch.float32), ROTARY_BASE**exponents
+        torch.arange(first, first + length, device=heads.device, dtype=torch.float32), ROTARY_BASE**exponents
     )
     cos, sin = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
     even, odd = heads.chunk(2, dim=-1)

@@ -69,6 +69,8 @@ def test_every_launcher(name: str, launcher: str) -> None:
         "slurm": "## Start with Slurm",
         "kubernetes": "## Start with Kubernetes",
         "ssh": "## Start over ssh",
+        "skypilot": "## Start with SkyPilot",
+        "ray": "## Start with Ray",
     }
     start = [own[launcher], "## Start node by node"] if launcher in own else ["## Start"]
     if not runtime(name).starts_itself:

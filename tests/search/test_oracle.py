@@ -26,6 +26,7 @@ from tests.worlds import (
     with_experts,
     with_fast_nodes,
     with_hosts,
+    with_long_sequences,
     with_measurements,
     with_odd_nodes,
     with_shapes,
@@ -177,6 +178,37 @@ def test_experts_are_divided_now_and_then() -> None:
         if result.best is not None:
             found.add(result.best.plan.ep)
     assert len(found) > 1
+
+
+CONTEXT_TARGETS = st.sampled_from(["megatron", "megatron", "megatron", "torch", None])
+
+
+@given(SEEDS, CONTEXT_TARGETS)
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_long_sequences(seed: int, target: str | None) -> None:
+    """Sequences whole on every replica or divided over some, by rings and by all-to-alls."""
+    check(with_long_sequences(seed), limits(seed, target), QUICK)
+    check(with_long_sequences(seed), replace(limits(seed, "megatron"), cp=((1, 2), (2, 4))[seed % 2]), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS, target=CONTEXT_TARGETS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_problems_with_long_sequences(part: int, seed: int, target: str | None) -> None:
+    """The same on more of them."""
+    check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+
+
+def test_sequences_are_divided_now_and_then() -> None:
+    """The oracle sees plans that divide sequences in both ways, and such that do not, as the best."""
+    found = set()
+    for seed in range(24):
+        problem = with_long_sequences(seed)
+        result = search(*problem, Limits(gap=0.0, target="megatron", zero=(0, 1)), explain=False)
+        if result.best is not None:
+            found.add((result.best.plan.cp > 1, result.best.plan.cp_kind))
+    assert found == {(False, "ring"), (True, "ring"), (True, "ulysses")}
 
 
 ODD_TARGETS = [("megatron", None), ("flagscale", (1, 2)), ("deepspeed", (2, 3)), ("torch", (2, 3))]

@@ -48,13 +48,16 @@ class Case:
     """Adapters alone are trained, on a base in this number format; ``freeze`` for frozen parts without adapters."""
     experts: bool = False
     """Experts in place of each feed-forward, more of them than most micro-batches choose."""
+    cp: int = 1
+    """Ranks that share the tokens of their sequences."""
 
     @property
     def name(self) -> str:
         """Also the folder's name."""
         formats = "".join(f"-{key}-{value}" for key, value in self.formats)
         formats += f"-{self.lora}" if self.lora else ""
-        kind = f"{self.wrapper}-{'experts-' if self.experts else ''}{self.layout}"
+        divided = f"cp{self.cp}-" if self.cp > 1 else ""
+        kind = f"{self.wrapper}-{'experts-' if self.experts else ''}{divided}{self.layout}"
         return f"{kind}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}{formats}"
 
     @property
@@ -70,12 +73,17 @@ class Case:
     def plan(self) -> Plan:
         """Four ranks; without a pipeline each has another micro-batch and other accumulation steps."""
         layers = LAYERS[self.layout]
+        if self.cp > 1:
+            replicas = tuple(
+                group(*where, count=self.cp, share=share, steps=steps)
+                for where, share, steps in zip(POOLS, (6, 3), (2, 2), strict=True)
+            )
+            return plan("deepspeed", self.zero, layers, [replicas], cp=self.cp, cp_kind="ulysses")
         if self.layout == "data":
             return plan("deepspeed", self.zero, layers, [UNEVEN])
         dp = RANKS // len(layers)
-        pools = ("big", "A100"), ("small", "T4")
         stages = [
-            (group(*pools[stage * 2 // len(layers)], count=dp, share=6, steps=3),)
+            (group(*POOLS[stage * 2 // len(layers)], count=dp, share=6, steps=3),)
             for stage in range(len(layers))
         ]
         return plan("deepspeed", self.zero, layers, stages, recompute=RECOMPUTE[self.layout])
@@ -97,6 +105,7 @@ class Case:
 
 
 EXPERTS = ExpertsSpec(number=8, top_k=2, ffn=24, shared_ffn=16)
+POOLS = ("big", "A100"), ("small", "T4")
 LAYERS = {"data": [2], "pp2": [3, 1], "pp4": [2, 1, 2, 1]}
 """Layers of each stage."""
 RECOMPUTE = {"pp2": "full", "pp4": "none"}
@@ -132,6 +141,11 @@ WITH_EXPERTS = [
     Case("data", 1, "sgd", wrapper="ddp", experts=True),
     Case("data", 3, "sgd", wrapper="fsdp2", experts=True),
 ]
+DIVIDED = [
+    *(Case("data", zero, "sgd", cp=2) for zero in range(4)),
+    Case("data", 1, "adamw", cp=2, experts=True),
+]
+"""Two ranks for a sequence, each with a half of its tokens; both pairs with batches of their own."""
 FROZEN: dict[str | None, dict[str, Any]] = {
     "whole": {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj"))},
     "nf4": {"lora": LoraSpec(rank=4, base="nf4")},

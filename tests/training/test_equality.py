@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("deepspeed")
 
 from tests.training.equality import (
+    DIVIDED,
     HALF,
     LEARNING,
     MATRIX,
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Path]:
     """Every case, trained in one start of the ranks."""
-    cases = [*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, *WITH_FROZEN, LEARNING]
+    cases = [*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, *DIVIDED, *WITH_FROZEN, LEARNING]
     root = once(tmp_path_factory, "equality", lambda folder: train_all(folder, cases))
     return {case: root / case.name for case in cases}
 
@@ -65,6 +66,14 @@ def test_weights_of_experts_equal_one_process(trained: dict[Case, Path], case: C
     """Also of experts that a rank's micro-batch has not chosen: whole, sharded, and in pipelines."""
     wanted = reference_of(case, trained[case])
     assert max(weight_errors(trained[case], wanted)) < ALLOWED
+
+
+@pytest.mark.parametrize("case", DIVIDED, ids=[case.name for case in DIVIDED])
+def test_weights_of_divided_sequences_equal_one_process(trained: dict[Case, Path], case: Case) -> None:
+    """Each rank has half of the tokens, of attention half of the heads, and the mean loss of its half."""
+    wanted = reference_of(case, trained[case])
+    assert max(weight_errors(trained[case], wanted)) < ALLOWED
+    assert printed_losses(trained[case]) == pytest.approx(wanted.losses, rel=ALLOWED)
 
 
 @pytest.mark.parametrize("case", WITH_FROZEN, ids=[case.name for case in WITH_FROZEN])

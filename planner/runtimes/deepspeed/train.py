@@ -20,6 +20,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 from planner.training.hetplan_runtime import RankPlan, load
+from planner.training.example_context import sharing_of
 from planner.training.example_data import Batch, sequences
 from planner.training.example_model import (
     Embedding,
@@ -69,21 +70,23 @@ def start_processes() -> None:
 
 def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
     """Every rank holds all layers and processes its own share of the batch."""
-    config = plan.deepspeed_config()
+    config = with_resumption(plan.deepspeed_config(), options)
     on_host = "offload_optimizer" in config["zero_optimization"]
     if on_host and get_accelerator().device_name() == "cpu":
         # Without a device torch's own optimizer is on the host already; DeepSpeed would compile its own first.
         config["zero_force_ds_cpu_optimizer"] = on_host = False
+    sharing = sharing_of(plan)
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
-        model = Transformer(shape, plan.recompute, checkpoint_of(config))
+        model = Transformer(shape, plan.recompute, checkpoint_of(config), sharing)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
+    begin = resumed(engine, options)
     log = StepLog(plan)
-    for step in range(options.steps):
+    for step in range(begin, begin + options.steps):
         losses = []
         for micro in plan.micro_batches(step):
-            inputs, labels = sequences(micro.sequences, shape, options.text)
+            inputs, labels = map(sharing.part, sequences(micro.sequences, shape, options.text))
             loss = loss_of(engine(inputs.to(engine.device)), labels.to(engine.device)) * micro.weight
             engine.backward(loss)
             engine.step()
@@ -91,6 +94,22 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
         log.step(step, plan.mean_loss(losses))
     log.peak()
     return engine
+
+
+def with_resumption(config: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The configuration for what is resumed: universal checkpoints, which any plan can read, are announced in it."""
+    if options.resume and (options.resume / "latest_universal").exists():
+        return {**config, "checkpoint": {"load_universal": True}}
+    return config
+
+
+def resumed(engine: Any, options: argparse.Namespace) -> int:
+    """Load the checkpoint to go on from, if any; returns the steps that were trained before."""
+    if not options.resume:
+        return 0
+    if engine.load_checkpoint(str(options.resume))[0] is None:
+        raise SystemExit(f"{options.resume}: no checkpoint of DeepSpeed")
+    return int(engine.global_steps)
 
 
 def checkpoint_of(config: dict[str, Any]) -> Callable[..., Any]:
@@ -109,9 +128,12 @@ def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) ->
         layers=modules, num_stages=len(plan.stages), loss_fn=loss_of, seed_layers=True, base_seed=options.seed
     )
     optimizer = make_optimizer(model, shape, options)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=plan.deepspeed_config())
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, config=with_resumption(plan.deepspeed_config(), options)
+    )
+    begin = resumed(engine, options)
     log = StepLog(plan)
-    for step in range(options.steps):
+    for step in range(begin, begin + options.steps):
         log.step(step, engine.train_batch(micro_batch_data(plan, shape, options, step)))
     log.peak()
     return engine

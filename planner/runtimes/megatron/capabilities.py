@@ -25,6 +25,7 @@ CAPABILITIES = Capabilities(
     scatters_gradients=(1, 2, 3),
     overlaps_parameter_gather=True,
     overlaps_reduction_always=True,
+    overlaps_sends=("megatron",),
     network_per_group=True,
     sharding_optimizers=("adamw",),
     optimizers=("adamw", "sgd", "lion", "muon"),

@@ -45,6 +45,7 @@ CAPABILITIES = Capabilities(
     reduces_in_backward=True,
     copies_kv_heads=False,
     runs_plain_torch=True,
+    context=("ulysses",),
     experts="whole",
     frozen_parts=True,
     splits_whole_norms=False,

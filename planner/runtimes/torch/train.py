@@ -16,10 +16,16 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from planner.training.hetplan_runtime import RankPlan, load
+from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import sequences
 from planner.training.example_model import Layer, Shape, load_shape, loss_of
 from planner.training.example_optimizers import Lion, NarrowAdamW, OnLocals, Together
@@ -37,6 +43,8 @@ WORKING_TYPES = {
     "tf32": torch.float32,
 }
 FOLDER = Path(__file__).parent
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+"""Optimizer states by the names of weights."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -62,16 +70,18 @@ def run(options: argparse.Namespace) -> None:
     working_type = WORKING_TYPES[config["precision"]]
     on_host = config["on_host"] and DEVICE == "cuda"
     layout = Layout(plan, DEVICE, working_type, WORKING_TYPES[config["reduce_dtype"]], on_host=on_host)
-    model = ModelPart(shape, plan, options.seed, placing(layout))
+    sharing = sharing_of(plan)
+    model = ModelPart(shape, plan, options.seed, placing(layout), sharing)
     layout.shard(model)
     if shape.tied_embeddings and len(plan.stages) > 1:
         layout.tie(getattr(model.embedding, "weight", None))
     gradients = pipeline_gradients if len(plan.stages) > 1 else whole_gradients
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
-    gradients_of = gradients(layout, model, shape, options, scale)
+    gradients_of = gradients(layout, model, shape, options, scale, sharing)
     optimizer = make_optimizer(model, shape, options)
+    begin = restored(model, optimizer, options.resume) if options.resume else 0
     log = StepLog(plan)
-    for step in range(options.steps):
+    for step in range(begin, begin + options.steps):
         with loss_parallel():  # where a token's logits are dealt over the replica
             losses = gradients_of(step)
         norm = layout.clip(model.parameters(), config["clip"], scale.value)
@@ -83,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
         log.step(step, plan.mean_loss([plain(loss) for loss in losses]))
     log.peak()
     if options.save:
-        torch.distributed.checkpoint.save(own_state(model, plan), checkpoint_id=options.save)
+        save(model, optimizer, begin + options.steps, plan, options.save)
 
 
 def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:
@@ -100,7 +110,12 @@ def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:
 
 
 def whole_gradients(
-    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace, scale: LossScale
+    layout: Layout,
+    model: Any,
+    shape: Shape,
+    options: argparse.Namespace,
+    scale: LossScale,
+    sharing: Sharing,
 ) -> Callable[[int], list[torch.Tensor]]:
     """A function that makes the gradients of a step without a pipeline and returns the weighted losses."""
     plan = layout.plan
@@ -108,7 +123,7 @@ def whole_gradients(
     def of(step: int) -> list[torch.Tensor]:
         losses = []
         for index, micro in enumerate(plan.micro_batches(step)):
-            inputs, labels = sequences(micro.sequences, shape, options.text)
+            inputs, labels = map(sharing.part, sequences(micro.sequences, shape, options.text))
             layout.accumulate(model, last=index == plan.steps - 1)
             loss = loss_of(model(inputs.to(DEVICE)), labels.to(DEVICE)) * micro.weight
             (loss * (scale.value / plan.steps)).backward()
@@ -119,11 +134,17 @@ def whole_gradients(
 
 
 def pipeline_gradients(
-    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace, scale: LossScale
+    layout: Layout,
+    model: Any,
+    shape: Shape,
+    options: argparse.Namespace,
+    scale: LossScale,
+    sharing: Sharing,
 ) -> Callable[[int], list[torch.Tensor]]:
     """The same in a pipeline, all of whose micro-batches are equal."""
     plan = layout.plan
-    tokens = torch.empty(plan.sizes[0], shape.sequence_length, dtype=torch.long, device="meta")
+    length = shape.sequence_length // sharing.ways
+    tokens = torch.empty(plan.sizes[0], length, dtype=torch.long, device="meta")
     hidden = torch.empty(
         *tokens.shape, shape.hidden, dtype=layout.working_type, device="meta", requires_grad=True
     )
@@ -131,7 +152,7 @@ def pipeline_gradients(
 
     def of(step: int) -> list[torch.Tensor]:
         dealt = [index for micro in plan.micro_batches(step) for index in micro.sequences]
-        inputs, labels = sequences(tuple(dealt), shape, options.text)
+        inputs, labels = map(sharing.part, sequences(tuple(dealt), shape, options.text))
         return pipeline.step(inputs.to(DEVICE), labels.to(DEVICE))
 
     return of
@@ -143,12 +164,39 @@ def plain(loss: torch.Tensor) -> torch.Tensor:
     return whole
 
 
-def own_state(model: Any, plan: RankPlan) -> dict[str, Any]:
-    """A stage's part of the checkpoint; a tied embedding is in that of the first."""
-    state: dict[str, Any] = model.state_dict()
-    if plan.stage > 0:
-        state.pop("embedding.weight", None)
-    return state
+STEPS = "steps"
+STATES = "optimizer"
+"""Folder of a checkpoint's optimizer states, inside that of its weights."""
+
+
+def save(model: Any, optimizer: Any, steps: int, plan: RankPlan, folder: Path) -> None:
+    """Write a stage's part of the checkpoint, by names that no plan decides."""
+    for state, place in ((model.state_dict(), folder), (progress(model, optimizer, steps), folder / STATES)):
+        # A tied embedding is in the part of the first stage.
+        mine = {key: each for key, each in state.items() if plan.stage == 0 or "embedding.weight" not in key}
+        torch.distributed.checkpoint.save(mine, checkpoint_id=place)
+
+
+def restored(model: Any, optimizer: Any, folder: Path) -> int:
+    """Load a checkpoint that this plan or another has written; returns the steps that were trained before."""
+    weights, state = model.state_dict(), progress(model, optimizer, 0)
+    torch.distributed.checkpoint.load(weights, checkpoint_id=folder)
+    torch.distributed.checkpoint.load(state, checkpoint_id=folder / STATES)
+    model.load_state_dict(weights)
+    steps = int(state.pop(STEPS))
+    if isinstance(optimizer, torch.optim.Optimizer):
+        whole = {**get_optimizer_state_dict(model, optimizer, options=FLAT), **state}
+        set_optimizer_state_dict(model, optimizer, whole, options=FLAT)
+    return steps
+
+
+def progress(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
+    """Steps, and moments and counters by the name of their weight; of optimizers in parts the steps alone."""
+    found: dict[str, Any] = {}
+    if isinstance(optimizer, torch.optim.Optimizer):
+        found = get_optimizer_state_dict(model, optimizer, options=FLAT)
+    states = {key: value for key, value in found.items() if key.startswith("state.")}
+    return {**states, STEPS: torch.tensor(steps)}
 
 
 def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any:

@@ -12,6 +12,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.memory import optimizer_bytes
+from planner.dims.context import LEAST_TOKENS
 from planner.model.spec import MOMENTS, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
 from planner.ranges import BATCH
@@ -164,6 +165,11 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
     if _no_reserve(cluster) != cluster:
         what = "reserve_gib: 0, which leaves no room for fragmentation"
         found.append((what, trial.plan(_no_reserve(cluster), model, limits)))
+    degrees = _context_degrees(estimator, limits)
+    parted = trial.plan(cluster, model, replace(limits, cp=degrees)) if degrees else None
+    if parted is not None:
+        what = "which divides sequences of fewer tokens than are divided unasked"
+        found.append((f"{option_text('cp', used('cp', parted))}, {what}", parted))
     yield from _best_first(found)
     yield from _best_first([(what, trial.plan(cluster, other, limits)) for what, other in _trainings(model)])
     nodes = _more_nodes(estimator, limits, trial)
@@ -201,11 +207,10 @@ def _trainings(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
     if not model.frozen and model.linears:
         for base in (None, "nf4"):
             text = f"training.lora: {{rank: {RANK}{', base: nf4' if base else ''}}}"
-            whole = {"optimizer": "adamw"} if training.optimizer == "muon" else {}
-            yield (
-                f"{text}, which trains adapters alone",
-                changed(lora=LoraSpec(rank=RANK, base=base), **whole),
-            )
+            other = {"optimizer": "adamw"} if training.optimizer == "muon" else {}
+            text += " and training.optimizer: adamw" if other else ""
+            adapters = changed(lora=LoraSpec(rank=RANK, base=base), **other)
+            yield f"{text}, which trains adapters alone", adapters
     elif training.lora and not model.quantised:
         yield "base: nf4 in training.lora", changed(lora=training.lora.model_copy(update={"base": "nf4"}))
     if training.optimizer == "adamw" and training.optimizer_states == "fp32":
@@ -220,6 +225,15 @@ def _trainings(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
             text = f"--sequence-length {length // factor} --global-batch {batch}"
             yield text, changed(sequence_length=length // factor, global_batch=batch)
         factor *= 2
+
+
+def _context_degrees(estimator: Estimator, limits: Limits) -> tuple[int, ...]:
+    """Context-parallel degrees that the search has not tried for want of tokens."""
+    if estimator.model.training.sequence_length >= 2 * LEAST_TOKENS:
+        return ()
+    devices = sum(device_type.devices for device_type in estimator.topology.device_types)
+    degrees = (2**power for power in range(1, min(devices, MAX_FACTOR).bit_length()))
+    return tuple(degree for degree in degrees if degree not in (limits.cp or ()))
 
 
 class _Trial:

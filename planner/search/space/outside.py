@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
+from planner.dims.context import LEAST_TOKENS, offers_context
 from planner.dims.interleave import MAX_INTERLEAVE
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
@@ -61,6 +62,10 @@ def _of_target(
     grouped = pipelines or row.batch_without_pipeline == "equal" or row.tensor_parallel != "none"
     if grouped and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
         yield "stages on parts of several nodes"
+    if devices > 1 and offers_context(row, model):
+        if limits.cp is None:
+            yield f"sequences divided into parts of fewer than {LEAST_TOKENS} tokens"
+        yield "sequences divided over several device types, or over parts of several nodes"
     if model.experts is not None and row.experts == "parallel":
         yield "experts split by tensor parallelism, or copied within a replica"
         if devices > 1:
