@@ -13,10 +13,10 @@ from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.memory import optimizer_bytes
 from planner.dims.context import LEAST_TOKENS
-from planner.model.spec import MOMENTS, LoraSpec, ModelSpec, Optimizer
+from planner.model.spec import MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
 from planner.ranges import BATCH
-from planner.runtimes.capabilities import OFFLOAD_PARTS
+from planner.runtimes.capabilities import OFFLOAD_PARTS, Offloading
 from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
@@ -25,6 +25,8 @@ from planner.search.heuristics.even import best_of, equal_batches, even_pipeline
 from planner.search.space.choices import offers, targets_of, usable_device_types
 from planner.search.values import Diagnosis, Limits, Scored, Silent
 from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
+
+NO_OFFLOAD = Offloading()
 
 GAP = 0.05
 """Of the short searches behind the hints: their steps are good ones, not proven best."""
@@ -44,7 +46,7 @@ def diagnose(estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
         )
     nearest = None if deadline.struck else _nearest_miss(estimator)
     return Diagnosis(
-        causes=tuple(_causes(estimator)),
+        causes=tuple(_causes(estimator, limits)),
         nearest_miss=_describe(nearest) if nearest else "no plan can be formed",
         hints=tuple(_hints(estimator, limits, deadline)),
     )
@@ -90,20 +92,28 @@ def _lacking(estimator: Estimator) -> Iterator[str]:
         yield f"{', '.join(lacking)} cannot be used: no {estimator.model.training.precision}"
 
 
-def _causes(estimator: Estimator) -> Iterator[str]:
+def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
     model, precision = estimator.model, estimator.model.training.precision
     device_types = usable_device_types(estimator.topology, model)
     yield from _lacking(estimator)
+    rows = targets_of(limits)
+    if (
+        limits.offload
+        and "none" not in limits.offload
+        and not any(row.offloading != NO_OFFLOAD for row in rows)
+    ):
+        yield f"hetplan knows no offload of {' or '.join(row.name for row in rows)}"
     each = 2 * ELEMENT_BYTES[precision] + optimizer_bytes(model)
-    states = model.parameters * each
+    states = model.trained_parameters * each + _frozen_bytes(model)
     room = sum(
         device_type.devices
         * (device_type.memory_bytes - device_type.reserve_bytes - ASSUMED_STACK.runtime_bytes)
         for device_type in device_types
     )
+    frozen = f", {gib_from_bytes(_frozen_bytes(model)):.1f} GiB of them frozen" if model.frozen else ""
     yield (
-        f"{format_count(model.parameters)} parameters need {each:g} bytes each with {precision} "
-        f"{model.training.optimizer}: model states take {gib_from_bytes(states):.1f} GiB"
+        f"{format_count(model.trained_parameters)} parameters need {each:g} bytes each with {precision} "
+        f"{model.training.optimizer}: model states take {gib_from_bytes(states):.1f} GiB{frozen}"
     )
     names = ", ".join(
         f"{device_type.devices} x {device_type.gpu} {gib_from_bytes(device_type.memory_bytes):.0f} GiB"
@@ -115,6 +125,13 @@ def _causes(estimator: Estimator) -> Iterator[str]:
     )
     if states <= room:
         yield "the states would fit; activations, buffers or the limits given rule out every plan"
+
+
+def _frozen_bytes(model: ModelSpec) -> float:
+    """Bytes of what is not trained."""
+    packed = model.layers * model.quantised_layer_parameters
+    whole = model.parameters + model.layers * model.adapter_parameters - model.trained_parameters - packed
+    return ELEMENT_BYTES[model.training.precision] * whole + NF4_BYTES * packed
 
 
 def _nearest_miss(estimator: Estimator) -> Scored | None:
