@@ -11,7 +11,7 @@ TESTS ?= tests
 DEVICE ?= cuda
 MINUTES ?= 10
 CASES ?= 100
-MUTANTS ?= 300
+MUTANTS ?= 200
 PACKAGES ?= cost,plan,emit,search
 SEED ?= 1
 JOBS ?= auto
@@ -48,7 +48,7 @@ fuzz: $(VENV)/test.stamp  ## random clusters and damaged inputs: CASES=100 SEED=
 		$(BIN)/python -m tests.fuzz.$$kind --cases $(CASES) --seed $(SEED) || status=1; \
 	done; exit $$status
 
-mutation: $(VENV)/mutation.stamp  ## small changes of the code that no test sees, a sample: MUTANTS=300 SEED=1
+mutation: $(VENV)/mutation.stamp  ## small changes of the code that no test sees, a sample: MUTANTS=200 SEED=1
 	$(BIN)/python -m tools.mutation --mutants $(MUTANTS) --seed $(SEED) --packages $(PACKAGES)
 
 test-oldest test-newest: test-%:  ## the fast tests with the oldest, or the newest, dependencies that pyproject.toml allows
@@ -92,9 +92,11 @@ docs: $(VENV)/base.stamp  ## write docs/cli.md, the ranges in docs/formats.md an
 	$(BIN)/python -m tools.reference > docs/cli.md
 	$(BIN)/python -m tools.outputs
 	$(BIN)/python -m tools.ranges_table
+	$(BIN)/python -m tools.notebook
 
 docs-check: $(VENV)/base.stamp  ## docs/cli.md and every output in README.md and docs are what the program prints
 	@$(BIN)/python -m tools.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)
+	@$(BIN)/python -m tools.notebook --check || (echo "docs/example.ipynb is outdated: make docs"; exit 1)
 	@$(BIN)/python -m tools.outputs --check || (echo "outputs in README.md or docs are outdated: make docs"; exit 1)
 
 rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, about an hour
@@ -111,7 +113,7 @@ measure-device: $(VENV)/test.stamp  ## calibrate this device, train on it, compa
 	$(BIN)/python -m tools.benchmarks.device --device $(DEVICE) --minutes $(MINUTES) -o run/device-$(DEVICE)
 
 clean:  ## remove the environment and everything that was made
-	rm -rf $(VENV) $(VENV)-* build dist *.egg-info run plan.yaml .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-* build dist *.egg-info run plan.yaml .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .mutation
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.calibration.values import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
 from planner.catalog import GpuSpec, IntraNodeSpec
-from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, NicSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.model.spec import ExpertsSpec, ModelSpec, TrainingSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 
@@ -293,6 +293,56 @@ def with_experts(seed: int) -> Problem:
     window = {"window": draw.choice([None, 128]), "window_layers": draw.choice([None, 1])}
     found = model.model_copy(update={"experts": experts, "layers": min(model.layers, 4), **window})
     return spec.model_copy(update={"gpus": gpus}), found, calibration
+
+
+def with_long_sequences(seed: int) -> Problem:
+    """Sequences of which a device has not room for all now and then, and heads that divide by several degrees."""
+    spec, model, calibration = with_fast_nodes(seed) if seed % 2 else with_constants(seed)
+    draw = random.Random(seed + 9)
+    training = {
+        "sequence_length": draw.choice([4096, 8192, 16384, 32768]),
+        "global_batch": draw.choice([2, 3, 4]),
+        "attention": "flash",
+    }
+    gpus = {
+        name: gpu.model_copy(
+            update={
+                "memory_gib": draw.choice([4, 6, 8, 16]),
+                "compute_capability": draw.choice([None, 7.5, 8.0, 9.0, 9.0]),
+            }
+        )
+        for name, gpu in spec.gpus.items()
+    }
+    changes = {
+        "layers": min(model.layers, 4),
+        "kv_heads": draw.choice([model.heads, 2]),
+        "window": draw.choice([None, None, 1024]),
+        "training": model.training.model_copy(update=training),
+    }
+    return spec.model_copy(update={"gpus": gpus}), model.model_copy(update=changes), calibration
+
+
+def with_hosts(seed: int) -> Problem:
+    """Little memory on the devices, and hosts with more or less of it behind links of any speed."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 8)
+    gpus = {
+        name: gpu.model_copy(update={"memory_gib": draw.choice([1.2, 1.6, 2, 3])})
+        for name, gpu in spec.gpus.items()
+    }
+    pools = tuple(
+        item.model_copy(
+            update={
+                "host": HostSpec(
+                    link_gBps=draw.choice([1, 6, 12, 50]),
+                    memory_gib=draw.choice([None, 4, 16, 64]),
+                    adam_billion_per_s=draw.choice([None, 0.05, 1, 10]),
+                )
+            }
+        )
+        for item in spec.pools
+    )
+    return spec.model_copy(update={"gpus": gpus, "pools": pools}), model, calibration
 
 
 def with_odd_nodes(seed: int) -> Problem:

@@ -41,7 +41,14 @@ FILES: dict[str, type] = {
     "table of measured runs": Row,
 }
 OPTIONS: dict[str, Range] = {
-    **{"--tp": NODE_DEVICES, "--pp": STAGES, "--ep": DEVICES, "--micro-batch": BATCH, "--zero": ZERO},
+    **{
+        "--tp": NODE_DEVICES,
+        "--pp": STAGES,
+        "--cp": DEVICES,
+        "--ep": DEVICES,
+        "--micro-batch": BATCH,
+        "--zero": ZERO,
+    },
     **{"--global-batch": BATCH, "--sequence-length": SEQUENCE, "--use-at-most": Range(0, DEVICES.most)},
     **{"--max-cost-per-token": PREDICTED, "--min-tokens-per-second": PREDICTED},
     **{"--gap": FRACTION, "--time-limit": TIME_LIMIT, "--top": COUNT},

@@ -26,12 +26,14 @@ from planner.report.document import (
     ExplainDocument,
     PlanAnswer,
     PlanDocument,
+    PredictDocument,
     SearchDocument,
 )
 from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
+from planner.report.rent import RentDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 from planner.report.what_if import WhatIfDocument
@@ -60,7 +62,8 @@ meaning.
 DOCUMENTS: dict[str, type] = {
     "search": SearchDocument,
     "search --pareto": FrontDocument,
-    "predict": PlanDocument,
+    "predict": PredictDocument,
+    "predict --plans": CompareDocument,
     "show": PlanDocument,
     "explain": ExplainDocument,
     "compare": CompareDocument,
@@ -78,12 +81,13 @@ DOCUMENTS: dict[str, type] = {
     "report": ReportDocument,
     "trace": TraceDocument,
     "what-if": WhatIfDocument,
+    "rent": RentDocument,
     "gpus": GpusDocument,
     "links": LinksDocument,
     "examples": ExamplesDocument,
 }
 """The class of each command's document."""
-WITH_INPUTS = (ExplainDocument, ReportDocument, SearchDocument, CheckDocument, FrontDocument)
+WITH_INPUTS = (PredictDocument, ExplainDocument, ReportDocument, SearchDocument, CheckDocument, FrontDocument)
 """Documents that hold the inputs."""
 
 
@@ -97,11 +101,19 @@ def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
     ranks = _rest(keys(PlanDocument), head, plan, inputs)
     yield "predict, show, explain", ranks
     for title, kind in DOCUMENTS.items():
-        if kind is PlanDocument or title == "calibrate merge":
+        if kind is PlanDocument or title in ("calibrate merge", "predict --plans"):
             continue
-        known = (ranks, plan) if kind in (ExplainDocument, ReportDocument, SearchDocument) else ()
+        known = (
+            (ranks, plan)
+            if kind in (PredictDocument, ExplainDocument, ReportDocument, SearchDocument)
+            else ()
+        )
         told = (inputs,) if kind in WITH_INPUTS else ()
-        shown = "calibrate import and calibrate merge" if kind is CalibrateDocument else title
+        both = {
+            CalibrateDocument: "calibrate import and calibrate merge",
+            CompareDocument: "compare, predict --plans",
+        }
+        shown = title if title == "compare --log" else both.get(kind, title)
         yield shown, _rest(keys(kind), head, *told, *known)
 
 

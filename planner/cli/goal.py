@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
+from planner.cli.options import seconds_of, tokens_of
 from planner.cluster.spec import ClusterSpec
+from planner.cost.training import NEVER, Interruptions
 from planner.errors import Problem, UsageError
 from planner.files.document import fail_on, read_document
-from planner.ranges import DEVICES, PREDICTED
+from planner.ranges import DEVICES, FAILURES, MONEY, PREDICTED
 from planner.search.values import Goal, Objective
 
 ObjectiveName = Annotated[
@@ -59,7 +62,62 @@ Robust = Annotated[
     ),
 ]
 
+Deadline = Annotated[
+    str | None,
+    typer.Option("--deadline", metavar="TIME", help="Only plans that train --tokens in this time, e.g. 30d."),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        metavar="PRICE",
+        help="Only plans that train --tokens for at most this much, in the currency of the cluster file.",
+    ),
+]
+
 OBJECTIVES = ("time", "cost", "energy")
+
+
+def read_run(
+    tokens: str | None,
+    deadline: str | None,
+    budget: float | None,
+    failures: float | None,
+    checkpoint_time: str | None,
+    restart_time: str | None,
+) -> Goal:
+    """The training of the options, as a goal; raises UsageError for one that needs another, or is out of range."""
+    more = {
+        "--deadline": deadline,
+        "--budget": budget,
+        "--failures": failures,
+    }
+    given = [name for name, value in more.items() if value is not None]
+    if tokens is None and given:
+        raise UsageError(
+            f"{given[0]} is about a whole training run: expected --tokens with it", hint="e.g. --tokens 300B"
+        )
+    times = {"--checkpoint-time": checkpoint_time, "--restart-time": restart_time}
+    idle = [name for name, value in times.items() if value is not None]
+    if failures is None and idle:
+        raise UsageError(f"{idle[0]} says what failures take: expected --failures with it")
+    if failures is not None and not FAILURES.holds(failures):
+        raise UsageError(f"--failures: expected a number from 0 to {FAILURES.most:g}, got {failures:g}")
+    if budget is not None and not MONEY.holds(budget):
+        limits = f"from {MONEY.least:g} to {MONEY.most:g}"
+        raise UsageError(f"--budget: expected a number {limits}, got {budget:g}")
+    checkpoint = seconds_of("--checkpoint-time", checkpoint_time, least=0)
+    restart = seconds_of("--restart-time", restart_time, least=0)
+    return Goal(
+        tokens=None if tokens is None else tokens_of(tokens),
+        deadline_seconds=seconds_of("--deadline", deadline),
+        budget=budget,
+        interruptions=Interruptions(
+            per_gpu_month=failures or 0.0,
+            checkpoint_seconds=NEVER.checkpoint_seconds if checkpoint is None else checkpoint,
+            restart_seconds=NEVER.restart_seconds if restart is None else restart,
+        ),
+    )
 
 
 def read_goal(
@@ -71,6 +129,7 @@ def read_goal(
     use_at_most: Sequence[str] | None,
     pareto: bool,
     robust: bool = False,
+    run: Goal | None = None,
 ) -> Goal:
     """The goal of the options; raises UsageError, or SpecError where the cluster file lacks a price or a power."""
     if len(objectives or ()) > 1:
@@ -86,7 +145,8 @@ def read_goal(
         raise UsageError(f"--robust weighs step times: expected no {other} with it")
     # Time is one axis of the front already; the other is cost unless energy is asked for.
     wanted = "cost" if pareto and objective == "time" else objective
-    goal = Goal(
+    goal = replace(
+        run or Goal(),
         objective=cast("Objective", wanted),
         max_cost_per_million_tokens=_positive("--max-cost-per-token", max_cost),
         min_tokens_per_second=_positive("--min-tokens-per-second", min_speed),
@@ -112,7 +172,9 @@ def require_one_plan(pareto: bool, **options: object) -> None:
 
 
 def _reason(goal: Goal) -> str:
-    return f"--objective {goal.objective}" if goal.objective != "time" else "--max-cost-per-token"
+    if goal.objective != "time":
+        return f"--objective {goal.objective}"
+    return "--budget" if goal.budget is not None else "--max-cost-per-token"
 
 
 def _positive(option: str, number: float | None) -> float | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from planner.errors import UsageError
-from planner.ranges import BATCH, SEQUENCE, Range
+from planner.ranges import BATCH, RUN_SECONDS, SEQUENCE, TOKENS, Range
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML).")]
 ModelFile = Annotated[
@@ -53,6 +54,61 @@ CalibrationFile = Annotated[
         help="Calibration file; overrides the built-in constants.",
     ),
 ]
+
+Tokens = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens",
+        metavar="N",
+        help="Tokens of the whole training, e.g. 300B, 1T or 5e9: says how long they take and what they cost.",
+    ),
+]
+Failures = Annotated[
+    float | None,
+    typer.Option(
+        "--failures",
+        metavar="RATE",
+        help="Failures for each GPU in 30 days, e.g. 0.014 as in Llama 3's run: checkpoints and restarts take time.",
+    ),
+]
+CheckpointTime = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint-time", metavar="TIME", help="What a checkpoint takes, e.g. 90s. Default: 60s, assumed."
+    ),
+]
+RestartTime = Annotated[
+    str | None,
+    typer.Option(
+        "--restart-time", metavar="TIME", help="From a failure to work again, e.g. 10m. Default: 15m."
+    ),
+]
+
+_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?(?:e\d{1,2})?)([kmbt]?)", re.IGNORECASE)
+_SPAN = re.compile(r"(\d{1,10}(?:\.\d{1,10})?)\s*([smhdw])", re.IGNORECASE)
+_SPANS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def tokens_of(text: str) -> float:
+    """``300B``, ``1T`` or ``5e9``; raises UsageError."""
+    found = _NUMBER.fullmatch(text.strip())
+    number = float(found[1]) * _SUFFIXES[found[2].lower()] if found else 0.0
+    if not TOKENS.holds(number):
+        raise UsageError(f"--tokens: expected a number such as 300B, 1T or 5e9, up to 1e18, got {text!r}")
+    return number
+
+
+def seconds_of(option: str, text: str | None, least: float = RUN_SECONDS.least) -> float | None:
+    """``30d``, ``12h``, ``90m`` or ``45s`` in seconds; None stays None; raises UsageError."""
+    if text is None:
+        return None
+    found = _SPAN.fullmatch(text.strip())
+    seconds = float(found[1]) * _SPANS[found[2].lower()] if found else -1.0
+    if not least <= seconds <= RUN_SECONDS.most:
+        raise UsageError(f"{option}: expected a time such as 30d, 12h, 90m or 45s, got {text!r}")
+    return seconds
+
 
 LONGEST_RANGE = 10_000
 """Numbers that a range like ``1..64`` may stand for."""

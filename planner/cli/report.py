@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from planner.cli.compare import Logs, contenders_of, run_of
+from planner.cli.goal import read_run
 from planner.cli.inputs import read_calibration, warn_of_doubts
-from planner.cli.options import AsJson, CalibrationFile, SavedPlan
+from planner.cli.options import (
+    AsJson,
+    CalibrationFile,
+    CheckpointTime,
+    Failures,
+    RestartTime,
+    SavedPlan,
+    tokens_of,
+)
 from planner.cli.output import require_writable, show, show_document
 from planner.cost.estimate import Estimator
-from planner.errors import UsageError
 from planner.files.writing import write_whole
 from planner.report.layout import Paragraph
 from planner.report.numbers import duration, rate
@@ -34,9 +41,6 @@ Tokens = Annotated[
     typer.Option("--tokens", metavar="N", help="Tokens of the whole training, e.g. 300B, 1T or 5e9."),
 ]
 
-_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-_NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?(?:e\d{1,2})?)([kmbt]?)", re.IGNORECASE)
-
 
 def report(
     plan: SavedPlan,
@@ -44,6 +48,9 @@ def report(
     compare: Others = None,
     log: Logs = None,
     tokens: Tokens = "100B",
+    failures: Failures = None,
+    checkpoint_time: CheckpointTime = None,
+    restart_time: RestartTime = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -52,7 +59,7 @@ def report(
     One HTML file that loads nothing: the answer with its error and its bound, a map of the cluster, one step in
     time, memory, where the step goes, the plans that lost, other plans (--compare), and a run (--log).
     """
-    wanted = _tokens(tokens)
+    wanted = read_run(tokens, None, None, failures, checkpoint_time, restart_time)
     require_writable(output, "report.html")
     constants = read_calibration(calibration)
     saved, contenders = contenders_of([plan, *(compare or ())], constants, calibration)
@@ -65,9 +72,10 @@ def report(
         saved,
         scored,
         estimator,
-        wanted,
+        tokens_of(tokens),
         contenders if compare else (),
         run_of(plan, saved, log, estimator) if log else None,
+        wanted.interruptions,
     )
     write_whole(page(told), output, "report.html")
     if as_json:
@@ -77,11 +85,3 @@ def report(
     size = output.stat().st_size / 1000
     line = f"{output}: {size:.0f} kB, {duration(estimate.step_seconds, estimate.spread)} a step"
     show(Paragraph(f"{line}, {rate(estimate.tokens_per_second)} tokens/s"), then="open it in a browser")
-
-
-def _tokens(text: str) -> float:
-    found = _NUMBER.fullmatch(text.strip())
-    number = float(found[1]) * _SUFFIXES[found[2].lower()] if found else 0.0
-    if not 1 <= number <= 1e18:
-        raise UsageError(f"--tokens: expected a number such as 300B, 1T or 5e9, up to 1e18, got {text!r}")
-    return number

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 import typer
 
 from planner.cli.goal import (
+    Budget,
     MaxCost,
     MinSpeed,
     ObjectiveName,
@@ -23,7 +24,11 @@ from planner.cli.goal import (
     Robust,
     UseAtMost,
     read_goal,
+    read_run,
     require_one_plan,
+)
+from planner.cli.goal import (
+    Deadline as DeadlineTime,
 )
 from planner.cli.inputs import (
     Overrides,
@@ -36,11 +41,15 @@ from planner.cli.inputs import (
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
+    CheckpointTime,
     ClusterFile,
+    Failures,
     GlobalBatch,
     ModelFile,
     Precision,
+    RestartTime,
     SequenceLength,
+    Tokens,
     a_number,
     choices,
     integers,
@@ -60,7 +69,7 @@ from planner.cli.progress import reporter
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, COUNT, DEVICES, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
-from planner.runtimes.capabilities import RECOMPUTES, Recompute
+from planner.runtimes.capabilities import OFFLOAD_PARTS, RECOMPUTES, OffloadPart, Recompute
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
@@ -101,7 +110,7 @@ class KeptPlan:
         """Write the answer with what the search says of it; a failure is returned, so that the report comes first."""
         if result.best is None:
             return None
-        from planner.cli.answer import summary_of
+        from planner.report.summary import summary_of
 
         try:
             self._write(result.best, summary_of(result))
@@ -245,6 +254,10 @@ Ep = Annotated[
     str | None,
     typer.Option("--ep", metavar="LIST", help="Expert-parallel degrees to allow, e.g. 1,8."),
 ]
+Cp = Annotated[
+    str | None,
+    typer.Option("--cp", metavar="LIST", help="Context-parallel degrees to allow, e.g. 1,4."),
+]
 MicroBatch = Annotated[
     str | None,
     typer.Option("--micro-batch", metavar="LIST", help="Micro-batch sizes to allow, in sequences."),
@@ -253,6 +266,16 @@ RecomputeNames = Annotated[
     str | None,
     typer.Option(
         "--recompute", metavar="LIST", help="Activation recomputation to allow: none, selective, full."
+    ),
+]
+
+OffloadNames = Annotated[
+    str | None,
+    typer.Option(
+        "--offload",
+        metavar="LIST",
+        help="What plans may keep in host memory: none, optimizer, parameters, activations. Default: whatever it "
+        "takes where nothing fits on the devices, else none.",
     ),
 ]
 
@@ -274,6 +297,12 @@ def search(
     max_cost_per_token: MaxCost = None,
     min_tokens_per_second: MinSpeed = None,
     use_at_most: UseAtMost = None,
+    tokens: Tokens = None,
+    deadline: DeadlineTime = None,
+    budget: Budget = None,
+    failures: Failures = None,
+    checkpoint_time: CheckpointTime = None,
+    restart_time: RestartTime = None,
     pareto: Pareto = False,
     robust: Robust = False,
     advice: WithAdvice = False,
@@ -284,9 +313,11 @@ def search(
     zero: Zero = None,
     tp: Tp = None,
     pp: Pp = None,
+    cp: Cp = None,
     ep: Ep = None,
     micro_batch: MicroBatch = None,
     recompute: RecomputeNames = None,
+    offload: OffloadNames = None,
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
@@ -307,14 +338,17 @@ def search(
         zero=integers("--zero", zero, ZERO),
         tp=integers("--tp", tp, NODE_DEVICES),
         pp=integers("--pp", pp, STAGES),
+        cp=integers("--cp", cp, DEVICES),
         ep=integers("--ep", ep, DEVICES),
         micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),
+        offload=_offload(offload),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
     require_one_plan(pareto, output=output, top=top, write_lp=write_lp, advice=advice or None)
     detail = _detail(quiet, verbose)
+    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     goal = read_goal(
@@ -326,6 +360,7 @@ def search(
         use_at_most,
         pareto,
         robust,
+        run,
     )
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, found_cluster, found_model)
@@ -357,6 +392,10 @@ def _target(name: str | None) -> str | None:
 def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
 
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
+
+
+def _offload(text: str | None) -> tuple[OffloadPart, ...] | None:
+    return cast("tuple[OffloadPart, ...] | None", choices("--offload", text, OFFLOAD_PARTS))
 
 
 def _answer(

@@ -20,6 +20,7 @@ Traffic = Literal[
     "sends",
     "tensor-parallel collectives",
     "all-to-alls of experts",
+    "context-parallel traffic",
     "ZeRO gathers",
 ]
 
@@ -52,7 +53,8 @@ class BusyLink:
     """Traffic of one type over one path, and what the step would save if it took no time."""
 
     traffic: Traffic
-    """gradients, tied embedding, sends, tensor-parallel collectives, all-to-alls of experts or ZeRO gathers."""
+    """gradients, tied embedding, sends, tensor-parallel collectives, all-to-alls of experts, context-parallel
+    traffic or ZeRO gathers."""
     path: str
     """``node``, or a fabric or gateway."""
     stage: int
@@ -89,7 +91,9 @@ def _tightest(plan: Plan, priced: Priced, estimator: Estimator) -> TightDevice:
     shape = shape_of(plan, stage)
 
     def more(shape: Shape, group: ReplicaGroup) -> float:
-        changed = estimator.pricer(plan.target).memory(shape, group, priced.rings[stage].size)
+        changed = estimator.pricer(plan.target, context=plan.context).memory(
+            shape, group, priced.rings[stage].size
+        )
         return changed.used_bytes - memory.used_bytes
 
     larger = _larger(plan, group)
@@ -154,21 +158,25 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
     routed = [_waits(price, "routing_seconds") for price in priced.stages]
     where = _routed_over(plan.ep, plan.stages[routed.index(max(routed))].replicas, estimator)
     yield from link("all-to-alls of experts", where, routed.__getitem__, causes.expert_parallel_seconds)
+    shared = [_waits(price, "context_seconds") for price in priced.stages]
+    groups = plan.stages[shared.index(max(shared))].replicas
+    where = _routed_over(plan.cp * groups[0].tp, groups, estimator)
+    yield from link("context-parallel traffic", where, shared.__getitem__, causes.context_parallel_seconds)
     gathers = [_waits(price, "zero_seconds") for price in priced.stages]
     crosses = priced.rings[gathers.index(max(gathers))].crosses
     yield from link("ZeRO gathers", crosses, gathers.__getitem__, causes.zero_seconds)
 
 
-def _routed_over(ep: int, groups: tuple[ReplicaGroup, ...], estimator: Estimator) -> str:
-    """``node``, or the fabric that joins the nodes of an expert-parallel group."""
+def _routed_over(devices: int, groups: tuple[ReplicaGroup, ...], estimator: Estimator) -> str:
+    """``node``, or the fabric that joins the nodes of a group of so many devices."""
     kinds = [estimator.topology.device_type(group.pool, group.gpu) for group in groups]
-    wide = [kind for kind in kinds if ep > kind.per_node]
+    wide = [kind for kind in kinds if devices > kind.per_node]
     return estimator.topology.path(wide[0].pool, wide[0].pool).fabric if wide else "node"
 
 
 def _tied(plan: Plan, stage: int, estimator: Estimator) -> tuple[float, str]:
     """Seconds in which a stage adds up the two gradients of a tied embedding, and over what."""
-    pricer = estimator.pricer(plan.target, sockets=estimator.uses_sockets(plan))
+    pricer = estimator.pricer(plan.target, sockets=estimator.uses_sockets(plan), context=plan.context)
     shape = shape_of(plan, stage)
     return max(
         (pricer.tied_seconds(shape, group), pricer.topology.widest_fabric(group.pool) or "node")

@@ -151,22 +151,51 @@ def tensor_ring(
 
 
 def all_to_all_seconds(
-    device_type: DeviceType, topology: Topology, calibration: Calibration, size_bytes: float, *, ep: int
+    device_type: DeviceType,
+    topology: Topology,
+    calibration: Calibration,
+    size_bytes: float,
+    *,
+    ep: int,
+    width: int = 1,
 ) -> float:
-    """Seconds in which each of ``ep`` devices sends parts of ``size_bytes`` to all others, its own part it keeps.
+    """Seconds in which each of ``ep`` members sends parts of ``size_bytes`` to all others, its own part it keeps.
 
-    Groups lie in a node or fill nodes. Between nodes all devices of a node share its cards, and what stays in the node
-    travels at the same time.
+    A member stands on ``width`` devices, each of which does so with its counterparts. Groups lie in a node or fill
+    nodes. Between nodes all devices of a node share its cards, and what stays in the node travels at the same time.
     """
-    together = min(ep, device_type.per_node)
+    together = min(ep, device_type.per_node // width)
     inside = (together - 1) / ep * size_bytes / inside_rate(device_type, calibration)
     seconds = inside + (together - 1) * device_type.intra_latency_seconds
     if ep > together:
         path = topology.path(device_type.pool, device_type.pool)
-        rate = carried_rates(path, calibration)[0] / together
+        rate = carried_rates(path, calibration)[0] / (together * width)
         leaving = (ep - together) / ep * size_bytes / rate if rate else float("inf")
         seconds = larger(inside, leaving) + (together - 1) * device_type.intra_latency_seconds
         seconds += (ep // together - 1) * path.latency_seconds
+    return seconds
+
+
+def pass_on_seconds(
+    device_type: DeviceType,
+    topology: Topology,
+    calibration: Calibration,
+    size_bytes: float,
+    *,
+    ways: int,
+    width: int,
+) -> float:
+    """Seconds in which each of ``ways`` members of a ring sends ``size_bytes`` to the next one.
+
+    A member stands on ``width`` devices, each of which does so. In a ring over several nodes all wait for those that
+    send to another node, over cards that these devices share.
+    """
+    seconds = size_bytes / inside_rate(device_type, calibration) + device_type.intra_latency_seconds
+    if ways * width > device_type.per_node:
+        path = topology.path(device_type.pool, device_type.pool)
+        rate = carried_rates(path, calibration)[0] / width
+        leaving = size_bytes / rate if rate else float("inf")
+        seconds = larger(seconds, leaving + path.latency_seconds)
     return seconds
 
 

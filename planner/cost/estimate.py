@@ -29,7 +29,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.placement import Placement, place
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
 
@@ -89,7 +89,7 @@ class Estimator:
     def _calibrate(self, calibration: Calibration) -> None:
         self.calibration = calibration
         self.curves = LinkCurves(calibration) if calibration.link_points else None
-        self._pricers: dict[tuple[str, bool], Pricer] = {}
+        self._pricers: dict[tuple[str, bool, Context], Pricer] = {}
 
     def with_calibration(self, calibration: Calibration) -> Estimator:
         """The same cluster and model with other constants; what does not depend on them is shared."""
@@ -104,13 +104,13 @@ class Estimator:
             self._seen[sockets] = topology, Joined(topology.cluster)
         return self._seen[sockets]
 
-    def pricer(self, target_name: str, *, sockets: bool = False) -> Pricer:
-        """The pricer of a target, shared by all its plans on the same network."""
-        key = (target_name, sockets)
+    def pricer(self, target_name: str, *, sockets: bool = False, context: Context = WHOLE) -> Pricer:
+        """The pricer of a target, shared by all its plans on the same network that divide sequences alike."""
+        key = (target_name, sockets, context)
         if key not in self._pricers:
             topology, _ = self._network(sockets)
             self._pricers[key] = Pricer(
-                topology, self.model, self.calibration, target(target_name), self.curves
+                topology, self.model, self.calibration, target(target_name), self.curves, context
             )
         return self._pricers[key]
 
@@ -168,7 +168,7 @@ class Estimator:
 
     def _warnings(self, plan: Plan, step: float) -> Iterator[str]:
         """Kernels and networks that the runtime lacks, at all or here; what was priced beyond what was measured."""
-        pricer, wanted = self.pricer(plan.target), self.model.training.kernels
+        pricer, wanted = self.pricer(plan.target, context=plan.context), self.model.training.kernels
         if wanted not in (None, pricer.kernels):
             yield f"{plan.target} has no kernel set {wanted}: priced with its own, {pricer.kernels}"
         groups = {
@@ -200,7 +200,7 @@ class Estimator:
                 ring = tensor_ring(
                     self.topology.device_type(pool, gpu), self.calibration, tp=tp, curves=self.curves
                 )
-                ring.reduce_seconds(boundary_bytes(self.model, micro_batch))
+                ring.reduce_seconds(boundary_bytes(pricer.model, micro_batch))
         for gpu, tp, micro_batch in sorted(guessed):
             yield f"layer times of {gpu} at tp {tp}, micro-batch {micro_batch} lie beyond the measured ones"
         if self.curves is not None:
@@ -208,12 +208,14 @@ class Estimator:
 
     def _spread(self, plan: Plan) -> float:
         """The widest of the plan's devices: that of their constants, narrower where their layers are measured."""
-        pricer = self.pricer(plan.target)
+        pricer = self.pricer(plan.target, context=plan.context)
         return max(self._spread_of(pricer, group) for stage in plan.stages for group in stage.replicas)
 
     def _spread_of(self, pricer: Pricer, group: ReplicaGroup) -> float:
         device_type = self.topology.device_type(group.pool, group.gpu)
-        constants = self.calibration.spread((device_type.family,), pricer.kernels)
+        constants = hypot(
+            self.calibration.spread((device_type.family,), pricer.kernels), device_type.clock_spread
+        )
         times = pricer.measured(device_type, group.tp, group.micro_batch)
         return min(constants, hypot(times.spread, STEP_SPREAD)) if times else constants
 
@@ -229,12 +231,13 @@ class Estimator:
         """
         self._require_precision(plan)
         placement, sockets = place(plan, self.cluster), not own_networks and self.uses_sockets(plan)
-        pricer, (_, joined) = self.pricer(plan.target, sockets=sockets), self._network(sockets)
+        pricer = self.pricer(plan.target, sockets=sockets, context=plan.context)
+        _, joined = self._network(sockets)
         nodes = joined.placement(placement)
         rings = stage_rings(
             nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves, plan.ep
         )
-        sends = self._sends(plan, nodes, joined.topology)
+        sends = self._sends(plan, nodes, joined.topology, pricer)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
             if not ring.connected:
                 raise PlanError(
@@ -268,13 +271,15 @@ class Estimator:
 
     def memories(self, plan: Plan, priced: Priced) -> list[list[Memory]]:
         """Bytes on one device of each group, [stage][group]."""
-        pricer = self.pricer(plan.target)
+        pricer = self.pricer(plan.target, context=plan.context)
         return [
             [pricer.memory(shape, group, ring.size) for group in stage.replicas]
             for shape, stage, ring in zip(shapes_of(plan), plan.stages, priced.rings, strict=True)
         ]
 
-    def _sends(self, plan: Plan, placement: Placement, topology: Topology) -> tuple[Send, ...]:
+    def _sends(
+        self, plan: Plan, placement: Placement, topology: Topology, pricer: Pricer
+    ) -> tuple[Send, ...]:
         """Sends from each stage to the next; from the last to the first only with interleaving."""
         if plan.pp == 1:
             return (Send(seconds=0.0, link="node"),)
@@ -283,7 +288,7 @@ class Estimator:
             if index == plan.pp - 1 and plan.interleave == 1:
                 found.append(Send(seconds=0.0, link="node"))
                 continue
-            size = boundary_bytes(self.model, stage.replicas[0].micro_batch)
+            size = exposed_bytes(pricer, stage.replicas[0].micro_batch, plan.interleave)
             following = placement[(index + 1) % plan.pp]
             found.append(send(placement[index], following, size, topology, self.calibration, self.curves))
         return tuple(found)
@@ -323,6 +328,13 @@ def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:
     """Bytes one replica sends for one micro-batch; its devices send a part each (arXiv:2104.04473, section 4.1)."""
     tokens = micro_batch * model.training.sequence_length
     return float(ELEMENT_BYTES[model.training.precision] * tokens * model.hidden)
+
+
+def exposed_bytes(pricer: Pricer, micro_batch: int, chunks: int) -> float:
+    """The part of them that stages wait for: the runtime may send beside computation where stages have chunks."""
+    size = boundary_bytes(pricer.model, micro_batch)
+    beside = chunks > 1 and pricer.kernels in pricer.target.overlaps_sends
+    return size * (1.0 - pricer.stack.overlap) if beside else size
 
 
 class Durations(Protocol):
@@ -388,6 +400,7 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
         recompute_seconds=times * micro.recompute_seconds,
         tensor_parallel_seconds=times * micro.tensor_parallel_seconds,
         expert_parallel_seconds=times * micro.routing_seconds,
+        context_parallel_seconds=times * micro.context_seconds,
         zero_seconds=times * micro.zero_seconds,
         bubble_seconds=max(0.0, step - price.work_seconds - price.tail_seconds),
         gradient_sync_seconds=price.sync_seconds,

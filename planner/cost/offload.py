@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES
+from planner.cost.many import larger, smaller
 from planner.cost.memory import activation_bytes_per_layer, optimizer_bytes
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -22,12 +23,13 @@ class Held:
     """What one device works on, as far as its host is concerned."""
 
     parameters: float
-    """Elements on the device without ZeRO."""
+    """Elements on the device without ZeRO that are trained."""
+    gathered: float
+    """Elements that it needs for its work, those that are not trained included."""
     ways: int
     """Devices over which ZeRO shards the optimizer."""
     zero: int
     gradient_bytes: int
-    micro_batches: int
     layers: int
     sequences: int
     """Of one micro-batch."""
@@ -47,16 +49,25 @@ class Copies:
     forward_seconds: float = 0.0
     """In the forward of one micro-batch."""
     backward_seconds: float = 0.0
+    """In every backward but the first of a step."""
+    first_backward_seconds: float = 0.0
     step_seconds: float = 0.0
     """Once, after the last backward."""
 
-    def waits(self, forward: float, backward: float) -> tuple[float, float]:
-        """What a forward and a backward of these seconds wait for: copy engines work beside everything else."""
-        return max(0.0, self.forward_seconds - forward), max(0.0, self.backward_seconds - backward)
+    def waits(self, forward: float, backward: float) -> tuple[float, float, float]:
+        """What a forward, a backward, and the first backward of these seconds wait for.
+
+        Copy engines work beside everything else.
+        """
+        return (
+            larger(0.0, self.forward_seconds - forward),
+            larger(0.0, self.backward_seconds - backward),
+            larger(0.0, self.first_backward_seconds - backward),
+        )
 
     def hidden(self, forward: float, backward: float) -> float:
         """Seconds of copies that run beside a forward and a backward of these seconds."""
-        return min(self.forward_seconds, forward) + min(self.backward_seconds, backward)
+        return smaller(self.forward_seconds, forward) + smaller(self.backward_seconds, backward)
 
 
 NO_COPIES = Copies()
@@ -66,21 +77,24 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
     """Seconds of all copies of one device; raises PlanError when it is not known how fast they are.
 
     With ZeRO 2 and 3 gradients leave in every micro-batch; from the second on their sum comes back and leaves
-    again. With ZeRO 1 they leave once. Parameters are read for each gather: forward, recomputation, backward.
+    again (``async_accumulate_grad_in_cpu_via_gpu`` in DeepSpeed). With ZeRO 1 they leave once. Parameters are read for
+    each gather: forward, recomputation, backward.
     """
-    forward = backward = at_end = 0.0
+    forward = backward = again = at_end = 0.0
     parameters = held.shard * ELEMENT_BYTES[model.training.precision]
     if offload.optimizer != "none":
         gradients = held.shard * held.gradient_bytes / _rate(device_type, "cpu")
         if held.zero >= 2:
-            backward += (2.0 - 1.0 / held.micro_batches) * gradients
+            backward += gradients
+            again = gradients
         else:
             at_end += gradients
         # Updated in host memory: parameters that rest there need not move.
         if offload.parameters != "cpu":
             at_end += parameters / _rate(device_type, offload.parameters)
     if offload.parameters != "none":
-        read = parameters / _rate(device_type, offload.parameters)
+        size = ELEMENT_BYTES[model.training.precision]
+        read = held.gathered / held.ways * size / _rate(device_type, offload.parameters)
         forward += read
         backward += (2.0 if held.recomputes else 1.0) * read
     if offload.activations != "none":
@@ -90,7 +104,12 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
         moved = held.layers * kept / _rate(device_type, "cpu")
         forward += moved
         backward += moved
-    return Copies(forward_seconds=forward, backward_seconds=backward, step_seconds=at_end)
+    return Copies(
+        forward_seconds=forward,
+        backward_seconds=backward + again,
+        first_backward_seconds=backward,
+        step_seconds=at_end,
+    )
 
 
 def host_optimizer_seconds(
@@ -105,7 +124,7 @@ def host_optimizer_seconds(
     seconds = held.shard / rate * (4.0 + model.training.moment_bytes) / 12.0
     if offload.optimizer == "nvme":
         states = optimizer_bytes(model) * held.shard
-        seconds = max(seconds, 2.0 * states / _rate(device_type, "nvme"))
+        seconds = larger(seconds, 2.0 * states / _rate(device_type, "nvme"))
     return seconds
 
 

@@ -54,7 +54,7 @@ class Shape:
             chunks=chunks,
             stage=0 if self.first else 2 if self.last else 1,
             depth=1 if self.depth == 1 else 3,
-            micro_batches=self.micro_batches if self.offload.anything else 1,
+            micro_batches=1,
         )
 
 
@@ -82,7 +82,7 @@ def shapes_of(plan: Plan) -> list[Shape]:
     ]
 
 
-def whole_model(model: ModelSpec, zero: int, recompute: Recompute) -> Shape:
+def whole_model(model: ModelSpec, zero: int, recompute: Recompute, offload: Offload = ON_DEVICE) -> Shape:
     """The only stage of a plan without pipeline and tensor parallelism."""
     return Shape(
         chunks=(model.layers,),
@@ -92,6 +92,7 @@ def whole_model(model: ModelSpec, zero: int, recompute: Recompute) -> Shape:
         zero=zero,
         recompute=recompute,
         sequence_parallel=False,
+        offload=offload,
     )
 
 

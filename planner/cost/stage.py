@@ -12,7 +12,13 @@ import numpy as np
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
-from planner.cost.communication import Ring, all_to_all_seconds, fabric_share, tensor_ring
+from planner.cost.communication import (
+    Ring,
+    all_to_all_seconds,
+    fabric_share,
+    pass_on_seconds,
+    tensor_ring,
+)
 from planner.cost.compute import (
     ELEMENT_BYTES,
     Device,
@@ -39,8 +45,9 @@ from planner.cost.memory import (
     Load,
     activation_bytes_per_layer,
     experts_of,
+    gathered_of,
     layer_elements,
-    parameters_of,
+    trained_of,
 )
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
@@ -59,7 +66,7 @@ from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec
-from planner.plan.values import ReplicaGroup
+from planner.plan.values import WHOLE, Context, ReplicaGroup
 from planner.runtimes.capabilities import Capabilities, Recompute
 
 
@@ -78,6 +85,12 @@ class LayerPrice:
     """All-to-alls of experts in the forward."""
     routing_backward: float = 0.0
     """The same in the backward and in recomputation."""
+    context_forward: float = 0.0
+    """Exposed traffic between replicas that share sequences, and what it adds to the computation."""
+    context_backward: float = 0.0
+    """The same in the backward and in recomputation."""
+    context_hidden: float = 0.0
+    """The part of this traffic that attention hides."""
 
 
 def layer_price(
@@ -193,9 +206,16 @@ class Pricer:
         calibration: Calibration,
         target: Capabilities,
         link_curves: LinkCurves | None = None,
+        context: Context = WHOLE,
     ) -> None:
         self.topology = topology
+        self.context = context
+        if context.ways > 1:
+            length = model.training.sequence_length // context.ways
+            training = model.training.model_copy(update={"sequence_length": length})
+            model = model.model_copy(update={"training": training})
         self.model = model
+        """That of the part of a sequence that a replica has."""
         training = model.training.model_copy(update={"attention": "unfused"})
         self._unfused = model.model_copy(update={"training": training})
         self.calibration = calibration
@@ -205,7 +225,9 @@ class Pricer:
         self.traffic = Traffic(model, target, self.stack)
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
-        self.layer_curves = LayerCurves(calibration, model.name) if calibration.layers else None
+        # Measured layers attend to whole sequences.
+        anchored = calibration.layers and context.ways == 1
+        self.layer_curves = LayerCurves(calibration, model.name) if anchored else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._devices: dict[tuple[str, str], Device] = {}
@@ -326,6 +348,29 @@ class Pricer:
             backward + self.traffic.exposed(gather + scatter, as_number(backward))[0],
         )
 
+    def each_copied(
+        self, shape: Shape, group: ReplicaGroup, ways: int, forward: Numbers, backward: Numbers
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Forward and backward of micro-batches of 1, 2, ... sequences with copies to and from the host, and what the
+        first of a step saves; ``ways`` devices share the states."""
+        if not shape.offload.anything:
+            return forward, backward, np.zeros_like(forward)
+        device_type = self.topology.device_type(group.pool, group.gpu)
+        sizes = cast("int", np.arange(1, len(forward) + 1))
+        held = self._held(shape, shape.layers, shape.first, shape.last, 1, sizes, ways)
+        waits = copies(shape.offload, held, device_type, self.model).waits(
+            as_number(forward), as_number(backward)
+        )
+        return forward + waits[0], backward + waits[1], as_array(waits[1] - waits[2])
+
+    def step_copy_seconds(self, shape: Shape, group: ReplicaGroup, ways: int) -> float:
+        """Copies of a device to and from its host once a step."""
+        if not shape.offload.anything:
+            return 0.0
+        device_type = self.topology.device_type(group.pool, group.gpu)
+        held = self._held(shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ways)
+        return copies(shape.offload, held, device_type, self.model).step_seconds
+
     def _at_end(
         self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch, last: MicroBatch
     ) -> EndTraffic:
@@ -383,14 +428,17 @@ class Pricer:
         exposed_forward, hidden_forward = self.traffic.exposed(gather, forward)
         exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)
         routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
-        on_forward = forward + tensor_forward + exposed_forward + routing_forward
-        on_backward = backward + again + tensor_backward + exposed_backward + routing_backward
-        wait_forward = wait_backward = hidden = at_end = 0.0
+        context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
+        on_forward = forward + tensor_forward + exposed_forward + routing_forward + context_forward
+        on_backward = (
+            backward + again + tensor_backward + exposed_backward + routing_backward + context_backward
+        )
+        wait_forward = wait_backward = first_saves = hidden = at_end = 0.0
         if shape.offload.anything:
-            count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=shape.ep)
-            held = self._held(shape, layers, count, sequences, ring)
+            held = self._held(shape, layers, first, last, tp, sequences, ring.size)
             moved = copies(shape.offload, held, device_type, self.model)
-            wait_forward, wait_backward = moved.waits(on_forward, on_backward)
+            wait_forward, wait_backward, first_wait = moved.waits(on_forward, on_backward)
+            first_saves = wait_backward - first_wait
             hidden, at_end = moved.hidden(on_forward, on_backward), moved.step_seconds
         return MicroBatch(
             forward_seconds=on_forward + wait_forward,
@@ -399,11 +447,13 @@ class Pricer:
             recompute_seconds=again,
             tensor_parallel_seconds=tensor_forward + tensor_backward,
             routing_seconds=routing_forward + routing_backward,
+            context_seconds=context_forward + context_backward,
             host_seconds=host,
             zero_seconds=exposed_forward + exposed_backward,
             offload_seconds=wait_forward + wait_backward,
             step_copy_seconds=at_end,
-            hidden_seconds=hidden_forward + hidden_backward + hidden,
+            first_saves_seconds=first_saves,
+            hidden_seconds=hidden_forward + hidden_backward + hidden + layers * one.context_hidden,
         )
 
     def ends_seconds(self, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
@@ -471,6 +521,7 @@ class Pricer:
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
             ep=shape.ep,
+            context=self.context,
         )
         return Footprint(self.model_on(device_type), device_type, self.stack, load)
 
@@ -495,8 +546,9 @@ class Pricer:
         No component of the memory shrinks as micro-batches grow.
         """
         sizes = cast("int", np.arange(1, most + 1))
-        room = self.footprint(shape, group, dp, sizes).headroom(shape.layers, float(shape.layers))
-        fits = as_array(room) >= 0
+        footprint = self.footprint(shape, group, dp, sizes)
+        fits = as_array(footprint.headroom(shape.layers, float(shape.layers))) >= 0
+        fits &= footprint.host_room(shape.layers, float(shape.layers)) >= 0
         return most if fits.all() else int(fits.argmin())
 
     def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
@@ -543,6 +595,47 @@ class Pricer:
         again = recompute == "full" or (recompute == "selective" and self.target.eager_layers)
         return replace(price, routing_forward=both, routing_backward=(2 if again else 1) * both)
 
+    def _with_context(
+        self,
+        price: LayerPrice,
+        one: LayerPass,
+        device_type: DeviceType,
+        tp: int,
+        sequences: int,
+        recompute: Recompute,
+    ) -> LayerPrice:
+        """The layer with what replicas that share sequences send each other for its attention."""
+        ways, device = self.context.ways, self._device(device_type)
+        if ways == 1:
+            return price
+        size, tokens = device.size, sequences * self.model.training.sequence_length
+        pairs = size * tokens * self.model.pair_width / tp
+        outputs = size * tokens * self.model.heads * self.model.head_dim / tp
+        again = recompute == "full" or (recompute == "selective" and self.target.eager_layers)
+        if self.context.kind == "ulysses":
+            moved = partial(
+                all_to_all_seconds, device_type, self.topology, self.calibration, ep=ways, width=tp
+            )
+            # Parts are put in order ahead of each exchange and behind it.
+            both = moved(outputs + pairs) + moved(outputs) + device.stream(4 * (2 * outputs + pairs), 4)
+            return replace(price, context_forward=both, context_backward=(2 if again else 1) * both)
+        send = partial(pass_on_seconds, device_type, self.topology, self.calibration, ways=ways, width=tp)
+        turn = one.attention_seconds / ways
+        forward, hidden = self.traffic.exposed(send(pairs), turn)
+        # Keys and values go around with their gradients.
+        backward, hidden_back = self.traffic.exposed(send(2 * pairs), 2.5 * turn)
+        # Outputs of all turns are added up, and in the backward the gradients.
+        adding = device.stream(3 * ways * outputs, 2 * ways)
+        adding_back = device.stream(3 * ways * (outputs + pairs), 4 * ways)
+        steps = ways - 1
+        on_forward = steps * forward + adding
+        return replace(
+            price,
+            context_forward=on_forward,
+            context_backward=steps * backward + adding_back + (on_forward if again else 0.0),
+            context_hidden=steps * ((2 if again else 1) * hidden + hidden_back),
+        )
+
     def _price_layer(
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool, ep: int
     ) -> LayerPrice:
@@ -553,7 +646,8 @@ class Pricer:
             return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
         one = self._layer_pass(device_type, tp, sequences, split, ep)
         price = layer_price(one, ring, self.model_on(device_type), sequences, recompute, by_operation)
-        return self._with_routing(price, device_type, tp, sequences, recompute, ep)
+        price = self._with_routing(price, device_type, tp, sequences, recompute, ep)
+        return self._with_context(price, one, device_type, tp, sequences, recompute)
 
     def _price_layers(
         self, device_type: DeviceType, tp: int, sequences: Whole, recompute: Recompute, split: bool, ep: int
@@ -611,6 +705,7 @@ class Pricer:
                 micro_batch=sequences,
                 sequence_parallel=split,
                 ep=ep,
+                ways=self.context.ways,
             )
         return self._passes[key]
 
@@ -665,13 +760,18 @@ class Pricer:
         """Seconds of all micro-batches of one replica; in lock step every micro-batch waits for the largest."""
         smaller = group.accumulation_steps * group.micro_batch - group.local_batch
         if shape.zero >= 2 or shape.depth > 1 or smaller == 0:
-            return group.accumulation_steps * largest.seconds
+            return group.accumulation_steps * largest.seconds - largest.first_saves_seconds
         small = self.micro_batch(shape, group, group.micro_batch - 1, ring)
         return (group.accumulation_steps - smaller) * largest.seconds + smaller * small.seconds
 
     def tied_seconds(self, shape: Shape, group: ReplicaGroup) -> float:
         """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""
-        if not self.model.tied_embeddings or shape.depth == 1 or not (shape.first or shape.last):
+        if (
+            "embedding" in self.model.frozen
+            or not self.model.tied_embeddings
+            or shape.depth == 1
+            or not (shape.first or shape.last)
+        ):
             return 0.0
         size = self.model.vocab * self.model.embedding_width / group.tp * self._gradient_bytes(shape)
         return size / self.topology.node_bytes_per_second(group.pool) / self._share(group.pool)
@@ -688,9 +788,12 @@ class Pricer:
         count = self._parameters(shape, group.tp)
         device_type = self.topology.device_type(group.pool, group.gpu)
         if shape.offload.optimizer != "none":
-            held = self._held(shape, shape.layers, count, group.micro_batch, ring)
+            held = self._held(
+                shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ring.size
+            )
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
-        experts = experts_of(self.model, layers=shape.layers, ep=shape.ep)
+        frozen = "mlp" in self.model.frozen
+        experts = 0.0 if frozen else experts_of(self.model, layers=shape.layers, ep=shape.ep)
         share = (count - experts) / optimizer_ways(shape.zero, ring.size)
         share += experts / optimizer_ways(shape.zero, ring.of_experts.size)
         update = self._measured_update(device_type.gpu, share)
@@ -710,18 +813,21 @@ class Pricer:
         return curves.seconds(gpu, share)
 
     def _parameters(self, shape: Shape, tp: int) -> float:
-        """Elements of the stage on one device of a replica."""
-        return parameters_of(
+        """Elements of the stage on one device of a replica that are trained."""
+        return trained_of(
             self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp, ep=shape.ep
         )
 
-    def _held(self, shape: Shape, layers: int, parameters: float, sequences: int, ring: Ring) -> Held:
+    def _held(
+        self, shape: Shape, layers: int, first: bool, last: bool, tp: int, sequences: int, sharing: int
+    ) -> Held:
+        ep = shape.ep
         return Held(
-            parameters=parameters,
-            ways=optimizer_ways(shape.zero, ring.size),
+            parameters=trained_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep),
+            gathered=gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep),
+            ways=optimizer_ways(shape.zero, sharing),
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
-            micro_batches=shape.micro_batches,
             layers=layers,
             sequences=sequences,
             recomputes=shape.recompute == "full",

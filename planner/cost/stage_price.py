@@ -29,8 +29,12 @@ class MicroBatch:
     step_copy_seconds: float
     """Copies between device and host once a step, after the last backward."""
     hidden_seconds: float
+    first_saves_seconds: float = 0.0
+    """What the first micro-batch of a step copies less, where that shows."""
     routing_seconds: float = 0.0
     """All-to-alls of tokens to their experts and back."""
+    context_seconds: float = 0.0
+    """Exposed traffic between replicas that share sequences."""
 
     @property
     def seconds(self) -> float:
@@ -48,6 +52,8 @@ def padded_seconds(steps: Sequence[int], largest: Sequence[MicroBatch], one: Seq
         own = zip(steps, largest, one, strict=True)
         slowest = max(whole.seconds if mine >= count else single.seconds for mine, whole, single in own)
         seconds += (count - before) * slowest
+        if not before:
+            seconds += max(whole.seconds - whole.first_saves_seconds for whole in largest) - slowest
         before = count
     return seconds
 

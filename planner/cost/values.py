@@ -72,6 +72,8 @@ class Breakdown:
     """Collectives inside replicas."""
     expert_parallel_seconds: Annotated[float, Label("expert parallel")] = 0.0
     """All-to-alls of tokens to their experts and back."""
+    context_parallel_seconds: Annotated[float, Label("context parallel")] = 0.0
+    """Exposed sends of keys and values, or all-to-alls, between replicas that share sequences."""
     zero_seconds: Annotated[float, Label("ZeRO gathers")]
     """Exposed gathers and scatters of ZeRO 2 and 3.
 

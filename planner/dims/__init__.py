@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from planner.dims.adapter import FrozenParts
+from planner.dims.context import ContextParallelism
 from planner.dims.data import Data
 from planner.dims.dimension import Dimension
 from planner.dims.expert import ExpertParallelism
@@ -17,11 +19,13 @@ DIMENSIONS: tuple[Dimension, ...] = (
     Sharding(),
     PipelineParallelism(),
     TensorParallelism(),
+    ContextParallelism(),
     ExpertParallelism(),
     Data(),
     Recomputation(),
     Interleave(),
     SequenceParallelism(),
     OffloadDimension(),
+    FrozenParts(),
 )
 """In the order in which a plan's decisions are shown."""

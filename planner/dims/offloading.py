@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
-from planner.plan.values import ON_DEVICE, Fault, Plan, groups_of, in_words
-from planner.runtimes.capabilities import Capabilities
+from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, groups_of, in_words
+from planner.runtimes.capabilities import Capabilities, OffloadPart, OffloadTo, Recompute
 
 
 class OffloadDimension(Dimension):
@@ -100,6 +101,58 @@ def _checkpoints(plan: Plan, target: Capabilities) -> Iterator[Fault]:
         yield Fault(
             path, "only the checkpoints of full recomputation can be offloaded, expected recompute full"
         )
+
+
+def parts(offload: Offload) -> tuple[OffloadPart, ...]:
+    """What is kept off the devices, ``none`` where nothing is."""
+    found: list[OffloadPart] = []
+    found += ["optimizer"] if offload.optimizer != "none" else []
+    found += ["parameters"] if offload.parameters != "none" else []
+    found += ["activations"] if offload.activations != "none" else []
+    return tuple(found) or ("none",)
+
+
+def allows(limit: tuple[OffloadPart, ...] | None, offload: Offload) -> bool:
+    """True when a limit allows it; without one everything stays on the devices. Parameters go with their optimizer."""
+    if limit is None:
+        return not offload.anything
+    given = {*limit, "optimizer"} if "parameters" in limit else {*limit}
+    return given >= {*parts(offload)}
+
+
+OFFLOAD_PLACES: tuple[OffloadTo, ...] = ("none", "cpu")
+"""Where a search keeps things; launch files for NVMe are not written."""
+
+
+def offloads(
+    target: Capabilities,
+    zero: int,
+    recompute: Recompute | None,
+    limit: tuple[OffloadPart, ...] | None,
+    model: ModelSpec,
+    device_types: Sequence[DeviceType],
+    *,
+    stages: bool = False,
+) -> tuple[Offload, ...]:
+    """What a search may keep in host memory, nothing first; ``stages`` for plans that may be pipelines."""
+    able = target.offloading
+    known = all(device_type.host.bytes_per_second is not None for device_type in device_types)
+    known &= not model.quantised
+    updated = known and zero in able.optimizer_zero and not any(_updates(target, model))
+    found = [ON_DEVICE]
+    if not stages or able.in_pipeline:
+        for states, weights, kept in product(OFFLOAD_PLACES, repeat=3):
+            if (
+                (states == "none" or updated)
+                and (weights == "none" or (states != "none" and zero in able.parameters_zero))
+                and (
+                    kept == "none"
+                    or (known and able.activations and recompute == "full" and not model.frozen)
+                )
+                and (weights == states or not able.together)
+            ):
+                found.append(Offload(optimizer=states, parameters=weights, activations=kept))
+    return tuple(offload for offload in dict.fromkeys(found) if allows(limit, offload))
 
 
 def offload_text(plan: Plan) -> str:

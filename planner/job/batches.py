@@ -36,14 +36,15 @@ def batch(plan: Plan, group: ReplicaGroup) -> Batch:
     Notes
     -----
     The runtime divides a micro-batch's loss by the rank's steps and averages gradients over the dp
-    replicas; ``size * dp * steps / global batch`` undoes both and weighs every sequence alike.
+    replicas; ``size * dp * steps / global batch`` undoes both and weighs every sequence alike. Each
+    of ``cp`` replicas that share a sequence has the mean loss of its part, which counts that much less.
 
     ZeRO 2 reduces gradients and ZeRO 3 gathers parameters in every micro-batch, so there all ranks
     need the same number of them; ZeRO 0 and 1 communicate once a step and take any number.
     """
     steps = plan.micro_batches if plan.zero >= 2 else group.accumulation_steps
     sizes = group.micro_batch_sizes + (0,) * (steps - group.accumulation_steps)
-    scale = plan.stages[0].dp * steps
+    scale = plan.stages[0].dp * steps / plan.cp
     return Batch(sizes, tuple(size * scale / plan.global_batch for size in sizes))
 
 
@@ -59,6 +60,7 @@ def table_text(job: Job) -> str:
         "tensor_parallel": plan.stages[0].replicas[0].tp,
         "global_batch": plan.global_batch,
         "zero": plan.zero,
+        **({} if plan.cp == 1 else {"context_parallel": plan.cp}),
         **({} if plan.shard_size is None else {"shard_size": plan.shard_size}),
     }
     return rows(
@@ -71,17 +73,18 @@ def table_text(job: Job) -> str:
             {"micro_batches": list(each.micro_batches), "loss_weights": list(each.loss_weights)}
             for each in distinct
         ],
-        ranks=_rank_rows(ranks, batches, {each: index for index, each in enumerate(distinct)}),
+        ranks=_rank_rows(ranks, plan.cp, batches, {each: index for index, each in enumerate(distinct)}),
     )
 
 
 def _rank_rows(
-    ranks: tuple[Rank, ...], batches: list[list[Batch]], index: dict[Batch, int]
+    ranks: tuple[Rank, ...], cp: int, batches: list[list[Batch]], index: dict[Batch, int]
 ) -> list[dict[str, object]]:
     table: list[dict[str, object]] = []
     first, following = 0, 0
     for rank in ranks:
-        if rank.tp_rank == 0:  # all ranks of a replica process the same sequences
+        # All ranks of a replica process the same sequences, and those of replicas that share them.
+        if rank.tp_rank == 0 and rank.replica % cp == 0:
             first = following if rank.replica else 0
         mine = batches[rank.stage][rank.group]
         table.append(
@@ -105,7 +108,9 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
     """The table, the model's shape, and what examples need whatever the runtime."""
     modules = (
         "hetplan_runtime",
+        "example_context",
         "example_model",
+        "example_adapters",
         "example_data",
         "example_optimizers",
         "example_run",
@@ -123,4 +128,11 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
     training = model.training
     shape: dict[str, object] = model.model_dump(exclude={"training"})
     names = ("sequence_length", "optimizer", "optimizer_states")
-    return {**shape, **{name: getattr(training, name) for name in names}}
+    shape |= {name: getattr(training, name) for name in names}
+    if training.freeze is not None:
+        shape["freeze"] = list(training.freeze)
+    if training.lora is not None:
+        rank, alpha = training.lora.rank, training.lora.alpha
+        adapters = {"rank": rank, "alpha": alpha or 2 * rank, "targets": list(model.adapted)}
+        shape["lora"] = {**adapters, **({"base": "nf4"} if model.quantised else {})}
+    return shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import zlib
@@ -16,6 +17,11 @@ from planner.errors import Problem, SpecError, UsageError
 _STEP = "ProfilerStep#"
 _PHASES = frozenset("XBEiIMCsftbnePNODS")
 """Phases of events; an event without a time is metadata (``M``)."""
+
+MOST_BYTES = 256 * 2**20
+"""Of a trace, unpacked: as objects it takes about ten times as much."""
+MOST_MICROSECONDS = 1e18
+"""Profilers count from the epoch or from the start of the machine."""
 
 Event = dict[str, Any]
 
@@ -70,13 +76,19 @@ def require_same_ranks(profile: Profile, devices: int) -> None:
 
 def _document(path: Path) -> Event:
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise _wrong(path, f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise _wrong(path, f"is not a path: {error}") from None
     try:
         if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-        document = json.loads(content)
+            with gzip.open(io.BytesIO(content)) as packed:
+                content = packed.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise _wrong(path, f"is larger than {MOST_BYTES >> 20} MiB, unpacked: record fewer steps")
+        document = json.loads(content, parse_float=_finite, parse_constant=_finite)
     except (ValueError, EOFError, RecursionError, gzip.BadGzipFile, zlib.error) as error:
         raise _wrong(
             path, f"is not JSON: {str(error).splitlines()[0] if str(error) else 'too deep'}"
@@ -106,12 +118,21 @@ def _faults(event: object) -> Iterator[str]:
         for name in ("ts", "dur") if phase == "X" else ("ts",):
             if not _number(event.get(name)):
                 yield f"{name}: expected microseconds, got {event.get(name)!r}"
+    if not isinstance(event.get("args") or {}, dict):
+        yield "args: expected an object"
     if not isinstance(event.get("pid", 0), int | str) or not isinstance(event.get("tid", 0), int | str):
         yield "pid and tid: expected numbers or names"
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Microseconds that a clock can show, so that sums and differences of them are numbers too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_MICROSECONDS
+
+
+def _finite(word: str) -> float | None:
+    """A number of the trace; None for one that JSON has no word for, such as the rate of a copy without bytes."""
+    number = float(word)
+    return number if math.isfinite(number) else None
 
 
 def _whole(value: object) -> int | None:

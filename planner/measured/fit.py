@@ -120,6 +120,10 @@ GUESSED = (
     "full recomputation assumed",
     "read off a figure",
     "and attention kernel not stated",
+    "dispatch by HybridEP",
+    "dispatch by DeepEP",
+    "layers of the stages not stated",
+    "short runs",
 )
 """Words of doubts that concern the plan or the measurement itself."""
 

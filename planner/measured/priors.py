@@ -63,6 +63,12 @@ arXiv:2407.08608); that of B200 is extrapolated."""
 OLDER_ATTENTION = Prior(0.33, 0.30)
 """Attention of eager frameworks, as FlashAttention (arXiv:2205.14135) on the generation it was written for; assumed."""
 
+SECOND_ATTENTION = Prior(0.55, 0.20)
+"""That of FlashAttention-2 on the same generation: 63 % in the backward (arXiv:2307.08691, section 4.1)."""
+
+SECOND_IN = ("deepspeed",)
+"""Kernel sets of years that have it."""
+
 WITHOUT_WGMMA = 335 / 989.4 / (225 / 312)
 """What a kernel without the matrix instructions of Hopper loses there: FlashAttention-2 reaches 225 TFLOP/s on A100 and
 335 on H100 (arXiv:2307.08691, section 4.1)."""
@@ -123,7 +129,9 @@ def family_prior(family: str, constant: str) -> Prior:
     name, _, kernels = family.partition(".")
     if kernels and constant == "attention_efficiency":
         lost = WITHOUT_WGMMA if name in AFTER_AMPERE else 1.0
-        return Prior(round(OLDER_ATTENTION.value * lost, 3), OLDER_ATTENTION.spread)
+        own = SECOND_ATTENTION if kernels in SECOND_IN else OLDER_ATTENTION
+        # Where there are no matrix units it is no faster than products.
+        return Prior(round(min(own.value * lost, 0.9 * best_share(name)), 3), own.spread)
     if constant == "attention_efficiency" and name in ATTENTION:
         return ATTENTION[name]
     if constant == "matmul_efficiency" and name in SUSTAINED:

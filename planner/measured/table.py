@@ -58,7 +58,7 @@ from planner.plan.checks import faults
 from planner.plan.file import load_plan
 from planner.plan.values import Fault, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import DEVICES, LAYERS, NODE_DEVICES, STAGES
-from planner.runtimes.capabilities import OffloadTo, Recompute
+from planner.runtimes.capabilities import ContextKind, OffloadTo, Recompute
 from planner.runtimes.registry import NAMES, REFERENCE, in_words
 
 if TYPE_CHECKING:
@@ -174,6 +174,10 @@ class Row(Frozen):
     """Replicas of each stage."""
     ep: Devices = 1
     """Devices over which the experts of a layer are divided."""
+    cp: Devices = 1
+    """Replicas that share the tokens of their sequences; dp counts all that share them as one."""
+    cp_kind: ContextKind = "ring"
+    """ring or ulysses."""
     micro_batch: Batch = 1
     """Sequences of one micro-batch of one replica."""
     interleave: Layers = 1
@@ -517,7 +521,7 @@ def plan_of(item: NumberedRow, cluster: ClusterSpec, model: ModelSpec) -> Plan:
         pool=pool.name,
         gpu=pool.devices[0],
         tp=row.tp,
-        count=row.dp,
+        count=row.dp * row.cp,
         local_batch=batch // row.dp,
         accumulation_steps=batch // together,
     )
@@ -528,6 +532,8 @@ def plan_of(item: NumberedRow, cluster: ClusterSpec, model: ModelSpec) -> Plan:
         stages=_stages(row, group, model),
         interleave=row.interleave,
         ep=row.ep,
+        cp=row.cp,
+        cp_kind=row.cp_kind,
         sequence_parallel=row.sequence_parallel,
         offload=Offload(
             optimizer=row.offload_optimizer,

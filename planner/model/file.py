@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
+from typing import get_args
 
 from pydantic import ValidationError
 
@@ -17,7 +19,7 @@ from planner.files.fields import (
 )
 from planner.files.messages import shown
 from planner.model.huggingface import HUB, in_cache, shape_of, usual_batch, usual_length
-from planner.model.spec import ModelSpec, TrainingSpec
+from planner.model.spec import AdapterTarget, ModelSpec, TrainingSpec
 from planner.ranges import BATCH
 
 
@@ -214,7 +216,54 @@ def _too_many(document: Document, batch: int) -> list[Problem]:
 
 def shape_problems(document: Document) -> list[Problem]:
     """What must hold between the numbers of a model; what has the wrong type is skipped."""
-    return [*_head_problems(document), *_window_problems(document), *_expert_problems(document)]
+    return [
+        *_head_problems(document),
+        *_window_problems(document),
+        *_expert_problems(document),
+        *_adapter_problems(document),
+    ]
+
+
+def _adapter_problems(document: Document) -> list[Problem]:
+    """Adapters on what the model does not have, and what goes with them."""
+    training = document.data.get("training")
+    if not isinstance(training, dict):
+        return []
+    lora, path = training.get("lora"), ("training", "lora")
+    problems = []
+    if not isinstance(lora, dict):
+        frozen = training.get("freeze")
+        if isinstance(frozen, list) and {"attention", "mlp", "norms"} <= {*map(str, frozen)}:
+            what = "freezes all of the layers, expected something in them that is trained"
+            problems.append(document.problem(("training", "freeze"), what, "remove norms, or give lora"))
+        return problems
+    if training.get("freeze") is not None:
+        what = "expected none with lora, which freezes all but its adapters"
+        problems.append(document.problem(("training", "freeze"), what, "remove it"))
+    if training.get("optimizer") == "muon":
+        what = "expected adamw, sgd, lion or adafactor with lora, got muon"
+        problems.append(document.problem(("training", "optimizer"), what))
+    base, precision = lora.get("base"), training.get("precision")
+    if base in ("bf16", "fp16") and precision is not None and base != precision:
+        what = f"expected nf4, or precision {precision}, got {base}"
+        problems.append(document.problem((*path, "base"), what, "remove it"))
+    if document.data.get("latent") is not None:
+        what = "adapters of latent attention are not supported yet"
+        return [*problems, document.problem(path, what, "remove it")]
+    missing = {}
+    if document.data.get("experts") is not None:
+        missing = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "its feed-forward has experts")
+    elif not document.data.get("gated_mlp"):
+        missing = {"gate_proj": "its feed-forward is not gated"}
+    targets = lora.get("targets")
+    for number, name in enumerate(targets if isinstance(targets, list) else []):
+        if name in missing:
+            names = [each for each in get_args(AdapterTarget) if each not in missing]
+            what = f"the model's layers have no {name}: {missing[name]}, expected {', '.join(names)}"
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"write {near[0]}" if near else None
+            problems.append(document.problem((*path, "targets", number), what, hint))
+    return problems
 
 
 def _head_problems(document: Document) -> list[Problem]:

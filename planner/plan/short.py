@@ -15,7 +15,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
 from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import STAGES
-from planner.runtimes.capabilities import Recompute
+from planner.runtimes.capabilities import ContextKind, Recompute
 from planner.runtimes.registry import PER_DEVICE, UNIFORM
 
 
@@ -69,7 +69,8 @@ class ShortPlan(Frozen):
     pp: Stages | None = None
     """Pipeline stages; as many as ``stages`` or ``layers`` name, else 1."""
     dp: Devices | None = None
-    """Replicas of each stage; as many as the cluster holds when absent."""
+    """Replicas of each stage, those that share sequences (``cp``) counted once; as many as the cluster holds when
+    absent."""
     micro_batch: Batch = 1
     """Sequences of one micro-batch of one replica."""
     interleave: Layers = 1
@@ -80,6 +81,10 @@ class ShortPlan(Frozen):
     """Replicas of a stage that share one copy of what ZeRO shards; all of them when absent."""
     ep: Devices = 1
     """Devices over which the experts of a layer are divided."""
+    cp: Devices = 1
+    """Replicas that share the tokens of their sequences, a part each."""
+    cp_kind: ContextKind = "ring"
+    """ring or ulysses: how they attend to each other's parts."""
     recompute: Recompute = "none"
     """none, selective or full."""
     sequence_parallel: bool = False
@@ -130,7 +135,7 @@ def _from_stages(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Pl
     entries = _entries(short, model)
     layers = _layers(short, entries, model)
     room = _room(cluster)
-    dp = short.dp or _most_replicas(short, entries, room)
+    dp = short.dp or max(1, _most_replicas(short, entries, room) // short.cp)
     stages, first = [], 0
     for number, (index, entry) in enumerate(entries):
         groups = _groups(short, entry, ("stages", index) if short.stages else (), dp, room, model)
@@ -151,6 +156,8 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             stages=stages,
             interleave=short.interleave,
             ep=short.ep,
+            cp=short.cp,
+            cp_kind=short.cp_kind,
             sequence_parallel=short.sequence_parallel,
             offload=short.offload,
         )
@@ -246,6 +253,7 @@ def _groups(
     tp, replicas = entry.tp or short.tp, entry.dp or dp
     micro_batch = entry.micro_batch or short.micro_batch
     share, steps = _batch(short, path, replicas, micro_batch, model)
+    replicas *= short.cp
     groups, left = [], replicas
     for device_type in _fitting(entry, room):
         count = min(left, device_type.replicas(tp))
@@ -291,7 +299,7 @@ def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> 
             "replicas are for plans without pipeline, expected no pp, layers or stages", path=("replicas",)
         )
     batch = model.training.global_batch
-    together = sum(entry.count * entry.micro_batch for entry in replicas)
+    together = sum(entry.count * entry.micro_batch for entry in replicas) // short.cp
     device_types = {pool.name: pool.devices[0] for pool in cluster.pools}
     groups = []
     for index, entry in enumerate(replicas):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AliasPath, Field, model_serializer, model_validator
 
@@ -13,7 +13,7 @@ from planner.errors import KeyPath, PartError, PlanError
 from planner.files.fields import Batch, Devices, Layers, NodeDevices, ZeroStage, strict, whole
 from planner.files.messages import shown
 from planner.ranges import LAYERS, STAGES
-from planner.runtimes.capabilities import OffloadTo, Recompute
+from planner.runtimes.capabilities import ContextKind, OffloadTo, Recompute
 
 
 def _with_micro_batch(schema: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ class Stage:
 
     @property
     def sequences(self) -> int:
-        """Sequences the stage processes in one optimizer step."""
+        """Sequences of all its replicas in one optimizer step; those that replicas share count for each of them."""
         return sum(group.count * group.local_batch for group in self.replicas)
 
 
@@ -185,6 +185,19 @@ ON_DEVICE = Offload()
 """Nothing is offloaded."""
 
 
+class Context(NamedTuple):
+    """How the tokens of a sequence are divided over replicas; a tuple, as it is part of keys that are hashed often."""
+
+    ways: int = 1
+    """Consecutive replicas that have a part each; 1: none is divided."""
+    kind: ContextKind = "ring"
+    """ring: keys and values go around; ulysses: parts of the sequence are exchanged for parts of the heads."""
+
+
+WHOLE = Context()
+"""Sequences are whole on a replica."""
+
+
 @told("pp", "global_batch", "micro_batches", without=("stages",))
 @strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +219,10 @@ class Plan:
     """True when activations outside tensor-parallel matrices are split by tokens."""
     ep: Devices = 1
     """Devices of a stage over which the experts of a layer are divided, those of consecutive replicas; 1: none are."""
+    cp: Devices = 1
+    """Consecutive replicas that share the tokens of their sequences, a part each (context parallelism); 1: none do."""
+    cp_kind: ContextKind = "ring"
+    """ring: keys and values are passed around; ulysses: parts of the sequence are exchanged for parts of the heads."""
     offload: Offload = ON_DEVICE
     """What is kept off the devices between its uses."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=int(STAGES.most))]
@@ -217,6 +234,8 @@ class Plan:
             raise PlanError(f"expected 0, 1, 2 or 3, got {self.zero}", path=("zero",))
         if self.ep < 1:
             raise PlanError(f"expected at least 1, got {self.ep}", path=("ep",))
+        if self.cp < 1:
+            raise PlanError(f"expected at least 1, got {self.cp}", path=("cp",))
         self._check_shard_size()
         end = 0
         for index, stage in enumerate(self.stages):
@@ -257,6 +276,11 @@ class Plan:
         return f"ZeRO {self.zero}" + (f" in groups of {self.shard_size}" if self.shard_size else "")
 
     @property
+    def context(self) -> Context:
+        """How sequences are divided over replicas."""
+        return Context(ways=self.cp, kind=self.cp_kind)
+
+    @property
     def layers(self) -> int:
         """Transformer layers of the plan."""
         return self.stages[-1].end_layer
@@ -269,7 +293,7 @@ class Plan:
     @property
     def global_batch(self) -> int:
         """Sequences of one optimizer step."""
-        return self.stages[0].sequences
+        return self.stages[0].sequences // self.cp
 
     @property
     def micro_batches(self) -> int:

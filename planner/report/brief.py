@@ -12,7 +12,7 @@ from planner.cost.values import Estimate, GroupEstimate
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered
 from planner.report.explain import advice_text, considered, work_seconds
-from planner.report.goal import BEST, goal_text, idle_text, limit_text
+from planner.report.goal import BEST, goal_text, idle_text, limit_text, nearest_text, training_text
 from planner.report.layout import Indented, Paragraph, bullets, number, table, words
 from planner.report.numbers import (
     at_most,
@@ -20,6 +20,8 @@ from planner.report.numbers import (
     count_unit,
     duration,
     gib,
+    long_text,
+    money,
     percent,
     rate,
     significant,
@@ -59,6 +61,9 @@ def brief(
     ]
     if result.alternatives:
         parts.append(_families(considered(result.alternatives), top or FAMILIES))
+    run = result.goal.run_of(best.estimate)
+    if run is not None:
+        parts.append(Paragraph(training_text(run, best.estimate.spread)))
     return [*parts, bullets(_notes(result, best), mark="!")]
 
 
@@ -166,6 +171,10 @@ def answer_line(result: SearchResult, model: ModelSpec, cluster: ClusterSpec) ->
         parts += [f"{significant(estimate.cost_per_million_tokens)} per million tokens"]
     if result.objective == "energy" and estimate.joules_per_token is not None:
         parts += [f"{significant(estimate.joules_per_token)} J per token"]
+    run = result.goal.run_of(estimate)
+    if run is not None:
+        price = "" if run.price is None else f" for {money(run.price)}"
+        parts += [f"{format_count(run.tokens)} tokens in {long_text(run.seconds)}{price}"]
     return f"{what}: {', '.join([*parts, _claim(result)])}"
 
 
@@ -184,7 +193,9 @@ def _claim(result: SearchResult) -> str:
 
 def _nothing(result: SearchResult) -> str:
     if result.nearest:
-        return "no plan meets the goal"
+        first = result.nearest[0]
+        run = result.goal.run_of(first.scored.estimate)
+        return "no plan meets the goal" if run is None else nearest_text(first, run)
     if result.status == "infeasible":
         return "proven: no plan fits"
     return "no plan found in time, nothing proven"

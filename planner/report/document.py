@@ -10,6 +10,7 @@ from pathlib import PurePath
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.binding import Binding
+from planner.cost.training import TrainingRun
 from planner.described import Json, JsonDocument, told
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered, PlanFile
@@ -81,6 +82,8 @@ class SearchDocument(JsonDocument):
     """Where the plan does not fit, in words."""
     alternatives: tuple[Considered, ...]
     """Families of plans that were considered."""
+    training: TrainingRun | None
+    """The whole training run; null without --tokens or without a plan."""
     warnings: tuple[str, ...]
     """What to know before trusting the answer, in words."""
     understood: Understood
@@ -95,6 +98,7 @@ def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec
         result=result,
         misfits=tuple(misfits(best.estimate)) if best else (),
         alternatives=considered(result.alternatives),
+        training=result.goal.run_of(best.estimate) if best else None,
         warnings=(*result.warnings, *(best.estimate.warnings if best else ())),
         understood=understood_inputs(cluster, model),
     )
@@ -118,7 +122,11 @@ class PlanDocument(JsonDocument):
 
 
 def plan_document(
-    command: str, scored: Scored, cluster: ClusterSpec, model: ModelSpec, proof: Proof | None
+    command: str,
+    scored: Scored,
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    proof: Proof | None,
 ) -> PlanDocument:
     """The answer of ``predict`` and ``show``."""
     return PlanDocument(
@@ -129,6 +137,17 @@ def plan_document(
         warnings=tuple(scored.estimate.warnings),
         understood=understood_inputs(cluster, model),
     )
+
+
+@told(inline=("plan",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictDocument:
+    """The answer of ``predict``."""
+
+    plan: PlanDocument
+    """The plan."""
+    training: TrainingRun | None
+    """The whole training run; null without --tokens."""
 
 
 @told(inline=("plan",))
@@ -167,7 +186,7 @@ class ComparedPlan:
     """One plan of a comparison."""
 
     name: str
-    """The plan file, or what people do today."""
+    """The plan file, what people do today, or the number of one of many short plans."""
     note: str
     """Why there is no plan, where it does not fit, or what makes the comparison uneven."""
     short: str | None
@@ -188,8 +207,8 @@ class CompareDocument(JsonDocument):
     """The notes that are not empty."""
 
 
-def compare_document(contenders: Sequence[Contender]) -> CompareDocument:
-    """The answer of ``compare``: one entry a plan, the first is the reference."""
+def compare_document(contenders: Sequence[Contender], command: str = "compare") -> CompareDocument:
+    """The answer of ``compare``, or of ``predict`` for many plans: one entry a plan, the first is the reference."""
     plans = tuple(
         ComparedPlan(
             name=entry.name,
@@ -201,7 +220,7 @@ def compare_document(contenders: Sequence[Contender]) -> CompareDocument:
         for entry in contenders
     )
     return CompareDocument(
-        command="compare", plans=plans, warnings=tuple(entry.note for entry in contenders if entry.note)
+        command=command, plans=plans, warnings=tuple(entry.note for entry in contenders if entry.note)
     )
 
 

@@ -71,6 +71,23 @@ def duration(seconds: float, spread: float = 0.0) -> str:
     return f"{format_seconds(seconds)} ±{percent(spread)}" if spread else format_seconds(seconds)
 
 
+def long_text(seconds: float) -> str:
+    """A long duration: ``144 days``, ``9.2 h``."""
+    if not math.isfinite(seconds):
+        return "for ever"
+    if seconds < 2 * 86400:
+        return format_seconds(seconds)
+    days = significant(seconds / 86400)
+    return f"{days.rstrip('0').rstrip('.') if '.' in days else days} days"
+
+
+def money(price: float) -> str:
+    """A price of a whole run, without its currency: ``12,300``, ``0.43``."""
+    if not math.isfinite(price):
+        return MISSING
+    return f"{price:,.0f}" if price >= 100 else significant(price)
+
+
 def gib(size_bytes: float) -> str:
     """Bytes as GiB with one decimal, without the unit."""
     return f"{gib_from_bytes(size_bytes):.1f}"

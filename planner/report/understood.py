@@ -294,9 +294,11 @@ def limits_text(limits: Limits) -> str:
         "zero": limits.zero,
         "tp": limits.tp,
         "pp": limits.pp,
+        "cp": limits.cp,
         "ep": limits.ep,
         "micro-batch": limits.micro_batch,
         "recompute": limits.recompute,
+        "offload": limits.offload,
     }
     parts = [
         f"{key} {', '.join(str(value) for value in values)}" for key, values in allowed.items() if values

@@ -10,8 +10,11 @@ BatchRule = Literal["equal", "per-device", "follows-dp"]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OffloadTo = Literal["none", "cpu", "nvme"]
+OffloadPart = Literal["none", "optimizer", "parameters", "activations"]
+OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "activations")
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "parallel"]
+ContextKind = Literal["ring", "ulysses"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,8 @@ class Capabilities:
     """True when the parameters updated by ZeRO-1 are gathered under the next forward."""
     overlaps_reduction_always: bool
     """True when gradients are reduced under the backward whatever the plan; else with ZeRO >= 1 and no pipeline."""
+    overlaps_sends: tuple[str, ...] = ()
+    """Those of its kernel sets that send between stages beside their computation where each has several chunks."""
     gathers_per_layer: int = 1
     """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
     network_per_group: bool
@@ -146,6 +151,15 @@ class Capabilities:
     """bert: with learned positions and without grouped-query attention only."""
     experts: Experts = "none"
     """whole: every replica, which is then one device, has all experts; parallel: devices may have some each."""
+    context: tuple[ContextKind, ...] = ()
+    """How it divides the tokens of a sequence over replicas, the ways that it has; none where it does not."""
+    context_pieces: int = 1
+    """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
+    context_in_pipeline: bool = True
+    """True when it divides sequences with several pipeline stages too."""
+    frozen_parts: bool = False
+    """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
+    parallelism."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True

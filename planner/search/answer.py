@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planner.cost.running_cost import devices_of
+from planner.cost.training import TrainingRun
 from planner.cost.values import Estimate
+from planner.dims.offloading import allows
 from planner.plan.values import Plan
 from planner.runtimes.registry import target
 from planner.search.space.choices import targets_of
-from planner.search.values import Goal, Limits, Objective, Scored
+from planner.search.values import Goal, LimitName, Limits, Objective, Scored
 
 
 class Answer:
@@ -53,11 +55,22 @@ def value_of(estimate: Estimate, objective: Objective) -> float:
 
 
 def meets(estimate: Estimate, goal: Goal) -> bool:
-    """True when a plan keeps the goal's limits on cost and throughput; those on devices bind sub-clusters."""
+    """True when a plan keeps the goal's limits; those on devices bind sub-clusters."""
     price, cost = goal.max_cost_per_million_tokens, estimate.cost_per_million_tokens
     if price is not None and (cost is None or cost > price):
         return False
-    return goal.min_tokens_per_second is None or estimate.tokens_per_second >= goal.min_tokens_per_second
+    if goal.min_tokens_per_second is not None and estimate.tokens_per_second < goal.min_tokens_per_second:
+        return False
+    run = goal.run_of(estimate)
+    return run is None or not misses(run, goal)
+
+
+def misses(run: TrainingRun, goal: Goal) -> list[LimitName]:
+    """The limits of the goal that a training run breaks."""
+    late = goal.deadline_seconds is not None and run.seconds > goal.deadline_seconds
+    dear = goal.budget is not None and (run.price is None or run.price > goal.budget)
+    limits: list[tuple[LimitName, bool]] = [("deadline_seconds", late), ("budget", dear)]
+    return [name for name, broken in limits if broken]
 
 
 def obeys(plan: Plan, limits: Limits, goal: Goal) -> bool:
@@ -68,9 +81,11 @@ def obeys(plan: Plan, limits: Limits, goal: Goal) -> bool:
         plan.target in {row.name for row in targets_of(limits)}
         and (limits.zero is None or plan.zero in limits.zero)
         and (limits.pp is None or plan.pp in limits.pp)
+        and (limits.cp is None or plan.cp in limits.cp)
         and (limits.ep is None or plan.ep in limits.ep)
         and (limits.tp is None or all(group.tp in limits.tp for group in groups))
         and (limits.recompute is None or all(stage.recompute in limits.recompute for stage in plan.stages))
+        and (limits.offload is None or allows(limits.offload, plan.offload))
         and (limits.micro_batch is None or _small_enough(plan, limits.micro_batch))
         and all(
             sum(count for (name, _), count in used.items() if pool in ("", name)) <= most

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heappop, heappush
+from itertools import product
 from typing import cast
 
 import numpy as np
@@ -27,9 +28,10 @@ from planner.cost.many import as_array
 from planner.cost.shape import whole_model
 from planner.cost.stage import Pricer
 from planner.dims.dimension import allowed
+from planner.dims.offloading import offloads
 from planner.dims.sharding import shard_sizes, trains_at
 from planner.model.spec import ModelSpec
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.batch_partition import (
     Added,
@@ -64,6 +66,7 @@ class DataParallel:
     """As in ``Plan``; devices of each device type then come in such groups."""
     network: str = ""
     """As in ``Family``."""
+    offload: Offload = ON_DEVICE
 
     @property
     def one_copy(self) -> bool:
@@ -79,7 +82,7 @@ class DataParallel:
 def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
     """Outer choices of a target that deals a batch per device."""
     one_stage = limits.pp is None or 1 in limits.pp
-    one_device = (limits.tp is None or 1 in limits.tp) and (limits.ep is None or 1 in limits.ep)
+    one_device = all(given is None or 1 in given for given in (limits.tp, limits.cp, limits.ep))
     if row.batch_without_pipeline != "per-device" or not one_stage or not one_device:
         return
     device_types = usable_device_types(estimator.topology, estimator.model)
@@ -87,8 +90,11 @@ def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator
         if not trains_at(row, estimator.model, zero):
             continue
         for recompute in recomputes_of(row, limits, estimator.model, device_types):
-            for size in (None, *shard_sizes(row, zero, device_types)):
-                yield DataParallel(target=row.name, zero=zero, recompute=recompute, shard_size=size)
+            places = offloads(row, zero, recompute, limits.offload, estimator.model, device_types)
+            for size, offload in product((None, *shard_sizes(row, zero, device_types)), places):
+                yield DataParallel(
+                    target=row.name, zero=zero, recompute=recompute, shard_size=size, offload=offload
+                )
 
 
 class Shares:
@@ -105,7 +111,7 @@ class Shares:
         self.batch = estimator.model.training.global_batch
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self.unit = choice.unit
-        self._shape = whole_model(estimator.model, choice.zero, choice.recompute)
+        self._shape = whole_model(estimator.model, choice.zero, choice.recompute, choice.offload)
         self._rings: dict[Counts, Ring] = {}
         self._most: dict[tuple[tuple[str, str], int], int] = {}
 
@@ -171,6 +177,7 @@ class Shares:
             target=self.choice.target,
             zero=self.choice.zero,
             shard_size=self.choice.shard_size,
+            offload=self.choice.offload,
             stages=(stage,),
         )
 
@@ -269,19 +276,32 @@ class Shares:
         return max(found.values())
 
     def _least_update(self, used: _Used, box: Box) -> float:
-        """Seconds of the optimizer on the slowest device that takes part, at least."""
-        ring = Ring(
-            size=max(1, self._sharing(box.high)), bytes_per_second=1.0, latency_seconds=0.0, crosses=""
-        )
-        seconds = [
-            self.pricer.update_seconds(self._shape, self._group(device_type, 1, 1, 1), ring)
-            for device_type in used.device_types
-        ]
-        required = [value for value, must in zip(seconds, used.must, strict=True) if must]
-        return max(required) if required else min(seconds)
+        """Seconds of the optimizer and of copies once a step on the slowest devices that take part, at least."""
+        ways = max(1, self._sharing(box.high))
+        ring = Ring(size=ways, bytes_per_second=1.0, latency_seconds=0.0, crosses="")
+        alone = [self._group(device_type, 1, 1, 1) for device_type in used.device_types]
+        updates = [self.pricer.update_seconds(self._shape, group, ring) for group in alone]
+        copied = [self.pricer.step_copy_seconds(self._shape, group, ways) for group in alone]
+
+        def least(seconds: list[float]) -> float:
+            required = [value for value, must in zip(seconds, used.must, strict=True) if must]
+            return max(required) if required else min(seconds)
+
+        return least(updates) + least(copied)
+
+    def _with_copies(self, used: _Used, box: Box) -> tuple[list[_Passes], list[Seconds]]:
+        """Micro-batches with what they wait for their hosts, and what the first of a step waits less, at best."""
+        ways, passes, saved = max(1, self._sharing(box.high)), [], []
+        for device_type, one in zip(used.device_types, used.micro, strict=True):
+            alone = self._group(device_type, 1, 1, 1)
+            *both, saves = self.pricer.each_copied(self._shape, alone, ways, one.forward, one.back)
+            passes.append(_Passes(*both))
+            saved.append(saves)
+        return passes, saved
 
     def _alone(self, used: _Used, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 0 and 1: each device splits its share as suits it; what it exchanges at the end follows."""
+        used = replace(used, micro=tuple(self._with_copies(used, box)[0]))
         ends = [self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back) for one in used.micro]
         added = Added(np.concatenate(ends), np.concatenate([_next(end) for end in ends]))
         return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
@@ -308,11 +328,13 @@ class Shares:
 
     def _lock_step(self, used: _Used, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 2 and 3: the same number of micro-batches everywhere, each as long as the longest."""
-        micro = [
+        moved = tuple(
             _Passes(*self.pricer.each_micro_batch(self._shape, ring, one.forward, one.back))
             for one in used.micro
-        ]
+        )
+        micro, saved = self._with_copies(replace(used, micro=moved), box)
         left = [self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back) for one in micro]
+        left = [one - saves for one, saves in zip(left, saved, strict=True)]
         seconds = [one.seconds for one in micro]
         return least_in_lock_step(seconds, left, used.counts, self.batch, used.must, sum(box.low))
 

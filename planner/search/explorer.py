@@ -284,7 +284,7 @@ class Explorer:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
         self.reporter.phase("first plans")
         self._first_shares()
-        tries: Counter[tuple[str, str, int | None, int | None]] = Counter()
+        tries: Counter[tuple[object, ...]] = Counter()
         waiting, kept, self._heap = self._heap, [], []
         parts: set[int] = set()
         best, vain = self.best, 0
@@ -432,5 +432,5 @@ class Explorer:
         return proven(self.gap, self.limits.gap)
 
 
-def _way(family: Family) -> tuple[str, str, int | None, int | None]:
-    return family.target, family.network, family.tp, family.dp
+def _way(family: Family) -> tuple[object, ...]:
+    return family.target, family.network, family.tp, family.dp, family.context

@@ -10,6 +10,7 @@ from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
+from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.answer import Answer
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import diagnose
@@ -53,6 +54,9 @@ def search(
         better=answer.offer,
     )
     explorer.run()
+    if explorer.status == "infeasible" and limits.offload is None:
+        limits = answer.limits = replace(limits, offload=OFFLOAD_PARTS)
+        explorer = _on_hosts(explorer, limits, answer)
     result = SearchResult(
         status=explorer.status,
         best=answer.best,
@@ -81,6 +85,22 @@ def search(
     except Exception as error:
         result = replace(result, reasons_error=error)
     return _concluded(result, answer, limits, deadline)
+
+
+def _on_hosts(before: Explorer, limits: Limits, answer: Answer) -> Explorer:
+    """The rest of the space, where something is kept in host memory, after a proof that nothing fits without."""
+    rest = tuple(part for part in OFFLOAD_PARTS if part != "none")
+    explorer = Explorer(
+        before.estimator,
+        replace(limits, offload=rest),
+        before.reporter,
+        deadline=before.deadline,
+        better=answer.offer,
+    )
+    explorer.run()
+    explorer.candidates += before.candidates
+    explorer.solved += before.solved
+    return explorer
 
 
 def _explained(result: SearchResult, reasons: Reasons) -> SearchResult:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from planner.cost.training import NEVER, Interruptions, TrainingRun, training_run
 from planner.cost.values import Estimate
 from planner.described import told
 from planner.plan.file import Hedge as Hedge
 from planner.plan.file import Objective as Objective
 from planner.plan.file import Status as Status
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Recompute
+from planner.runtimes.capabilities import OffloadPart, Recompute
 
-LimitName = Literal["max_cost_per_million_tokens", "min_tokens_per_second"]
+LimitName = Literal["max_cost_per_million_tokens", "min_tokens_per_second", "deadline_seconds", "budget"]
 """Limits of a goal on the plan, by the name of their field."""
-PlanLimit = Literal["target", "zero", "tp", "pp", "ep", "micro_batch", "recompute"]
+PlanLimit = Literal["target", "zero", "tp", "pp", "cp", "ep", "micro_batch", "recompute", "offload"]
 """Limits on the plan itself, by the name of their field."""
 
 
@@ -27,9 +28,12 @@ class Limits:
     zero: tuple[int, ...] | None = None
     tp: tuple[int, ...] | None = None
     pp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] | None = None
     ep: tuple[int, ...] | None = None
     micro_batch: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] | None = None
+    offload: tuple[OffloadPart, ...] | None = None
+    """What may be kept in host memory; None: nothing, unless nothing fits without."""
     gap: float = 0.01
     """Stop when no plan of the space can be faster by more than this fraction."""
     time_limit_seconds: float | None = None
@@ -47,11 +51,32 @@ class Goal:
     """(pool, devices); an empty name stands for all pools together."""
     robust: bool = False
     """The plan with the least worst-case regret over what speeds may be, instead of the fastest."""
+    tokens: float | None = None
+    """Tokens of the whole training run."""
+    deadline_seconds: float | None = None
+    """Longest time for them."""
+    budget: float | None = None
+    """Most that they may cost, in the currency of the cluster file."""
+    interruptions: Interruptions = NEVER
+    """What stops the run on its way."""
 
     @property
     def priced(self) -> bool:
         """True when prices are needed."""
-        return self.objective == "cost" or self.max_cost_per_million_tokens is not None
+        return (
+            self.objective == "cost"
+            or self.max_cost_per_million_tokens is not None
+            or self.budget is not None
+        )
+
+    @property
+    def fastest(self) -> bool:
+        """True when the fastest of all plans is wanted, whatever it costs and how long it trains."""
+        return replace(self, robust=False, tokens=None, interruptions=NEVER) == Goal()
+
+    def run_of(self, estimate: Estimate) -> TrainingRun | None:
+        """The training run with a plan; None where no tokens were asked about."""
+        return None if self.tokens is None else training_run(estimate, self.tokens, self.interruptions)
 
 
 @told(inline=("estimate",))
@@ -117,7 +142,7 @@ class LimitCost:
     """A limit of the user without which a faster plan was found; there may be faster ones yet."""
 
     limit: PlanLimit
-    """A limit that costs more than 5 %: target, zero, tp, pp, ep, micro_batch or recompute."""
+    """A limit that costs more than 5 %: target, zero, tp, pp, cp, ep, micro_batch or recompute."""
     given: tuple[int | str, ...]
     """The values it allows."""
     instead: tuple[int | str, ...]

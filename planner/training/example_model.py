@@ -14,6 +14,9 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from planner.training.example_adapters import Adapted, AdapterShape, Nf4Linear
+from planner.training.example_context import ALONE, Sharing
+
 ROTARY_BASE = 10_000.0
 INITIAL_STD = 0.02
 IGNORED = -100
@@ -82,13 +85,27 @@ class Shape:
     """Never switched on here: hetplan writes no such launch files."""
     optimizer_states: str = "fp32"
     """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
+    lora: AdapterShape | None = None
+    """Adapters that are trained alone."""
+    freeze: tuple[str, ...] = ()
+    """Parts that are not trained: ``embedding``, ``attention``, ``mlp``, ``norms``, ``head``."""
+
+    def freezes(self, part: str) -> bool:
+        """True when a part is not trained."""
+        return self.lora is not None or part in self.freeze
 
 
 def load_shape(path: str | os.PathLike[str]) -> Shape:
     """The shape in a ``model.json``."""
     values = json.loads(Path(path).read_text(encoding="utf-8"))
-    experts = values.pop("experts", None)
-    return Shape(**values, experts=None if experts is None else ExpertShape(**experts))
+    experts, lora = values.pop("experts", None), values.pop("lora", None)
+    freeze = tuple(values.pop("freeze", ()))
+    return Shape(
+        **values,
+        experts=None if experts is None else ExpertShape(**experts),
+        lora=None if lora is None else AdapterShape(**{**lora, "targets": tuple(lora["targets"])}),
+        freeze=freeze,
+    )
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
@@ -118,8 +135,9 @@ def norm_of(shape: Shape, width: int, wanted: bool = True) -> Any:
 class Embedding(nn.Module):  # type: ignore[misc]
     """Embedding of tokens, positions and types; a tied head asks it for the logits of hidden states."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, sharing: Sharing = ALONE) -> None:
         super().__init__()
+        self.sharing = sharing
         self.weight = table(shape.vocab, shape.embedding_width)
         self.positions = table(shape.learned_positions, shape.hidden)
         self.types = table(shape.token_types, shape.hidden)
@@ -129,13 +147,15 @@ class Embedding(nn.Module):  # type: ignore[misc]
         self.narrow = Linear(shape.hidden, shape.embedding_width, bias=False) if narrow else nn.Identity()
         tied_bias = shape.head_bias and shape.tied_embeddings
         self.bias = nn.Parameter(torch.zeros(shape.vocab)) if tied_bias else None
+        self.requires_grad_(not shape.freezes("embedding"))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if inputs.is_floating_point():
             return functional.linear(self.narrow(inputs), self.weight, self.bias)
         hidden = self.widen(functional.embedding(inputs, self.weight))
         if self.positions is not None:
-            hidden = hidden + self.positions[: inputs.shape[1]]
+            first = self.sharing.first(inputs.shape[1])
+            hidden = hidden + self.positions[first : first + inputs.shape[1]]
         if self.types is not None:
             hidden = hidden + self.types[0]
         return self.norm(hidden)
@@ -248,6 +268,13 @@ class FeedForward(nn.Module):  # type: ignore[misc]
         return self.out(activated(self.into(hidden), self.gated))
 
 
+PART_OF = {
+    **dict.fromkeys(("query", "key_value", "output"), "attention"),
+    **dict.fromkeys(("gate", "up", "down", "experts"), "mlp"),
+}
+"""Which part of a model the modules of a layer belong to; the others are norms."""
+
+
 class Layer(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward with norms ahead of both.
 
@@ -255,30 +282,47 @@ class Layer(nn.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, shape: Shape, recompute: str = "none", checkpoint: Callable[..., Any] = kept_on_device
+        self,
+        shape: Shape,
+        recompute: str = "none",
+        checkpoint: Callable[..., Any] = kept_on_device,
+        sharing: Sharing = ALONE,
     ) -> None:
         super().__init__()
         self.shape = shape
+        self.sharing = sharing
         self.recompute = recompute
         self.checkpoint = checkpoint
         width, hidden = shape.head_dim, shape.hidden
         self.norm_attention = norm_of(shape, hidden)
-        self.query = Linear(hidden, shape.heads * width, bias=shape.qkv_bias)
-        self.key_value = Linear(hidden, 2 * shape.kv_heads * width, bias=shape.qkv_bias)
+        self.query = self._linear(hidden, shape.heads * width, shape.qkv_bias, "q_proj")
+        self.key_value = self._linear(hidden, shape.kv_heads * width, shape.qkv_bias, "k_proj", "v_proj")
         self.whole = shape.qk_norm == "whole"
         sizes = (shape.heads * width, shape.kv_heads * width) if self.whole else (width, width)
         self.norm_query = nn.RMSNorm(sizes[0]) if shape.qk_norm else nn.Identity()
         self.norm_key = nn.RMSNorm(sizes[1]) if shape.qk_norm else nn.Identity()
-        self.output = Linear(shape.heads * width, hidden, bias=shape.output_bias)
+        self.output = self._linear(shape.heads * width, hidden, shape.output_bias, "o_proj")
         self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1)
         self.norm_after_attention = norm_of(shape, hidden, shape.layer_norms > 2)
         self.norm_after_mlp = norm_of(shape, hidden, shape.layer_norms > 3)
         self.experts = Experts(shape) if shape.experts else None
-        if self.experts is not None:
-            return
-        self.gate = Linear(hidden, shape.ffn, bias=shape.mlp_bias) if shape.gated_mlp else None
-        self.up = Linear(hidden, shape.ffn, bias=shape.mlp_bias)
-        self.down = Linear(shape.ffn, hidden, bias=shape.mlp_bias)
+        if self.experts is None:
+            bias = shape.mlp_bias
+            self.gate = self._linear(hidden, shape.ffn, bias, "gate_proj") if shape.gated_mlp else None
+            self.up = self._linear(hidden, shape.ffn, bias, "up_proj")
+            self.down = self._linear(shape.ffn, hidden, bias, "down_proj")
+        for name, module in self.named_children():
+            for each, parameter in module.named_parameters():
+                if "adapters." not in each and shape.freezes(PART_OF.get(name, "norms")):
+                    parameter.requires_grad_(False)
+
+    def _linear(self, inputs: int, outputs: int, bias: bool, *names: str) -> nn.Module:
+        """A linear layer of ``outputs`` for each of its parts, with the adapters of these."""
+        lora, whole = self.shape.lora, len(names) * outputs
+        if lora is None:
+            return Linear(inputs, whole, bias=bias)
+        base = Nf4Linear if lora.base == "nf4" else Linear
+        return Adapted(base(inputs, whole, bias=bias), inputs, outputs, names, self.shape.head_dim, lora)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.recompute == "full" and torch.is_grad_enabled():
@@ -296,7 +340,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def _attention(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, length, _ = hidden.shape
-        width, sharing = self.shape.head_dim, self.shape.heads // self.shape.kv_heads
+        width = self.shape.head_dim
         # Heads are counted from the tensors: a tensor-parallel rank has some of them, each key beside its value.
         query = self.query(hidden).view(batch, length, -1, width)
         key_value = self.key_value(hidden).view(batch, length, -1, 2, width)
@@ -307,10 +351,9 @@ class Layer(nn.Module):  # type: ignore[misc]
         else:
             query, key = self.norm_query(query).transpose(1, 2), self.norm_key(key).transpose(1, 2)
         if not self.shape.learned_positions:
-            query, key = rotate(query), rotate(key)
-        key, value = (each.repeat_interleave(sharing, dim=1) for each in (key, value))
-        causal = self.shape.kind == "decoder"
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+            first = self.sharing.first(length)
+            query, key = rotate(query, first), rotate(key, first)
+        mixed = self.sharing.attend(query, key, value, causal=self.shape.kind == "decoder")
         return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
 
     def _mlp(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -331,6 +374,7 @@ class Finish(nn.Module):  # type: ignore[misc]
         if shape.head_transform:
             dense = Linear(shape.hidden, shape.hidden)
             self.transform = nn.Sequential(dense, nn.GELU(), norm_of(shape, shape.hidden))
+        self.requires_grad_(not shape.freezes("head"))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.transform(self.norm(hidden))
@@ -342,6 +386,7 @@ class Head(nn.Module):  # type: ignore[misc]
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.project = Linear(shape.hidden, shape.vocab, bias=shape.head_bias)
+        self.requires_grad_(not shape.freezes("head"))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.project(hidden)
@@ -351,11 +396,15 @@ class Transformer(nn.Module):  # type: ignore[misc]
     """The whole model on one rank, for runs without a pipeline."""
 
     def __init__(
-        self, shape: Shape, recompute: str = "none", checkpoint: Callable[..., Any] = kept_on_device
+        self,
+        shape: Shape,
+        recompute: str = "none",
+        checkpoint: Callable[..., Any] = kept_on_device,
+        sharing: Sharing = ALONE,
     ) -> None:
         super().__init__()
-        self.embedding = Embedding(shape)
-        self.layers = nn.ModuleList(Layer(shape, recompute, checkpoint) for _ in range(shape.layers))
+        self.embedding = Embedding(shape, sharing)
+        self.layers = nn.ModuleList(Layer(shape, recompute, checkpoint, sharing) for _ in range(shape.layers))
         self.finish = Finish(shape)
         self.head = None if shape.tied_embeddings else Head(shape)
 
@@ -367,12 +416,12 @@ class Transformer(nn.Module):  # type: ignore[misc]
         return self.embedding(hidden) if self.head is None else self.head(hidden)
 
 
-def rotate(heads: torch.Tensor) -> torch.Tensor:
-    """Rotary positions on [batch, head, position, width]."""
+def rotate(heads: torch.Tensor, first: int = 0) -> torch.Tensor:
+    """Rotary positions on [batch, head, position, width], from ``first`` on."""
     length, width = heads.shape[-2:]
     exponents = -torch.arange(0, width, 2, device=heads.device, dtype=torch.float32) / width
     angles = torch.outer(
-        torch.arange(length, device=heads.device, dtype=torch.float32), ROTARY_BASE**exponents
+        torch.arange(first, first + length, device=heads.device, dtype=torch.float32), ROTARY_BASE**exponents
     )
     cos, sin = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
     even, odd = heads.chunk(2, dim=-1)

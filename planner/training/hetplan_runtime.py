@@ -84,6 +84,8 @@ class RankPlan:
     """All ranks by stage, replica and place in the replica, the last one fastest."""
     shard_size: int | None = None
     """Consecutive replicas that share one copy of what ZeRO shards; None: all of them."""
+    context_parallel: int = 1
+    """Consecutive replicas that share the tokens of their sequences, a part each."""
 
     @property
     def steps(self) -> int:
@@ -314,6 +316,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         tensor_parallel=table["tensor_parallel"],
         grid=tuple(each["rank"] for each in sorted(table["ranks"], key=_place)),
         shard_size=table.get("shard_size"),
+        context_parallel=table.get("context_parallel", 1),
     )
 
 

@@ -25,6 +25,7 @@ JSON = {"--json"}
 MEASURED = {"--calibration"}
 TRAINING = {"--precision", "--global-batch", "--sequence-length"}
 SEARCH = {
+    "--cp",
     "--ep",
     "--gap",
     "--max-cost-per-token",

@@ -161,3 +161,75 @@ def test_unknown_power_is_named(hetplan: Command, files: Path) -> None:
 def test_wrong_options(hetplan: Command, files: Path, options: list[str], message: str) -> None:
     """One line and a hint, exit 2."""
     assert search(hetplan, *options) == (2, "", f"error: {message}")
+
+
+def test_tokens_say_how_long_and_how_much(priced: Path, hetplan: Command) -> None:
+    """In the last line and in the document, with what failures take; predict says the same of a plan by hand."""
+    code, out, err = search(hetplan, "--tokens", "1B", "--failures", "3")
+    assert (code, err) == (0, "")
+    assert " 1 B tokens in " in out.splitlines()[-1]
+    run = json.loads(search(hetplan, "--tokens", "1B", "--failures", "3", "--json")[1])
+    training = run["training"]
+    assert training["seconds"] == pytest.approx(1e9 / run["tokens_per_second"] / training["goodput"])
+    assert training["price"] == pytest.approx(training["seconds"] / 3600 * run["price_per_hour"])
+    assert 0 < training["goodput"] < 1
+    words = ["predict", "cluster.yaml", "model.yaml", "short.yaml", "--tokens", "1B", "--deadline", "1s"]
+    assert "misses the deadline of 1 s by " in hetplan(*words).out
+    assert json.loads(hetplan(*words, "--json").out)["training"]["tokens"] == 1e9
+
+
+def test_deadline_and_budget_bind(priced: Path, hetplan: Command) -> None:
+    """A budget between the cheapest and the fastest gives a plan between them; below all, the nearest and exit 3."""
+    ends = []
+    for objective in ("time", "cost"):
+        found = json.loads(search(hetplan, "--tokens", "1B", "--objective", objective, "--json")[1])
+        ends.append(found["training"])
+    fast, cheap = ends
+    budget = (
+        (fast["price"] * 0.3 + cheap["price"] * 0.7) if fast["price"] > cheap["price"] else cheap["price"]
+    )
+    between = json.loads(search(hetplan, "--tokens", "1B", "--budget", str(budget), "--json")[1])["training"]
+    assert between["price"] <= budget
+    assert fast["seconds"] <= between["seconds"] * 1.01
+    code, out, _ = search(hetplan, "--tokens", "1B", "--budget", str(cheap["price"] / 2))
+    assert code == 3
+    assert "no plan trains 1 B tokens for " in out.splitlines()[-1]
+    code, out, _ = search(hetplan, "--tokens", "1B", "--deadline", f"{fast['seconds'] * 0.5:.3f}s")
+    assert code == 3
+    assert "the fastest within the other limits takes " in " ".join(out.split())
+    late = f"{fast['seconds'] * 1.02:.3f}s"
+    met = json.loads(
+        search(hetplan, "--tokens", "1B", "--deadline", late, "--failures", "0.001", "--json")[1]
+    )
+    assert met["training"]["seconds"] <= fast["seconds"] * 1.02
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--deadline", "3d"], "--deadline is about a whole training run: expected --tokens with it"),
+        (["--tokens", "many"], "--tokens: expected a number such as 300B, 1T or 5e9, up to 1e18, got 'many'"),
+        (
+            ["--tokens", "1B", "--deadline", "soon"],
+            "--deadline: expected a time such as 30d, 12h, 90m or 45s",
+        ),
+        (["--tokens", "1B", "--budget", "0"], "--budget: expected a number from 1e-06 to 1e+15, got 0"),
+        (["--tokens", "1B", "--failures", "-1"], "--failures: expected a number from 0 to 10000, got -1"),
+        (
+            ["--tokens", "1B", "--restart-time", "1m"],
+            "--restart-time says what failures take: expected --failures",
+        ),
+    ],
+)
+def test_wrong_runs(hetplan: Command, files: Path, options: list[str], message: str) -> None:
+    """One line, exit 2."""
+    code, out, err = search(hetplan, *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {message}")
+
+
+def test_a_budget_needs_prices(hetplan: Command, files: Path) -> None:
+    """As every limit on money."""
+    code, _, err = search(hetplan, "--tokens", "1B", "--budget", "5")
+    assert code == 2
+    assert "missing, --budget needs the price of every pool" in err

@@ -19,7 +19,7 @@ from planner.calibration.values import (
     Stack,
 )
 from planner.cluster.spec import ClusterSpec
-from planner.cost.estimate import Estimator, estimate
+from planner.cost.estimate import Estimator, boundary_bytes, estimate, exposed_bytes
 from planner.cost.pipeline_end import stage_ends
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -127,6 +127,19 @@ def test_causes_add_up_to_the_step() -> None:
     assert 0 < found.mfu < 1
     assert found.stages[0].link == "ib"
     assert found.stages[1].link == ""
+
+
+@pytest.mark.parametrize("cut", [10, 18])
+def test_causes_are_those_of_the_stage_with_most_to_do(cut: int) -> None:
+    """Also where the other stage has more work for what it does at the end of the step."""
+    spec, model, plan = two_pools()
+    first, last = plan.stages
+    uneven = replace(plan, stages=(replace(first, end_layer=cut), replace(last, first_layer=cut)))
+    found = estimate(uneven, spec, model)
+    work = max(16 * (stage.forward_seconds + stage.backward_seconds) for stage in found.stages)
+    causes = found.breakdown
+    rest = causes.bubble_seconds + causes.gradient_sync_seconds + causes.optimizer_seconds
+    assert found.step_seconds - rest == pytest.approx(work)
 
 
 def test_the_estimate_is_pure() -> None:
@@ -516,3 +529,15 @@ def test_kernels_that_a_runtime_lacks_are_warned_of() -> None:
         training = model.training.model_copy(update={"kernels": kernels})
         found = estimate(plan, spec, model.model_copy(update={"training": training})).warnings
         assert any("no kernel set" in line for line in found) == warned
+
+
+@pytest.mark.parametrize("kernels", ["megatron", "megatron-2021"])
+def test_chunks_send_beside_computation_where_the_kernel_set_does(kernels: str) -> None:
+    """Megatron-Core's interleaved stages wait for a part of the bytes, those of 2021 for all of them."""
+    one = gpt(layers=8, hidden=2048, heads=16)
+    model = one.model_copy(update={"training": one.training.model_copy(update={"kernels": kernels})})
+    pricer = Estimator(cluster(pool("a", nodes=2, per_node=2)), model, shipped()).pricer("megatron")
+    whole = boundary_bytes(model, 1)
+    assert exposed_bytes(pricer, 1, 1) == whole
+    hidden = shipped().stack("megatron").overlap if kernels == "megatron" else 0.0
+    assert exposed_bytes(pricer, 1, 2) == pytest.approx(whole * (1 - hidden))

@@ -10,13 +10,18 @@ import pytest
 from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
 from planner.dims.dimension import Dimension
+from planner.dims.recompute import recomputes_of
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.registry import TARGETS, target
 from tests.plan.examples import CLUSTER, MODEL, group, plan, stage
+from tests.worlds import GPUS, cluster, gpt, pool
 
 ELSEWHERE = {"Plan.target", "ReplicaGroup.pool", "ReplicaGroup.gpu"}
 """For whom a plan is and where it runs."""
+
+OLD = GPUS["A100"].model_copy(update={"compute_capability": 6.0})
+"""Too old for any flash attention."""
 
 PLANS = (
     plan(),
@@ -83,3 +88,24 @@ def test_neighbours_obey_the_rules_of_their_dimension(name: str) -> None:
     for dimension in DIMENSIONS:
         for change in dimension.neighbours(one, row, device_types):
             assert not list(dimension.rules(change.plan, row, MODEL)), change.what
+
+
+def test_selective_recomputation_where_it_saves_something() -> None:
+    """Not beside flash attention, unless layers run eagerly, a card is too old for it, or nothing else may be tried."""
+    new, old = (
+        Topology(cluster(pool("a", name), gpus={**GPUS, "old": OLD})).device_types for name in ("A100", "old")
+    )
+    flash, plain = gpt(attention="flash"), gpt(attention="unfused")
+    megatron = target("megatron")
+    for row, limit, model, device_types, selective in (
+        (megatron, None, flash, new, False),
+        (megatron, None, plain, new, True),
+        (megatron, None, flash, (*new, *old), True),
+        (megatron, ("selective", "full"), flash, new, True),
+        (megatron, ("none", "full"), plain, new, False),
+        (target("torch"), None, flash, new, True),
+    ):
+        found = recomputes_of(row, limit, model, device_types)  # type: ignore[arg-type]
+        assert ("selective" in found) == selective
+        assert "full" in found
+        assert ("none" in found) == (limit is None or "none" in limit)

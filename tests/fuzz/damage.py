@@ -121,6 +121,12 @@ BYTES = (
         b"," * 50,
     ),
 )
+ARGUMENTS = (
+    *("", " ", "-", "--", "=", ".", ",", "..", "0", "x" * 5000, "../../x", "$(touch x)", "*", "nan", "inf"),
+    *("\x1b[31mred", f"\n{MARK}", f"x\r{MARK}", "\u202eevil", f"\u2028{MARK}", "\x07\t", "\ufeff", "[/]"),
+    *("[bold]x[/bold]", "é", "😀", "\udcff", "{a: 1}", "[1, 2]", "!!python/object:os.system x", "&a [*a]"),
+)
+"""Words of a command line; one is no Unicode, as the system hands it on."""
 _VALUE = re.compile(r"(?<=[:\[,\-] )[^\s,\[\]{}#]+|(?<=\[)[^\s,\[\]{}]+|(?<=,)[^\s,\[\]{}\"]+")
 _KEY = re.compile(r"\b[a-z_]{2,}(?=:)")
 _DIGEST = re.compile(r"(?m)^(  (cluster|model): )'?[0-9a-f]{16}'?$")
@@ -132,6 +138,21 @@ def damaged(text: str, chance: random.Random) -> bytes:
         text = chance.choice((_value, _value, _value, _value, _key, _line))(text, chance)
     content = redigested(text).encode() if chance.random() < 0.9 else text.encode()
     return _bytes(content, chance) if chance.random() < 0.15 else content
+
+
+def damaged_argument(text: str, chance: random.Random) -> str:
+    """A word of the command line with something else in it, or another one in its place."""
+    new = chance.choice((*ARGUMENTS, chance.choice(NUMBERS)))
+    at, to = sorted(chance.randrange(len(text) + 1) for _ in range(2))
+    parts = re.split(r"([=.:,+-])", text)
+    how = chance.randrange(4)
+    if how == 0:
+        return new
+    if how == 1:
+        return text[:at] + new + text[to:]
+    if how == 2:
+        return text[:at] + text[to:]
+    return "".join([*parts[:-1], new])
 
 
 def redigested(text: str) -> str:

@@ -1,6 +1,6 @@
 """Damaged files for every command: each must end in an answer or in a clear error, and leave nothing behind.
 
-    python -m tests.fuzz.inputs [--cases 10000] [--seed 1] [--seconds 0] [--only INDEX]
+    python -m tests.fuzz.inputs [--cases 10000] [--seed 1] [--first 0] [--seconds 0] [--only INDEX]
 
 A case is a function of seed and index. Each runs in a process of its own with limits on memory and CPU seconds. Exit
 code 1 when one was mishandled: another exit code than the published ones, an exception, an error that does not name
@@ -11,8 +11,10 @@ no strict JSON or has a time that is not positive, or anything left in the folde
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
+import pkgutil
 import random
 import re
 import resource
@@ -26,13 +28,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import planner.cli
+from planner.calibration.file import shipped
 from planner.cli.process import ANSWER, BAD_INPUT, BUG, MEANINGS
+from planner.cluster.file import load_cluster
+from planner.model.file import load_model
+from planner.plan.file import PlanFile, load_plan, to_text
+from planner.runtimes.registry import TARGETS
 from planner.visible import is_hidden, visible
 from tests.calibration.test_tables import LAYERS, LINKS
 from tests.cli.running import CLUSTER, MODEL, ROOT, SHORT_PLAN, write_plan
-from tests.fuzz.damage import MARK, damaged
+from tests.fuzz.damage import MARK, damaged, damaged_argument
 from tests.measure.test_nccl_tests import TEXT as NCCL
 from tests.model.test_huggingface import PUBLISHED
+from tests.probe.test_nvidia_smi import LIST as MIG_LIST
+from tests.report.test_trace import profile_text
 
 MOST_MEMORY = 3 * 2**30
 """Bytes of address space of one case."""
@@ -49,10 +59,29 @@ COMMANDS = (
     *(
         "search {cluster} {model} --time-limit 0.3 -o {new} --json",
         "search {cluster} {model} --time-limit 0.3",
+        "search {cluster} {model} --time-limit 0.3 --calibration {calibration} --pareto -v",
+        "search {cluster} {model} --time-limit 0.3 --use-at-most {most} --tp {degrees} --robust -o {new}",
+        "search {cluster} {model} --time-limit 0.3 --global-batch {number} --objective cost --json",
     ),
+    *(
+        "what-if {cluster} {model} --time-limit 0.2 --change {change}",
+        "what-if {cluster} {model} --time-limit 0.2 --change {change} --calibration {calibration} --json",
+    ),
+    *(
+        "report {plan} -o {new}",
+        "report {plan} -o {new} --compare {plan} --tokens {tokens} --json",
+        "report {plan} -o {new} --log {log} --calibration {calibration}",
+    ),
+    *(
+        "trace {plan} -o {new}",
+        "trace {plan} -o {new} --log {profile}",
+        "trace {plan} -o {new} --log {profile} --calibration {calibration} --json",
+    ),
+    *("gpus {gpu}", "gpus {gpu} --json", "schema {spec}"),
     *(
         "predict {cluster} {model} {short}",
         "predict {cluster} {model} {short} --calibration {calibration} --json",
+        "predict {cluster} {model} {short} -o {new}",
     ),
     *(
         "show {plan}",
@@ -61,6 +90,7 @@ COMMANDS = (
         "show {calibration} --json --cluster {cluster}",
     ),
     *("explain {plan}", "explain {plan} --json", "compare {plan} {plan}", "compare {plan} --log {log}"),
+    "explain {plan} --calibration {calibration}",
     *("emit {plan} -o {new}", "emit {plan} -o {new} --json", "validate --measured {runs}"),
     *("calibrate import --layers {layers} -o {new}", "calibrate import --links {links} -o {new}"),
     *("calibrate merge {calibration} {calibration} -o {new}", "calibrate run {plan} --log {log} -o {new}"),
@@ -68,8 +98,27 @@ COMMANDS = (
     *(
         "probe --nvidia-smi {nvidia-smi} --topo {topo}",
         "probe --ibstat {ibstat} --hostfile {hostfile} -o {new}",
+        "probe --nvidia-smi {nvidia-smi} --sysfs {sysfs} --slurm {slurm} --name {gpu}",
+        "probe --gpu-list {gpu-list} --ethtool {ethtool} -o {new}",
     ),
 )
+
+
+ARGUMENTS = {
+    "change": (
+        *("fabrics.ib.latency_us=3", "pools.fast.nics.ib.bandwidth_gbps=200", "pools.slow.nodes=2"),
+        *("training.global_batch=32", "training.precision=bf16", "+2 A100-SXM-40GB", "-slow"),
+    ),
+    "most": ("2", "1:fast", "0:slow"),
+    "degrees": ("1", "1,2", "1..4"),
+    "number": ("1", "24", "65536"),
+    "tokens": ("300B", "5e9"),
+    "gpu": ("A100-SXM-40GB", "h100", "Tesla T4"),
+    "spec": ("cluster", "model"),
+}
+"""What stands on the command line itself."""
+POSITIONS = {"gpus": {"no device"}, "schema": {"schema: ", "Missing argument"}}
+"""What an error calls an argument without an option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +129,8 @@ class Case:
     words: tuple[str, ...]
     files: frozenset[Path]
     outputs: frozenset[Path]
+    options: frozenset[str] = frozenset()
+    """Beside the files, what an error can name: the options, or positions, whose values the case has chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +147,13 @@ def good_files(work: Path) -> dict[str, tuple[str, ...]]:
     """Texts by kind."""
     samples, specs = ROOT / "tests" / "probe" / "samples", ROOT / "cluster_specs"
     runs = (ROOT / "planner" / "measured" / "data" / "published.csv").read_text(encoding="utf-8").splitlines()
-    plan = write_plan(work / "plan.yaml").read_text(encoding="utf-8")
     return {
         "cluster.yaml": (CLUSTER, CLUSTER, *(text for text in BLOCKS if "\npools:" in text)),
         "model.yaml": (MODEL, *(text for text in BLOCKS if "\nhidden:" in text)),
         "config.json": tuple(json.dumps(config) for config, *_ in PUBLISHED.values()),
         "short.yaml": (SHORT_PLAN, *(text for text in BLOCKS if "\nreplicas:" in text or "\ntp:" in text)),
-        "plan.yaml": (plan,),
+        "plan.yaml": plans(work),
+        "profile.json": (profile_text(distributedInfo={"rank": 2, "world_size": 16}), profile_text()),
         "calibration.yaml": CALIBRATIONS,
         "layers.csv": (LAYERS,),
         "links.csv": (LINKS,),
@@ -112,22 +163,41 @@ def good_files(work: Path) -> dict[str, tuple[str, ...]]:
         "hostfile.txt": ("worker-1 slots=8\nworker-2 slots=4\n",),
         **{
             name: tuple(path.read_text() for path in sorted(samples.glob(f"*/{name}")))
-            for name in ("nvidia-smi.csv", "topo.txt", "ibstat.txt")
+            for name in ("nvidia-smi.csv", "topo.txt", "ibstat.txt", "ethtool.txt", "sysfs.txt")
         },
+        "gpu-list.txt": (MIG_LIST,),
+        "slurm.txt": ("dgx[01-03,07],login-01\n", "lab-01\nlab-02\n"),
         "shipped.yaml": tuple(path.read_text() for path in sorted(specs.glob("*.yaml"))),
     }
 
 
+def plans(work: Path) -> tuple[str, ...]:
+    """Plan files: a pipeline of two device types, and plans of every runtime on a small cluster."""
+    found = [write_plan(work / "plan.yaml").read_text(encoding="utf-8")]
+    for name, text in (("cluster", CLUSTER), ("model", MODEL)):
+        (work / f"{name}.yaml").write_text(text, encoding="utf-8")
+    cluster, model = load_cluster(work / "cluster.yaml"), load_model(work / "model.yaml")
+    for target in TARGETS:
+        (work / "short.yaml").write_text(SHORT_PLAN.replace("megatron", target), encoding="utf-8")
+        plan = load_plan(work / "short.yaml", cluster, model)
+        found.append(to_text(PlanFile(plan=plan, cluster=cluster, model=model)))
+    return tuple(found)
+
+
 def make(folder: Path, chance: random.Random, good: dict[str, tuple[str, ...]]) -> Case:
-    """Files of which one at least is damaged, and the command that reads them."""
+    """Files and arguments of which one at least is damaged, and the command that reads them."""
     kinds = {name.rpartition(".")[0]: name for name in good}
     words = chance.choice(COMMANDS).split()
     slots = [at for at, word in enumerate(words) if word.startswith("{") and word != "{new}"]
-    worst, files, outputs = chance.choice(slots), set(), set()
+    worst, files, outputs, options = chance.choice(slots), set(), set(), set()
     for at, word in enumerate(words):
         if word == "{new}":
             outputs.add(folder / "new")
             words[at] = str(folder / "new")
+        elif at in slots and word.strip("{}") in ARGUMENTS:
+            text = chance.choice(ARGUMENTS[word.strip("{}")])
+            words[at] = damaged_argument(text, chance) if at == worst else text
+            options |= {words[at - 1]} if words[at - 1].startswith("--") else POSITIONS[words[0]]
         elif at in slots:
             kind = kinds[word.strip("{}")]
             text = chance.choice(good[kind])
@@ -136,7 +206,7 @@ def make(folder: Path, chance: random.Random, good: dict[str, tuple[str, ...]]) 
             path.write_bytes(damaged(text, chance) if at == worst or chance.random() < 0.1 else text.encode())
             files.add(path)
             words[at] = str(path)
-    return Case(folder, tuple(words), frozenset(files), frozenset(outputs))
+    return Case(folder, tuple(words), frozenset(files), frozenset(outputs), frozenset(options))
 
 
 def ran(case: Case, work: Path) -> Outcome:
@@ -204,11 +274,13 @@ def faults(case: Case, seen: Outcome) -> Iterator[str]:
 
 
 def _error_faults(case: Case, seen: Outcome) -> Iterator[str]:
-    errors = [line for line in seen.err.splitlines() if line.startswith("error: ")]
+    errors = [line for line in seen.err.splitlines() if line.startswith(("error: ", "Error: "))]
     if seen.code == BAD_INPUT and not errors:
         yield f"no error line: {seen.err[:200]!r}"
-    elif seen.code == BAD_INPUT and not any(visible(path.name) in seen.err for path in case.files):
-        yield f"the error names no file: {errors[0][:200]}"
+    elif seen.code == BAD_INPUT and not any(
+        name in seen.err for name in {visible(path.name) for path in case.files} | case.options
+    ):
+        yield f"the error names no file and no option: {errors[0][:200]}"
 
 
 def _document_faults(text: str) -> Iterator[str]:
@@ -241,6 +313,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Damaged files for every command.")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seconds", type=float, default=0, help="stop after this time; 0 for no limit")
     parser.add_argument("--only", type=int, help="one case; print what it did")
     options = parser.parse_args()
@@ -255,7 +328,7 @@ def main() -> int:
         return bool(wrong)
     _warm()
     begin, codes, bad = time.monotonic(), Counter[int | None](), 0
-    for index in range(options.cases):
+    for index in range(options.first, options.first + options.cases):
         if options.seconds and time.monotonic() - begin > options.seconds:
             break
         case, seen, wrong = tried(options.seed, index, good)
@@ -273,11 +346,12 @@ def _tell(text: str) -> None:
 
 
 def _warm() -> None:
-    """Import once what every case needs."""
-    import planner.cli.inputs
-    import planner.plan.file
-    import planner.report.layout
-    import planner.search.objectives.choose  # noqa: F401
+    """Import and read once what the cases need: it takes longer than most of them."""
+    for module in pkgutil.iter_modules(planner.cli.__path__, "planner.cli."):
+        importlib.import_module(module.name)
+    for target in TARGETS:
+        importlib.import_module(f"planner.runtimes.{target}.runtime")
+    shipped()
 
 
 if __name__ == "__main__":

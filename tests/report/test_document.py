@@ -11,9 +11,9 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.catalog import gpu, link
-from planner.cli.answer import summary_of
 from planner.cli.examples import ExamplesDocument, Listed
 from planner.cluster.topology import Topology
+from planner.cost.training import training_run
 from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
 from planner.logs.trial import Trial
@@ -23,6 +23,7 @@ from planner.report.calibration import calibration_document, coverage
 from planner.report.catalogue import gpus_document, links_document
 from planner.report.compare import Contender
 from planner.report.document import (
+    PredictDocument,
     check_document,
     compare_document,
     emit_document,
@@ -34,6 +35,7 @@ from planner.report.explain import neighbours
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
+from planner.report.summary import summary_of
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from planner.report.what_if import WhatIfDocument, cases
@@ -58,9 +60,15 @@ def documents() -> dict[str, object]:
     saved = PlanFile(plan=scored.plan, cluster=cluster, model=model, summary=summary_of(result))
     shown = Calibration(link_points=LINKS, curve_errors=ERRORS)
     return {
-        "search": search_document(result, cluster, model),
+        "search": search_document(replace(result, goal=replace(result.goal, tokens=1e9)), cluster, model),
         "search --pareto": front_document(examples.front(), cluster, model),
-        "predict": plan_document("predict", scored, cluster, model, None),
+        "predict": PredictDocument(
+            plan=plan_document("predict", scored, cluster, model, None),
+            training=training_run(scored.estimate, 1e9),
+        ),
+        "predict --plans": compare_document(
+            [Contender(name="plans[0]", scored=scored, cluster_devices=16)], "predict"
+        ),
         "show": plan_document("show", scored, cluster, model, result),
         "explain": explain_document(scored, saved, around, examples.BINDING),
         "compare": compare_document(
@@ -141,7 +149,7 @@ def test_every_key_is_in_the_dictionary(command: str) -> None:
     """No key is undocumented."""
     found = json.loads(text(documents()[command]))
     assert found["format"] == FORMAT
-    assert found["command"] == command.removesuffix(" --log")
+    assert found["command"] == command.removesuffix(" --log").removesuffix(" --plans")
     known = keys(DOCUMENTS[command])
     assert all(known.values()), [key for key, text in known.items() if not text]
     undocumented = {path for path in paths(found, known) if path not in known}

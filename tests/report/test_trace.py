@@ -17,6 +17,8 @@ import pytest
 from planner.calibration.values import ASSUMED
 from planner.cli.app import run
 from planner.cost.estimate import Estimator
+from planner.errors import SpecError
+from planner.logs import profiler
 from planner.logs.profiler import Profile, read_profile
 from planner.plan.placement import ranks
 from planner.report import trace as module
@@ -140,6 +142,24 @@ def test_a_profile_stands_beside_it(packed: bool, tmp_path: Path) -> None:
     assert all(isinstance(event["pid"], int) for event in events)
 
 
+def test_what_is_no_number_is_null(tmp_path: Path) -> None:
+    """Counters of a profiler may be infinite; the trace is strict JSON all the same."""
+    path = tmp_path / "profile.json"
+    path.write_text('{"traceEvents": [{"ph": "i", "ts": 1, "args": {"a": 1e999, "b": NaN, "c": 2.5}}]}')
+    content = json.loads(traced(PIPELINE, read_profile(path)).text())
+    assert {"a": None, "b": None, "c": 2.5} in [event.get("args") for event in content["traceEvents"]]
+
+
+def test_a_profile_that_grows_when_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read no further than the largest trace is long."""
+    monkeypatch.setattr(profiler, "MOST_BYTES", 1000)
+    path = tmp_path / "profile.json"
+    for content in (gzip.compress(b" " * 10**6), b" " * 1001):
+        path.write_bytes(content)
+        with pytest.raises(SpecError, match="is larger than"):
+            read_profile(path)
+
+
 PROFILED = """
 import sys
 import torch
@@ -178,7 +198,10 @@ def test_a_real_profile(tmp_path: Path) -> None:
         (b'{"traceEvents": [3]}', "traceEvents[0]: expected an object"),
         (b'{"traceEvents": [{"ph": "Q"}]}', "traceEvents[0]: ph: expected a phase"),
         (b'{"traceEvents": [{"ph": "X", "ts": 1}]}', "traceEvents[0]: dur: expected microseconds, got None"),
-        (b'{"traceEvents": [{"ph": "i", "ts": NaN}]}', "traceEvents[0]: ts: expected microseconds, got nan"),
+        (b'{"traceEvents": [{"ph": "i", "ts": NaN}]}', "traceEvents[0]: ts: expected microseconds, got None"),
+        (b'{"traceEvents": [{"ph": "i", "ts": 1, "args": [1]}]}', "traceEvents[0]: args: expected an object"),
+        (b'{"traceEvents": [{"ph": "i", "ts": 1%s}]}' % (b"0" * 400), "ts: expected microseconds, got 1000"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1e300}]}', "dur: expected microseconds, got 1e+300"),
         (b'{"traceEvents": [{"ph": "i", "ts": 1, "pid": {}}]}', "pid and tid: expected numbers or names"),
         (profile_text(distributedInfo={"world_size": 24}).encode(), "a trace of a job of 24 ranks"),
         (profile_text(distributedInfo={"rank": 900}).encode(), "the trace of rank 900"),

@@ -22,7 +22,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_own_pools
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.values import ON_DEVICE, WHOLE, Context, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
@@ -82,8 +82,9 @@ def _of_target(row: Capabilities, estimator: Estimator, limits: Limits) -> Itera
         if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
             for recompute in offered:
                 for plan in _data_parallel(estimator, limits, row, zero, recompute):
-                    yield plan
-                    yield from _in_groups(plan, row, estimator)
+                    for offload in _offloads(row, zero, recompute, estimator, limits):
+                        yield replace(plan, offload=offload)
+                        yield from _in_groups(replace(plan, offload=offload), row, estimator)
 
 
 def _pipelines(
@@ -94,6 +95,8 @@ def _pipelines(
     for family in _families(row, zero, model, device_types, limits):
         found = compositions(family, device_types, model, limits)
         for depth in range(1, model.layers + 1):
+            if depth > 1 and family.context.ways > 1 and not row.context_in_pipeline:
+                continue
             if zero not in zeros_at(row, depth) or (limits.pp is not None and depth not in limits.pp):
                 continue
             for chosen in product(found, repeat=depth):
@@ -108,25 +111,50 @@ def _families(
 ) -> Iterator[Family]:
     for batch in divisors(model.training.global_batch):
         steps = model.training.global_batch // batch
-        degrees: list[tuple[int | None, int | None]] = [
-            (tp, dp) for tp in tp_degrees(row, limits.tp, model, device_types) for dp in divisors(batch)
+        degrees: list[tuple[int | None, int | None, Context]] = [
+            (tp, dp * context.ways, context)
+            for tp in tp_degrees(row, limits.tp, model, device_types)
+            for dp in divisors(batch)
+            for context in _contexts(row, model, tp, limits)
+            if limits.micro_batch is None or batch // dp in limits.micro_batch
         ]
-        for tp, dp in [(None, None)] if row.dp_per_stage else degrees:
-            if dp is not None and limits.micro_batch is not None and batch // dp not in limits.micro_batch:
-                continue
+        apart = [(None, None, WHOLE)] if limits.cp is None or 1 in limits.cp else []
+        for tp, dp, context in apart if row.dp_per_stage else degrees:
             for ep in _expert_degrees(row, model, tp, dp):
                 if limits.ep is not None and ep not in limits.ep:
                     continue
-                yield Family(
-                    target=row.name,
-                    zero=zero,
-                    recompute=None,
-                    tp=tp,
-                    dp=dp,
-                    batch=batch,
-                    micro_batches=steps,
-                    ep=ep,
-                )
+                for offload in _pipeline_offloads(row, zero, limits):
+                    yield Family(
+                        target=row.name,
+                        zero=zero,
+                        recompute=None,
+                        tp=tp,
+                        dp=dp,
+                        batch=batch,
+                        micro_batches=steps,
+                        ep=ep,
+                        offload=offload,
+                        context=context,
+                    )
+
+
+def _contexts(row: Capabilities, model: ModelSpec, tp: int, limits: Limits) -> list[Context]:
+    """All ways to divide sequences: unasked by powers of two, with 8,192 tokens or more on a device."""
+    length, found = model.training.sequence_length, [WHOLE] if limits.cp is None or 1 in limits.cp else []
+    for ways in range(2, 65):
+        asked = ways in limits.cp if limits.cp else ways.bit_count() == 1 and length >= 8192 * ways
+        pieces = 2 * ways if row.name == "megatron" else ways
+        split = row.sequence_parallel and tp > 1 and length % tp == 0
+        if not asked or length % pieces or (split and length // ways % tp):
+            continue
+        if model.training.attention != "flash" or model.kind != "decoder":
+            continue
+        if "ring" in row.context and model.window is None and not model.sinks:
+            found.append(Context(ways=ways, kind="ring"))
+        heads = model.heads % (tp * ways) == 0 and model.kv_heads % (tp * ways) == 0
+        if "ulysses" in row.context and heads and model.latent is None:
+            found.append(Context(ways=ways, kind="ulysses"))
+    return found
 
 
 def _expert_degrees(row: Capabilities, model: ModelSpec, tp: int | None, dp: int | None) -> list[int]:
@@ -135,6 +163,42 @@ def _expert_degrees(row: Capabilities, model: ModelSpec, tp: int | None, dp: int
         return [1]
     number = model.experts.number
     return [ep for ep in range(1, tp * dp + 1) if ep % tp == 0 and tp * dp % ep == 0 and number % ep == 0]
+
+
+def _pipeline_offloads(row: Capabilities, zero: int, limits: Limits) -> list[Offload]:
+    """Optimizer states in host memory, where the target has that with pipelines."""
+    given = limits.offload or ("none",)
+    found = [ON_DEVICE] if "none" in given else []
+    if row.offloading.in_pipeline and zero in row.offloading.optimizer_zero and "optimizer" in given:
+        found.append(Offload(optimizer="cpu"))
+    return found
+
+
+def _offloads(
+    row: Capabilities, zero: int, recompute: Recompute, estimator: Estimator, limits: Limits
+) -> Iterator[Offload]:
+    """Whatever the target keeps in host memory when every device has a model of its own."""
+    given = limits.offload or ("none",)
+    able = row.offloading
+    for states, weights, kept in product(("none", "cpu"), repeat=3):
+        if weights == "cpu" and states == "none":
+            continue
+        offload = Offload(optimizer=states, parameters=weights, activations=kept)  # type: ignore[arg-type]
+        named = {
+            name
+            for name, place in (("optimizer", states), ("parameters", weights), ("activations", kept))
+            if place == "cpu"
+        }
+        if not (named or {"none"}) <= {*given, *(("optimizer",) if "parameters" in given else ())}:
+            continue
+        if (states == "cpu" and zero not in able.optimizer_zero) or (
+            weights == "cpu" and zero not in able.parameters_zero
+        ):
+            continue
+        if kept == "cpu" and not (able.activations and recompute == "full"):
+            continue
+        if not able.together or states == weights:
+            yield offload
 
 
 def _devices_suffice(chosen: tuple[Composition, ...], device_types: tuple[DeviceType, ...]) -> bool:
@@ -170,7 +234,7 @@ def _data_parallel(
     estimator: Estimator, limits: Limits, row: Capabilities, zero: int, recompute: Recompute
 ) -> Iterator[Plan]:
     """Plans of one stage with any share and any micro-batch on every device."""
-    if any(given is not None and 1 not in given for given in (limits.pp, limits.tp, limits.ep)):
+    if any(given is not None and 1 not in given for given in (limits.pp, limits.tp, limits.cp, limits.ep)):
         return
     device_types = usable_device_types(estimator.topology, estimator.model)
     batch = estimator.model.training.global_batch

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from itertools import islice
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.catalog import GpuSpec
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
+from planner.model.spec import ModelSpec
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.bounds.ramp import by_position
-from planner.search.pipeline import OpenChoice
+from planner.search.pipeline import OpenChoice, score
 from planner.search.space.choices import Choice, depths, families, usable_device_types
-from planner.search.values import Limits
+from planner.search.space.stages import StageOptions
+from planner.search.values import Limits, Scored
 from tests.worlds import cluster, gpt, pool, small_problem, with_constants, with_measurements
 
 
@@ -99,7 +107,9 @@ def test_families_priced_together_are_priced_as_alone(seed: int, target: str) ->
             assert one.most_layers == other.most_layers
             for name in ("slots", "layer_seconds", "tail_seconds", "first_seconds", "last_seconds"):
                 assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-12)
-            assert one.room.free_bytes == pytest.approx(other.room.free_bytes, rel=1e-12)
+            for ours, theirs in zip(one.policies, other.policies, strict=True):
+                assert ours.layer_seconds == pytest.approx(theirs.layer_seconds, rel=1e-12)
+                assert ours.room.free_bytes == pytest.approx(theirs.room.free_bytes, rel=1e-12)
         possible = depths(family, limits, model, device_types)
         bounds = together.bounds(family, possible, 1) if possible else ()
         for depth, bound in zip(possible, bounds, strict=True):
@@ -118,3 +128,79 @@ def test_slots_by_position(slots: list[tuple[float, float]], most: int) -> None:
             expected[position] += max(0.0, part) * value
         begin += count
     assert found == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_random_plan_beats_a_bound(seed: int) -> None:
+    """Pipelines on nodes that hold several stages: neither a step nor one micro-batch of theirs is shorter."""
+    draw = random.Random(seed)
+    target = draw.choice(["megatron", "deepspeed", "torch", "flagscale"])
+    spec, model = on_several_nodes(draw)
+    estimator, limits = Estimator(spec, model), Limits()
+    bounds, device_types = FamilyBounds(estimator), usable_device_types(estimator.topology, model)
+    able = [
+        (family, depth)
+        for family in families(TARGETS[target], limits, model, device_types)
+        for depth in depths(family, limits, model, device_types)
+        if depth > 1
+    ]
+    priced = 0
+    for family, depth in draw.sample(able, min(len(able), 12)):
+        interleave = draw.choice(interleavings(TARGETS[target], depth, family.micro_batches, model))
+        choice = Choice(family=family, depth=depth, interleave=interleave)
+        own = bounds.bound(family, depth, interleave)
+        for scored in islice(random_plans(StageOptions(choice, estimator, limits), draw), 6):
+            step = scored.estimate.step_seconds
+            assert own <= step * (1 + 1e-9), (family, depth, interleave)
+            assert bounds.crossed(choice, 0) <= step
+            seconds = estimator.price(scored.plan)
+            once = sum(map(sum, seconds.forward)) + sum(map(sum, seconds.backward))
+            assert bounds.once(choice, step * (1 + 1e-9)) <= once * (1 + 1e-9), (family, depth)
+            priced += 1
+    assert priced
+
+
+def on_several_nodes(draw: random.Random) -> tuple[ClusterSpec, ModelSpec]:
+    """Fast nodes of 2 to 8 devices, of one type or two and perhaps on one host, on a slow network; little memory."""
+    per_node, gbps = draw.choice([2, 3, 4, 6, 8]), draw.choice([2.0, 10.0, 100.0])
+    memory = draw.choice([1.5, 3, 40])
+    gpus = {
+        name: GpuSpec(name=name, memory_gib=memory, memory_bandwidth_gBps=900, tflops={"fp16": peak})
+        for name, peak in (("A", 312), ("B", draw.choice([65, 200])))
+    }
+    pools = [pool("a", "A", nodes=draw.randint(2, 3), per_node=per_node, cards=1, gbps=gbps)]
+    if draw.random() < 0.4:
+        pools.append(pool("b", "B", nodes=draw.randint(1, 2), per_node=per_node, cards=1, gbps=gbps))
+    elif draw.random() < 0.5:
+        pools[0] = pools[0].model_copy(update={"devices": ("A",) * per_node + ("B",) * 2})
+    model = gpt(
+        draw.randint(4, 20),
+        draw.choice([512, 1024, 2048]),
+        8,
+        global_batch=draw.choice([12, 16, 64]),
+        sequence_length=draw.choice([256, 1024]),
+    )
+    return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0}), model
+
+
+def random_plans(stages: StageOptions, draw: random.Random) -> Iterator[Scored]:
+    """Plans of a choice that fit, those of a few drawn at random."""
+    layers, depth = stages.estimator.model.layers, stages.choice.depth
+    for _ in range(40):
+        kinds = draw.sample(
+            range(len(stages.compositions)), min(len(stages.compositions), draw.randint(1, 3))
+        )
+        slots = sorted(draw.choice(kinds) for _ in range(depth)) if kinds else []
+        counts = [stages.choice.interleave] * depth
+        most = [stages.most_layers(stage, slot) for stage, slot in enumerate(slots)]
+        while sum(counts) < layers:
+            room = [stage for stage in range(len(slots)) if counts[stage] < most[stage]]
+            if not room:
+                break
+            counts[draw.choice(room)] += 1
+        if not slots or sum(counts) < layers:
+            continue
+        chosen = [stages.option(stage, slot, counts[stage]) for stage, slot in enumerate(slots)]
+        found = score(stages.estimator, stages, chosen)
+        if found is not None:
+            yield found

@@ -9,7 +9,7 @@ import pytest
 
 from planner.cost.pipeline_end import stage_ends
 from planner.search.bounds.layer_count import LayerCountBound
-from planner.search.bounds.rates import Crossing, Room, Speed
+from planner.search.bounds.rates import Crossing, Policy, Room, Speed
 from planner.search.space.sends import Hops
 
 
@@ -23,7 +23,7 @@ def speed(seconds: float, slots: int, most: int, tail: float) -> Speed:
         most_layers=most,
         first_seconds=0.1 * seconds,
         last_seconds=0.2 * seconds,
-        room=Room(free_bytes=float(most), layer_bytes=1.0, activation_bytes=0.0),
+        policies=(Policy(seconds, Room(free_bytes=float(most), layer_bytes=1.0, activation_bytes=0.0)),),
     )
 
 
@@ -118,7 +118,7 @@ def test_equal_stages_are_bounded_exactly() -> None:
             most_layers=8,
             first_seconds=0.0,
             last_seconds=0.0,
-            room=Room(free_bytes=8.0, layer_bytes=1.0, activation_bytes=0.0),
+            policies=(Policy(1.0, Room(free_bytes=8.0, layer_bytes=1.0, activation_bytes=0.0)),),
         )
     ]
     free = [Hops(inner_seconds=0.0, outer_seconds=0.0)]

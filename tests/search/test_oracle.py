@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
+from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.solve import search
@@ -24,6 +25,8 @@ from tests.worlds import (
     with_constants,
     with_experts,
     with_fast_nodes,
+    with_hosts,
+    with_long_sequences,
     with_measurements,
     with_odd_nodes,
     with_shapes,
@@ -131,6 +134,21 @@ def test_groups_that_shard_in_nodes(seed: int) -> None:
     check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)), QUICK)
 
 
+@given(SEEDS, st.sampled_from([None, "megatron", "deepspeed", "torch"]))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_host_memory(seed: int, target: str | None) -> None:
+    """What may be kept in host memory is where that is faster; unless asked, only where nothing fits without."""
+    asked = replace(limits(seed, target), offload=OFFLOAD_PARTS)
+    check(with_hosts(seed), asked, QUICK)
+    alone, freely = (
+        search(*with_hosts(seed), replace(asked, offload=part), explain=False) for part in (("none",), None)
+    )
+    if alone.best is None:
+        compare(freely, exhaustive(*with_hosts(seed), asked))
+    else:
+        compare(freely, alone.best)
+
+
 EXPERT_TARGETS = st.sampled_from([None, "megatron", "megatron", "megatron", "torch", "deepspeed"])
 
 
@@ -160,6 +178,37 @@ def test_experts_are_divided_now_and_then() -> None:
         if result.best is not None:
             found.add(result.best.plan.ep)
     assert len(found) > 1
+
+
+CONTEXT_TARGETS = st.sampled_from(["megatron", "megatron", "megatron", "torch", None])
+
+
+@given(SEEDS, CONTEXT_TARGETS)
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_long_sequences(seed: int, target: str | None) -> None:
+    """Sequences whole on every replica or divided over some, by rings and by all-to-alls."""
+    check(with_long_sequences(seed), limits(seed, target), QUICK)
+    check(with_long_sequences(seed), replace(limits(seed, "megatron"), cp=((1, 2), (2, 4))[seed % 2]), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS, target=CONTEXT_TARGETS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_problems_with_long_sequences(part: int, seed: int, target: str | None) -> None:
+    """The same on more of them."""
+    check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+
+
+def test_sequences_are_divided_now_and_then() -> None:
+    """The oracle sees plans that divide sequences in both ways, and such that do not, as the best."""
+    found = set()
+    for seed in range(24):
+        problem = with_long_sequences(seed)
+        result = search(*problem, Limits(gap=0.0, target="megatron", zero=(0, 1)), explain=False)
+        if result.best is not None:
+            found.add((result.best.plan.cp > 1, result.best.plan.cp_kind))
+    assert found == {(False, "ring"), (True, "ring"), (True, "ulysses")}
 
 
 ODD_TARGETS = [("megatron", None), ("flagscale", (1, 2)), ("deepspeed", (2, 3)), ("torch", (2, 3))]

@@ -10,12 +10,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import ExpertsSpec, ModelSpec
+from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec
 from planner.plan.values import Plan
 from tests.training import ranks, reference
 from tests.training.launching import losses, run_together
@@ -43,14 +44,20 @@ class Case:
     """``deepspeed`` runs the emitted ``train.py``, ``ddp`` and ``fsdp2`` a loop around torch's own."""
     formats: tuple[tuple[str, str], ...] = ()
     """Number formats of gradients and moments by their key, where they are not DeepSpeed's own."""
+    lora: str | None = None
+    """Adapters alone are trained, on a base in this number format; ``freeze`` for frozen parts without adapters."""
     experts: bool = False
     """Experts in place of each feed-forward, more of them than most micro-batches choose."""
+    cp: int = 1
+    """Ranks that share the tokens of their sequences."""
 
     @property
     def name(self) -> str:
         """Also the folder's name."""
         formats = "".join(f"-{key}-{value}" for key, value in self.formats)
-        kind = f"{self.wrapper}-{'experts-' if self.experts else ''}{self.layout}"
+        formats += f"-{self.lora}" if self.lora else ""
+        divided = f"cp{self.cp}-" if self.cp > 1 else ""
+        kind = f"{self.wrapper}-{'experts-' if self.experts else ''}{divided}{self.layout}"
         return f"{kind}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}{formats}"
 
     @property
@@ -66,12 +73,17 @@ class Case:
     def plan(self) -> Plan:
         """Four ranks; without a pipeline each has another micro-batch and other accumulation steps."""
         layers = LAYERS[self.layout]
+        if self.cp > 1:
+            replicas = tuple(
+                group(*where, count=self.cp, share=share, steps=steps)
+                for where, share, steps in zip(POOLS, (6, 3), (2, 2), strict=True)
+            )
+            return plan("deepspeed", self.zero, layers, [replicas], cp=self.cp, cp_kind="ulysses")
         if self.layout == "data":
             return plan("deepspeed", self.zero, layers, [UNEVEN])
         dp = RANKS // len(layers)
-        pools = ("big", "A100"), ("small", "T4")
         stages = [
-            (group(*pools[stage * 2 // len(layers)], count=dp, share=6, steps=3),)
+            (group(*POOLS[stage * 2 // len(layers)], count=dp, share=6, steps=3),)
             for stage in range(len(layers))
         ]
         return plan("deepspeed", self.zero, layers, stages, recompute=RECOMPUTE[self.layout])
@@ -85,6 +97,7 @@ class Case:
             optimizer=self.optimizer,
             **dict(self.formats),
             **({"experts": EXPERTS} if self.experts else {}),
+            **FROZEN.get(self.lora, {}),
             kv_heads=2,
             gated_mlp=True,
             tied_embeddings=self.layout != "pp4",
@@ -92,6 +105,7 @@ class Case:
 
 
 EXPERTS = ExpertsSpec(number=8, top_k=2, ffn=24, shared_ffn=16)
+POOLS = ("big", "A100"), ("small", "T4")
 LAYERS = {"data": [2], "pp2": [3, 1], "pp4": [2, 1, 2, 1]}
 """Layers of each stage."""
 RECOMPUTE = {"pp2": "full", "pp4": "none"}
@@ -127,6 +141,22 @@ WITH_EXPERTS = [
     Case("data", 1, "sgd", wrapper="ddp", experts=True),
     Case("data", 3, "sgd", wrapper="fsdp2", experts=True),
 ]
+DIVIDED = [
+    *(Case("data", zero, "sgd", cp=2) for zero in range(4)),
+    Case("data", 1, "adamw", cp=2, experts=True),
+]
+"""Two ranks for a sequence, each with a half of its tokens; both pairs with batches of their own."""
+FROZEN: dict[str | None, dict[str, Any]] = {
+    "whole": {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj"))},
+    "nf4": {"lora": LoraSpec(rank=4, base="nf4")},
+    "freeze": {"freeze": ("embedding", "attention")},
+}
+WITH_FROZEN = [
+    *(Case("data", zero, "adamw", lora="whole") for zero in range(4)),
+    *(Case("data", zero, "sgd", lora="nf4") for zero in (0, 3)),
+    Case("data", 2, "sgd", lora="freeze"),
+]
+"""Adapters, and adapters on four bits, on uneven batches."""
 LEARNING = Case("data", 1, "adamw", steps=25)
 """Long enough that the loss falls."""
 

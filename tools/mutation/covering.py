@@ -1,17 +1,24 @@
-"""Which tests run a line, and how long each takes: from one run of the tests under coverage."""
+"""Which tests run a line, and how long each takes: from one run of each test file under coverage, kept for later."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import subprocess
-import sys
-import xml.etree.ElementTree as ElementTree
+import shutil
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from difflib import SequenceMatcher
+from functools import cache, partial
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from coverage import CoverageData
+import coverage
+import pytest
+
+from tools.mutation.contexts import Noted
+from tools.mutation.trial import Room, quietly
 
 TESTS: dict[str, tuple[str, ...]] = {
     "cost": ("tests/cost",),
@@ -21,14 +28,8 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 """Tests that are tried on the mutants of a package."""
 
-TIMED = ("tests/test_architecture.py",)
-"""They measure time, or look at the code itself."""
-
-RUN = """\
-[run]
-source = planner
-data_file = {data}
-"""
+LONGEST = 1200.0
+"""CPU seconds of a test file under coverage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,91 +39,133 @@ class Covering:
     lines: dict[str, dict[int, tuple[str, ...]]]
     """[path][line]: tests."""
     seconds: dict[str, float]
-    """Of each test, under coverage, all its parameters together."""
+    """CPU seconds of each test under coverage."""
 
     def tests_of(self, path: str, line: int, budget: float) -> tuple[list[str], list[str]]:
-        """The tests that run the line: the quickest, as many as the seconds allow, then more up to ten times that.
+        """Those that run the line, the quickest first, as many as the seconds allow; and as many others.
 
-        What runs when the module is imported has no test of its own: then those that run anything of the module.
+        The others run the line too, or else anything of its module: what a cache keeps, or an import runs, is
+        counted for the first test alone. No test of them is as long as the budget. A module that only imports run is
+        for the tests of its room.
         """
         own = self.lines.get(path, {})
-        found = own.get(line, ()) or {test for tests in own.values() for test in tests}
-        order = sorted(set(found), key=lambda test: (self.seconds[test], test))
-        quick: list[str] = []
-        slow: list[str] = []
-        total = 0.0
-        for test in order:
+        near = {test for tests in own.values() for test in tests} or self._of_room(path)
+        order = self._quickest(own.get(line, ())) or self._quickest(near)
+        first = self._within(order, budget)
+        if not first and order:
+            first = order[:1]
+        rest = [test for test in (*order, *self._quickest(near - set(order))) if test not in first]
+        return first, self._within([test for test in rest if self.seconds[test] < budget], budget)
+
+    def _of_room(self, path: str) -> set[str]:
+        """Tests in the folder of a module's name, or the nearest above it that has any."""
+        for room in PurePosixPath(path).relative_to("planner").parents:
+            found = {test for test in self.seconds if PurePosixPath(test).is_relative_to(f"tests/{room}")}
+            if found:
+                return found
+        return set()
+
+    def quickest(self, number: int) -> list[str]:
+        """That many tests, of all."""
+        return self._quickest(set(self.seconds))[:number]
+
+    def _quickest(self, tests: set[str] | tuple[str, ...]) -> list[str]:
+        return sorted(tests, key=lambda test: (self.seconds[test], test))
+
+    def _within(self, tests: list[str], budget: float) -> list[str]:
+        found, total = [], 0.0
+        for test in tests:
             total += self.seconds[test]
-            if not quick or total <= budget:
-                quick.append(test)
-            elif total <= 10 * budget:
-                slow.append(test)
-        return quick, slow
+            if total > budget:
+                break
+            found.append(test)
+        return found
 
 
-def recorded(root: Path, folder: Path, packages: list[str]) -> Covering:
-    """The tests of these packages, run under coverage in the copy of the tree; what was recorded before is taken."""
+def recorded(room: Room, kept: Path, packages: list[str]) -> Covering:
+    """The tests of these packages under coverage; a test file that was recorded before is not run again.
+
+    ``kept`` is for this state of the code, folders beside it for others: there lines are followed to where they are.
+    """
     lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     seconds: dict[str, float] = {}
-    for package in packages:
-        data, report = folder / f"{package}.coverage", folder / f"{package}.xml"
-        if not report.exists():
-            _run(root, folder, package, data, report)
-        passed = _passed(report)
-        seconds |= passed
-        _add_lines(root, data, passed, lines)
+    if not kept.exists():
+        (kept / "coverage").mkdir(parents=True)
+        shutil.copytree(room.root / "planner", kept / "planner", ignore=shutil.ignore_patterns("__pycache__"))
+    for path in test_files(room.root, packages):
+        digest = hashlib.sha256((room.root / path).read_bytes()).hexdigest()[:12]
+        record = kept / "coverage" / f"{path.replace('/', '.')}-{digest}.json"
+        before = max(kept.parent.glob(f"*/coverage/{record.name}"), key=os.path.getmtime, default=None)
+        if before is None:
+            quietly(partial(_record, room.root, path, record), LONGEST, room.root)
+        elif before != record:
+            _write(_followed(json.loads(before.read_text(encoding="utf-8")), before.parents[1], kept), record)
+        if not record.exists():
+            continue  # its tests take too long, or ended the process
+        found = json.loads(record.read_text(encoding="utf-8"))
+        seconds |= found["seconds"]
+        for place, own in found["lines"].items():
+            for line, tests in own.items():
+                lines[place][int(line)].update(tests)
     frozen = {
         path: {line: tuple(sorted(tests)) for line, tests in own.items()} for path, own in lines.items()
     }
     return Covering(frozen, seconds)
 
 
-def _run(root: Path, folder: Path, package: str, data: Path, report: Path) -> None:
-    settings = folder / f"{package}.coveragerc"
-    settings.write_text(RUN.format(data=data), encoding="utf-8")
-    paths = [str(root / place) for place in TESTS[package]]
-    left_out = [f"--ignore={root / path}" for path in TIMED]
-    options = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tools.mutation.contexts",
-        "-o",
-        "junit_family=xunit1",
-        "-m",
-    ]
-    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", *options]
-    command += ["not slow", f"--junitxml={report}.part", *left_out, *paths]
-    environment = {**os.environ, "PYTHONPATH": str(root), "COVERAGE_CORE": "ctrace"}
-    subprocess.run(command, cwd=root, env=environment, check=False, stdout=subprocess.DEVNULL)
-    os.replace(f"{report}.part", report)
+def _followed(found: dict[str, Any], before: Path, now: Path) -> dict[str, Any]:
+    """A record of the code in ``before``, for what is the same in ``now``."""
+    lines = {}
+    for place, own in found["lines"].items():
+        moved = _moved(before / place, now / place)
+        lines[place] = {moved[int(line)]: tests for line, tests in own.items() if int(line) in moved}
+    return {**found, "lines": lines}
 
 
-def _passed(report: Path) -> dict[str, float]:
-    """Seconds of each test function that passed with all its parameters."""
-    seconds: dict[str, float] = defaultdict(float)
-    failed = set()
-    for case in ElementTree.parse(report).iter("testcase"):
-        name = f"{case.get('file')}::{str(case.get('name')).split('[')[0]}"
-        seconds[name] += float(case.get("time", 0))
-        if len(case):
-            failed.add(name)
-    return {name: time for name, time in seconds.items() if name not in failed}
+@cache
+def _moved(before: Path, now: Path) -> dict[int, int]:
+    """Numbers of a file's lines in another state of it."""
+    if not now.exists():
+        return {}
+    then, today = (path.read_text(encoding="utf-8").splitlines() for path in (before, now))
+    blocks = SequenceMatcher(None, then, today, autojunk=False).get_matching_blocks()
+    return {block.a + step + 1: block.b + step + 1 for block in blocks for step in range(block.size)}
 
 
-def _add_lines(
-    root: Path, data: Path, passed: dict[str, float], lines: dict[str, dict[int, set[str]]]
-) -> None:
-    found = CoverageData(str(data))
-    found.read()
-    for file in found.measured_files():
-        path = Path(file).relative_to(root).as_posix()
-        for line, contexts in found.contexts_by_lineno(file).items():
-            lines[path][line].update(context for context in contexts if context in passed)
+def test_files(root: Path, packages: list[str]) -> Iterator[str]:
+    """The test files of these packages, relative to the tree."""
+    for package in packages:
+        for place in TESTS[package]:
+            for path in sorted((root / place).rglob("test_*.py")):
+                yield path.relative_to(root).as_posix()
+
+
+def _record(root: Path, path: str, kept: Path) -> int:
+    """Run one test file in this process and write down what it ran."""
+    noted, seen = Noted(), coverage.Coverage(data_file=None, source=["planner"], config_file=False)
+    seen.start()
+    pytest.main(["-p", "no:cacheprovider", "-m", "not slow", f"--rootdir={root}", path], plugins=[noted])
+    seen.stop()
+    data = seen.get_data()
+    passed = set(noted.seconds) - noted.failed
+    lines = {
+        Path(file).relative_to(root).as_posix(): {
+            line: sorted(passed & set(contexts)) for line, contexts in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+    found = {"seconds": {test: round(noted.seconds[test], 3) for test in sorted(passed)}, "lines": lines}
+    _write(found, kept)
+    return 0
+
+
+def _write(found: dict[str, Any], kept: Path) -> None:
+    part = kept.with_suffix(".part")
+    part.write_text(json.dumps(found), encoding="utf-8")
+    part.replace(kept)
 
 
 def told(covering: Covering) -> str:
     """How much was recorded, for people."""
     covered = sum(bool(tests) for own in covering.lines.values() for tests in own.values())
-    return json.dumps({"tests": len(covering.seconds), "lines that tests run": covered})
+    return f"{len(covering.seconds)} tests run {covered} lines in {sum(covering.seconds.values()):.0f} CPU seconds"

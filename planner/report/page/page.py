@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from planner import __version__
 from planner.cost.estimate import Estimator
+from planner.cost.training import NEVER, Interruptions, TrainingRun, training_run
 from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, Memory
 from planner.described import Json, meanings, sentence, told
 from planner.described import text as document_text
@@ -31,6 +32,8 @@ from planner.report.numbers import (
     count_unit,
     duration,
     gib,
+    long_text,
+    money,
     percent,
     rate,
     significant,
@@ -56,20 +59,6 @@ KINDS: dict[SpanKind, str] = {
     "optimizer": "optimizer",
 }
 """What a stage is busy with, in the words of the page."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """A whole training run of so many tokens, without interruptions."""
-
-    tokens: float
-    """Tokens to train on."""
-    seconds: float
-    """Seconds at the predicted speed."""
-    price: float | None
-    """Its price, in the currency of the cluster file; null when one device has none."""
-    joules: float | None
-    """Its energy at board power; null when that of one device is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +98,7 @@ class ReportDocument:
     """Plans one decision away."""
     lanes: tuple[LaneTimes, ...]
     """Where the time of each stage goes."""
-    training: Training
+    training: TrainingRun
     """A run over the tokens that were asked about."""
     compared: tuple[ComparedPlan, ...]
     """The plan and those of --compare, with the keys of compare."""
@@ -127,23 +116,10 @@ class Report:
     scored: Scored
     step: Step
     around: tuple[Neighbour, ...]
-    tokens: float
+    training: TrainingRun
     contenders: tuple[Contender, ...] = ()
     """The plan and those that it is compared with; empty for no comparison."""
     run: ObservedRun | None = None
-
-    @property
-    def training(self) -> Training:
-        """What so many tokens take."""
-        estimate = self.scored.estimate
-        seconds = self.tokens / estimate.tokens_per_second
-        price, watts = estimate.price_per_hour, estimate.watts
-        return Training(
-            tokens=self.tokens,
-            seconds=seconds,
-            price=None if price is None else price * seconds / 3600,
-            joules=None if watts is None else watts * seconds,
-        )
 
     def document(self) -> ReportDocument:
         """What the page says, as numbers."""
@@ -167,6 +143,7 @@ def report(
     tokens: float,
     contenders: Sequence[Contender] = (),
     run: ObservedRun | None = None,
+    interruptions: Interruptions = NEVER,
 ) -> Report:
     """All that the page shows of a plan."""
     return Report(
@@ -175,7 +152,7 @@ def report(
         scored=scored,
         step=step_of(saved.plan, estimator),
         around=all_neighbours(saved.plan, estimator),
-        tokens=tokens,
+        training=training_run(scored.estimate, tokens, interruptions),
         contenders=tuple(contenders),
         run=run,
     )
@@ -243,6 +220,7 @@ def _templates() -> Environment:
         "at_most": at_most,
         "duration": duration,
         "gib": gib,
+        "money": money,
         "percent": percent,
         "rate": rate,
         "significant": significant,
@@ -292,9 +270,8 @@ class _View:
         self.unit = time_unit([self.estimate.step_seconds])
         self.kinds = KINDS
         self.training = subject.training
-        self.tokens = format_count(subject.tokens)
-        days = subject.training.seconds / 86400
-        self.long = f"{significant(days)} days" if days >= 2 else duration(subject.training.seconds)
+        self.tokens = format_count(subject.training.tokens)
+        self.long = long_text(subject.training.seconds)
         self.digests = {
             "cluster": cluster_digest(self.cluster),
             "model": model_digest(self.model),

@@ -20,6 +20,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 from planner.training.hetplan_runtime import RankPlan, load
+from planner.training.example_context import sharing_of
 from planner.training.example_data import Batch, sequences
 from planner.training.example_model import (
     Embedding,
@@ -74,8 +75,9 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     if on_host and get_accelerator().device_name() == "cpu":
         # Without a device torch's own optimizer is on the host already; DeepSpeed would compile its own first.
         config["zero_force_ds_cpu_optimizer"] = on_host = False
+    sharing = sharing_of(plan)
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
-        model = Transformer(shape, plan.recompute, checkpoint_of(config))
+        model = Transformer(shape, plan.recompute, checkpoint_of(config), sharing)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
@@ -84,7 +86,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     for step in range(begin, begin + options.steps):
         losses = []
         for micro in plan.micro_batches(step):
-            inputs, labels = sequences(micro.sequences, shape, options.text)
+            inputs, labels = map(sharing.part, sequences(micro.sequences, shape, options.text))
             loss = loss_of(engine(inputs.to(engine.device)), labels.to(engine.device)) * micro.weight
             engine.backward(loss)
             engine.step()
@@ -156,18 +158,19 @@ def micro_batch_data(plan: RankPlan, shape: Shape, options: argparse.Namespace, 
 
 def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_host: bool = False) -> Any:
     """The optimizer that the plan counted memory for; Adam ``on_host`` is DeepSpeed's for processors."""
+    trained = [each for each in model.parameters() if each.requires_grad]
     if shape.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+        return torch.optim.SGD(trained, lr=options.lr, momentum=0.9)
     if shape.optimizer == "lion":
-        return Lion(model.parameters(), options.lr)
+        return Lion(trained, options.lr)
     if shape.optimizer_states == "bf16":
-        return NarrowAdamW(model.parameters(), options.lr)
+        return NarrowAdamW(trained, options.lr)
     if on_host:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        return DeepSpeedCPUAdam(model.parameters(), lr=options.lr)
+        return DeepSpeedCPUAdam(trained, lr=options.lr)
     # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
-    return torch.optim.AdamW(model.parameters(), lr=options.lr, fused=True)
+    return torch.optim.AdamW(trained, lr=options.lr, fused=True)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ CAPABILITIES = Capabilities(
     scatters_gradients=(1, 2, 3),
     overlaps_parameter_gather=True,
     overlaps_reduction_always=True,
+    overlaps_sends=("megatron",),
     network_per_group=False,
     sharding_optimizers=("adamw",),
     cross_entropies=("fused",),

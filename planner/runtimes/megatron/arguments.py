@@ -159,6 +159,10 @@ def arguments(job: Job) -> Sections:
     }
 
 
+CONTEXT = {"ring": "p2p", "ulysses": "a2a"}
+"""What Megatron calls the ways to divide sequences."""
+
+
 def _parallel(plan: Plan, stages_first: bool, narrow: bool) -> list[str]:
     tp = plan.stages[0].replicas[0].tp
     words = ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(plan.pp)]
@@ -167,6 +171,8 @@ def _parallel(plan: Plan, stages_first: bool, narrow: bool) -> list[str]:
     words += ["--use-tp-pp-dp-mapping"] if stages_first else []
     if plan.sequence_parallel and tp > 1:
         words += ["--sequence-parallel"]
+    if plan.cp > 1:
+        words += ["--context-parallel-size", str(plan.cp), "--cp-comm-type", CONTEXT[plan.cp_kind]]
     if plan.stages[0].dp > 1:
         words += ["--overlap-grad-reduce"]
         if plan.zero:

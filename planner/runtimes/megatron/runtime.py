@@ -31,6 +31,8 @@ STAGE_DEVICES = ("tp_dp_cp", "tp_dp")
 """Groups over all devices of one stage."""
 PIPELINE_DEVICES = ("mp", "tp_ep_mp", "tp_ep_pp", "tp_ep_gtp_remat_pp")
 """Groups over all devices of one pipeline."""
+CONTEXT = ("cp", "tp_cp")
+"""Groups over the devices that share sequences."""
 EXPERTS = ("ep", "tp_ep")
 """Groups over the devices that share the experts of a layer."""
 ALL_DEVICES = ("intra_dist_opt_instance",)
@@ -40,7 +42,7 @@ Members = frozenset[str]
 """Pools that have members in one process group spanning several nodes."""
 
 
-def group_networks(ranks: Sequence[Rank], network: JobNetwork, ep: int = 1) -> dict[str, str]:
+def group_networks(ranks: Sequence[Rank], network: JobNetwork, ep: int = 1, cp: int = 1) -> dict[str, str]:
     """Text of each pool's network file; empty when one network has to serve all groups of the job.
 
     That is so when all nodes share an RDMA fabric, when none has one, and when no group could use it.
@@ -54,6 +56,9 @@ def group_networks(ranks: Sequence[Rank], network: JobNetwork, ep: int = 1) -> d
         (PIPELINE_DEVICES, _instances(ranks, lambda rank: rank.replica)),
         (ALL_DEVICES, _instances(ranks, lambda rank: None)),
     )
+    if cp > 1:
+        sharing = _instances(ranks, lambda rank: (rank.stage, rank.replica // cp))
+        kinds = (*kinds, (CONTEXT, sharing))
     if ep > 1:
         width = 1 + max(rank.tp_rank for rank in ranks)
         experts = _instances(ranks, lambda rank: (rank.stage, (rank.replica * width + rank.tp_rank) // ep))
@@ -141,10 +146,10 @@ class Megatron(Runtime):
 
         The default order, replicas before stages, keeps nodes of one device type together; stages before
         replicas those whose device types hold different stages. The other order needs as many replicas of experts as
-        of everything else.
+        of everything else, and has replicas that share sequences one after the other.
         """
         usual = ranks(plan, cluster)
-        if plan.ep not in (1, plan.stages[0].replicas[0].tp):
+        if plan.cp > 1 or plan.ep not in (1, plan.stages[0].replicas[0].tp):
             return usual
         other = by_pipeline(usual)
         return other if len(agents(other)) < len(agents(usual)) else usual
@@ -155,7 +160,7 @@ class Megatron(Runtime):
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The plan in Megatron's words, and the network of each process group."""
-        networks = group_networks(job.ranks, job.network, job.plan.ep)
+        networks = group_networks(job.ranks, job.network, job.plan.ep, job.plan.cp)
         words = ['"${MEGATRON_ARGS[@]}"']
         if networks:
             words.append('--nccl-communicator-config-path "$PWD/nccl/$pool.yaml"')
@@ -176,7 +181,7 @@ class Megatron(Runtime):
         return {
             "layout": layout(job.plan),
             "differences": tuple(differences(job.model)),
-            "network_per_group": bool(group_networks(job.ranks, job.network, job.plan.ep)),
+            "network_per_group": bool(group_networks(job.ranks, job.network, job.plan.ep, job.plan.cp)),
         }
 
     def log_reader(self, plan: Plan) -> MegatronLines:

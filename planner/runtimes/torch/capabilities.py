@@ -45,7 +45,9 @@ CAPABILITIES = Capabilities(
     reduces_in_backward=True,
     copies_kv_heads=False,
     runs_plain_torch=True,
+    context=("ulysses",),
     experts="whole",
+    frozen_parts=True,
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
 )

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from planner.training.hetplan_runtime import RankPlan
+from planner.training.example_context import ALONE, Sharing
 from planner.training.example_model import Embedding, Finish, Head, Layer, Shape
 
 
@@ -16,7 +17,12 @@ class ModelPart(nn.Module):  # type: ignore[misc]
     """What one stage holds: the embedding first, then its layers, the final norm and the output layer last."""
 
     def __init__(
-        self, shape: Shape, plan: RankPlan, seed: int, place: Callable[[nn.Module], None] = lambda _: None
+        self,
+        shape: Shape,
+        plan: RankPlan,
+        seed: int,
+        place: Callable[[nn.Module], None] = lambda _: None,
+        sharing: Sharing = ALONE,
     ) -> None:
         """``place`` is called with each module as soon as it is there, so that a large stage is never whole at once."""
         super().__init__()
@@ -27,11 +33,11 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         self.head: Any = None
         self.layers = nn.ModuleDict()
         if self.first or (self.last and shape.tied_embeddings):
-            self.embedding = _seeded(seed, lambda: Embedding(shape))
+            self.embedding = _seeded(seed, lambda: Embedding(shape, sharing))
             self._keep_used()
             place(self.embedding)
         for index in range(mine.first_layer, mine.end_layer):
-            layer = _seeded(seed + 1 + index, lambda: Layer(shape, mine.recompute))
+            layer = _seeded(seed + 1 + index, lambda: Layer(shape, mine.recompute, sharing=sharing))
             place(layer)
             self.layers[str(index)] = layer
         if self.last:

@@ -68,12 +68,19 @@ class Layout:
     def shard(self, module: nn.Module) -> None:
         """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says.
 
-        All replicas start from the first one's weights, whatever each has drawn (collective).
+        All replicas start from the first one's weights, whatever each has drawn (collective). What is not trained rests
+        in the working type, whole on every device except with ZeRO 3.
         """
         self._start_alike(module)
+        frozen = {
+            each for each in module.parameters() if not each.requires_grad and not isinstance(each, DTensor)
+        }
+        for each in frozen:
+            each.data = each.data.to(self.mesh.device_type, self.working_type)
+        ignored = {"ignored_params": frozen} if frozen and self.plan.zero < 3 else {}
         several = self.plan.zero == 0 or self.plan.shard_size is not None
         mesh = self.mesh["copy", "shard"] if several else self.mesh["shard"]
-        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies)
+        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies, **ignored)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _start_alike(self, module: nn.Module) -> None:

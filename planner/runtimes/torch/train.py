@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from planner.training.hetplan_runtime import RankPlan, load
+from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import sequences
 from planner.training.example_model import Layer, Shape, load_shape, loss_of
 from planner.training.example_optimizers import Lion, NarrowAdamW, OnLocals, Together
@@ -69,13 +70,14 @@ def run(options: argparse.Namespace) -> None:
     working_type = WORKING_TYPES[config["precision"]]
     on_host = config["on_host"] and DEVICE == "cuda"
     layout = Layout(plan, DEVICE, working_type, WORKING_TYPES[config["reduce_dtype"]], on_host=on_host)
-    model = ModelPart(shape, plan, options.seed, placing(layout))
+    sharing = sharing_of(plan)
+    model = ModelPart(shape, plan, options.seed, placing(layout), sharing)
     layout.shard(model)
     if shape.tied_embeddings and len(plan.stages) > 1:
         layout.tie(getattr(model.embedding, "weight", None))
     gradients = pipeline_gradients if len(plan.stages) > 1 else whole_gradients
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
-    gradients_of = gradients(layout, model, shape, options, scale)
+    gradients_of = gradients(layout, model, shape, options, scale, sharing)
     optimizer = make_optimizer(model, shape, options)
     begin = restored(model, optimizer, options.resume) if options.resume else 0
     log = StepLog(plan)
@@ -108,7 +110,12 @@ def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:
 
 
 def whole_gradients(
-    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace, scale: LossScale
+    layout: Layout,
+    model: Any,
+    shape: Shape,
+    options: argparse.Namespace,
+    scale: LossScale,
+    sharing: Sharing,
 ) -> Callable[[int], list[torch.Tensor]]:
     """A function that makes the gradients of a step without a pipeline and returns the weighted losses."""
     plan = layout.plan
@@ -116,7 +123,7 @@ def whole_gradients(
     def of(step: int) -> list[torch.Tensor]:
         losses = []
         for index, micro in enumerate(plan.micro_batches(step)):
-            inputs, labels = sequences(micro.sequences, shape, options.text)
+            inputs, labels = map(sharing.part, sequences(micro.sequences, shape, options.text))
             layout.accumulate(model, last=index == plan.steps - 1)
             loss = loss_of(model(inputs.to(DEVICE)), labels.to(DEVICE)) * micro.weight
             (loss * (scale.value / plan.steps)).backward()
@@ -127,11 +134,17 @@ def whole_gradients(
 
 
 def pipeline_gradients(
-    layout: Layout, model: Any, shape: Shape, options: argparse.Namespace, scale: LossScale
+    layout: Layout,
+    model: Any,
+    shape: Shape,
+    options: argparse.Namespace,
+    scale: LossScale,
+    sharing: Sharing,
 ) -> Callable[[int], list[torch.Tensor]]:
     """The same in a pipeline, all of whose micro-batches are equal."""
     plan = layout.plan
-    tokens = torch.empty(plan.sizes[0], shape.sequence_length, dtype=torch.long, device="meta")
+    length = shape.sequence_length // sharing.ways
+    tokens = torch.empty(plan.sizes[0], length, dtype=torch.long, device="meta")
     hidden = torch.empty(
         *tokens.shape, shape.hidden, dtype=layout.working_type, device="meta", requires_grad=True
     )
@@ -139,7 +152,7 @@ def pipeline_gradients(
 
     def of(step: int) -> list[torch.Tensor]:
         dealt = [index for micro in plan.micro_batches(step) for index in micro.sequences]
-        inputs, labels = sequences(tuple(dealt), shape, options.text)
+        inputs, labels = map(sharing.part, sequences(tuple(dealt), shape, options.text))
         return pipeline.step(inputs.to(DEVICE), labels.to(DEVICE))
 
     return of
@@ -188,7 +201,7 @@ def progress(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
 
 def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any:
     """The optimizer that the plan counted memory for."""
-    parameters = list(model.parameters())
+    parameters = [each for each in model.parameters() if each.requires_grad]
     # Torch updates parameters together that are spread alike: those of split modules, and all others.
     groups = [[each for each in parameters if each.device_mesh == mesh] for mesh in meshes_of(parameters)]
     alike = [{"params": each} for each in groups]
@@ -208,7 +221,7 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
 
 def muon(model: Any, parameters: list[Any], lr: float) -> Any:
     """Muon for the layers' matrices, with steps as long as AdamW's, which updates the rest."""
-    matrices = [each for each in model.layers.parameters() if each.ndim > 1]
+    matrices = [each for each in model.layers.parameters() if each.ndim > 1 and each.requires_grad]
     theirs = {id(each) for each in matrices}
     rest = [each for each in parameters if id(each) not in theirs]
     return Together(

@@ -102,7 +102,17 @@ class UniformBounds:
 
     def _counted(self, chunks: int, crossings: int = 1) -> LayerCountBound:
         steps, crossing = self._family.micro_batches, self._rates.crossing(self._family)
-        return LayerCountBound(self.speeds, self._hops(), self._layers, steps, chunks, crossing, crossings)
+        return LayerCountBound(
+            self.speeds,
+            self._hops(),
+            self._layers,
+            steps,
+            chunks,
+            crossing,
+            crossings,
+            self._rates.nodes(self._family),
+            self._rates.mixed(self._family),
+        )
 
 
 class FamilyBounds:
@@ -153,6 +163,8 @@ class FamilyBounds:
 
     def crossed(self, choice: Choice, crossings: int) -> float:
         """No plan of a choice is faster that crosses slow links so often, without a stage on both sides of one."""
+        if not crossings:
+            return 0.0
         return self.uniform(choice.family).crossed(choice.depth, choice.interleave, crossings)
 
     def _per_stage_degrees(self, family: Family) -> PerStageDegreesBound:
@@ -173,22 +185,27 @@ class FamilyBounds:
     def _parts_of(self, family: Family, device_type: DeviceType) -> Iterator[StagePart]:
         """Stages with devices of one type; those whose sends are not known cannot be built, or not talk."""
         rates = self.rates
-        least, host = rates.sends(family)[2], self.estimator.pricer(family.target).host_seconds(device_type)
+        least, host = rates.sends(family)[2], rates.pricer(family).host_seconds(device_type)
         for group, speed in rates.free_speeds(family, device_type):
             hops = least.get((group.pool, group.gpu, group.tp, group.count))
             if hops is None or hops.outer_seconds == inf:
                 continue
-            outer = host + hops.outer_seconds
-            yield StagePart(
-                device_type=rates.device_types.index(device_type),
-                devices=group.devices,
-                layer_seconds=speed.layer_seconds,
-                backward_seconds=speed.backward_seconds,
-                more_seconds=(
-                    host + hops.inner_seconds,
-                    outer + speed.first_seconds,
-                    outer + speed.last_seconds,
-                ),
-                tail_seconds=speed.tail_seconds,
-                most_layers=min(self.estimator.model.layers, rates.room(family, group).layers(1)),
-            )
+            first, last, apart = host + speed.first_seconds, host + speed.last_seconds, hops.borders
+            for policy in speed.policies:
+                yield StagePart(
+                    device_type=rates.device_types.index(device_type),
+                    devices=group.devices,
+                    nodes=rates.nodes_of(group),
+                    layer_seconds=policy.layer_seconds,
+                    backward_seconds=speed.backward_seconds,
+                    inner_seconds=(
+                        host + hops.inner_seconds,
+                        host + apart.next_seconds,
+                        host + apart.before_seconds,
+                        host + apart.both_seconds,
+                    ),
+                    first_seconds=(first + hops.outer_seconds, first + apart.first_seconds),
+                    last_seconds=(last + hops.outer_seconds, last + apart.last_seconds),
+                    tail_seconds=speed.tail_seconds,
+                    most_layers=min(self.estimator.model.layers, policy.room.layers(1)),
+                )

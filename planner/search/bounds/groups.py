@@ -60,7 +60,7 @@ def grouped(items: Iterable[Family]) -> tuple[Group, ...]:
     """The families in the order in which they come, those of equal work together."""
     found: dict[object, list[Family]] = {}
     for family in items:
-        key = family if family.dp is None else (family.recompute, family.tp, family.micro_batch, family.ep)
+        key = family if family.dp is None else family.equal_work
         found.setdefault(key, []).append(family)
     return tuple(Group(tuple(members)) for members in found.values())
 
@@ -76,7 +76,8 @@ def group_bound(group: Group, bounds: FamilyBounds) -> float:
     if family.tp is None or family.dp is None:
         return 0.0
     rate = sum(slots * each for slots, each in group_rates(group, bounds))
-    steps = model.training.global_batch // (family.batch // family.dp)
+    # Replicas that share sequences have a part of each micro-batch.
+    steps = model.training.global_batch * family.dp // family.batch
     # T >= L m / sum over devices of layers of a micro-batch a second
     return model.layers * steps / rate if rate else float("inf")
 

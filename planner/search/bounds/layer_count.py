@@ -8,6 +8,9 @@ micro-batches. Whichever stage is the busiest, the pipeline ends no sooner than 
 
 A small b needs slow devices too, a large one lets the fastest hold more: both terms are steps in b, and the least
 over all steps is the bound.
+
+A stage holds what it does within b and what memory has room for at its position, both with the same recomputation. A
+pipeline that one node cannot hold goes on to others: the stages at such borders send further, and hold the less.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from numpy.typing import NDArray
 
 from planner.cost.many import Numbers
 from planner.cost.schedules import alive, behind_twice, busiest_path, own_work, round_trip
-from planner.search.bounds.rates import Crossing, Speed
+from planner.search.bounds.rates import Crossing, Policy, Speed
 from planner.search.space.sends import Hops
 
 _ROUNDING = 1e-9
@@ -28,8 +31,34 @@ _ROUNDING = 1e-9
 _STEPS = 64
 """Steps that are looked at together."""
 
+_NEXT, _BEFORE, _BOTH, _FIRST, _LAST = range(3, 8)
+"""Stages at the border of a node: the next one, the one before, or both stand on others; and the pipeline's ends."""
+
 _ROUNDS = 3
 """How often ``once`` and the layers of a stage sharpen each other."""
+
+
+class _Recomputed:
+    """One recomputation on all device types."""
+
+    def __init__(self, policies: Sequence[Policy], layers: int) -> None:
+        self.seconds = np.array([policy.layer_seconds for policy in policies])
+        self.most = np.array([float(min(layers, policy.room.layers(1))) for policy in policies])
+        self._free = np.array([policy.room.free_bytes for policy in policies])
+        self._layer_bytes = np.array([policy.room.layer_bytes for policy in policies])
+        self._activation_bytes = np.array([policy.room.activation_bytes for policy in policies])
+
+    def whole(self, seconds: Numbers) -> Numbers:
+        """Layers that a slot of each device type does in so many seconds, [step][device type]."""
+        layers = np.floor(seconds / self.seconds + _ROUNDING)
+        held: Numbers = np.minimum(np.maximum(layers, 0.0), self.most)
+        return held
+
+    def rooms(self, flights: Numbers) -> Numbers:
+        """Layers that memory holds with so many micro-batches alive of each, [device type][stage]."""
+        each = self._layer_bytes[:, None] + flights * self._activation_bytes[:, None]
+        held: Numbers = np.floor(np.minimum(1e9, np.maximum(0.0, self._free[:, None]) / each) + 1e-6)
+        return held
 
 
 class LayerCountBound:
@@ -44,16 +73,23 @@ class LayerCountBound:
         chunks: int,
         crossing: Crossing | None = None,
         crossings: int = 1,
+        nodes: Sequence[tuple[int, int]] = (),
+        mixed: int = 0,
     ) -> None:
-        """``crossing`` is a send that the pipeline must do at least ``crossings`` times, if there is one."""
+        """``crossing`` is a send that the pipeline must do at least ``crossings`` times, if there is one.
+
+        ``nodes`` are those of each pool and how many stages one holds at most; up to ``mixed`` stages are of several
+        device types, and nothing is known of their sends.
+        """
         self.speeds, self.layers, self.micro_batches, self.chunks = speeds, layers, micro_batches, chunks
         self.crossing, self.crossings = crossing, crossings
+        self._nodes, self._mixed = sorted(nodes, key=lambda item: -item[1]), mixed
         self._slots = np.array([speed.slots for speed in speeds])
         self._seconds = np.array([speed.layer_seconds for speed in speeds])
-        self._most = np.array([float(speed.most_layers) for speed in speeds])
-        self._free = np.array([speed.room.free_bytes for speed in speeds])
-        self._layer_bytes = np.array([speed.room.layer_bytes for speed in speeds])
-        self._activation_bytes = np.array([speed.room.activation_bytes for speed in speeds])
+        self._policies = [
+            _Recomputed(policies, layers)
+            for policies in zip(*(speed.policies for speed in speeds), strict=True)
+        ]
         self._tail = min(speed.tail_seconds for speed in speeds)
         self._ends = min(s.first_seconds for s in speeds) + min(s.last_seconds for s in speeds)
         inner = chunks * np.array([item.inner_seconds for item in hops])
@@ -65,13 +101,25 @@ class LayerCountBound:
             outer + np.array([speed.first_seconds for speed in speeds]),
             outer + np.array([speed.last_seconds for speed in speeds]),
         ]
+        borders = chunks * np.array([item.borders.each for item in hops]).T
+        self._beside += [
+            *borders[:3],
+            borders[3] + self._beside[1] - outer,
+            borders[4] + self._beside[2] - outer,
+        ]
+        self._border = self._border_seconds(borders)
         if crossing is not None:
             # A stage between two crossings is at both.
             for number in (1, 2)[:crossings]:
                 self._beside.append(np.full(len(speeds), number * chunks * crossing.seconds))
         counts = np.arange(1.0, layers + 1)[:, None]
-        steps = [(counts * self._seconds + each)[counts <= self._most] for each in self._beside]
-        self._all_steps = np.unique(np.concatenate(steps))
+        steps = [
+            (counts * policy.seconds + each)[counts <= policy.most]
+            for policy in self._policies
+            for each in self._beside
+        ]
+        found = np.unique(np.concatenate(steps))
+        self._all_steps = found[found < inf]
         """Busy seconds at which some slot holds one layer more."""
 
     def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
@@ -89,13 +137,17 @@ class LayerCountBound:
         first = int(np.searchsorted(self._all_steps, start, side="right"))
         steps = np.concatenate([[start], self._all_steps[first:]])
         fixed, paths, rooms = self._fixed(depth), self._paths(depth), self._rooms(depth)
+        if fixed == inf:
+            return inf
         least = fixed + (self.layers - depth * self.chunks) * self.speeds[0].layer_seconds
         best = inf
-        for begin in range(0, len(steps), _STEPS):
+        for begin in range(self._impossible(steps, depth, rooms), len(steps), _STEPS):
             busy = steps[begin : begin + _STEPS]
             # Every longer ``busy`` ends later than ``reach``.
             reach = _ends(paths, busy, np.full(len(busy), least))
-            ends = self._ends_at(busy, depth, fixed, paths, rooms)
+            once = self._once_at(busy, depth, fixed, rooms)
+            ends = _ends(paths, busy, once) + self._tail * self._least_layers(busy, depth)
+            ends[once == inf] = inf
             before = np.minimum.accumulate(np.concatenate([[best], ends[:-1]]))
             late = reach >= np.minimum(before, cutoff)
             if late.any():
@@ -104,27 +156,57 @@ class LayerCountBound:
             best = min(best, float(ends.min()))
         return best
 
-    def _ends_at(
-        self, busy: Numbers, depth: int, fixed: float, paths: Sequence[tuple[int, int]], rooms: Numbers
-    ) -> Numbers:
-        """The least end with each of these seconds of the busiest stage; infinite where not all layers are held."""
-        caps = [self._whole(busy[:, None] - beside) for beside in self._beside]
-        middle, first, last, *across = caps
-        most = np.maximum(middle, np.maximum(first, last))
+    def _impossible(self, steps: Numbers, depth: int, rooms: Sequence[Numbers]) -> int:
+        """So many of the first steps are too short, about: what does not hold all layers does not in less time."""
+        low, high = 0, len(steps)
+        while high - low > _STEPS:
+            middle = (low + high) // 2
+            if self._once_at(steps[middle : middle + 1], depth, 0.0, rooms)[0] == inf:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _once_at(self, busy: Numbers, depth: int, fixed: float, rooms: Sequence[Numbers]) -> Numbers:
+        """Least seconds of one micro-batch with each of these of the busiest stage; infinite where not all is held."""
+        each = [
+            [policy.whole(busy[:, None] - beside) for policy in self._policies] for beside in self._beside
+        ]
+        caps = [np.maximum.reduce(found) for found in each]
+        middle, first, last = caps[:3]
+        most = np.maximum.reduce(caps[:3])
         held = _best_slots(middle, self._slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
+        borders = self._borders(depth)
         if self.crossing is not None:
-            held -= self._lost(across, np.minimum(middle, np.minimum(first, last)))
-        # Layers of the p best slots, less what those at crossings cannot hold, >= L
+            held -= self._lost(caps[8:], np.minimum.reduce(caps[:3]))
+            borders -= 2 * self.crossings
+        if borders > 0:
+            sender, receiver = self._sides(caps)
+            held -= np.ceil(borders * (sender + receiver) - _ROUNDING)
+        # Layers of the p best slots, less what those at crossings and borders cannot hold, >= L
         holds = held >= self.layers - _ROUNDING
         # The best types at each position have the memory for them.
-        short = holds & (most > rooms[:, 0]).any(axis=1)
+        tight = np.minimum.reduce(
+            [room[:, 0] - policy.most for room, policy in zip(rooms, self._policies, strict=True)]
+        )
+        short = holds & (tight < 0).any()
         if short.any():
-            fitting = np.minimum(most[short][:, :, None], rooms)
-            holds[short] = self._most_by_position(fitting) >= self.layers - _ROUNDING
-        once = fixed + self._rest(most, depth)
-        least = np.maximum(self.chunks, self.layers - _best_slots(most, self._slots, depth - 1))
-        # The stages end after the longest path; then the tail of the layers that each has at least.
-        return np.where(holds, _ends(paths, busy, once) + self._tail * least, inf)
+            holds[short] = self._held_by_position(
+                [[one[short] for one in found] for found in each], rooms
+            ) >= (self.layers - _ROUNDING)
+        return np.where(holds, fixed + self._rest(most, depth), inf)
+
+    def _least_layers(self, busy: Numbers, depth: int) -> Numbers:
+        """Layers that each stage has at least, as the others hold no more."""
+        most = self._caps(busy)
+        return np.maximum(self.chunks, self.layers - _best_slots(most, self._slots, depth - 1))
+
+    def _caps(self, busy: Numbers) -> Numbers:
+        """Layers that a slot does in so many seconds wherever it is in the pipeline, at most, [step][device type]."""
+        most: Numbers = np.maximum.reduce(
+            [policy.whole(busy[:, None] - beside) for policy in self._policies for beside in self._beside[:3]]
+        )
+        return most
 
     def once(self, depth: int, seconds: float) -> float:
         """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
@@ -140,33 +222,25 @@ class LayerCountBound:
             if min(ends) <= 0:
                 return inf
             busy = np.array([min(ends) * (1 + _ROUNDING)])
-            caps = [self._whole(busy[:, None] - beside) for beside in self._beside[:3]]
-            once = max(once, fixed + float(self._rest(np.maximum.reduce(caps), depth)[0]))
+            once = max(once, fixed + float(self._rest(self._caps(busy), depth)[0]))
         return once
 
-    def _whole(self, seconds: Numbers) -> Numbers:
-        """Layers that a slot of each device type does in so many seconds, [step][device type]."""
-        layers = np.floor(seconds / self._seconds + _ROUNDING)
-        held: Numbers = np.minimum(np.maximum(layers, 0.0), self._most)
-        return held
-
-    def _rooms(self, depth: int) -> Numbers:
-        """Layers that memory holds at each position, [device type][stage]."""
+    def _rooms(self, depth: int) -> list[Numbers]:
+        """Layers that memory holds at each position, [recomputation][device type][stage]."""
         flights = [
             alive(stage, depth, self.micro_batches, self.chunks) / self.chunks for stage in range(depth)
         ]
-        each = self._layer_bytes[:, None] + np.array(flights) * self._activation_bytes[:, None]
-        held: Numbers = np.floor(np.minimum(1e9, self._free[:, None] / each) + 1e-6)
-        return held
+        return [policy.rooms(np.array(flights)) for policy in self._policies]
 
     def _one_stage(self) -> float:
         return min(
             (
                 self.micro_batches
-                * (self.layers * speed.layer_seconds + speed.first_seconds + speed.last_seconds)
+                * (self.layers * policy.layer_seconds + speed.first_seconds + speed.last_seconds)
                 + self.layers * speed.tail_seconds
                 for speed in self.speeds
-                if speed.most_layers >= self.layers
+                for policy in speed.policies
+                if policy.room.layers(1) >= self.layers
             ),
             default=inf,
         )
@@ -178,19 +252,70 @@ class LayerCountBound:
             return inf
         return float(self.layers / (taken / self._seconds).sum() * (1 - _ROUNDING))
 
-    def _most_by_position(self, fitting: Numbers) -> Numbers:
+    def _held_by_position(self, each: Sequence[Sequence[Numbers]], rooms: Sequence[Numbers]) -> Numbers:
         """Layers of any order of the device types, at most: the commonest kind everywhere, and what others gain on it.
 
-        ``fitting`` is [step][device type][stage].
+        ``each`` is what slots do in each role with each recomputation, [step][device type].
         """
+        fitting = [
+            np.maximum.reduce(
+                [np.minimum(held[:, :, None], room) for held, room in zip(found, rooms, strict=True)]
+            )
+            for found in each[:8]
+        ]
+        # In each role at each position: the first and the last stage stand at certain ones.
+        own, ahead, behind, both = (fitting[role].copy() for role in (0, _NEXT, _BEFORE, _BOTH))
+        for place, role, border in ((0, 1, _FIRST), (-1, 2, _LAST)):
+            own[:, :, place] = fitting[role][:, :, place]
+            for other in (ahead, behind):
+                other[:, :, place] = fitting[border][:, :, place]
         common = int(self._slots.argmax())
-        total: Numbers = fitting[:, common].sum(axis=1)
-        depth = fitting.shape[2]
+        total: Numbers = own[:, common].sum(axis=1)
+        depth = own.shape[2]
         for index, slots in enumerate(self._slots):
             if index != common:
-                gains = -np.sort(-np.maximum(0.0, fitting[:, index] - fitting[:, common]), axis=1)
+                gains = -np.sort(-np.maximum(0.0, own[:, index] - own[:, common]), axis=1)
                 total = total + gains @ _taken(np.ones(depth), slots)
+        run = self._nodes[0][1] if self._nodes else depth
+        windows = (depth - 1) // run
+        if windows > 2 * self._mixed:
+            # Of so many sends in a row one leaves the node.
+            sends = windows * run
+            each_side = []
+            for held, side in ((ahead, slice(0, sends)), (behind, slice(1, sends + 1))):
+                lost = np.minimum(_loss(own, held, self.chunks), _loss(own, both, self.chunks) / 2)
+                each_side.append(lost.min(axis=1)[:, side])
+            least = np.sort(
+                (each_side[0] + each_side[1]).reshape(len(total), windows, run).min(axis=2), axis=1
+            )
+            total = total - np.ceil(least[:, : windows - 2 * self._mixed].sum(axis=1) - _ROUNDING)
         return total
+
+    def _borders(self, depth: int) -> int:
+        """Sends of one device type's stage to another's that leave their node, at least."""
+        left, nodes = depth, 0
+        for count, most in self._nodes:
+            taken = min(left, count * most)
+            nodes += -(-taken // most)
+            left -= taken
+        return max(0, nodes - 1 - 2 * self._mixed)
+
+    def _sides(self, caps: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
+        """Layers that the stages before and behind a border cannot hold, at least, [step]."""
+        middle, first, last = caps[:3]
+        # A stage between two borders is at both with one loss.
+        both = _loss(middle, caps[_BOTH], self.chunks) / 2
+        ahead = np.minimum(_loss(middle, caps[_NEXT], self.chunks), _loss(first, caps[_FIRST], self.chunks))
+        behind = np.minimum(_loss(middle, caps[_BEFORE], self.chunks), _loss(last, caps[_LAST], self.chunks))
+        return np.minimum(ahead, both).min(axis=1), np.minimum(behind, both).min(axis=1)
+
+    def _border_seconds(self, borders: Numbers) -> float:
+        """What a border adds to the sends of one micro-batch, at least; [field of ``Borders``][device type]."""
+        ahead, behind, both, first, last = borders.min(axis=1)
+        both = (both - self._inner) / 2
+        sender = min(ahead - self._inner, both, first - self._outer)
+        receiver = min(behind - self._inner, both, last - self._outer)
+        return float(max(0.0, sender) + max(0.0, receiver))
 
     def _lost(self, across: Sequence[Numbers], least: Numbers) -> Numbers:
         """Layers that the stages at crossings cannot hold, at least, [step]; infinite where no two can be at one.
@@ -213,12 +338,15 @@ class LayerCountBound:
 
     def _fixed(self, depth: int) -> float:
         """Seconds of one micro-batch through sends, ends, and the layers that every stage has, on the fastest slots."""
-        sends = (depth - 2) * self._inner + 2 * self._outer
+        borders = self._borders(depth)
+        sends = (depth - 2) * self._inner + 2 * self._outer + (borders * self._border if borders else 0.0)
         if self.crossing is not None:
             # At most 2 c stages are at a crossing, and those at one of them only send to another side too.
             number = self.crossings
             outer = 4 if number == 1 else 2
             kept = max(0.0, (depth - 2 - 2 * number) * self._inner + outer * self._outer)
+            more = max(0, borders - 2 * number)
+            kept += more * self._border if more else 0.0
             sends = max(sends, kept + 2 * number * self.chunks * self.crossing.seconds)
         work = float((_taken(self._slots, depth) * self._seconds).sum())
         return sends + self._ends + self.chunks * work
@@ -244,6 +372,12 @@ def _ends(paths: Sequence[tuple[int, int]], busy: Numbers, once: Numbers) -> Num
     found = [times * once + visits * busy if times else visits * busy for times, visits in paths]
     longest: Numbers = np.maximum.reduce(found)
     return longest
+
+
+def _loss(held: Numbers, left: Numbers, least: int) -> Numbers:
+    """How much less is left; infinite where that is not enough for a stage."""
+    lost: Numbers = np.where(left >= least, np.maximum(0.0, held - left), inf)
+    return lost
 
 
 def _taken(slots: Numbers, depth: float) -> Numbers:

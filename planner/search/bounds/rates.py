@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import floor
+from math import floor, inf
 from typing import cast
 
 import numpy as np
@@ -12,15 +12,16 @@ import numpy as np
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
-from planner.cost.many import Numbers, as_array, as_number, larger, smaller
+from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.cost.shape import Shape, Whole
+from planner.cost.stage import Pricer
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import TARGETS
 from planner.search.space.choices import Choice, Family, Islands, usable_device_types
-from planner.search.space.sends import Hops
+from planner.search.space.sends import Borders, Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
 from planner.units import divisors
@@ -43,6 +44,15 @@ class Room:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a recomputation takes and leaves."""
+
+    layer_seconds: float
+    """Forward and backward of one layer for one micro-batch."""
+    room: Room
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
     """What one device type does for a family, at best."""
@@ -56,7 +66,8 @@ class Speed:
     """Least end of the step per layer held: optimizer, and synchronisation that nothing can hide."""
     most_layers: int
     """Layers that fit in its memory when least micro-batches are in flight."""
-    room: Room
+    policies: tuple[Policy, ...]
+    """What a stage may recompute, the fastest first; further ones have more room."""
     first_seconds: float
     """What the embedding adds to a micro-batch."""
     last_seconds: float
@@ -76,13 +87,13 @@ class Crossing:
     """The part of each device type, in the order of the speeds."""
 
 
-_Sends = tuple[dict[tuple[str, str], Hops], float | None, dict[tuple[str, str, int, int], Hops]]
-"""Least sends by kind, least send between islands, and least sends by kind, tp and dp."""
+_Sends = tuple[dict[tuple[str, str], Hops], float | None, dict[tuple[str, str, int, int], Hops], int]
+"""Least sends by kind, least send between islands, least sends by kind, tp and dp, and stages of several kinds."""
 
-ALONE = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+ALONE = Ring(size=1, bytes_per_second=inf, latency_seconds=0.0, crosses="device")
 """The ring of one replica."""
 
-_UNLIMITED = Room(free_bytes=float("inf"), layer_bytes=1.0, activation_bytes=0.0)
+_UNLIMITED = Room(free_bytes=inf, layer_bytes=1.0, activation_bytes=0.0)
 """Memory that is not looked at."""
 
 
@@ -95,7 +106,7 @@ class Rates:
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
-        self._hops: dict[tuple[str, int | None, int | None, int, int], _Sends] = {}
+        self._hops: dict[tuple[object, ...], _Sends] = {}
         self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
         self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
         """Families that nobody has asked for yet, by device type."""
@@ -116,12 +127,17 @@ class Rates:
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
 
+    def pricer(self, family: Family) -> Pricer:
+        """What prices the stages of a family."""
+        return self.estimator.pricer(family.target, context=family.context)
+
     def price(self, families: Iterable[Family]) -> None:
         """Price what the speeds of families consist of, all that differ in numbers only at once."""
         alike: dict[object, list[Family]] = {}
         for family in families:
             if family.dp is not None and family not in self._speeds and family not in self._cases:
-                key = family.target, family.zero, family.recompute, family.tp, family.ep
+                same = family.target, family.zero, family.recompute, family.tp, family.ep
+                key = *same, family.context, family.offload
                 alike.setdefault(key, []).append(family)
         for members in alike.values():
             first = members[0]
@@ -138,7 +154,7 @@ class Rates:
 
     def free_rates(self, family: Family) -> list[tuple[int, float]]:
         """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
-        key = family.target, family.recompute, family.tp, family.ep
+        key = family.target, family.recompute, family.tp, family.ep, family.context
         if key not in self._free_rates:
             self._free_rates[key] = list(self._find_free_rates(family))
         assert family.micro_batch is not None
@@ -148,7 +164,7 @@ class Rates:
         """The same for all sizes of a micro-batch that divide the batch, by size."""
         assert family.tp is not None
         pricer, sizes = (
-            self.estimator.pricer(family.target),
+            self.pricer(family),
             divisors(self.estimator.model.training.global_batch),
         )
         for device_type in self.device_types:
@@ -158,6 +174,31 @@ class Rates:
                 micro = pricer.micro_batch(shape, group, cast("int", np.array(sizes)), ALONE)
                 rates = as_array(1 / (micro.seconds - micro.host_seconds))
                 yield slots, dict(zip(sizes, rates.tolist(), strict=True))
+
+    def nodes_of(self, group: ReplicaGroup) -> float:
+        """The part of a node that a stage on these devices takes at least; 1 for one on several nodes."""
+        each: dict[str, int] = {}
+        for device_type in self.device_types:
+            each[device_type.pool] = each.get(device_type.pool, 0) + device_type.per_node
+        own = next(item for item in self.device_types if item.key == (group.pool, group.gpu))
+        return group.devices / each[group.pool] if group.count <= own.per_node // group.tp else 1.0
+
+    def mixed(self, family: Family) -> int:
+        """Stages of several device types that a pipeline may have."""
+        return self.sends(family)[3]
+
+    def nodes(self, family: Family) -> list[tuple[int, int]]:
+        """(nodes, stages that one holds at most) of each pool; stages of several nodes hold theirs alone."""
+        assert family.tp is not None, "of a family with the same degrees everywhere"
+        assert family.dp is not None
+        found: dict[str, tuple[int, int]] = {}
+        for device_type in self.device_types:
+            nodes, replicas = found.get(device_type.pool, (0, 0))
+            found[device_type.pool] = (
+                max(nodes, device_type.nodes),
+                replicas + device_type.per_node // family.tp,
+            )
+        return [(nodes, max(1, replicas // family.dp)) for nodes, replicas in found.values()]
 
     def crossing(self, family: Family) -> Crossing | None:
         """The cheapest send from island to island; None where stages may stand on several."""
@@ -175,7 +216,7 @@ class Rates:
 
     def sends(self, family: Family) -> _Sends:
         """Least sends by kind, between islands, and by kind and degrees."""
-        key = (family.target, family.tp, family.dp, family.batch, family.ep)
+        key = (family.target, family.tp, family.dp, family.batch, family.ep, family.context)
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=1)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
@@ -185,7 +226,9 @@ class Rates:
                 for groups, least in zip(stages.compositions, stages.hops, strict=True)
                 if len(groups) == 1
             }
-            self._hops[key] = hops, self._least_crossing(stages), alone
+            mixed = any(stages.is_mixed(slot) for slot in range(len(stages.compositions)))
+            least = self._least_crossing(stages)
+            self._hops[key] = hops, least, alone, stages.most_mixed if mixed else 0
         return self._hops[key]
 
     def _least_crossing(self, stages: StageOptions) -> float | None:
@@ -194,7 +237,7 @@ class Rates:
         if not self.islands or not stages.few_pairs or any(len(found) > 1 for found in islands):
             return None
         sends = (stages.sends(a, b) for a in everyone for b in everyone if islands[a] != islands[b])
-        return min((min(item.near_seconds, item.far_seconds) for item in sends), default=float("inf"))
+        return min((min(item.near_seconds, item.far_seconds) for item in sends), default=inf)
 
     def _hops_of(self, stages: StageOptions, device_type: DeviceType) -> Hops:
         """The least of all compositions with devices of a type; its host works too."""
@@ -203,10 +246,20 @@ class Rates:
             for hops, groups in zip(stages.hops, stages.compositions, strict=True)
             if device_type.key in {(group.pool, group.gpu) for group in groups}
         ]
-        inner = min((hops.inner_seconds for hops in found), default=float("inf"))
-        outer = min((hops.outer_seconds for hops in found), default=float("inf"))
+        inner = min((hops.inner_seconds for hops in found), default=inf)
+        outer = min((hops.outer_seconds for hops in found), default=inf)
         host = stages.pricer.host_seconds(device_type)
-        return Hops(*(host + (value if value < float("inf") else 0.0) for value in (inner, outer)))
+        alone = [
+            hops.borders.each
+            for hops, groups in zip(stages.hops, stages.compositions, strict=True)
+            if [(group.pool, group.gpu) for group in groups] == [device_type.key]
+        ]
+        apart = (min(column) for column in zip(*alone, strict=True)) if alone else [inf] * 5
+        return Hops(
+            inner_seconds=host + (inner if inner < inf else 0.0),
+            outer_seconds=host + (outer if outer < inf else 0.0),
+            borders=Borders(*(host + value for value in apart)),
+        )
 
     def _priced(
         self, family: Family, device_type: DeviceType, tp: int, replicas: Numbers, sequences: Whole
@@ -218,15 +271,38 @@ class Rates:
         group = self._group(family, device_type, tp, 1)
         ring = self._rings(rates, np.where(able, replicas, 1.0), family.ep // tp)
         pace = self._pace(family, group, ring, sequences)
-        rooms = self._rooms(family, group, replicas, sequences)
         return _Cases(
             device_type=device_type.key,
             most_layers=self.estimator.model.layers,
             slots=(device_type.replicas(tp) / replicas).tolist(),
             able=able.tolist(),
             pace=_columns(pace, len(replicas)),
-            rooms=_columns(rooms, len(replicas)),
+            policies=[
+                (
+                    _columns({"seconds": seconds}, len(replicas))["seconds"],
+                    _columns(self._room_with(family, group, replicas, sequences, recompute), len(replicas)),
+                )
+                for recompute, seconds in self._layer_seconds(family, group, ring, sequences, pace)
+            ],
         )
+
+    def _layer_seconds(
+        self,
+        family: Family,
+        group: ReplicaGroup,
+        ring: Ring,
+        sequences: Whole,
+        pace: Mapping[str, float | Numbers],
+    ) -> Iterator[tuple[Recompute, float | Numbers]]:
+        """Each recomputation of a family, with the seconds of a layer."""
+        pricer = self.estimator.pricer(family.target)
+        for recompute in policies_of(family):
+            if recompute in (family.recompute, "none"):
+                yield recompute, pace["layer_seconds"]
+            else:
+                shape = self._shape(family, group.tp, recompute)
+                micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
+                yield recompute, micro.seconds - micro.host_seconds
 
     def _free_speed(self, family: Family, device_type: DeviceType) -> Speed | None:
         """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
@@ -243,7 +319,7 @@ class Rates:
             backward_seconds=min(devices * speed.backward_seconds for devices, speed in found),
             tail_seconds=0.0,
             most_layers=self.estimator.model.layers,
-            room=_UNLIMITED,
+            policies=(Policy(best, _UNLIMITED),),
             first_seconds=ends * best,
             last_seconds=0.0,
         )
@@ -265,14 +341,13 @@ class Rates:
                 speed = cases.speed(number)
                 if speed is not None and speed.most_layers:
                     slots = float(device_type.devices)
-                    free = replace(
-                        speed, slots=slots, room=_UNLIMITED, most_layers=self.estimator.model.layers
-                    )
+                    layers = self.estimator.model.layers
+                    free = replace(speed, slots=slots, most_layers=layers)
                     found.append((self._group(family, device_type, tp, dp), free))
         return found
 
     def _group(self, family: Family, device_type: DeviceType, tp: int, dp: int) -> ReplicaGroup:
-        share = family.micro_batches * (family.batch // dp)
+        share = family.micro_batches * (family.batch * family.context.ways // dp)
         return ReplicaGroup(
             pool=device_type.pool,
             gpu=device_type.gpu,
@@ -286,7 +361,7 @@ class Rates:
         self, family: Family, group: ReplicaGroup, ring: Ring, sequences: Whole
     ) -> Mapping[str, float | Numbers]:
         """Seconds at best, by field of ``Speed``."""
-        pricer = self.estimator.pricer(family.target)
+        pricer = self.pricer(family)
         shape = self._shape(family, group.tp)
         # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
         micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
@@ -336,27 +411,6 @@ class Rates:
             experts=experts,
         )
 
-    def room(self, family: Family, group: ReplicaGroup) -> Room:
-        """Memory of a stage in the middle, never less than there is whatever it recomputes."""
-        found = self._rooms(family, group, group.count, group.micro_batch)
-        return Room(**cast("dict[str, float]", found))
-
-    def _rooms(
-        self, family: Family, group: ReplicaGroup, replicas: float | Numbers, sequences: int | Whole
-    ) -> Mapping[str, float | Numbers]:
-        """The same for each of many numbers of replicas and sequences, by field of ``Room``."""
-        policies = TARGETS[family.target].recomputes if family.recompute is None else (family.recompute,)
-        first, *others = (
-            self._room_with(family, group, replicas, sequences, recompute) for recompute in policies
-        )
-        for other in others:
-            first = {
-                "free_bytes": larger(first["free_bytes"], other["free_bytes"]),
-                "layer_bytes": smaller(first["layer_bytes"], other["layer_bytes"]),
-                "activation_bytes": smaller(first["activation_bytes"], other["activation_bytes"]),
-            }
-        return first
-
     def _room_with(
         self,
         family: Family,
@@ -366,7 +420,7 @@ class Rates:
         recompute: Recompute,
     ) -> dict[str, float]:
         """Bytes are concave in layers: the line through both ends is never above them."""
-        pricer, many = self.estimator.pricer(family.target), max(2, self.estimator.model.layers)
+        pricer, many = self.pricer(family), max(2, self.estimator.model.layers)
         shape = self._shape(family, group.tp, recompute)
         footprint = pricer.footprint(shape, group, cast("int", replicas), cast("int", sequences))
         one, activations = footprint.headroom(1, 1.0), footprint.activation_bytes()
@@ -388,6 +442,7 @@ class Rates:
             recompute=recompute or family.recompute or "none",
             sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
             ep=family.ep,
+            offload=family.offload,
         )
 
 
@@ -401,20 +456,29 @@ class _Cases:
     able: list[bool]
     """False where replicas cannot talk."""
     pace: dict[str, list[float]]
-    rooms: dict[str, list[float]]
+    policies: list[tuple[list[float], dict[str, list[float]]]]
+    """Seconds of a layer, and room, with each recomputation."""
 
     def speed(self, number: int) -> Speed | None:
         """That of one case; None where it cannot be."""
         if not self.able[number]:
             return None
-        room = Room(**{name: column[number] for name, column in self.rooms.items()})
+        policies = tuple(
+            Policy(seconds[number], Room(**{name: column[number] for name, column in room.items()}))
+            for seconds, room in self.policies
+        )
         return Speed(
             device_type=self.device_type,
             slots=self.slots[number],
-            room=room,
-            most_layers=min(self.most_layers, room.layers(1)),
+            policies=policies,
+            most_layers=min(self.most_layers, max(policy.room.layers(1) for policy in policies)),
             **{name: column[number] for name, column in self.pace.items()},
         )
+
+
+def policies_of(family: Family) -> tuple[Recompute, ...]:
+    """What stages of a family may recompute, the fastest first."""
+    return TARGETS[family.target].recomputes if family.recompute is None else (family.recompute,)
 
 
 def _columns(rows: Mapping[str, float | Numbers], count: int) -> dict[str, list[float]]:

@@ -10,6 +10,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.memory import optimizer_bytes
+from planner.dims.context import LEAST_TOKENS
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
 from planner.runtimes.registry import TARGETS
@@ -149,12 +150,26 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
         yield f"fits without the limits on {', '.join(OPTIONS[name] for name in given(limits))}"
     if _no_reserve(cluster) != cluster and trial.plan(_no_reserve(cluster), model, limits):
         yield "fits with reserve_gib: 0, which leaves no room for fragmentation"
+    degrees = _context_degrees(estimator, limits)
+    parted = trial.plan(cluster, model, replace(limits, cp=degrees)) if degrees else None
+    if parted is not None:
+        what = "divides sequences of fewer tokens than are divided unasked"
+        yield f"fits with {option_text('cp', used('cp', parted))}, which {what}"
     nodes = _more_nodes(estimator, limits, trial)
     if nodes:
         yield nodes
     smaller = _smaller_model(estimator, limits, trial)
     if smaller:
         yield smaller
+
+
+def _context_degrees(estimator: Estimator, limits: Limits) -> tuple[int, ...]:
+    """Context-parallel degrees that the search has not tried for want of tokens."""
+    if estimator.model.training.sequence_length >= 2 * LEAST_TOKENS:
+        return ()
+    devices = sum(device_type.devices for device_type in estimator.topology.device_types)
+    degrees = (2**power for power in range(1, min(devices, MAX_FACTOR).bit_length()))
+    return tuple(degree for degree in degrees if degree not in (limits.cp or ()))
 
 
 class _Trial:

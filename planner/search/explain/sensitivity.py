@@ -7,6 +7,8 @@ from dataclasses import fields, replace
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
+from planner.dims.offloading import parts
+from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import SAME, slower_by, worst_cause
 from planner.search.explorer import Explorer
@@ -28,9 +30,11 @@ OPTIONS: dict[PlanLimit, str] = {
     "zero": "--zero",
     "tp": "--tp",
     "pp": "--pp",
+    "cp": "--cp",
     "ep": "--ep",
     "micro_batch": "--micro-batch",
     "recompute": "--recompute",
+    "offload": "--offload",
 }
 """The option that sets each limit on the plan."""
 
@@ -46,14 +50,14 @@ def limit_costs(
 
 
 def given(limits: Limits) -> tuple[PlanLimit, ...]:
-    """The limits that are set."""
-    return tuple(name for name in OPTIONS if getattr(limits, name) is not None)
+    """The limits that are set and forbid something."""
+    return tuple(name for name in OPTIONS if getattr(limits, name) not in (None, OFFLOAD_PARTS))
 
 
 def without(limits: Limits, *names: PlanLimit) -> Limits:
     """The same limits but for some."""
     kept = {field.name: getattr(limits, field.name) for field in fields(limits) if field.name not in names}
-    return Limits(**kept)
+    return Limits(**({"offload": OFFLOAD_PARTS} if "offload" in names else {}) | kept)
 
 
 def _limit_cost(
@@ -89,9 +93,11 @@ def used(name: PlanLimit, scored: Scored) -> tuple[int | str, ...]:
         "zero": {plan.zero},
         "tp": {group.tp for group in groups},
         "pp": {plan.pp},
+        "cp": {plan.cp},
         "ep": {plan.ep},
         "micro_batch": {group.micro_batch for group in groups},
         "recompute": {stage.recompute for stage in plan.stages},
+        "offload": {*parts(plan.offload)},
     }
     return tuple(sorted(chosen[name], key=lambda value: (str(type(value)), value)))
 

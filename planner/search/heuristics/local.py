@@ -151,6 +151,7 @@ def _read(plan: Plan) -> tuple[Family, tuple[Stand, ...]]:
         dp=None,
         batch=first.count * first.micro_batch,
         micro_batches=first.accumulation_steps,
+        offload=plan.offload,
     )
     return family, tuple(_stand(stage.replicas) for stage in plan.stages)
 

@@ -190,10 +190,10 @@ class _QuickSearch:
     def _stage(self, ranked: Iterable[_Ranked]) -> None:
         """The most promising choices until one fits for each target and degrees."""
         tried = 0
-        done: set[tuple[str, int | None, int | None, int]] = set()
+        done: set[tuple[object, ...]] = set()
         for item in ranked:
             family = item.choice.family
-            degrees = (family.target, family.tp, family.dp, family.ep)
+            degrees = (family.target, family.tp, family.dp, family.ep, family.context)
             if item.seconds >= self.seconds or tried == TRIES or (self.cheap and len(done) == CHEAP_TRIES):
                 break
             if degrees in done:
@@ -415,4 +415,5 @@ class FirstPlans:
 def _thrift(family: Family) -> tuple[int, ...]:
     """Small micro-batches, much recomputation and wide replicas first, then many replicas."""
     recompute = RECOMPUTES.index(family.recompute) if family.recompute else 0
-    return family.micro_batch or 1, -recompute, -family.ep, -(family.tp or 1), -(family.dp or 1), -family.zero
+    spread = -family.context.ways, -family.ep, -(family.tp or 1), -(family.dp or 1)
+    return family.micro_batch or 1, -recompute, *spread, -family.zero

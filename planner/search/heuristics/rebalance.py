@@ -42,7 +42,13 @@ def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) 
     if not per_device or any(group.tp > 1 for group in plan.stages[0].replicas):
         return None
     recompute = plan.stages[0].recompute
-    choice = DataParallel(target=plan.target, zero=plan.zero, recompute=recompute, shard_size=plan.shard_size)
+    choice = DataParallel(
+        target=plan.target,
+        zero=plan.zero,
+        recompute=recompute,
+        shard_size=plan.shard_size,
+        offload=plan.offload,
+    )
     shares, used = Shares(choice, seen, limits), devices_of(plan)
     found = shares.plan(tuple(used.get(device_type.key, 0) for device_type in shares.device_types))
     return None if found is None else priced_on(estimator, found, seen)
@@ -60,9 +66,11 @@ def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -
         recompute=None if recomputes == (None,) else plan.stages[0].recompute,
         tp=None if row.dp_per_stage else first[0].tp,
         dp=None if row.dp_per_stage else sum(group.count for group in first),
-        batch=sum(group.count * group.micro_batch for group in first),
+        batch=sum(group.count * group.micro_batch for group in first) // plan.cp,
         micro_batches=plan.micro_batches,
         ep=plan.ep,
+        context=plan.context,
+        offload=plan.offload,
     )
     stages = StageOptions(Choice(family=family, depth=plan.pp, interleave=plan.interleave), seen, limits)
     places = {_stands(groups): index for index, groups in enumerate(stages.compositions)}

@@ -74,5 +74,7 @@ def _choice(plan: Plan) -> Choice:
         dp=None if row.dp_per_stage else dp,
         batch=dp * first.micro_batch,
         micro_batches=plan.micro_batches,
+        ep=plan.ep,
+        offload=plan.offload,
     )
     return Choice(family=family, depth=plan.pp, interleave=plan.interleave)

@@ -230,9 +230,16 @@ class GoalRates:
         most = float("inf")
         if self.goal.min_tokens_per_second is not None:
             most = self.tokens / self.goal.min_tokens_per_second
-        price = self.goal.max_cost_per_million_tokens
-        weight = self.weight(devices, "cost") if price is not None else 0.0
-        return most if price is None else min(most, seconds_at(price, weight))
+        goal, cost = self.goal, self.weight(devices, "cost") if self.goal.priced else 0.0
+        if goal.max_cost_per_million_tokens is not None:
+            most = min(most, seconds_at(goal.max_cost_per_million_tokens, cost))
+        if goal.tokens is not None:
+            share = goal.interruptions.goodput(sum(devices.values()))
+            if goal.deadline_seconds is not None:
+                most = min(most, share * goal.deadline_seconds * self.tokens / goal.tokens)
+            if goal.budget is not None:
+                most = min(most, seconds_at(share * goal.budget / goal.tokens * 1e6, cost))
+        return most
 
     def least_seconds(self, devices: Devices) -> float:
         """No step is shorter than all devices need at their best rates."""
@@ -280,9 +287,13 @@ class SubClusterCandidates:
 
     def considered(self) -> tuple[SubCluster, ...]:
         """The candidates; the cluster alone where the fastest of all its plans is wanted."""
-        found = sub_cluster_candidates(self.estimator.cluster, self.estimator.model, self.goal.use_at_most)
-        one = self.goal.objective == "time" and self.goal.max_cost_per_million_tokens is None
-        return found[-1:] if one and not self.goal.use_at_most else found
+        goal = self.goal
+        found = sub_cluster_candidates(self.estimator.cluster, self.estimator.model, goal.use_at_most)
+        limited = goal.max_cost_per_million_tokens is not None or goal.budget is not None
+        # Fewer devices fail less often.
+        limited = limited or (goal.deadline_seconds is not None and goal.interruptions.per_gpu_month > 0)
+        one = goal.objective == "time" and not limited
+        return found[-1:] if one and not goal.use_at_most else found
 
     def _candidate(self, sub: SubCluster) -> SubClusterCandidate:
         weight, least = self.rates.weight(sub.devices), self.rates.least_seconds(sub.devices)

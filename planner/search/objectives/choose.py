@@ -39,6 +39,8 @@ from planner.search.values import (
 LIMITS: tuple[tuple[LimitName, Objective], ...] = (
     ("min_tokens_per_second", "time"),
     ("max_cost_per_million_tokens", "cost"),
+    ("deadline_seconds", "time"),
+    ("budget", "cost"),
 )
 """Limits of a goal, each with the objective that says how far a plan can go."""
 
@@ -64,7 +66,7 @@ def choose(
     cpu_start = process_time()
     deadline = deadline or Deadline.after(limits.time_limit_seconds)
     cluster, inner = without_excluded(cluster, goal)
-    if replace(inner, robust=False) == Goal():
+    if inner.fastest:
         found = search(
             cluster,
             model,
@@ -214,7 +216,12 @@ def _nearest(found: BestSearch) -> Iterator[Nearest]:
         if asked is None:
             continue
         free = replace(
-            found.goal, objective=objective, max_cost_per_million_tokens=None, min_tokens_per_second=None
+            found.goal,
+            objective=objective,
+            max_cost_per_million_tokens=None,
+            min_tokens_per_second=None,
+            deadline_seconds=None,
+            budget=None,
         )
         one = replace(free, **{other: getattr(found.goal, other) for other, _ in LIMITS if other != name})
         for goal in dict.fromkeys((one, free)):

@@ -12,15 +12,17 @@ from itertools import combinations, product
 
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
+from planner.dims.context import contexts
 from planner.dims.dimension import allowed
 from planner.dims.expert import expert_degrees, holds_experts
+from planner.dims.offloading import offloads
 from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import zeros, zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.values import ON_DEVICE, WHOLE, Context, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
@@ -43,17 +45,25 @@ class Family:
     dp: int | None
     """None: each stage has its own."""
     batch: int
-    """Sequences of one micro-batch over all replicas of a stage."""
+    """Sequences of one micro-batch over all replicas of a stage, shared ones once."""
     micro_batches: int
     network: str = ""
     """The partition of the cluster it belongs to (partitions.py)."""
     ep: int = 1
     """Devices over which the experts of a layer are divided."""
+    context: Context = WHOLE
+    """How sequences are divided over the ``dp`` replicas."""
+    offload: Offload = ON_DEVICE
+
+    @property
+    def equal_work(self) -> tuple[object, ...]:
+        """What those have in common that do the same with each micro-batch, whatever they share and keep where."""
+        return self.recompute, self.tp, self.micro_batch, self.ep, self.context
 
     @property
     def micro_batch(self) -> int | None:
         """Sequences of one micro-batch of one replica, when all stages have the same dp."""
-        return None if self.dp is None else self.batch // self.dp
+        return None if self.dp is None else self.batch * self.context.ways // self.dp
 
     def shape(
         self,
@@ -74,6 +84,7 @@ class Family:
             recompute=recompute,
             sequence_parallel=splits_sequence(TARGETS[self.target], model, tp),
             ep=self.ep,
+            offload=self.offload,
         )
 
 
@@ -94,6 +105,9 @@ class Choice:
             stages=tuple(stages),
             interleave=self.interleave,
             ep=self.family.ep,
+            cp=self.family.context.ways,
+            cp_kind=self.family.context.kind,
+            offload=self.family.offload,
             sequence_parallel=wide and splits_sequence(TARGETS[self.family.target], model, self.family.tp),
         )
 
@@ -153,9 +167,21 @@ def families(
     """Outer choices of a target whose replicas all process equal micro-batches."""
 
     def each(
-        recompute: Recompute | None, tp: int | None, dp: int | None, batch: int, stages: tuple[int, ...]
+        recompute: Recompute | None,
+        tp: int | None,
+        dp: int | None,
+        batch: int,
+        stages: tuple[int, ...],
+        context: Context = WHOLE,
     ) -> Iterator[Family]:
-        for zero, ep in product(stages, expert_degrees(row, model, tp, dp, limits.ep)):
+        # One replica shards nothing, but what is kept on hosts may still need ZeRO.
+        places = [
+            (zero, offload)
+            for zero in several
+            for offload in offloads(row, zero, recompute, limits.offload, model, device_types, stages=True)
+            if offload.anything or zero in stages
+        ]
+        for (zero, offload), ep in product(places, expert_degrees(row, model, tp, dp, limits.ep)):
             yield Family(
                 target=row.name,
                 zero=zero,
@@ -166,22 +192,30 @@ def families(
                 micro_batches=model.training.global_batch // batch,
                 network=network,
                 ep=ep,
+                context=context,
+                offload=offload,
             )
 
     alone, several = (zeros(row, model, replicas, limits.zero) for replicas in (1, None))
     degrees = tp_degrees(row, limits.tp, model, device_types)
     for recompute in family_recomputes(row, limits, model, device_types):
         if row.dp_per_stage:
+            if not allowed((1,), limits.cp):
+                continue
             for batch in divisors(model.training.global_batch):
                 yield from each(recompute, None, None, batch, several)
             continue
         for tp in degrees:
             replicas = sum(device_type.replicas(tp) for device_type in device_types)
+            divided = contexts(row, model, tp, limits.cp)
             for batch in divisors(model.training.global_batch):
-                for dp in divisors(batch):
-                    if dp > replicas or (limits.micro_batch and batch // dp not in limits.micro_batch):
+                for together in divisors(batch):
+                    if limits.micro_batch and batch // together not in limits.micro_batch:
                         continue
-                    yield from each(recompute, tp, dp, batch, alone if dp == 1 else several)
+                    for context in divided:
+                        dp = together * context.ways
+                        if dp <= replicas:
+                            yield from each(recompute, tp, dp, batch, alone if dp == 1 else several, context)
 
 
 def uniform(
@@ -209,9 +243,10 @@ def depths(
         slots = sum(device_type.replicas(family.tp) for device_type in device_types) // family.dp
     most = min(model.layers, slots, MAX_DEPTH)
     # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
-    covered = row.batch_without_pipeline == "per-device" and family.tp == 1
+    covered = row.batch_without_pipeline == "per-device" and family.tp == 1 and family.context.ways == 1
     found: tuple[int, ...] = (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
-    if family.zero in zeros_at(row, 2):
+    alone = model.frozen or (family.context.ways > 1 and not row.context_in_pipeline)
+    if family.zero in zeros_at(row, 2) and not alone:
         found += tuple(range(2, most + 1))
     return allowed(found, limits.pp)
 
@@ -222,15 +257,24 @@ def compositions(
     """Every way to build one stage of a family, without its layers."""
     row = TARGETS[family.target]
     if family.tp is not None and family.dp is not None:
+        ways = family.context.ways
+        if ways > 1:
+            # Those that keep the scores of whole sequences cannot divide these.
+            device_types = tuple(
+                device_type
+                for device_type in device_types
+                if row.fuses_attention(device_type.compute_capability)
+            )
         mixes = _mixes(device_types, family.tp, family.dp, family)
         per_node = {device_type.key: device_type.per_node for device_type in device_types}
         return tuple(
             mix
             for mix in mixes
             if (len(mix) == 1 or not row.dp_per_stage)
-            and (
-                family.ep == 1
-                or all(holds_experts(group, family.ep, per_node[group.pool, group.gpu]) for group in mix)
+            and all(
+                together == 1 or holds_experts(group, together, per_node[group.pool, group.gpu])
+                for group in mix
+                for together in (family.ep, family.tp * ways if ways > 1 else 1)
             )
         )
     found = []
@@ -246,18 +290,21 @@ def _mixes(device_types: tuple[DeviceType, ...], tp: int, dp: int, family: Famil
 
     A mixed stage is as slow as its slowest kind, so two of them lose to two pure ones wherever those exist.
     Two device types are mixed when one gives its remainder modulo ``dp``; more only when fewer have not enough.
+    Replicas that share sequences stay together.
     """
+    ways = family.context.ways
+    dp //= ways
     room = {
-        device_type.key: device_type.replicas(tp)
+        device_type.key: device_type.replicas(tp) // ways
         for device_type in device_types
-        if device_type.per_node >= tp
+        if device_type.per_node >= tp and device_type.replicas(tp) >= ways
     }
 
     def group(key: tuple[str, str], count: int) -> ReplicaGroup:
         steps = family.micro_batches
         share = steps * family.batch // dp
         return ReplicaGroup(
-            pool=key[0], gpu=key[1], tp=tp, count=count, local_batch=share, accumulation_steps=steps
+            pool=key[0], gpu=key[1], tp=tp, count=count * ways, local_batch=share, accumulation_steps=steps
         )
 
     for key, capacity in room.items():

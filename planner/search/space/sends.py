@@ -27,6 +27,36 @@ class Sends:
 
 
 @dataclass(frozen=True, slots=True)
+class Borders:
+    """The same where neighbours stand on other nodes; infinite where they cannot."""
+
+    next_seconds: float
+    """A stage in the middle, of which the one behind does."""
+    before_seconds: float
+    """A stage in the middle, of which the one before does."""
+    both_seconds: float
+    """A stage in the middle, of which both do."""
+    first_seconds: float
+    """The first stage, and the one behind."""
+    last_seconds: float
+    """The last stage, and the one before."""
+
+    @property
+    def each(self) -> tuple[float, float, float, float, float]:
+        """All of them, in this order."""
+        return (
+            self.next_seconds,
+            self.before_seconds,
+            self.both_seconds,
+            self.first_seconds,
+            self.last_seconds,
+        )
+
+
+NO_BORDERS = Borders(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Hops:
     """What a stage must do for one micro-batch beside its layers, at least: sends, and work of its host."""
 
@@ -34,6 +64,8 @@ class Hops:
     """A stage with a neighbour on both sides."""
     outer_seconds: float
     """The first or the last stage."""
+    borders: Borders = NO_BORDERS
+    """Of a stage of one device type beside others of one."""
 
 
 def least_sends(
@@ -70,6 +102,11 @@ class _Side:
         """Where no room on the own node is needed: another node, or other devices."""
         near = (item.near_seconds for item, same in zip(sends, alike, strict=True) if same)
         self.best = min(self.apart, min(near, default=inf))
+        self.far = min(
+            (item.far_seconds for item, groups in zip(sends, compositions, strict=True) if len(groups) == 1),
+            default=inf,
+        )
+        """On other nodes, if it is of one device type."""
 
 
 def _least(after: _Side, before: _Side, near: int, times: int) -> Hops:
@@ -80,7 +117,14 @@ def _least(after: _Side, before: _Side, near: int, times: int) -> Hops:
     if near >= 2:
         both.append(after.best + times * before.best)
     one = min(after.best, before.best) if near >= 1 else min(after.apart, before.apart)
-    return Hops(inner_seconds=min(both), outer_seconds=one)
+    borders = Borders(
+        next_seconds=after.far + times * before.best,
+        before_seconds=after.best + times * before.far,
+        both_seconds=after.far + times * before.far,
+        first_seconds=after.far,
+        last_seconds=times * before.far,
+    )
+    return Hops(inner_seconds=min(both), outer_seconds=one, borders=borders)
 
 
 def _device_types(groups: Composition) -> frozenset[tuple[str, str]]:

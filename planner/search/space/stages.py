@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.cluster.topology import Topology
 from planner.cost.communication import Ring
-from planner.cost.estimate import Estimator, boundary_bytes, outer_stages_wait
+from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait
 from planner.cost.many import Numbers
 from planner.cost.schedules import round_trip, sent_with
 from planner.cost.shape import Shape, Whole, chunk_layers
@@ -105,7 +105,7 @@ class StageOptions:
         self.once_seconds = once_seconds
         """One micro-batch alone takes at least so long in the plans that are looked for."""
         self.estimator = estimator
-        self.pricer: Pricer = estimator.pricer(choice.family.target)
+        self.pricer: Pricer = estimator.pricer(choice.family.target, context=choice.family.context)
         self.topology: Topology = estimator.topology
         device_types = usable_device_types(self.topology, estimator.model)
         found = compositions(choice.family, device_types, estimator.model, limits)
@@ -313,7 +313,8 @@ class StageOptions:
         """Least seconds of a send between two compositions."""
         key = (first, last)
         if key not in self._sends:
-            size = boundary_bytes(self.estimator.model, self.compositions[first][0].micro_batch)
+            micro_batch = self.compositions[first][0].micro_batch
+            size = exposed_bytes(self.pricer, micro_batch, self.choice.interleave)
             self._sends[key] = send_alone(
                 self.compositions[first], self.compositions[last], size, self.estimator
             )

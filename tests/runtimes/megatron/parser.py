@@ -104,7 +104,9 @@ def parsed(args: list[str], world: int, environment: dict[str, str]) -> dict[str
             found.use_tp_pp_dp_mapping,
             found.expert_model_parallel_size,
             found.expert_tensor_parallel_size if found.num_experts else None,
+            found.context_parallel_size,
         ),
+        "context": config.cp_comm_type,
         "experts": config.num_moe_experts,
         "top_k": config.moe_router_topk if config.num_moe_experts else None,
         "expert_ffn": config.moe_ffn_hidden_size if config.num_moe_experts else None,
@@ -127,6 +129,7 @@ GROUPS = {
     "TENSOR_MODEL_PARALLEL_GROUP": "tp",
     "DATA_PARALLEL_GROUP": "dp",
     "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
     "EMBEDDING_GROUP": "embd",
     "MODEL_PARALLEL_GROUP": "mp",
     "TENSOR_AND_DATA_PARALLEL_GROUP": "tp_dp",
@@ -137,7 +140,7 @@ GROUPS = {
 
 
 def groups(
-    world: int, tp: int, pp: int, by_pipeline: bool, ep: int = 1, etp: int | None = None
+    world: int, tp: int, pp: int, by_pipeline: bool, ep: int = 1, etp: int | None = None, cp: int = 1
 ) -> dict[str, Any]:
     """All rank groups by kind, and each group that looked up its network: (name looked up, ranks).
 
@@ -167,6 +170,7 @@ def groups(
         parallel_state.initialize_model_parallel(
             tp,
             pp,
+            context_parallel_size=cp,
             expert_model_parallel_size=ep,
             expert_tensor_parallel_size=etp,
             order=order,

@@ -17,6 +17,8 @@ VALUED = frozenset(
         "--attention-backend",
         "--attention-dropout",
         "--clip-grad",
+        "--context-parallel-size",
+        "--cp-comm-type",
         "--expert-model-parallel-size",
         "--expert-tensor-parallel-size",
         "--kv-lora-rank",
@@ -146,12 +148,16 @@ def _divides(divisor: int, number: int, rule: str) -> None:
 
 
 def _check_grid(given: Mapping[str, str], world_size: int) -> int:
-    """The ranks form a rectangle tp x pp x dp; returns dp."""
+    """The ranks form a rectangle tp x pp x cp x dp; returns cp x dp."""
     width = _number(given, "--tensor-model-parallel-size", 1) * _number(
         given, "--pipeline-model-parallel-size", 1
     )
     _divides(width, world_size, "the number of ranks must be a multiple of tp x pp")
-    return world_size // width
+    dp, cp = world_size // width, _number(given, "--context-parallel-size", 1)
+    _divides(cp, dp, "the number of ranks must be a multiple of tp x pp x cp")
+    if cp > 1:
+        _divides(2 * cp, _number(given, "--seq-length"), "--seq-length must be a multiple of 2 x cp")
+    return dp
 
 
 def _check_shape(given: Mapping[str, str]) -> None:
@@ -200,6 +206,7 @@ def _check_layout(given: Mapping[str, str]) -> int:
 
 
 def _check_batch(given: Mapping[str, str], dp: int, chunks: int) -> None:
+    dp //= _number(given, "--context-parallel-size", 1)
     pp = _number(given, "--pipeline-model-parallel-size", 1)
     batch, micro_batch = _number(given, "--global-batch-size"), _number(given, "--micro-batch-size")
     _divides(micro_batch * dp, batch, "--global-batch-size must be a multiple of --micro-batch-size x dp")

@@ -102,6 +102,12 @@ BY_HAND = [
     made(pipeline([3, 3, 2], dp=2, recompute="full"), {**MIXTRAL, "window": 8, "window_layers": 3}),
     made(pipeline([5, 3], dp=8, ep=8), GPT_OSS),
     made(pipeline([8], dp=4, ep=4), {**LLAMA, "kv_heads": 4, "latent": LATENT, "experts": SHARED}),
+    made(pipeline([5, 3], dp=4, cp=2), LLAMA),
+    made(pipeline([8], dp=4, cp=4), QWEN),
+    made(pipeline([5, 3], dp=4, cp=2, cp_kind="ulysses"), LLAMA),
+    made(pipeline([8], dp=8, tp=2, cp=4, sequence_parallel=True), LLAMA),
+    made(pipeline([5, 3], dp=8, ep=8, cp=2), MIXTRAL),
+    made(pipeline([5, 3], dp=4, tp=2, ep=4, cp=2, sequence_parallel=True), MIXTRAL),
 ]
 
 
@@ -130,9 +136,10 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
     found, plan = answer["ok"], case.plan
     recompute, training = plan.stages[0].recompute, case.model.training
     narrow = training.optimizer_states == "bf16"
-    assert found["dp"] == plan.stages[0].dp
+    assert found["dp"] == plan.stages[0].dp // plan.cp
+    assert found["context"] == {"ring": "p2p", "ulysses": "a2a"}[plan.cp_kind]
     assert found["distributed_optimizer"] == (
-        plan.zero == 1 and (found["dp"] > 1 or plan.offload.optimizer == "cpu" or narrow)
+        plan.zero == 1 and (plan.stages[0].dp > 1 or plan.offload.optimizer == "cpu" or narrow)
     )
     assert found["sequence_parallel"] == plan.sequence_parallel
     experts = case.model.experts
@@ -157,13 +164,20 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
 def our_groups(everyone: tuple[Rank, ...], plan: Plan) -> dict[str, set[tuple[int, ...]]]:
     """The process groups of a placement by Megatron's names, those of the embedding among them."""
     ends = tuple(rank for rank in everyone if rank.stage in (0, plan.pp - 1))
+    parts: list[list[Rank]] = [[] for _ in range(plan.cp)]
+    sharing: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank in everyone:
+        parts[rank.replica % plan.cp].append(rank)
+        sharing[rank.stage, rank.replica // plan.cp, rank.tp_rank].append(rank.rank)
+    alike = [tuple(part) for part in parts]
     return {
         "tp": _grouped(everyone, "stage", "replica"),
-        "dp": _grouped(everyone, "stage", "tp_rank"),
+        "cp": {*map(tuple, sharing.values())},
+        "dp": {one for part in alike for one in _grouped(part, "stage", "tp_rank")},
         "pp": _grouped(everyone, "replica", "tp_rank"),
         "embd": _grouped(ends, "replica", "tp_rank"),
         "mp": _grouped(everyone, "replica"),
-        "tp_dp": _grouped(everyone, "stage"),
+        "tp_dp": {one for part in alike for one in _grouped(part, "stage")},
         **expert_groups(everyone, plan),
     }
 

@@ -36,6 +36,8 @@ REFUSED = [
         8,
         "ranks must be a multiple of tp x pp",
     ),
+    ("--context-parallel-size 3", 4, "ranks must be a multiple of tp x pp x cp"),
+    ("--context-parallel-size 3", 3, "--seq-length must be a multiple of 2 x cp"),
     ("--tensor-model-parallel-size 3", 3, "--num-attention-heads must be a multiple of tp: 4"),
     ("--group-query-attention --num-query-groups 3", 1, "multiple of --num-query-groups"),
     (

@@ -46,6 +46,8 @@ class Case:
     name: str
     plan: Plan
     spec: ModelSpec
+    cluster: ClusterSpec | None = None
+    """Where it is not the two nodes of two."""
 
 
 def four_ranks() -> ClusterSpec:
@@ -105,6 +107,30 @@ def tensor_parallel(zero: int, *, stages: int = 1, **changes: Any) -> Case:
     return Case(name, chosen, model(7, layers=2, **changes))
 
 
+def divided(zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, **changes: Any) -> Case:
+    """Sequences over two ranks or four; without a pipeline two pairs have different batches."""
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    name = name_of(f"divided-cp{cp}-tp{tp}-pp{stages}", zero, changes)
+    ways = {"cp": cp, "cp_kind": "ulysses"}
+    slots = [("big", "A100"), ("small", "T4")]
+    if cp * tp == 4:
+        where = cluster(pool("big", ("A100",) * 4, 1, (nic("eth", "lo"),)))
+        chosen = plan(
+            "torch", zero, [3], [(group("big", "A100", tp=tp, count=cp, share=5, steps=2),)], **ways
+        )
+        return Case(name, chosen, model(5, layers=3, **changes), where)
+    shares = (4, 4) if stages == 2 else (4, 3)
+    groups = [group(*slot, count=2, share=share, steps=2) for slot, share in zip(slots, shares, strict=True)]
+    if stages == 2:
+        chosen = plan("torch", zero, [2, 1], [(each,) for each in groups], recompute="selective", **ways)
+        return Case(name, chosen, model(4, layers=3, **changes))
+    return Case(
+        name,
+        plan("torch", zero, [3], [tuple(groups)], recompute="full", **ways),
+        model(7, layers=3, **changes),
+    )
+
+
 CASES = [
     tensor_parallel(3, optimizer="sgd", vocab=63),
     uneven(1),
@@ -139,6 +165,10 @@ CASES = [
         head_bias=True,
         learned_positions=32,
     ),
+    divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
+    divided(0, cp=4, learned_positions=16),
+    divided(1, tp=2, optimizer="sgd"),
+    divided(2, stages=2),
 ]
 """Every layout with every ZeRO stage, and every optimizer, number format and shape of a model with one of them."""
 OTHERS = [
@@ -190,7 +220,7 @@ def outcomes(root: Path) -> Trained:
 
 def written(case: Case, where: ClusterSpec, root: Path) -> Path:
     """The folder of a case with the arguments of its training."""
-    write_folder(emit(case.plan, where, case.spec), root / case.name)
+    write_folder(emit(case.plan, case.cluster or where, case.spec), root / case.name)
     arguments = ["--steps", str(STEPS), "--lr", str(LR[case.spec.training.optimizer])]
     (root / case.name / "arguments.json").write_text(json.dumps(arguments))
     return root / case.name

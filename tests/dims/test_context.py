@@ -1,0 +1,174 @@
+"""Context parallelism: what a plan may say of it, what it divides, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.calibration.values import ASSUMED
+from planner.cluster.topology import Topology
+from planner.cost.communication import all_to_all_seconds, pass_on_seconds
+from planner.cost.estimate import Estimator, estimate
+from planner.dims.context import contexts
+from planner.model.spec import ModelSpec
+from planner.plan.checks import faults
+from planner.plan.values import Context, Plan
+from planner.runtimes.registry import TARGETS
+from tests.worlds import cluster, group, model, plan, pool
+
+CLUSTER = cluster(pool("a", "A100", 2), pool("b", "T4", 1))
+LENGTH = 65_536
+
+
+def long(**changes: Any) -> ModelSpec:
+    """A model of sixteen sequences of 64k tokens."""
+    shape = {"hidden": 1024, "heads": 16, "kv_heads": 8, "head_dim": 64, "ffn": 4096, "vocab": 32_000}
+    length, batch = changes.pop("sequence_length", LENGTH), changes.pop("global_batch", 16)
+    values = {"layers": 4, "gated_mlp": True, "precision": "fp16", "attention": "flash", **shape, **changes}
+    made = model(batch, **values)
+    training = made.training.model_copy(update={"sequence_length": length})
+    return made.model_copy(update={"training": training})
+
+
+def divided(*, dp: int = 8, tp: int = 1, cp: int = 4, gpu: str = "A100", **changes: Any) -> Plan:
+    """One stage of replicas that share their sequences."""
+    where = {"A100": "a", "T4": "b"}[gpu]
+    share = 16 * cp // dp
+    replicas = (group(where, gpu, tp=tp, count=dp, share=share, steps=share),)
+    values = {"sequence_parallel": tp > 1, "cp": cp, **changes}
+    return plan(values.pop("target", "megatron"), values.pop("zero", 1), [4], [replicas], **values)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "spec", "what"),
+    [
+        (divided(target="flagscale"), long(), "flagscale keeps sequences whole, expected 1, got 4"),
+        (
+            divided(cp=1, dp=4, cp_kind="ulysses"),
+            long(),
+            "nothing is divided at cp 1, expected none, got ulysses",
+        ),
+        (
+            divided(),
+            long(sequence_length=LENGTH + 4),
+            "8 pieces for cp 4 do not divide the sequence length 65540",
+        ),
+        (
+            divided(dp=4, tp=4, cp=2),
+            long(sequence_length=LENGTH + 4),
+            "tp 4 does not divide the 32770 tokens that cp 2 leaves of a sequence",
+        ),
+        (
+            divided(cp_kind="ulysses", dp=8, tp=2, cp=8),
+            long(),
+            "cp 8 x tp 2 does not divide the 8 key/value heads, expected cp_kind ring",
+        ),
+        (
+            divided(),
+            long(attention="unfused"),
+            "divided sequences need fused attention, expected attention flash in the model's training",
+        ),
+        (
+            divided(),
+            long(window=4096),
+            "sliding windows are not passed around a ring, expected cp_kind ulysses",
+        ),
+        (divided(), long(sinks=True), "sinks are not passed around a ring, expected cp_kind ulysses"),
+        (divided(), long(kind="encoder"), "divided sequences need a causal mask, expected a decoder"),
+        (
+            divided(dp=4, cp=4, gpu="T4"),
+            long(),
+            "megatron has no fused attention on T4, which divided sequences need",
+        ),
+        (
+            divided(dp=16, cp=16, tp=1, zero=0),
+            long(sequence_length=LENGTH + 16),
+            "32 pieces for cp 16 do not divide the sequence length 65552",
+        ),
+    ],
+)
+def test_what_breaks_a_rule(chosen: Plan, spec: ModelSpec, what: str) -> None:
+    """Each in one sentence."""
+    old = CLUSTER.gpus["T4"].model_copy(update={"compute_capability": 7.5})
+    where = CLUSTER.model_copy(update={"gpus": {**CLUSTER.gpus, "T4": old}})
+    assert what in [fault.what for fault in faults(chosen, where, spec)]
+
+
+@pytest.mark.parametrize(("cp", "tp", "dp"), [(1, 1, 16), (2, 1, 16), (4, 2, 8), (8, 2, 8), (16, 1, 16)])
+def test_what_keeps_all_rules(cp: int, tp: int, dp: int) -> None:
+    """Groups in a node, and over both."""
+    assert faults(divided(cp=cp, tp=tp, dp=dp), CLUSTER, long()) == ()
+
+
+def test_groups_on_one_device_type() -> None:
+    """A sequence stays on devices of one type."""
+    both = (group("a", "A100", count=6, share=2), group("b", "T4", count=2, share=2))
+    chosen = plan("megatron", 1, [4], [both], cp=4)
+    found = [fault.what for fault in faults(chosen, CLUSTER, long(global_batch=4))]
+    assert "cp 4 does not divide these 6 replicas: a sequence stays on one device type" in found
+
+
+def test_which_degrees_are_tried() -> None:
+    """Where a device has 8,192 tokens or more; any that was asked for; all-to-alls as far as heads go."""
+    row = TARGETS["megatron"]
+    assert contexts(row, long(sequence_length=8192), 1, None) == (Context(),)
+    ways = [one.ways for one in contexts(row, long(), 1, None)]
+    assert ways == [1, 2, 2, 4, 4, 8, 8]
+    assert [(one.ways, one.kind) for one in contexts(row, long(), 2, (8,))] == [(8, "ring")]
+    assert contexts(TARGETS["flagscale"], long(), 1, (2,)) == ()
+
+
+def test_activations_are_divided_and_states_sharded_over_all() -> None:
+    """A device of 8 has a part of the tokens, and of the optimizer as without context parallelism."""
+    whole, ring = (estimate(divided(cp=cp), CLUSTER, long()).stages[0].groups[0].memory for cp in (1, 4))
+    assert ring.parameters_bytes == whole.parameters_bytes
+    assert ring.optimizer_bytes == whole.optimizer_bytes
+    # Keys, values and outputs of the other parts go around while a layer attends to them.
+    turns = 2 * LENGTH * (16 * 64 + 2 * 8 * 64)
+    assert ring.activations_bytes == pytest.approx(whole.activations_bytes / 4 + turns)
+    assert ring.logits_bytes == pytest.approx(whole.logits_bytes / 4 - turns)
+
+
+def test_attention_takes_as_long_on_all_devices() -> None:
+    """Four devices for a sequence need a fourth of the time, but for small products, rings and all-to-alls."""
+    parts = {
+        (cp, kind): estimate(divided(cp=cp, cp_kind=kind), CLUSTER, long()).breakdown
+        for cp, kind in ((1, "ring"), (4, "ring"), (4, "ulysses"))
+    }
+    whole, ring, ulysses = parts.values()
+    assert ring.compute_seconds == ulysses.compute_seconds
+    assert ring.compute_seconds == pytest.approx(whole.compute_seconds, rel=0.02)
+    assert whole.context_parallel_seconds == 0 < ring.context_parallel_seconds
+    assert ulysses.context_parallel_seconds > 0
+    assert ring.hidden_seconds > ulysses.hidden_seconds
+
+
+def test_a_ring_is_hidden_by_long_parts_only() -> None:
+    """Attention grows with the square of a part, sends with the part itself."""
+
+    def exposed(length: int) -> float:
+        causes = estimate(divided(), CLUSTER, long(sequence_length=length)).breakdown
+        return causes.context_parallel_seconds / causes.step_seconds
+
+    assert exposed(2048) > 3 * exposed(131_072)
+
+
+def test_sends_between_nodes_share_their_cards() -> None:
+    """The two devices of a replica send at once; in a node each has its own way."""
+    topology = Topology(CLUSTER)
+    device_type = topology.device_type("a", "A100")
+    link = ASSUMED.link("infiniband")
+    cards = 8 * 25e9 * link.efficiency * link.rail**3
+    across = pass_on_seconds(device_type, topology, ASSUMED, 1e9, ways=8, width=2)
+    inside = pass_on_seconds(device_type, topology, ASSUMED, 1e9, ways=4, width=2)
+    assert across == pytest.approx(1e9 / (cards / 2), rel=1e-3)
+    assert inside == pytest.approx(1e9 / (300e9 * ASSUMED.family("A100").link_efficiency), rel=1e-2)
+    exchanged = all_to_all_seconds(device_type, topology, ASSUMED, 1e9, ep=8, width=2)
+    assert exchanged == pytest.approx(0.5e9 / (cards / 8), rel=1e-3)
+
+
+def test_gradients_go_over_all_replicas() -> None:
+    """Those that share sequences are among them."""
+    (ring,) = Estimator(CLUSTER, long()).price(divided(dp=16, cp=4)).rings
+    assert ring.size == 16
