@@ -108,8 +108,7 @@ def test_a_ratio_that_nobody_measured_is_told() -> None:
 def test_a_ratio_rests_on_what_families_have_of_their_own() -> None:
     """What is unknown of kernels is common to both devices; a family whose constants are worse known keeps these."""
     cluster, model = halves()
-    usual = calibration(*constants("New", 0.05))
-    found = answered(usual)
+    usual, found = unmeasured()
 
     def bar(own: float) -> float:
         known = replace(usual, device_spread=own)
