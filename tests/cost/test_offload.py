@@ -251,3 +251,16 @@ def test_states_of_a_pipeline_in_host_memory() -> None:
         assert after.breakdown.offload_seconds == pytest.approx(2 * 2 * shard / 5e9, rel=0.01)
         assert after.breakdown.step_seconds == pytest.approx(after.step_seconds)
         assert after.stages[0].forward_seconds == before.stages[0].forward_seconds
+
+
+def test_full_recomputation_reads_offloaded_parameters_a_third_time() -> None:
+    """Forward, forward again and backward; each reading takes as long."""
+    slow = HostSpec(link_gBps=0.5, all_links_gBps=1, nvme_gBps=8)
+    again = data_parallel(Offload(optimizer="cpu", parameters="cpu"))
+    once = replace(again, stages=(replace(again.stages[0], recompute="none"),))
+    moved = []
+    for plan in (again, once):
+        causes = estimate(plan, machine(slow), gpt(global_batch=16)).breakdown
+        moved.append(causes.offload_seconds + causes.hidden_seconds)
+    one_reading = 2 * gpt().layer_parameters * 24 / 4 / 0.25e9
+    assert moved[0] - moved[1] == pytest.approx(one_reading, rel=0.2)

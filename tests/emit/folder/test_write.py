@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.emit.folder import tree
+from planner.emit.folder import lock, tree
 from planner.emit.folder.change import MANIFEST
 from planner.emit.folder.write import write_folder
 from planner.errors import OutputError
@@ -382,3 +382,17 @@ def test_a_link_in_the_place_of_a_folder(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "open", too_many)
     with pytest.raises(NotADirectoryError):
         tree.open_folder("link")
+
+
+def test_a_lock_that_goes_away_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last holder may take it away between the two looks at it."""
+    taken, gone = lock._taken, [lock._GoneError()]
+
+    def going(at: int, name: str, folder: int, shown: Path) -> int:
+        if gone:
+            raise gone.pop()
+        return taken(at, name, folder, shown)
+
+    monkeypatch.setattr(lock, "_taken", going)
+    write_folder(FILES, tmp_path / "run")
+    assert names(tmp_path / "run") == [MANIFEST, "env/a.sh", "launch.sh"]
