@@ -15,6 +15,7 @@ import typer
 from planner.cli.app import app, needed
 from planner.cli.examples import ExamplesDocument
 from planner.cli.process import MEANINGS
+from planner.cli.sweep import SweepDocument
 from planner.described import JsonDocument, keys
 from planner.report.calibrated import CalibrateDocument, FittedDocument, TrialDocument
 from planner.report.calibration import CalibrationDocument
@@ -33,6 +34,7 @@ from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
+from planner.report.rent import RentDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 from planner.report.what_if import WhatIfDocument
@@ -62,6 +64,7 @@ DOCUMENTS: dict[str, type] = {
     "search": SearchDocument,
     "search --pareto": FrontDocument,
     "predict": PredictDocument,
+    "predict --plans": CompareDocument,
     "show": PlanDocument,
     "explain": ExplainDocument,
     "compare": CompareDocument,
@@ -79,6 +82,8 @@ DOCUMENTS: dict[str, type] = {
     "report": ReportDocument,
     "trace": TraceDocument,
     "what-if": WhatIfDocument,
+    "rent": RentDocument,
+    "sweep": SweepDocument,
     "gpus": GpusDocument,
     "links": LinksDocument,
     "examples": ExamplesDocument,
@@ -98,7 +103,7 @@ def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
     ranks = _rest(keys(PlanDocument), head, plan, inputs)
     yield "predict, show, explain", ranks
     for title, kind in DOCUMENTS.items():
-        if kind is PlanDocument or title == "calibrate merge":
+        if kind is PlanDocument or title in ("calibrate merge", "predict --plans"):
             continue
         known = (
             (ranks, plan)
@@ -106,7 +111,11 @@ def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
             else ()
         )
         told = (inputs,) if kind in WITH_INPUTS else ()
-        shown = "calibrate import and calibrate merge" if kind is CalibrateDocument else title
+        both = {
+            CalibrateDocument: "calibrate import and calibrate merge",
+            CompareDocument: "compare, predict --plans",
+        }
+        shown = title if title == "compare --log" else both.get(kind, title)
         yield shown, _rest(keys(kind), head, *told, *known)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import yaml
 from pydantic import Field
@@ -33,6 +33,11 @@ from planner.ranges import COMPUTE_CAPABILITY, MULTIPROCESSORS
 _VENDOR_WORDS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "rtx", "gtx", "generation")
 
 
+Vendor = Literal["nvidia", "amd", "intel", "huawei"]
+LIBRARIES: dict[Vendor, str] = {"nvidia": "NCCL", "amd": "RCCL", "intel": "oneCCL", "huawei": "HCCL"}
+"""Collective library of each vendor's devices: those of two libraries cannot be in one communicator."""
+
+
 class GpuSpec(Frozen):
     """A device type, by its numbers: of the catalogue, of the file's ``gpus``, or written where it is used."""
 
@@ -50,6 +55,8 @@ class GpuSpec(Frozen):
     """Streaming multiprocessors or compute units; matrix products are not cut into waves when absent."""
     compute_capability: Annotated[float, number(COMPUTE_CAPABILITY)] | None = None
     """NVIDIA's compute capability (7.0 for V100, 8.0 for A100): older devices lack some runtimes' fused attention."""
+    vendor: Vendor | None = None
+    """Who made it, which decides its collective library; NVIDIA where there is a compute capability."""
     tdp_watts: Watts | None = None
     """Board power, watt."""
     power_limit_watts: Watts | None = None
@@ -59,6 +66,12 @@ class GpuSpec(Frozen):
     host_link_gBps: Rate | None = None
     """Link between the device and its host in one direction, gigabyte/s; needed to offload."""
     source: Source = None
+
+    @property
+    def library(self) -> str:
+        """Collective library that its communicators need; empty when nothing tells the vendor."""
+        known = self.vendor or ("nvidia" if self.compute_capability is not None else None)
+        return "" if known is None else LIBRARIES[known]
 
 
 class IntraNodeSpec(Frozen):

@@ -10,7 +10,6 @@ from rich.console import RenderableType
 from planner.cli.inputs import SearchRequest
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
-from planner.plan.file import Summary
 from planner.report.brief import answer_line, brief
 from planner.report.document import search_document
 from planner.report.explain import (
@@ -23,7 +22,6 @@ from planner.report.explain import (
 )
 from planner.report.goal import (
     goal_text,
-    idle_text,
     infeasible_section,
     limits_section,
     nearest_section,
@@ -39,27 +37,6 @@ from planner.search.values import Scored, SearchResult
 
 Detail = Literal["answer", "brief", "full"]
 """How much is printed: one line, one screen, or all of it."""
-
-
-def summary_of(result: SearchResult) -> Summary | None:
-    """What a plan file keeps of a search; None when it found no plan."""
-    if result.best is None:
-        return None
-    return Summary(
-        status=result.status,
-        step_seconds=result.best.estimate.step_seconds,
-        bound_seconds=result.bound_seconds,
-        gap=result.gap,
-        tokens_per_second=result.best.estimate.tokens_per_second,
-        objective=None if result.goal.objective == "time" else result.goal.objective,
-        subclusters=result.subclusters,
-        outside=result.outside,
-        alternatives=considered(result.alternatives),
-        advice=tuple(advice_text(entry) for entry in result.advice),
-        ratios=tuple(ratio_text(entry) for entry in result.ratios),
-        idle=tuple(idle_text(entry) for entry in result.idle_costs),
-        hedge=result.hedge,
-    )
 
 
 def show_found(

@@ -48,6 +48,40 @@ def _gpu(document: Document, path: KeyPath, name: str, own: list[str]) -> Iterat
         yield document.problem(path, what, f"{near}, {_INLINE}" if near else _INLINE.removeprefix("or "))
 
 
+def one_library(document: Document) -> Iterator[Problem]:
+    """Devices of one node must be able to be in one communicator."""
+    types = document.data.get("gpus")
+    own = types if isinstance(types, dict) else {}
+    for index, pool in pools_of(document):
+        devices = pool.get("devices")
+        seen: dict[str, object] = {}
+        for position, device in enumerate(devices if isinstance(devices, list) else []):
+            library = _library(device, own)
+            if library:
+                seen.setdefault(library, device)
+            if len(seen) > 1:
+                (one, first), (other, last) = seen.items()
+                what = f"{shown(first)} needs {one} and {shown(last)} {other}: no communicator holds both"
+                hint = "leave the devices of one vendor out"
+                yield document.problem(("pools", index, "devices", position), what, hint)
+                break
+
+
+def _library(device: object, own: dict[str, Any]) -> str:
+    """Collective library of a written device; empty when nothing tells it."""
+    name = split_times(device)[1] if isinstance(device, str) else ""
+    numbers = own.get(name, name) if isinstance(device, str) else device
+    try:
+        if isinstance(numbers, str):
+            return catalog.gpu(numbers).library
+        keys = ("vendor", "compute_capability")
+        given = {key: numbers.get(key) for key in keys} if isinstance(numbers, dict) else {}
+        vendor = given.get("vendor") or ("nvidia" if given.get("compute_capability") is not None else "")
+        return catalog.LIBRARIES.get(vendor, "")  # type: ignore[arg-type]
+    except (KeyError, TypeError):
+        return ""
+
+
 def own_names(document: Document) -> Iterator[Problem]:
     """Each of ``gpus`` stands under its own name."""
     own = document.data.get("gpus")
@@ -167,7 +201,8 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
     A ``whole`` cluster, as plan files hold it, names no device of the catalogue: its ``gpus`` are all there is.
     """
     names = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
-    checks = (_pool_names, _choices, _hosts, own_names, *names, _power_limits, intra_nodes, _nics, _links)
+    named = _pool_names, _choices, _hosts, own_names, *names
+    checks = (*named, _power_limits, one_library, intra_nodes, _nics, _links)
     if sum(1 for _ in pools_of(document)) > MOST_POOLS:
         return []
     too_large = _size(document)

@@ -25,6 +25,7 @@ from planner.files.fields import (
 from planner.files.short_lists import compress_devices, compress_hosts, expand_devices, expand_hosts
 
 FabricKind = Literal["infiniband", "roce", "ethernet"]
+Provider = Literal["azure", "efa", "slingshot", "tcpx", "tcpxo"]
 
 
 def _texts(value: object) -> TypeGuard[Sequence[str]]:
@@ -131,6 +132,8 @@ class FabricSpec(Frozen):
     """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
     oversubscription: Oversubscription = 1.0
     """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
+    provider: Provider | None = None
+    """Whose network it is, where NCCL needs more than its own RDMA: launch files then set its variables."""
     source: Source = None
 
 

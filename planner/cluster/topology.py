@@ -192,10 +192,19 @@ class Topology:
         """The widest path between nodes of two pools; of two different nodes when the pools are the same."""
         if first == last and len(self._pools[first].hosts) == 1:
             return self._inside(self._pools[first])
+        if self.strangers(first, last):
+            return NO_PATH
         key = self._alike[first], self._alike[last]
         if key not in self._paths:
             self._paths[key] = self._widest(first, last)
         return self._paths[key]
+
+    def strangers(self, first: str, last: str) -> str:
+        """Why devices of two pools cannot be in one communicator, whatever joins their nodes; empty where they can."""
+        one, other = self._libraries[first], self._libraries[last]
+        if not one or not other or one == other:
+            return ""
+        return f"{first} needs {one} and {last} {other}: no communicator holds devices of both"
 
     def on_rdma(self, first: str, last: str) -> bool:
         """True when nodes of the two pools reach each other by RDMA all the way, or inside a node."""
@@ -283,7 +292,9 @@ class Topology:
         }
         for first, last in combinations_with_replacement(self._pools, 2):
             one_node = first == last and len(self._pools[first].hosts) == 1
-            if islands[first].isdisjoint(islands[last]) and not one_node:
+            if one_node:
+                continue
+            if islands[first].isdisjoint(islands[last]) or self.strangers(first, last):
                 yield first, last
 
     def _widest(self, first: str, last: str) -> Path:
@@ -302,9 +313,21 @@ class Topology:
 
     @cached_property
     def _alike(self) -> dict[str, str]:
-        """Pool -> the first pool with the same cards, whose nodes reach others in the same way."""
-        first: dict[frozenset[tuple[str, End]], str] = {}
-        return {pool: first.setdefault(frozenset(ends.items()), pool) for pool, ends in self._ends.items()}
+        """Pool -> the first pool with the same cards and library, whose nodes reach others in the same way."""
+        first: dict[tuple[str, frozenset[tuple[str, End]]], str] = {}
+        return {
+            pool: first.setdefault((self._libraries[pool], frozenset(ends.items())), pool)
+            for pool, ends in self._ends.items()
+        }
+
+    @cached_property
+    def _libraries(self) -> dict[str, str]:
+        """Collective library of each pool's devices; empty when nothing tells it."""
+        gpus = self.cluster.gpus
+        return {
+            pool.name: next((library for gpu in pool.devices if (library := gpus[gpu].library)), "")
+            for pool in self.cluster.pools
+        }
 
     def _path(self, first: str, last: str, chain: Chain) -> Path:
         near, far = self._ends[first][chain[0]], self._ends[last][chain[-1]]

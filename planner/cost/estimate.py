@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import combinations, combinations_with_replacement
 from math import hypot
 from typing import Protocol
 
 from planner.calibration.values import ASSUMED, Calibration
+from planner.catalog.wheels import wheel_warning
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology, sockets_only
 from planner.cost.communication import Ring, tensor_ring
@@ -30,6 +32,8 @@ from planner.plan.placement import Placement, place
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
+
+RDMA = ("infiniband", "roce")
 
 STEP_SPREAD = 0.10
 """Spread of a step whose layers are measured: 14 runs on GH200 beside the profile of their layers (mean error 8 %)."""
@@ -137,7 +141,7 @@ class Estimator:
             tflops_per_gpu=flops / step / plan.devices / 1e12,
             mfu=flops / step / self._peak(plan),
             devices=plan.devices,
-            warnings=tuple(self._warnings(plan)),
+            warnings=tuple(self._warnings(plan, step)),
             price_per_hour=price_per_hour(used, self.cluster),
             watts=watts(used, self.cluster),
         )
@@ -147,8 +151,23 @@ class Estimator:
         priced = self.price(plan)
         return _step_seconds(plan, priced)
 
-    def _warnings(self, plan: Plan) -> Iterator[str]:
-        """Kernels that the runtime lacks, at all or on a device; what was priced beyond what was measured."""
+    def _switched_off(self, plan: Plan, step: float) -> Iterator[str]:
+        """What one network for all groups of ranks takes from nodes that have a faster one in common."""
+        if not self.uses_sockets(plan):
+            return
+        pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
+        pairs = combinations_with_replacement(pools, 2)
+        fast = {pool for pair in pairs if self.topology.path(*pair).kind in RDMA for pool in pair}
+        lost = 1.0 - _step_seconds(plan, self.price(plan, own_networks=True)) / step if fast else 0.0
+        if lost > 0.0:
+            what = (
+                f"some nodes share no RDMA fabric and {plan.target} has one network for all groups of ranks"
+            )
+            off = f"RDMA of {', '.join(sorted(fast))} is off, which costs {lost:.1%} of the step"
+            yield f"{what}, so that all use sockets: {off}"
+
+    def _warnings(self, plan: Plan, step: float) -> Iterator[str]:
+        """Kernels and networks that the runtime lacks, at all or here; what was priced beyond what was measured."""
         pricer, wanted = self.pricer(plan.target, context=plan.context), self.model.training.kernels
         if wanted not in (None, pricer.kernels):
             yield f"{plan.target} has no kernel set {wanted}: priced with its own, {pricer.kernels}"
@@ -163,6 +182,14 @@ class Estimator:
         if unfused:
             devices = ", ".join(sorted(unfused))
             yield f"{plan.target} has no fused attention on {devices}: priced with unfused attention there"
+        ages = {
+            gpu: age
+            for pool, gpu, *_ in groups
+            if (age := self.topology.device_type(pool, gpu).compute_capability) is not None
+        }
+        if lacking := wheel_warning(ages):
+            yield lacking
+        yield from self._switched_off(plan, step)
         guessed = set()
         for pool, gpu, tp, micro_batch in sorted(groups):
             times = pricer.measured(self.topology.device_type(pool, gpu), tp, micro_batch)
@@ -197,10 +224,13 @@ class Estimator:
         priced = self.price(plan)
         return simulate(priced.forward, priced.backward, plan.micro_batches, priced.held)
 
-    def price(self, plan: Plan) -> Priced:
-        """Prices of all stages on their devices; raises PlanError when members of a group cannot talk."""
+    def price(self, plan: Plan, *, own_networks: bool = False) -> Priced:
+        """Prices of all stages on their devices; raises PlanError when members of a group cannot talk.
+
+        ``own_networks``: as if the runtime could give each group of ranks its own network.
+        """
         self._require_precision(plan)
-        placement, sockets = place(plan, self.cluster), self.uses_sockets(plan)
+        placement, sockets = place(plan, self.cluster), not own_networks and self.uses_sockets(plan)
         pricer = self.pricer(plan.target, sockets=sockets, context=plan.context)
         _, joined = self._network(sockets)
         nodes = joined.placement(placement)
@@ -210,9 +240,13 @@ class Estimator:
         sends = self._sends(plan, nodes, joined.topology, pricer)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
             if not ring.connected:
-                raise PlanError(f"stages[{index}]: its replicas stand on pools without a common fabric")
+                raise PlanError(
+                    f"stages[{index}]: its replicas stand on pools without a common fabric{self._strangers(plan)}"
+                )
             if not sent.link:
-                raise PlanError(f"stages[{index}] and the next stand on pools without a common fabric")
+                raise PlanError(
+                    f"stages[{index}] and the next stand on pools without a common fabric{self._strangers(plan)}"
+                )
         stages = tuple(
             pricer.price(shape, stage.replicas, ring)
             for shape, stage, ring in zip(shapes_of(plan), plan.stages, rings, strict=True)
@@ -228,6 +262,12 @@ class Estimator:
             held=tuple(stage.held_seconds for stage in stages),
             outer_wait=outer_stages_wait(self.model, target(plan.target), plan.pp),
         )
+
+    def _strangers(self, plan: Plan) -> str:
+        """Why two of the plan's pools cannot talk where it is no fabric that they lack."""
+        pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
+        reasons = (self.topology.strangers(*pair) for pair in combinations(pools, 2))
+        return next((f": {reason}" for reason in reasons if reason), "")
 
     def memories(self, plan: Plan, priced: Priced) -> list[list[Memory]]:
         """Bytes on one device of each group, [stage][group]."""

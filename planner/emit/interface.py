@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from importlib import metadata
 
+from planner.catalog.wheels import wheel_note, wheel_warning
 from planner.cluster.spec import ClusterSpec
 from planner.dims.tensor import head_faults
 from planner.emit.folder.write import write_folder
@@ -38,11 +39,19 @@ def emit(
     return folder_files(job_of(plan, cluster, model), launcher)
 
 
-def job_of(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> Job:
-    """The run of a plan; raises EmitError when the target cannot express it, and PlanError for too few devices."""
+def job_of(plan: Plan, cluster: ClusterSpec, model: ModelSpec, script: tuple[str, ...] = ()) -> Job:
+    """The run of a plan; raises EmitError when the target cannot express it, and PlanError for too few devices.
+
+    ``script`` is a training script of the user's, by its path on the nodes, and its arguments.
+    """
     check_inputs(plan, cluster, model)
     own = runtime(plan.target)
-    job = Job(plan=plan, cluster=cluster, model=model, ranks=own.ranks(plan, cluster))
+    job = Job(plan=plan, cluster=cluster, model=model, ranks=own.ranks(plan, cluster), script=script)
+    if script and own.starts_itself:
+        raise EmitError(
+            f"--script: {plan.target} starts an entry point of its own checkout",
+            hint="name yours as experiment.task.entrypoint in conf/experiment.yaml",
+        )
     own.check(plan, model)
     return job
 
@@ -62,7 +71,13 @@ def folder_files(job: Job, launcher: str) -> tuple[EmittedFile, ...]:
     text = readme(
         job,
         files,
-        {**own.notes(job), **chosen.notes(job), "capabilities": own.capabilities, "tried": own.tried},
+        {
+            **own.notes(job),
+            **chosen.notes(job),
+            "capabilities": own.capabilities,
+            "tried": own.tried,
+            "wheels": wheel_cautions(job),
+        },
         placeholders=unnamed_hosts(job, launcher),
         launcher_readme=chosen.readme,
     )
@@ -129,6 +144,14 @@ def _check_nvme(plan: Plan) -> None:
             "NVMe of every node",
             hint="keep it in host memory: offload to cpu",
         )
+
+
+def wheel_cautions(job: Job) -> tuple[str, ...]:
+    """Which builds of PyTorch the job's devices need, where not all of them do."""
+    gpus = job.cluster.gpus
+    used = dict.fromkeys(rank.gpu for rank in job.ranks)
+    ages = {gpu: age for gpu in used if (age := gpus[gpu].compute_capability) is not None}
+    return tuple(filter(None, (wheel_note(ages), wheel_warning(ages))))
 
 
 def is_tried(version: str, tried: str) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -93,8 +94,10 @@ def launch_files(
         address=LOOPBACK if job.is_on_one_node else FIRST_HOST,
         this_host=FIRST_HOST if job.is_on_any_node else "$(hostname)",
         port=MASTER_PORT,
+        library=job.cluster.gpus[job.ranks[0].gpu].library,
         prologue=prologue,
         command=command,
+        script=shlex.quote(job.script[0]) if job.script else "",
     )
     sockets = job.network.needs_sockets and not network_per_group
     return (

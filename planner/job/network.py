@@ -126,13 +126,64 @@ def _socket_lines(pool: PoolSpec, nic: NicSpec) -> list[Line]:
 
 
 def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[Line]:
-    kind = cluster.fabrics[fabric].kind
-    lines: list[Line] = [f"# RDMA: fabric {fabric} ({kind})."]
+    spec = cluster.fabrics[fabric]
+    lines: list[Line] = [f"# RDMA: fabric {fabric} ({spec.provider or spec.kind})."]
+    if spec.provider not in (None, "azure"):
+        return [*lines, *_plugin_lines(pool, fabric, spec.provider)]
     names = [nic.hca for nic in pool.nics if nic.fabric == fabric and nic.hca]
     if names:
         lines.append(("NCCL_IB_HCA", f"={','.join(names)}"))
     else:
         lines += _fill_in(pool, fabric, "hca", ["export NCCL_IB_HCA==DEVICE,DEVICE"])
-    if kind == "roce":
+    if spec.kind == "roce":
         lines += ["# RoCE v2 is usually GID 3; `show_gids` lists them.", ("NCCL_IB_GID_INDEX", "3")]
+    if spec.provider == "azure":
+        lines += [
+            "# NCCL needs the topology of these virtual machines. HPC images name it in /etc/nccl.conf; elsewhere set",
+            "# NCCL_TOPO_FILE to that of the machine type.",
+            ("NCCL_IB_PCI_RELAXED_ORDERING", "1"),
+        ]
     return lines
+
+
+OFI = (
+    "# NCCL reaches it by the plugin aws-ofi-nccl, which has to be on LD_LIBRARY_PATH; else it takes sockets."
+)
+PLUGINS: dict[str, list[Line]] = {
+    # https://github.com/aws/aws-ofi-nccl
+    "efa": [OFI, ("FI_PROVIDER", "efa")],
+    # https://negin513.github.io/distributed-pytorch-hpc/guide/nccl_tuning (NCAR's Derecho)
+    "slingshot": [
+        OFI,
+        ("FI_PROVIDER", "cxi"),
+        ("FI_CXI_DISABLE_HOST_REGISTER", "1"),
+        ("FI_CXI_DEFAULT_CQ_SIZE", "131072"),
+        ("FI_MR_CACHE_MONITOR", "userfaultfd"),
+        ("NCCL_CROSS_NIC", "1"),
+    ],
+    # https://cloud.google.com/kubernetes-engine/docs/how-to/gpu-bandwidth-gpudirect-tcpx
+    "tcpx": [("NCCL_NET", "GPUDirectTCPX_v7")],
+    "tcpxo": [
+        "# Source the plugin's nccl-env-profile.sh ahead of the launch: it has the rest, which changes with versions.",
+        ("NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY", "/dev/aperture_devices"),
+    ],
+}
+"""What NCCL needs for networks that are not InfiniBand's verbs."""
+PREFIXES = {"tcpx": "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "tcpxo": "NCCL_FASTRAK_IFNAME"}
+"""Variables that list the interfaces for data."""
+
+
+def _plugin_lines(pool: PoolSpec, fabric: str, provider: str | None) -> list[Line]:
+    """Of networks that NCCL reaches by a plugin; Google's name their interfaces, and one for control."""
+    lines = list(PLUGINS[provider or ""])
+    variable = PREFIXES.get(provider or "")
+    if variable is None:
+        return lines
+    names = [nic.interface for nic in pool.nics if nic.fabric == fabric and nic.interface]
+    if names:
+        lines.append((variable, ",".join(names)))
+    else:
+        lines += _fill_in(pool, fabric, "interface", [f"export {variable}=INTERFACE,INTERFACE"])
+    control = next((nic.interface for nic in pool.nics if nic.fabric != fabric and nic.interface), None)
+    device = f"{variable.removesuffix('_SOCKET_IFNAME').removesuffix('_IFNAME')}_CTRL_DEV"
+    return [*lines, (device, control.split(",")[0].strip())] if control else lines

@@ -166,7 +166,8 @@ def unreachable(topology: Topology) -> list[str]:
     """Pairs of pools that cannot talk, one sentence each; how many more there are."""
     apart = topology.apart()
     told = [
-        f"{first} and {last} share no fabric and no link: no plan can use both in one job"
+        f"{topology.strangers(first, last) or f'{first} and {last} share no fabric and no link'}"
+        ": no plan can use both in one job"
         for first, last in islice(apart, SHOWN)
     ]
     more = sum(1 for _ in apart)
@@ -283,7 +284,8 @@ def _feed_forward(model: ModelSpec) -> str:
     if experts is None:
         return f"{mlp} {model.ffn}"
     shared = f", shared {experts.shared_ffn}" if experts.shared_ffn else ""
-    return f"{experts.number} experts of {mlp} {experts.ffn}, {experts.top_k} a token{shared}"
+    ahead = f", behind {model.dense_layers} layers of {mlp} {model.ffn}" if model.dense_layers else ""
+    return f"{experts.number} experts of {mlp} {experts.ffn}, {experts.top_k} a token{shared}{ahead}"
 
 
 def limits_text(limits: Limits) -> str:

@@ -1,6 +1,6 @@
 """Damaged files for every command: each must end in an answer or in a clear error, and leave nothing behind.
 
-    python -m tests.fuzz.inputs [--cases 10000] [--seed 1] [--seconds 0] [--only INDEX]
+    python -m tests.fuzz.inputs [--cases 10000] [--seed 1] [--first 0] [--seconds 0] [--only INDEX]
 
 A case is a function of seed and index. Each runs in a process of its own with limits on memory and CPU seconds. Exit
 code 1 when one was mishandled: another exit code than the published ones, an exception, an error that does not name
@@ -11,8 +11,10 @@ no strict JSON or has a time that is not positive, or anything left in the folde
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
+import pkgutil
 import random
 import re
 import resource
@@ -26,6 +28,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import planner.cli
+from planner.calibration.file import shipped
 from planner.cli.process import ANSWER, BAD_INPUT, BUG, MEANINGS
 from planner.cluster.file import load_cluster
 from planner.model.file import load_model
@@ -113,7 +117,7 @@ ARGUMENTS = {
     "spec": ("cluster", "model"),
 }
 """What stands on the command line itself."""
-POSITIONS = {"gpus": "no device", "schema": "schema: "}
+POSITIONS = {"gpus": {"no device"}, "schema": {"schema: ", "Missing argument"}}
 """What an error calls an argument without an option."""
 
 
@@ -193,7 +197,7 @@ def make(folder: Path, chance: random.Random, good: dict[str, tuple[str, ...]]) 
         elif at in slots and word.strip("{}") in ARGUMENTS:
             text = chance.choice(ARGUMENTS[word.strip("{}")])
             words[at] = damaged_argument(text, chance) if at == worst else text
-            options.add(words[at - 1] if words[at - 1].startswith("--") else POSITIONS[words[0]])
+            options |= {words[at - 1]} if words[at - 1].startswith("--") else POSITIONS[words[0]]
         elif at in slots:
             kind = kinds[word.strip("{}")]
             text = chance.choice(good[kind])
@@ -309,6 +313,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Damaged files for every command.")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seconds", type=float, default=0, help="stop after this time; 0 for no limit")
     parser.add_argument("--only", type=int, help="one case; print what it did")
     options = parser.parse_args()
@@ -323,7 +328,7 @@ def main() -> int:
         return bool(wrong)
     _warm()
     begin, codes, bad = time.monotonic(), Counter[int | None](), 0
-    for index in range(options.cases):
+    for index in range(options.first, options.first + options.cases):
         if options.seconds and time.monotonic() - begin > options.seconds:
             break
         case, seen, wrong = tried(options.seed, index, good)
@@ -341,11 +346,12 @@ def _tell(text: str) -> None:
 
 
 def _warm() -> None:
-    """Import once what every case needs."""
-    import planner.cli.inputs
-    import planner.plan.file
-    import planner.report.layout
-    import planner.search.objectives.choose  # noqa: F401
+    """Import and read once what the cases need: it takes longer than most of them."""
+    for module in pkgutil.iter_modules(planner.cli.__path__, "planner.cli."):
+        importlib.import_module(module.name)
+    for target in TARGETS:
+        importlib.import_module(f"planner.runtimes.{target}.runtime")
+    shipped()
 
 
 if __name__ == "__main__":

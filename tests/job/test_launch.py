@@ -13,11 +13,11 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from tests.worlds import cluster, group, model, nic, plan, pool
+from tests.worlds import GPUS, cluster, group, model, nic, plan, pool
 
 TORCHRUN = """#!/bin/sh
 printf 'word:%s\\n' "$@"
-env | grep -E '^(CUDA|NCCL|GLOO|HETPLAN|MASTER|TORCH_)' | sort
+env | grep -E '^(CUDA|HIP|NCCL|GLOO|HETPLAN|MASTER|TORCH_)' | sort
 exit "${STUB_EXIT:-0}"
 """
 UNEVEN = cluster(
@@ -192,3 +192,14 @@ def test_network_of_each_group(tmp_path: Path) -> None:
     assert (folder / "start_megatron.py").exists()
     assert "NCCL_NET=" not in done.stdout
     assert "NCCL_IB_HCA==mlx5_0\n" in run(folder, "0", MEGATRON_PATH="/m").stdout
+
+
+def test_devices_of_amd(tmp_path: Path) -> None:
+    """HIP numbers them as rocm-smi does; no variable of CUDA is left to contradict it."""
+    amd = GPUS["A100"].model_copy(update={"vendor": "amd", "name": "MI"})
+    where = cluster(pool("red", ("MI",) * 4, 1), gpus={"MI": amd})
+    chosen = plan("torch", 1, [4], [(group("red", "MI", count=2, share=2),)])
+    done = run(emitted(tmp_path, chosen, where, model(4)), "0", CUDA_VISIBLE_DEVICES="3")
+    assert done.returncode == 0, done.stderr
+    assert "HIP_VISIBLE_DEVICES=0,1\n" in done.stdout
+    assert "CUDA_VISIBLE_DEVICES" not in done.stdout.replace("HIP_VISIBLE_DEVICES", "")

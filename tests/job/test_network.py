@@ -111,3 +111,30 @@ def test_never_ignores_a_mismatch() -> None:
     where = cluster(pool("a", ("A100",), 1, (IB,)), pool("b", ("T4",), 1, (ETH,)))
     for name in ("a", "b"):
         assert "MISMATCH" not in "".join(environment(where, start("a", "b"), name, sockets=True))
+
+
+def of_provider(provider: str, kind: str = "roce") -> list[str]:
+    """Environment of two nodes on a provider's fabric."""
+    where = cluster(
+        pool("a", ("A100",), 2, (nic("net", "eth1,eth2"), nic("eth", "eth0"))), fabrics={"net": kind}
+    )
+    fabric = where.fabrics["net"].model_copy(update={"provider": provider})
+    where = where.model_copy(update={"fabrics": {**where.fabrics, "net": fabric}})
+    return environment(where, start("a", "a"), "a")
+
+
+def test_networks_of_providers() -> None:
+    """Plugins have their own variables, and none of InfiniBand's; Azure has both."""
+    assert "export FI_PROVIDER=efa" in of_provider("efa")
+    assert "export FI_CXI_DISABLE_HOST_REGISTER=1" in of_provider("slingshot")
+    tcpx = of_provider("tcpx")
+    assert "export NCCL_GPUDIRECTTCPX_SOCKET_IFNAME=eth1,eth2" in tcpx
+    assert "export NCCL_GPUDIRECTTCPX_CTRL_DEV=eth0" in tcpx
+    tcpxo = of_provider("tcpxo")
+    assert "export NCCL_FASTRAK_IFNAME=eth1,eth2" in tcpxo
+    assert "export NCCL_FASTRAK_CTRL_DEV=eth0" in tcpxo
+    for lines in (of_provider("efa"), tcpx, tcpxo):
+        assert not any("NCCL_IB" in line or "NCCL_NET=Socket" in line for line in lines)
+    azure = of_provider("azure", "infiniband")
+    assert "export NCCL_IB_PCI_RELAXED_ORDERING=1" in azure
+    assert any("NCCL_IB_HCA" in line for line in azure)

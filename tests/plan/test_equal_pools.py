@@ -116,10 +116,9 @@ def check_answers(seed: int, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["megatron", "flagscale"])
-@given(SEEDS)
-@settings(FEW, max_examples=6)
+@pytest.mark.parametrize("seed", [3, 8, 12])
 def test_answers_do_not_depend_on_pools(target: str, seed: int) -> None:
-    """On nodes of any size, with pipelines and tensor parallelism."""
+    """On nodes of any size, one with a device of another type, with pipelines and tensor parallelism."""
     check_answers(seed, target)
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.catalog import gpu, link
-from planner.cli.answer import summary_of
 from planner.cli.examples import ExamplesDocument, Listed
 from planner.cluster.topology import Topology
 from planner.cost.training import training_run
@@ -36,6 +35,7 @@ from planner.report.explain import neighbours
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
+from planner.report.summary import summary_of
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from planner.report.what_if import WhatIfDocument, cases
@@ -65,6 +65,9 @@ def documents() -> dict[str, object]:
         "predict": PredictDocument(
             plan=plan_document("predict", scored, cluster, model, None),
             training=training_run(scored.estimate, 1e9),
+        ),
+        "predict --plans": compare_document(
+            [Contender(name="plans[0]", scored=scored, cluster_devices=16)], "predict"
         ),
         "show": plan_document("show", scored, cluster, model, result),
         "explain": explain_document(scored, saved, around, examples.BINDING),
@@ -146,7 +149,7 @@ def test_every_key_is_in_the_dictionary(command: str) -> None:
     """No key is undocumented."""
     found = json.loads(text(documents()[command]))
     assert found["format"] == FORMAT
-    assert found["command"] == command.removesuffix(" --log")
+    assert found["command"] == command.removesuffix(" --log").removesuffix(" --plans")
     known = keys(DOCUMENTS[command])
     assert all(known.values()), [key for key, text in known.items() if not text]
     undocumented = {path for path in paths(found, known) if path not in known}

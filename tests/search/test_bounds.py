@@ -152,6 +152,7 @@ def test_no_random_plan_beats_a_bound(seed: int) -> None:
         for scored in islice(random_plans(StageOptions(choice, estimator, limits), draw), 6):
             step = scored.estimate.step_seconds
             assert own <= step * (1 + 1e-9), (family, depth, interleave)
+            assert bounds.crossed(choice, 0) <= step
             seconds = estimator.price(scored.plan)
             once = sum(map(sum, seconds.forward)) + sum(map(sum, seconds.backward))
             assert bounds.once(choice, step * (1 + 1e-9)) <= once * (1 + 1e-9), (family, depth)

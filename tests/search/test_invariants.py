@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +22,7 @@ from planner.runtimes.registry import TARGETS
 from planner.search.solve import search
 from planner.search.values import Limits, Scored
 from tests.search.variants import three_pools
-from tests.worlds import Problem, cluster, gpt, pool, small_problem, with_constants, with_shapes
+from tests.worlds import cluster, gpt, pool, small_problem, with_constants, with_shapes
 
 SEEDS = st.integers(0, 10**9)
 FEW = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -84,17 +85,21 @@ def one_more_pool(spec: ClusterSpec) -> ClusterSpec:
     return added.model_copy(update={"reserve_gib": spec.reserve_gib, "fabrics": fabrics})
 
 
-def check_never_hurts(change: str, problem: Problem) -> None:
+@lru_cache(maxsize=8)
+def unchanged(seed: int) -> float:
+    """The best step of a problem as it is."""
+    return seconds(best(*with_constants(seed)))
+
+
+def check_never_hurts(change: str, seed: int) -> None:
     """The best plan is as fast or faster afterwards."""
-    spec, model, calibration = problem
-    before = best(spec, model, calibration)
+    spec, model, calibration = with_constants(seed)
     after = best(CHANGES[change](spec), model, calibration)
-    assert seconds(after) <= seconds(before) * SLACK
+    assert seconds(after) <= unchanged(seed) * SLACK
 
 
+@pytest.mark.parametrize("seed", [4, 9, 12])
 @pytest.mark.parametrize("change", CHANGES)
-@given(SEEDS)
-@settings(FEW, max_examples=4)
 def test_better_hardware_never_hurts(change: str, seed: int) -> None:
     """With constants far from the assumed ones too.
 
@@ -102,7 +107,7 @@ def test_better_hardware_never_hurts(change: str, seed: int) -> None:
     name may carry less. A pool, not a node: with a second node a stage takes whole nodes or even parts of one, so
     three of four devices, say, are no longer offered.
     """
-    check_never_hurts(change, with_constants(seed))
+    check_never_hurts(change, seed)
 
 
 @pytest.mark.slow
@@ -111,7 +116,7 @@ def test_better_hardware_never_hurts(change: str, seed: int) -> None:
 @MANY
 def test_better_hardware_never_hurts_in_hundreds(change: str, seed: int) -> None:
     """The same on more problems."""
-    check_never_hurts(change, with_constants(seed))
+    check_never_hurts(change, seed)
 
 
 @given(SEEDS)
@@ -123,6 +128,7 @@ def test_plans_are_whole(seed: int) -> None:
     if found is None:
         return
     plan = found.plan
+    check_plan(plan, spec, model)
     layers = [layer for stage in plan.stages for layer in range(stage.first_layer, stage.end_layer)]
     assert layers == list(range(model.layers))
     used = [(rank.host, rank.device) for rank in ranks(plan, spec)]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import hypot, sqrt
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from planner.calibration.values import (
     ASSUMED,
@@ -84,14 +83,16 @@ def halves() -> tuple[ClusterSpec, ModelSpec]:
 LIMITS = Limits(target="deepspeed", gap=0.0)
 
 
-def answered(known: Calibration, goal: Goal | None = None, limits: Limits = LIMITS) -> SearchResult:
-    """The answer on both halves."""
-    return choose(*halves(), known, limits, goal or Goal())
+@cache
+def unmeasured() -> tuple[Calibration, SearchResult]:
+    """Speeds of the new family that nobody has measured, and the answer on both halves."""
+    known = calibration(*constants("New", 0.05))
+    return known, choose(*halves(), known, LIMITS, Goal())
 
 
 def test_a_ratio_that_nobody_measured_is_told() -> None:
     """The wide bar of the unknown family: its constants, and what unknown families are off by beyond known ones."""
-    found = answered(calibration(*constants("New", 0.05)))
+    _, found = unmeasured()
     (ratio,) = found.ratios
     assert ratio.gpus == ("new",)
     assert ratio.against == ("old",)
@@ -107,8 +108,7 @@ def test_a_ratio_that_nobody_measured_is_told() -> None:
 def test_a_ratio_rests_on_what_families_have_of_their_own() -> None:
     """What is unknown of kernels is common to both devices; a family whose constants are worse known keeps these."""
     cluster, model = halves()
-    usual = calibration(*constants("New", 0.05))
-    found = answered(usual)
+    usual, found = unmeasured()
 
     def bar(own: float) -> float:
         known = replace(usual, device_spread=own)
@@ -120,7 +120,7 @@ def test_a_ratio_rests_on_what_families_have_of_their_own() -> None:
 
 def test_a_measurement_settles_it() -> None:
     """The user's own constants have narrow bars, whatever families without runs are off by."""
-    found = answered(calibration(*constants("New", 0.02, "measured")))
+    found = choose(*halves(), calibration(*constants("New", 0.02, "measured")), LIMITS, Goal())
     assert found.best is not None
     assert found.ratios == ()
 
@@ -158,8 +158,7 @@ def _bars(found: SearchResult, cluster: ClusterSpec, model: ModelSpec, known: Ca
 def test_the_plan_changes_where_it_says(faster: bool) -> None:
     """A whole search at that factor finds a better plan; at the speeds of the cost model there is none."""
     cluster, model = halves()
-    known = calibration(*constants("New", 0.05))
-    found = answered(known)
+    known, found = unmeasured()
     (ratio,) = found.ratios
     factor = ratio.faster_than if faster else ratio.slower_than
     assert factor is not None
@@ -298,8 +297,7 @@ def fitting(cluster: ClusterSpec, model: ModelSpec, known: Calibration, limits: 
             yield plan
 
 
-@given(st.integers(0, 10**9))
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("seed", [8, 9, 13])
 def test_the_robust_plan_regrets_less_than_the_fastest(seed: int) -> None:
     """By the search's own account for any cluster; nothing is said of one without a choice."""
     cluster, model, known = worlds.with_constants(seed)
@@ -318,7 +316,7 @@ def test_the_robust_plan_regrets_less_than_the_fastest(seed: int) -> None:
     assert found.gap == pytest.approx(1 - found.bound_seconds / found.best.estimate.step_seconds)
 
 
-@pytest.mark.parametrize("seed", [6, 12, 13, 24])
+@pytest.mark.parametrize("seed", [12, 13, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (6, 24))])
 def test_against_all_plans(seed: int) -> None:
     """No plan of the space at all regrets less than the robust one does, over the best of all plans."""
     cluster, model, known = worlds.with_constants(seed)

@@ -41,10 +41,11 @@ def world(gpu: GpuSpec | None, link: float) -> tuple[Plan, ClusterSpec, ModelSpe
 
 
 def smoke(folder: Path, **environment: str) -> subprocess.Popen[str]:
-    """``launch.sh --smoke`` with torchrun starting the planted program."""
+    """``launch.sh --smoke``, with torchrun starting the planted program where faults are planted."""
     starter = folder.parent / "torchrun"
+    program = str(PLANTED) if "PLANTED" in environment else "hetplan_smoke.py"
     starter.write_text(
-        f'#!/bin/bash\nwords=("${{@/#hetplan_smoke.py/{PLANTED}}}")\n'
+        f'#!/bin/bash\nwords=("${{@/#hetplan_smoke.py/{program}}}")\n'
         f'exec {Path(sys.executable).parent}/torchrun "${{words[@]}}"\n'
     )
     starter.chmod(0o755)

@@ -163,6 +163,8 @@ class FamilyBounds:
 
     def crossed(self, choice: Choice, crossings: int) -> float:
         """No plan of a choice is faster that crosses slow links so often, without a stage on both sides of one."""
+        if not crossings:
+            return 0.0
         return self.uniform(choice.family).crossed(choice.depth, choice.interleave, crossings)
 
     def _per_stage_degrees(self, family: Family) -> PerStageDegreesBound:
@@ -188,17 +190,22 @@ class FamilyBounds:
             hops = least.get((group.pool, group.gpu, group.tp, group.count))
             if hops is None or hops.outer_seconds == inf:
                 continue
-            outer = host + hops.outer_seconds
-            yield StagePart(
-                device_type=rates.device_types.index(device_type),
-                devices=group.devices,
-                layer_seconds=speed.layer_seconds,
-                backward_seconds=speed.backward_seconds,
-                more_seconds=(
-                    host + hops.inner_seconds,
-                    outer + speed.first_seconds,
-                    outer + speed.last_seconds,
-                ),
-                tail_seconds=speed.tail_seconds,
-                most_layers=min(self.estimator.model.layers, rates.room(family, group).layers(1)),
-            )
+            first, last, apart = host + speed.first_seconds, host + speed.last_seconds, hops.borders
+            for policy in speed.policies:
+                yield StagePart(
+                    device_type=rates.device_types.index(device_type),
+                    devices=group.devices,
+                    nodes=rates.nodes_of(group),
+                    layer_seconds=policy.layer_seconds,
+                    backward_seconds=speed.backward_seconds,
+                    inner_seconds=(
+                        host + hops.inner_seconds,
+                        host + apart.next_seconds,
+                        host + apart.before_seconds,
+                        host + apart.both_seconds,
+                    ),
+                    first_seconds=(first + hops.outer_seconds, first + apart.first_seconds),
+                    last_seconds=(last + hops.outer_seconds, last + apart.last_seconds),
+                    tail_seconds=speed.tail_seconds,
+                    most_layers=min(self.estimator.model.layers, policy.room.layers(1)),
+                )

@@ -4,12 +4,16 @@ Can p stages end within T? With the number of micro-batches m, a stage holds no 
 sends and its tail, ``m busy + tail <= T``, and than it finishes after the first micro-batch has been through all stages
 (``schedules.round_trip``):
 
-    once + (m - p) busy + (p - 1) backward <= T
+    once + (m - p) busy + (p - 1) backward <= T    and for m > p    2 once + (m - p - 1) busy <= T
 
 Devices and stages then get prices, the multipliers of a Lagrangian relaxation. For any prices the p dearest stages and
 all devices together bound the layers that are held from above; with a price for layers too, the p cheapest bound
 ``once`` from below. What ``once`` leaves of T shrinks the stages again. Where they do not hold all layers, nothing ends
 within T.
+
+A pipeline leaves every node but the last. A stage takes the part of a node that its devices are of one, and at least
+one where it stands on several: so the stages of which the next one stands on another node are at least the sum of these
+parts less 1, and so are those of which the one before does. This limit has a price as well.
 """
 
 from __future__ import annotations
@@ -32,10 +36,16 @@ _LAYER_PRICES = np.geomspace(1.0, 48.0, 9)[:, None, None]
 _SHARES = np.linspace(0.0, 1.4, 8)[None, :, None]
 """Prices of a device, as a part of those of the layers that it holds at best."""
 
+_BORDER_LAYERS = np.array([0.0, 0.125, 0.25, 0.5, 1.0])[:, None, None]
+"""Prices of a border in layers, as a part of those that a stage holds at most."""
+
+_BORDER_SECONDS = np.array([0.0, 0.5, 1.0])[:, None, None, None]
+"""Prices of a border in seconds, as a part of what it adds to a stage's sends."""
+
 _ROUNDS = 2
 """How often ``once`` and the layers of a stage sharpen each other."""
 
-_HALVINGS = 3
+_HALVINGS = 5
 """Steps of the bisection for the largest T that no pipeline keeps."""
 
 _ROUNDING = 1e-9
@@ -43,7 +53,11 @@ _ROUNDING = 1e-9
 _NEVER = 1e30
 """Seconds of what cannot be, in arithmetic that knows no infinity."""
 
-_INNER, _FIRST, _LAST = range(3)
+_KINDS = (range(4), range(4, 6), range(6, 8))
+"""Roles of stages in the middle, of the first and of the last stage, in the order of ``StagePart``."""
+
+_SIDES = (0, 1, 1, 2, 0, 1, 0, 1)
+"""Neighbours on other nodes in each role."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +70,13 @@ class StagePart:
     """Forward and backward of one layer for one micro-batch."""
     backward_seconds: float
     """The backward of one layer, at least."""
-    more_seconds: tuple[float, float, float]
-    """Besides its layers, for one micro-batch: in the middle, as the first and as the last stage."""
+    inner_seconds: tuple[float, float, float, float]
+    """Besides its layers, for one micro-batch, in the middle: beside others of its node or at borders of nodes."""
+    first_seconds: tuple[float, float]
+    """The same as the first stage: with the next one near, or on another node."""
+    last_seconds: tuple[float, float]
+    nodes: float
+    """The part of a node that it takes at least; 1 for stages of several nodes."""
     tail_seconds: float
     """Least end of the step per layer held."""
     most_layers: int
@@ -74,7 +93,12 @@ class LagrangianBound:
         self._devices = np.array([float(part.devices) for part in parts])
         self._seconds = np.array([part.layer_seconds for part in parts])
         self._backward = np.array([part.backward_seconds for part in parts])
-        self._more = np.minimum(np.array([part.more_seconds for part in parts]).T, _NEVER)
+        self._nodes = np.array([part.nodes for part in parts])
+        more = np.array([[*part.inner_seconds, *part.first_seconds, *part.last_seconds] for part in parts])
+        self._more = np.minimum(more.T, _NEVER)
+        # What the border before or behind adds to a stage's sends.
+        added = self._more[3] - self._more[0]
+        self._border = float(added[added < _NEVER / 2].min(initial=0.0)) / 2
         self._tail = np.array([part.tail_seconds for part in parts])
         self._most = np.array([float(part.most_layers) for part in parts])
         self._room = np.array(devices, dtype=float)
@@ -129,6 +153,10 @@ class LagrangianBound:
                 # once + (m - p) busy + (p - 1) backward <= T
                 fewer = self._whole((seconds - once - spare * self._more) / each)
                 caps = np.minimum(caps, fewer)
+            if twice and twice.busy:
+                # 2 once + (m - p - 1) busy <= T
+                busy = (seconds - twice.once * once) / twice.busy
+                caps = np.minimum(caps, self._whole((busy - self._more) / self._seconds))
         return once if self._held(caps, depth) >= self.layers - _ROUNDING else inf
 
     def _whole(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -145,11 +173,19 @@ class LagrangianBound:
     def _held(self, caps: NDArray[np.float64], depth: int) -> float:
         """Layers that ``depth`` stages hold together, at most."""
         rates = self._rates(caps)
-        paid = _DEVICE_PRICES * (rates[self._device_type] * self._devices)
-        best = [(cap - paid).max(axis=1) for cap in caps]
-        inner = (depth - 2) * best[_INNER] if depth > 2 else 0.0
-        # Held layers <= the p dearest stages less their devices' price + the price of all devices, for any price.
-        total = inner + best[_FIRST] + best[_LAST] + _DEVICE_PRICES[:, 0] * float(rates @ self._room)
+        border = _BORDER_LAYERS * max(0.0, float(caps.max()))
+        paid = _DEVICE_PRICES * (rates[self._device_type] * self._devices) + 2 * border * self._nodes
+        best = []
+        for roles in _KINDS:
+            # [price of a border][price of a device][part]
+            dearest = np.maximum.reduce([caps[role] + _SIDES[role] * border for role in roles])
+            best.append((dearest - paid).max(axis=2))
+        inner = (depth - 2) * best[0] if depth > 2 else 0.0
+        # Held layers <= the p dearest stages less what they pay + the price of all devices + that of the last node's
+        # borders, for any prices.
+        total = (
+            inner + best[1] + best[2] + _DEVICE_PRICES[:, 0] * float(rates @ self._room) + 2 * border[:, :, 0]
+        )
         return float(total.min())
 
     def _once(self, caps: NDArray[np.float64], depth: int) -> float:
@@ -157,15 +193,26 @@ class LagrangianBound:
         rates = self._rates(caps)
         layer = _LAYER_PRICES * float(self._seconds.min())
         device = layer * _SHARES
-        paid = device * (rates[self._device_type] * self._devices)
+        border = _BORDER_SECONDS * self._border
+        paid = device * (rates[self._device_type] * self._devices) + 2 * border * self._nodes
+        line = self._seconds - layer
         found = []
-        for cap, more in zip(caps, self._more, strict=True):
-            # Linear in layers, so cheapest with one or with all.
-            line = self._seconds - layer
-            cheapest = more + paid + np.minimum(line, line * np.where(cap > 0, cap, 0.0))
-            found.append(np.where(cap > 0, cheapest, inf).min(axis=2))
-        inner = (depth - 2) * found[_INNER] if depth > 2 else 0.0
-        total = inner + found[_FIRST] + found[_LAST]
-        # once >= the p cheapest stages + the price of all layers - that of all devices, for any two prices.
+        for roles in _KINDS:
+            # Linear in layers, so cheapest with one or with all. [border][layer][device][part]
+            each = [
+                np.where(
+                    caps[role] > 0,
+                    self._more[role]
+                    - _SIDES[role] * border
+                    + np.minimum(line, line * np.maximum(caps[role], 0.0)),
+                    inf,
+                )
+                for role in roles
+            ]
+            found.append((np.minimum.reduce(each) + paid).min(axis=3))
+        inner = (depth - 2) * found[0] if depth > 2 else 0.0
+        total = inner + found[1] + found[2]
+        # once >= the p cheapest stages + the price of all layers - those of all devices and of the last node's
+        # borders, for any three prices.
         total = total + layer[:, :, 0] * self.layers - device[:, :, 0] * float(rates @ self._room)
-        return max(0.0, float(total.max()))
+        return max(0.0, float((total - 2 * border[:, :, :, 0]).max()))

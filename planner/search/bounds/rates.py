@@ -12,7 +12,7 @@ import numpy as np
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
-from planner.cost.many import Numbers, as_array, as_number, larger, smaller
+from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.cost.shape import Shape, Whole
 from planner.cost.stage import Pricer
 from planner.dims.sequence import splits_sequence
@@ -136,15 +136,8 @@ class Rates:
         alike: dict[object, list[Family]] = {}
         for family in families:
             if family.dp is not None and family not in self._speeds and family not in self._cases:
-                key = (
-                    family.target,
-                    family.zero,
-                    family.recompute,
-                    family.tp,
-                    family.ep,
-                    family.context,
-                    family.offload,
-                )
+                same = family.target, family.zero, family.recompute, family.tp, family.ep
+                key = *same, family.context, family.offload
                 alike.setdefault(key, []).append(family)
         for members in alike.values():
             first = members[0]
@@ -181,6 +174,14 @@ class Rates:
                 micro = pricer.micro_batch(shape, group, cast("int", np.array(sizes)), ALONE)
                 rates = as_array(1 / (micro.seconds - micro.host_seconds))
                 yield slots, dict(zip(sizes, rates.tolist(), strict=True))
+
+    def nodes_of(self, group: ReplicaGroup) -> float:
+        """The part of a node that a stage on these devices takes at least; 1 for one on several nodes."""
+        each: dict[str, int] = {}
+        for device_type in self.device_types:
+            each[device_type.pool] = each.get(device_type.pool, 0) + device_type.per_node
+        own = next(item for item in self.device_types if item.key == (group.pool, group.gpu))
+        return group.devices / each[group.pool] if group.count <= own.per_node // group.tp else 1.0
 
     def mixed(self, family: Family) -> int:
         """Stages of several device types that a pipeline may have."""
@@ -340,9 +341,8 @@ class Rates:
                 speed = cases.speed(number)
                 if speed is not None and speed.most_layers:
                     slots = float(device_type.devices)
-                    unlimited = (Policy(speed.layer_seconds, _UNLIMITED),)
                     layers = self.estimator.model.layers
-                    free = replace(speed, slots=slots, policies=unlimited, most_layers=layers)
+                    free = replace(speed, slots=slots, most_layers=layers)
                     found.append((self._group(family, device_type, tp, dp), free))
         return found
 
@@ -367,7 +367,7 @@ class Rates:
         micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
         # The computation of an end may hide traffic of layers, and shows with what is left of it.
         shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
-        embedding, head = pricer.ends_seconds(group, cast("int", sequences))
+        embedding, head = pricer.ends_seconds(shape, group, cast("int", sequences))
         return {
             "layer_seconds": micro.seconds - micro.host_seconds,
             "forward_seconds": micro.forward_seconds - micro.host_seconds / 2,
@@ -410,20 +410,6 @@ class Rates:
             crosses="node",
             experts=experts,
         )
-
-    def room(self, family: Family, group: ReplicaGroup) -> Room:
-        """Memory of a stage in the middle, never less than there is whatever it recomputes."""
-        first, *others = (
-            self._room_with(family, group, group.count, group.micro_batch, recompute)
-            for recompute in policies_of(family)
-        )
-        for other in others:
-            first = {
-                "free_bytes": larger(first["free_bytes"], other["free_bytes"]),
-                "layer_bytes": smaller(first["layer_bytes"], other["layer_bytes"]),
-                "activation_bytes": smaller(first["activation_bytes"], other["activation_bytes"]),
-            }
-        return Room(**first)
 
     def _room_with(
         self,

@@ -146,7 +146,9 @@ def _idle_cost(
     if estimator.model.training.precision not in device_type.peak_flops:
         reason = f"no {estimator.model.training.precision}"
     elif not all(estimator.topology.path(pool, device_type.pool).connected for pool in pools):
-        reason = f"no network joins {device_type.pool} and {' and '.join(sorted(pools))}"
+        strange = (estimator.topology.strangers(pool, device_type.pool) for pool in sorted(pools))
+        joined = f"no network joins {device_type.pool} and {' and '.join(sorted(pools))}"
+        reason = next(filter(None, strange), joined)
     else:
         wanted = Wanted(pools=pools | {device_type.pool}, least={device_type.key: used[device_type.key] + 1})
         scored = quick_plan(estimator, limits, wanted, deadline)
