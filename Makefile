@@ -92,9 +92,11 @@ docs: $(VENV)/base.stamp  ## write docs/cli.md, the ranges in docs/formats.md an
 	$(BIN)/python -m tools.reference > docs/cli.md
 	$(BIN)/python -m tools.outputs
 	$(BIN)/python -m tools.ranges_table
+	$(BIN)/python -m tools.notebook
 
 docs-check: $(VENV)/base.stamp  ## docs/cli.md and every output in README.md and docs are what the program prints
 	@$(BIN)/python -m tools.reference | diff - docs/cli.md || (echo "docs/cli.md is outdated: make docs"; exit 1)
+	@$(BIN)/python -m tools.notebook --check || (echo "docs/example.ipynb is outdated: make docs"; exit 1)
 	@$(BIN)/python -m tools.outputs --check || (echo "outputs in README.md or docs are outdated: make docs"; exit 1)
 
 rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, about an hour

@@ -1,4 +1,4 @@
-"""The Python API, which ``import planner`` offers: from files to a proven plan and its launch folder.
+"""What ``import hetplan`` and ``import planner`` are made of: from files to a proven plan and its launch folder.
 
 Sizes are bytes and times seconds, as in the values themselves. Whatever is wrong with an input is a HetplanError
 of planner.errors: SpecError for a file, PlanError for a plan that does not fit its cluster or model, EmitError for
@@ -23,7 +23,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.file import load_plan
 from planner.plan.values import Plan
 from planner.search.objectives.choose import choose
-from planner.search.values import Goal, Limits, SearchResult
+from planner.search.values import Goal, Limits, Scored, SearchResult
 
 File = str | PathLike[str]
 
@@ -51,7 +51,7 @@ def search(
     Without ``limits`` the space of every runtime but FlagScale is searched until the plan is proven within 1 %,
     however long that takes. ``calibration`` is a file whose constants win over the shipped ones.
     """
-    return choose(cluster, model, _constants(calibration), limits or Limits(), goal or Goal())
+    return choose(cluster, model, constants(calibration), limits or Limits(), goal or Goal())
 
 
 def predict(
@@ -62,8 +62,15 @@ def predict(
     Raises PlanError for a plan that cannot run here; one that needs more memory than there is gets its estimate,
     whose ``fits`` is False.
     """
+    return scored(plan, cluster, model, calibration=calibration).estimate
+
+
+def scored(
+    plan: Plan | File, cluster: ClusterSpec, model: ModelSpec, *, calibration: File | None = None
+) -> Scored:
+    """A plan, or that of a file, with its estimate; as ``predict``."""
     decided = plan if isinstance(plan, Plan) else load_plan(Path(plan), cluster, model)
-    return estimate(decided, cluster, model, _constants(calibration))
+    return Scored(plan=decided, estimate=estimate(decided, cluster, model, constants(calibration)))
 
 
 def emit(
@@ -86,5 +93,6 @@ def emit(
     return tuple(Path(folder) / file.path for file in files)
 
 
-def _constants(path: File | None) -> Calibration:
+def constants(path: File | None) -> Calibration:
+    """The constants that ship with the package, and those of a file, which win."""
     return shipped() if path is None else merged(shipped(), sourced(load_calibration(Path(path))))

@@ -32,6 +32,8 @@ WATTS = Range(1e-3, 1e6)
 """Power of one device, watt."""
 PRICE = Range(0, 1e6)
 """Price of one device for one hour, in the user's currency."""
+MACHINE_PRICE = Range(1e-6, 1e6)
+"""Price of one rented machine for one hour, in the user's currency."""
 OVERSUBSCRIPTION = Range(1, 1e4)
 """Sum of the NIC bandwidths of a fabric over what its switches carry."""
 MULTIPROCESSORS = Range(1, 100_000)
@@ -102,7 +104,7 @@ PREDICTED = Range(1e-60, 1e60)
 TOKENS = Range(1, 1e18)
 """Tokens of a whole training run."""
 FAILURES = Range(0, 1e4)
-"""Failures for each device in a month."""
+"""Failures for each device, or stops of a rented machine, in a month."""
 RUN_SECONDS = Range(1, 1e10)
 """A whole training run, and what a checkpoint or a restart takes of it, which may be 0 s."""
 MONEY = Range(1e-6, 1e15)

@@ -15,6 +15,7 @@ import typer
 from planner.cli.app import app, needed
 from planner.cli.examples import ExamplesDocument
 from planner.cli.process import MEANINGS
+from planner.cli.sweep import SweepDocument
 from planner.described import JsonDocument, keys
 from planner.report.calibrated import CalibrateDocument, FittedDocument, TrialDocument
 from planner.report.calibration import CalibrationDocument
@@ -33,6 +34,7 @@ from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
+from planner.report.rent import RentDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 from planner.report.what_if import WhatIfDocument
@@ -80,6 +82,8 @@ DOCUMENTS: dict[str, type] = {
     "report": ReportDocument,
     "trace": TraceDocument,
     "what-if": WhatIfDocument,
+    "rent": RentDocument,
+    "sweep": SweepDocument,
     "gpus": GpusDocument,
     "links": LinksDocument,
     "examples": ExamplesDocument,

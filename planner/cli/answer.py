@@ -10,7 +10,6 @@ from rich.console import RenderableType
 from planner.cli.inputs import SearchRequest
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
-from planner.plan.file import Summary
 from planner.report.brief import answer_line, brief
 from planner.report.document import search_document
 from planner.report.explain import (
@@ -22,11 +21,12 @@ from planner.report.explain import (
     ratios_section,
 )
 from planner.report.goal import (
+    format_text,
     goal_text,
-    idle_text,
     infeasible_section,
     limits_section,
     nearest_section,
+    simpler_text,
     training_text,
     unknown_section,
 )
@@ -39,27 +39,6 @@ from planner.search.values import Scored, SearchResult
 
 Detail = Literal["answer", "brief", "full"]
 """How much is printed: one line, one screen, or all of it."""
-
-
-def summary_of(result: SearchResult) -> Summary | None:
-    """What a plan file keeps of a search; None when it found no plan."""
-    if result.best is None:
-        return None
-    return Summary(
-        status=result.status,
-        step_seconds=result.best.estimate.step_seconds,
-        bound_seconds=result.bound_seconds,
-        gap=result.gap,
-        tokens_per_second=result.best.estimate.tokens_per_second,
-        objective=None if result.goal.objective == "time" else result.goal.objective,
-        subclusters=result.subclusters,
-        outside=result.outside,
-        alternatives=considered(result.alternatives),
-        advice=tuple(advice_text(entry) for entry in result.advice),
-        ratios=tuple(ratio_text(entry) for entry in result.ratios),
-        idle=tuple(idle_text(entry) for entry in result.idle_costs),
-        hedge=result.hedge,
-    )
 
 
 def show_found(
@@ -120,6 +99,8 @@ def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | 
     step = best.estimate.step_seconds
     parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
     parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []
+    parts += [Paragraph(format_text(result.other_format))] if result.other_format else []
+    parts += [Paragraph(simpler_text(entry, best.estimate.spread)) for entry in result.simpler]
     parts += [advice_section([advice_text(entry) for entry in result.advice])] if result.advice else []
     parts += [ratios_section([ratio_text(entry) for entry in result.ratios])] if result.ratios else []
     return parts

@@ -193,6 +193,8 @@ COMMANDS: dict[str, Registered] = {
         "compare", "compare", "Compare plans side by side, or one plan with the log of its run."
     ),
     "what-if": Registered("what_if", "what_if", "Say what the plan becomes when something changes."),
+    "rent": Registered("rent", "rent", "Find which machines to rent for a training run."),
+    "sweep": Registered("sweep", "sweep", "Search a grid of clusters, models and options."),
     "explain": Registered("explain", "explain", "Explain why a plan looks the way it does."),
     "show": Registered("show", "show_plan", "Show a plan in full, or the contents of a calibration file."),
     "report": Registered("report", "report", "Write a page about a plan, to look at and to send."),

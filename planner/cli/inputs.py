@@ -126,14 +126,26 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
         problems += error.problems
     try:
         found_model = overridden(load_model(model), overrides)
-        note = unsaid(model)
-        if note is not None and not (overrides.global_batch and overrides.sequence_length):
-            warn(note)
+        _tell_unsaid(model, overrides)
     except SpecError as error:
         problems += error.problems
     if found_cluster is None or found_model is None:
         raise SpecError(tuple(problems))
     return found_cluster, found_model
+
+
+def read_model(model: Path, overrides: Overrides) -> ModelSpec:
+    """The model with the training settings of the command line."""
+    found = overridden(load_model(model), overrides)
+    _tell_unsaid(model, overrides)
+    return found
+
+
+def _tell_unsaid(model: Path, overrides: Overrides) -> None:
+    """Say on stderr what is assumed where the model file leaves it open."""
+    note = unsaid(model)
+    if note is not None and not (overrides.global_batch and overrides.sequence_length):
+        warn(note)
 
 
 def read_calibration(path: Path | None) -> Calibration:

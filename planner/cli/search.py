@@ -110,7 +110,7 @@ class KeptPlan:
         """Write the answer with what the search says of it; a failure is returned, so that the report comes first."""
         if result.best is None:
             return None
-        from planner.cli.answer import summary_of
+        from planner.report.summary import summary_of
 
         try:
             self._write(result.best, summary_of(result))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from planner.cli.inputs import Overrides, read_calibration, read_inputs, warn_of_doubts, with_calibration
 from planner.cli.options import (
@@ -20,16 +19,11 @@ from planner.cli.options import (
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import ANSWER, INFEASIBLE
 from planner.cli.progress import reporter
-from planner.cluster.change import changed, scalar
-from planner.cluster.spec import ClusterSpec
-from planner.errors import UsageError
-from planner.model.spec import ModelSpec, TrainingSpec
 from planner.ranges import TIME_LIMIT
 from planner.report.what_if import WhatIfDocument, cases, what_if_section
 from planner.runtimes.registry import target as runtime
-from planner.search.deadline import Deadline
-from planner.search.objectives.choose import choose
-from planner.search.values import Goal, Limits
+from planner.search.values import Limits
+from planner.search.what_if import searched, worlds
 
 Changes = Annotated[
     list[str],
@@ -72,25 +66,16 @@ def what_if(
     batch. Prints step, throughput, cost and gain of each, and the plans.
     """
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
-    found = read_inputs(cluster, model, overrides)
-    worlds = [("", *found), *((text, *_changed(*found, text)) for text in change)]
+    found = worlds(*read_inputs(cluster, model, overrides), change)
     constants = read_calibration(calibration)
-    warn_of_doubts(calibration, constants, *found)
+    warn_of_doubts(calibration, constants, *found[0][1:])
     limits = Limits(target=None if target is None else runtime(target).name, time_limit_seconds=time_limit)
     results = []
     with reporter() as talk:
-        for text, changed_cluster, changed_model in worlds:
-            # With the looks after the search, as `hetplan search` has them: they may find the answer.
-            result = choose(
-                changed_cluster,
-                changed_model,
-                constants,
-                limits,
-                Goal(),
-                talk,
-                deadline=Deadline.after(time_limit),
-                better=lambda scored: talk.better(scored.estimate.step_seconds),
-            )
+        pairs = searched(
+            found, constants, limits, talk, lambda scored: talk.better(scored.estimate.step_seconds)
+        )
+        for text, result in pairs:
             results.append((text, result))
             if result.interrupted:
                 raise KeyboardInterrupt
@@ -101,23 +86,3 @@ def what_if(
         search = typed("hetplan", "search", cluster, model, "-o", "plan.yaml")
         show(what_if_section(table), then=with_calibration(search, calibration))
     raise typer.Exit(ANSWER if any(case.scored for case in table) else INFEASIBLE)
-
-
-def _changed(cluster: ClusterSpec, model: ModelSpec, text: str) -> tuple[ClusterSpec, ModelSpec]:
-    """Cluster and model after a change of one of them."""
-    path, equals, value = text.partition("=")
-    top, _, key = path.strip().partition(".")
-    if not equals or top != "training":
-        return changed(cluster, text), model
-    settings = {**model.training.model_dump(), key: scalar(value.strip())}
-    try:
-        training = TrainingSpec.model_validate(settings)
-    except ValidationError as error:
-        what = error.errors()[0]["msg"]
-        hint = (
-            f"keys of training: {', '.join(TrainingSpec.model_fields)}"
-            if key not in TrainingSpec.model_fields
-            else None
-        )
-        raise UsageError(f"--change {text!r}: {what}", hint=hint) from None
-    return cluster, model.model_copy(update={"training": training})

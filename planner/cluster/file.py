@@ -35,26 +35,30 @@ def _written(value: Any) -> str:
     )
 
 
-_Gpu = Annotated[Annotated[str, Tag("<name>")] | Annotated[GpuSpec, Tag("<inline>")], Discriminator(_written)]
-_IntraNode = Annotated[
+DeviceField = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[GpuSpec, Tag("<inline>")], Discriminator(_written)
+]
+"""A device type, by name or by its numbers."""
+IntraNodeField = Annotated[
     Annotated[str, Tag("<name>")] | Annotated[IntraNodeSpec, Tag("<inline>")], Discriminator(_written)
 ]
+"""A network inside nodes, by name or by its numbers."""
 
 
 class PoolFile(Pool):
     """Identical nodes on the same fabrics."""
 
-    gpu: _Gpu | None = None
+    gpu: DeviceField | None = None
     """Type of all devices of a node: a name of the catalogue or of ``gpus``, or its numbers."""
     gpus_per_node: NodeDevices | None = None
     """Devices of one node; 1 when absent."""
-    devices: Annotated[tuple[_Gpu, ...], Field(min_length=1, max_length=1000)] | None = None
+    devices: Annotated[tuple[DeviceField, ...], Field(min_length=1, max_length=1000)] | None = None
     """Type of each device of a node in index order, for nodes that mix types; ``3 x T4`` stands for three."""
     nodes: Nodes | None = None
     """Number of nodes; they are called <pool>-0, <pool>-1 and so on."""
     hosts: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Host names, instead of ``nodes``; ``a100-[01-16]`` stands for sixteen."""
-    intra_node: _IntraNode | None = None
+    intra_node: IntraNodeField | None = None
     """Network between the devices of a node: a catalogue name, or its numbers; needed from two devices on."""
     source: str | None = None
     """Where the numbers are from; free text."""
@@ -85,7 +89,7 @@ def load_cluster(path: Path) -> ClusterSpec:
     """The cluster of a file; raises SpecError with every problem of the file."""
     document = read_as(path, "cluster")
     fail_on(problems_of(document))
-    return _cluster(document.to(ClusterFile))
+    return cluster_of(document.to(ClusterFile))
 
 
 def problems_of(document: Document) -> list[Problem]:
@@ -93,7 +97,8 @@ def problems_of(document: Document) -> list[Problem]:
     return [*document.problems(ClusterFile), *check_cluster(document)]
 
 
-def _cluster(file: ClusterFile) -> ClusterSpec:
+def cluster_of(file: ClusterFile) -> ClusterSpec:
+    """The cluster that a file without problems describes, with names looked up and defaults filled in."""
     types: dict[str, GpuSpec] = {}
     pools = tuple(_pool(pool, file, types) for pool in file.pools)
     return ClusterSpec(

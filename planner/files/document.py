@@ -190,7 +190,7 @@ def _failure(path: Path, what: str, hint: str | None = None, line: int | None = 
     return SpecError((Problem(file=str(path), line=line, key="", what=what, hint=hint),))
 
 
-Kind = Literal["cluster", "model", "plan", "calibration"]
+Kind = Literal["cluster", "model", "plan", "calibration", "offers"]
 
 
 def read_as(path: Path, kind: Kind) -> Document:
@@ -198,7 +198,8 @@ def read_as(path: Path, kind: Kind) -> Document:
     document = read_document(path)
     other = kind_of(document.data)
     if other not in (None, kind):
-        what = f"is a {other} file, expected a {kind} file"
+        kinds = [f"{'an' if each == 'offers' else 'a'} {each} file" for each in (other, kind)]
+        what = f"is {kinds[0]}, expected {kinds[1]}"
         hint = "files go in this order: CLUSTER MODEL PLAN; a calibration goes with --calibration"
         raise SpecError((Problem(file=document.file, line=None, key="", what=what, hint=hint),))
     return document
@@ -211,6 +212,8 @@ def kind_of(data: dict[str, Any]) -> Kind | None:
             return kind
     if "pools" in data:
         return "cluster"
+    if "offers" in data:
+        return "offers"
     if "stages" in data or "replicas" in data:
         return "plan"
     if is_config(data) or "huggingface" in data or {"layers", "hidden"} <= data.keys():

@@ -13,6 +13,7 @@ from planner.calibration.file import Entry, LinksEntries, WrittenCalibration, lo
 from planner.calibration.values import Family, LayerPoint, Link, LinkPoint, Residual, Stack
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.file import ClusterFile, PoolFile, load_cluster
+from planner.cluster.offers import load_offers
 from planner.cluster.spec import FabricLinkSpec, FabricSpec, NicSpec
 from planner.files.document import read_document
 from planner.files.fields import form
@@ -117,3 +118,10 @@ def test_named_links_exist(name: str) -> None:
     """In the catalogue."""
     assert f"`{name}`" in TEXT
     assert catalog.link(name)
+
+
+def test_the_offers_example_loads(tmp_path: Path) -> None:
+    """As printed."""
+    path = tmp_path / "offers.yaml"
+    path.write_text(block("name: market"))
+    assert [offer.available for offer in load_offers(path).offers] == [16, 16]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
+from typing import cast
+
+import numpy as np
 
 from planner.cost.estimate import Estimator
+from planner.cost.shape import whole_model
 from planner.dims.context import contexts
+from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
+from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.peak import least_seconds
@@ -37,6 +45,45 @@ class DeviceRates:
         for row in targets_of(limits):
             for key, rate in (*self._in_replicas(row), *self._alone(row)):
                 self._rates[key] = max(self._rates[key], rate)
+
+    def tokens_per_second(self) -> dict[Key, float]:
+        """Tokens a second of one device of each type: any devices together do no more than the sum of theirs.
+
+        Embedding and head are counted as so many layers as they take at least on the device on which that is least;
+        then no device does more of layers and ends together than it does of layers alone.
+        """
+        model = self.estimator.model
+        layers = model.layers + min(
+            (seconds * self._rates[key] for key, seconds in self._ends().items() if self._rates[key] > 0),
+            default=0.0,
+        )
+        return {key: rate / layers * model.training.sequence_length for key, rate in self._rates.items()}
+
+    def _ends(self) -> dict[Key, float]:
+        """Device-seconds that embedding and head of one sequence take at least, by type."""
+        model = self.estimator.model
+        sequences = np.arange(1, model.training.global_batch + 1)
+        least: dict[Key, float] = {}
+        for row in targets_of(self.limits):
+            for tp in tp_degrees(row, self.limits.tp, model, self._types):
+                able = [device_type for device_type in self._types if device_type.per_node >= tp]
+                split = splits_sequence(row, model, tp)
+                # Dense layers ahead of the others take least without recomputation.
+                shape = replace(whole_model(model, 0, "none"), sequence_parallel=split)
+                for context, device_type in product(contexts(row, model, tp, self.limits.cp), able):
+                    group = ReplicaGroup(
+                        pool=device_type.pool,
+                        gpu=device_type.gpu,
+                        tp=tp,
+                        count=1,
+                        local_batch=1,
+                        accumulation_steps=1,
+                    )
+                    pricer = self.estimator.pricer(row.name, context=context)
+                    ends = sum(pricer.ends_seconds(shape, group, cast("int", sequences)))
+                    found = float(np.min(tp * context.ways * ends / sequences))
+                    least[device_type.key] = min(found, least.get(device_type.key, math.inf))
+        return least
 
     def least_seconds(self, devices: Mapping[Key, int]) -> float:
         """No step on these devices of the cluster, numbers by (pool, gpu), is shorter."""

@@ -1,0 +1,169 @@
+"""What to rent: the machines, the plan on them, and time against money."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from planner.described import JsonDocument, told
+from planner.model.spec import ModelSpec
+from planner.report.layout import Indented, Paragraph, bullets, number, table, words
+from planner.report.numbers import (
+    at_most,
+    count,
+    count_unit,
+    duration,
+    long_text,
+    money,
+    percent,
+    significant,
+    time_unit,
+)
+from planner.report.plan_table import in_short
+from planner.search.objectives.renting import Rent, Rental, RentGoal
+from planner.units import format_count
+from planner.visible import visible
+
+WORDS = {"time": "least time", "money": "least money"}
+
+
+@told(inline=("rent",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentDocument(JsonDocument):
+    """The answer of ``rent``."""
+
+    tokens: float
+    """Tokens to train on."""
+    rent: Rent
+    """The answer."""
+    plan: str | None
+    """The best plan found on the rented machines, in short; null without one."""
+
+
+def rent_document(found: Rent, goal: RentGoal) -> RentDocument:
+    """The answer of ``rent``."""
+    plan = None if found.best is None else in_short(found.best.scored.plan)
+    return RentDocument(command="rent", tokens=goal.tokens, rent=found, plan=plan)
+
+
+def machines_text(rental: Rental) -> str:
+    """``16 h100 + 2 a100``."""
+    return " + ".join(f"{each.machines} {each.offer}" for each in rental.machines)
+
+
+def place_text(rental: Rental) -> str:
+    """`` at alpha east``; empty where the offers name no place."""
+    place = " ".join(part for part in (rental.provider, rental.region) if part)
+    return f" at {place}" if place else ""
+
+
+def rent_report(found: Rent, goal: RentGoal, model: ModelSpec) -> list[RenderableType]:
+    """What was asked, what to rent, the front, and what to know."""
+    training = model.training
+    batch = f"{training.global_batch} x {training.sequence_length} tokens a step, {training.precision}"
+    what = f"{format_count(goal.tokens)} tokens, from {count(found.offers, 'offer')}"
+    parts: list[RenderableType] = [
+        Paragraph(f"{model.name} ({batch}): {what}"),
+        Paragraph(f"goal: {goal_line(goal)}"),
+    ]
+    best = found.best
+    if best is not None:
+        parts.append(Text(visible(f"Rent: {machines_text(best)}{place_text(best)}"), style="bold"))
+        parts += [Indented(Paragraph(line)) for line in _lines(best)]
+    if found.front:
+        parts.append(Indented(_front(found)))
+    return [*parts, bullets(_notes(found, goal), mark="!")]
+
+
+def goal_line(goal: RentGoal) -> str:
+    """``the least time; in at most 30 days; for at most 90,000``."""
+    parts = [f"the {WORDS[goal.wanted]}"]
+    parts += [f"in at most {long_text(goal.deadline_seconds)}"] if goal.deadline_seconds is not None else []
+    parts += [f"for at most {money(goal.budget)}"] if goal.budget is not None else []
+    parts += [f"at most {count(goal.most, 'machine')}"] if goal.most is not None else []
+    return "; ".join(parts)
+
+
+def _lines(best: Rental) -> Iterator[str]:
+    estimate = best.scored.estimate
+    hours = f"{significant(best.price_per_hour)} an hour"
+    yield (
+        f"{long_text(best.seconds)} ±{percent(estimate.spread)}, cost {money(best.price)} ({hours}), "
+        + count(estimate.devices, "device")
+    )
+    if best.goodput < 1:
+        yield f"{percent(best.goodput, 3)} of the time is work: the rest is checkpoints, restarts and lost work"
+    yield f"plan: {in_short(best.scored.plan)}; {duration(estimate.step_seconds, estimate.spread)} a step"
+
+
+def _front(found: Rent) -> RenderableType:
+    """Machines that no others beat in time and money."""
+    unit = time_unit(each.scored.estimate.step_seconds for each in found.front)
+    speed = count_unit(each.scored.estimate.tokens_per_second for each in found.front)
+    columns = (
+        words("time against money", least=20),
+        words("where", least=8),
+        number("takes"),
+        number("cost"),
+        number(f"step ({unit.name})"),
+        number(speed.heading("tokens/s").replace("\n", " ")),
+        number("gap"),
+    )
+    rows = [
+        [
+            machines_text(each),
+            place_text(each).removeprefix(" at "),
+            long_text(each.seconds),
+            money(each.price),
+            unit.show(each.scored.estimate.step_seconds),
+            speed.show(each.scored.estimate.tokens_per_second),
+            at_most(each.gap),
+        ]
+        for each in found.front
+    ]
+    chosen = [
+        index for index, each in enumerate(found.front) if found.best and each.numbers == found.best.numbers
+    ]
+    return table(columns, rows, chosen, ruled=False)
+
+
+def _notes(found: Rent, goal: RentGoal) -> Iterator[str]:
+    if found.front:
+        yield "gap: how much less time machines that cost no more may take, by what is proven"
+    if found.without_plan:
+        yield f"cannot train the model: {', '.join(found.without_plan)}"
+    if found.best is not None and found.status != "optimal":
+        yield "the gap is open: --time-limit gives it more time, --provider, --region and --machines narrow it"
+    for each in found.nearest:
+        yield f"nearest: {machines_text(each)}{place_text(each)}: {long_text(each.seconds)}, cost {money(each.price)}"
+    if found.best is not None:
+        yield from found.best.scored.estimate.warnings
+
+
+def rent_line(found: Rent, goal: RentGoal, model: ModelSpec) -> str:
+    """The answer in one line that stands alone."""
+    what = f"{model.name}, {format_count(goal.tokens)} tokens"
+    best = found.best
+    if best is None:
+        if found.status == "unknown":
+            return f"{what}: no plan found in time, nothing proven"
+        return f"{what}: proven: no machines of these offers {_failing(goal)}"
+    claim = (
+        f"proven within {at_most(found.gap)}"
+        if found.status == "optimal"
+        else f"within {at_most(found.gap)} of the bound"
+    )
+    stopped = "stopped early, " if found.interrupted else ""
+    return (
+        f"{what}: rent {machines_text(best)}{place_text(best)}: {long_text(best.seconds)} for {money(best.price)}, "
+        f"{stopped}{WORDS[found.wanted]} {claim}"
+    )
+
+
+def _failing(goal: RentGoal) -> str:
+    limits = [f"in {long_text(goal.deadline_seconds)}"] if goal.deadline_seconds is not None else []
+    limits += [f"for {money(goal.budget)}"] if goal.budget is not None else []
+    return f"train them {' '.join(limits)}" if limits else "can train the model"

@@ -1,0 +1,229 @@
+"""Which machines to rent, as an integer linear program: the numbers of machines are its variables.
+
+What machines do together is known of those that were searched, and bounded for all others:
+
+* no more than the sum of what each does at best (``DeviceRates``);
+* no more than a searched set of machines that has at least as many of each: a plan may leave machines idle;
+* only its goodput, which falls with the stops of all machines; bounded from above in steps.
+
+So the program's optimum is a bound, and its solution the set of machines to search next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from planner.search.milp.program import Program, added, total
+from planner.search.milp.solver import Values, solve
+
+Machines = tuple[int, ...]
+"""Numbers of machines, in the order of the offers."""
+Wanted = Literal["time", "money"]
+"""What is least: seconds of the training, or its price."""
+
+STEPS = 12
+"""Steps of the goodput that are there from the beginning."""
+ROUNDS = 50
+"""Ratios of price to speed that are tried until no better one is found."""
+SLACK = 1e-7
+"""Of bounds, for floating-point arithmetic in the solver."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What is known of one machine of an offer."""
+
+    rate: float
+    """Tokens a second at best."""
+    price: float
+    """Of one hour."""
+    most: int
+    """How many there are."""
+    place: tuple[str, str]
+    """Machines of two places never work together."""
+    stops: float
+    """Stops a second."""
+
+
+@dataclass(slots=True)
+class Renting:
+    """The machines on offer, and what was learnt of some sets of them."""
+
+    machines: Sequence[Machine]
+    tokens: float
+    """To train on."""
+    goodput: Callable[[float], float]
+    """Share of the time that is work, by stops a second; never grows with them."""
+    most: int | None = None
+    """Most machines in all."""
+    known: dict[Machines, float] = field(default_factory=dict)
+    """Tokens a second that no plan on these machines, or on fewer of them, is above."""
+
+    def learn(self, machines: Machines, rate: float) -> None:
+        """No plan on these machines does more tokens a second."""
+        self.known[machines] = min(rate, self.known.get(machines, math.inf))
+
+    def stops(self, machines: Machines) -> float:
+        """Stops of a run on these machines a second."""
+        return sum(number * each.stops for number, each in zip(machines, self.machines, strict=True))
+
+    def price(self, machines: Machines) -> float:
+        """Of one hour."""
+        return sum(number * each.price for number, each in zip(machines, self.machines, strict=True))
+
+    def best(
+        self,
+        wanted: Wanted,
+        most_seconds: float = math.inf,
+        most_money: float = math.inf,
+        only: int | None = None,
+    ) -> tuple[float, Machines | None]:
+        """(a bound on what is wanted within both limits, the machines that might reach it).
+
+        The bound is infinite where no machines keep the limits. ``only`` is the index of an offer to rent from alone.
+        """
+        ceiling = sum(each.rate * each.most for each in self.machines)
+        if not ceiling:
+            return math.inf, None
+        if wanted == "time":
+            return self._fastest(ceiling, most_seconds, most_money, only)
+        return self._cheapest(ceiling, most_seconds, most_money, only)
+
+    def _fastest(
+        self, ceiling: float, most_seconds: float, most_money: float, only: int | None
+    ) -> tuple[float, Machines | None]:
+        """What the whole market's best rate has over that of the machines is least where they are fastest."""
+        program, numbers, rate = self._program(ceiling, most_seconds, most_money, only)
+        program.equal({0: 1.0, rate: 1.0}, 1.0)
+        solved = solve(program, gap=0.0)
+        speed = (1 - solved.bound) * ceiling
+        if solved.values is None or speed <= SLACK * ceiling:
+            return math.inf, None
+        return self.tokens / speed * (1 - SLACK), self._machines(solved.values, numbers)
+
+    def _cheapest(
+        self, ceiling: float, most_seconds: float, most_money: float, only: int | None
+    ) -> tuple[float, Machines | None]:
+        """The least ratio of price to speed, by Dinkelbach's method (1967): better ratios until there is none."""
+        seconds, found = self._fastest(ceiling, most_seconds, most_money, only)
+        if found is None:
+            return math.inf, None
+        unit = max(each.price for each in self.machines)
+        ratio = self.price(found) / unit / (self.tokens / seconds / ceiling)
+        for _ in range(ROUNDS):
+            program, numbers, rate = self._program(ceiling, most_seconds, most_money, only)
+            price = total(
+                (each.price / unit, column) for each, column in zip(self.machines, numbers, strict=True)
+            )
+            # column 0 = price - ratio x rate + ratio, which is never negative: no rate is above 1.
+            program.equal(added(added({0: -1.0}, price), {rate: -ratio}), -ratio)
+            solved = solve(program, gap=0.0)
+            least = solved.bound - ratio
+            if solved.values is None or least >= -SLACK * ratio:
+                # No rate is above 1, so no ratio is below this one by more than what is left.
+                ratio += min(0.0, least) / self._least_rate(most_seconds, ceiling)
+                break
+            found = self._machines(solved.values, numbers)
+            ratio = self.price(found) / unit / float(solved.values[rate])
+        money = ratio * unit / ceiling * self.tokens / 3600
+        return max(0.0, money * (1 - SLACK)), found
+
+    def _least_rate(self, most_seconds: float, ceiling: float) -> float:
+        """The least share of the ceiling that may be a solution."""
+        least = min(each.rate for each in self.machines if each.rate)
+        if most_seconds < math.inf:
+            least = max(least, self.tokens / most_seconds)
+        return least / ceiling
+
+    def _program(
+        self, ceiling: float, most_seconds: float, most_money: float, only: int | None
+    ) -> tuple[Program, list[int], int]:
+        """Numbers of machines that keep the limits; the column of their rate, as a share of the ceiling."""
+        program = Program("renting")
+        program.column("objective")
+        rate = program.column("rate", upper=1.0)
+        pace = program.column("pace", upper=1.0)
+        numbers = [
+            program.column(f"machines_{index}", upper=each.most if only in (None, index) else 0, whole=True)
+            for index, each in enumerate(self.machines)
+        ]
+        self._places(program, numbers)
+        if self.most is not None:
+            program.row(total((1.0, column) for column in numbers), most=float(self.most))
+        together = total(
+            (each.rate / ceiling, column) for each, column in zip(self.machines, numbers, strict=True)
+        )
+        program.row(added({pace: 1.0}, together, -1.0), most=0.0)
+        self._below_known(program, numbers, pace, ceiling)
+        self._goodput(program, numbers, rate, pace)
+        if most_seconds < math.inf:
+            program.row({rate: 1.0}, least=self.tokens / most_seconds / ceiling)
+        if most_money < math.inf:
+            worth = most_money * 3600 / self.tokens * ceiling
+            unit = max(each.price for each in self.machines)
+            price = total(
+                (each.price / unit, column) for each, column in zip(self.machines, numbers, strict=True)
+            )
+            program.row(added(price, {rate: -worth / unit}), most=0.0)
+        return program, numbers, rate
+
+    def _places(self, program: Program, numbers: Sequence[int]) -> None:
+        """All machines are in one place."""
+        places = {
+            place: program.column(f"place_{index}", upper=1.0, whole=True)
+            for index, place in enumerate(dict.fromkeys(each.place for each in self.machines))
+        }
+        program.equal(total((1.0, column) for column in places.values()), 1.0)
+        for each, column in zip(self.machines, numbers, strict=True):
+            program.row({column: 1.0, places[each.place]: -float(each.most)}, most=0.0)
+
+    def _below_known(self, program: Program, numbers: Sequence[int], pace: int, ceiling: float) -> None:
+        """Machines that have no more of any offer than a searched set are no faster than it."""
+        for index, (machines, rate) in enumerate(self.known.items()):
+            if self._beaten(machines, rate):
+                continue
+            over = {}
+            for offer, (number, each, column) in enumerate(
+                zip(machines, self.machines, numbers, strict=True)
+            ):
+                if number < each.most:
+                    more = program.column(f"more_{index}_{offer}", upper=1.0, whole=True)
+                    program.row({column: 1.0, more: -(number + 1.0)}, least=0.0)
+                    over[more] = -1.0
+            program.row(added({pace: 1.0}, over), most=rate / ceiling)
+
+    def _beaten(self, machines: Machines, rate: float) -> bool:
+        """True where another set says as much of more machines."""
+        return any(
+            other != machines
+            and speed <= rate
+            and all(one <= two for one, two in zip(machines, other, strict=True))
+            for other, speed in self.known.items()
+        )
+
+    def _goodput(self, program: Program, numbers: Sequence[int], rate: int, pace: int) -> None:
+        """Rate <= goodput x pace, with the goodput of the lower end of a step of stops."""
+        stops = total((each.stops, column) for each, column in zip(self.machines, numbers, strict=True))
+        if not stops:
+            program.row({rate: 1.0, pace: -1.0}, most=0.0)
+            return
+        most = sum(each.stops * each.most for each in self.machines)
+        ends = {most * (step / STEPS) ** 2 for step in range(STEPS + 1)}
+        ends |= {self.stops(machines) for machines in self.known}
+        marks = sorted(ends)
+        chosen = [program.column(f"step_{step}", upper=1.0, whole=True) for step in range(len(marks) - 1)]
+        program.equal(total((1.0, column) for column in chosen), 1.0)
+        scaled = {column: factor / most for column, factor in stops.items()}
+        # A set that was searched is at the lower end of its step, so that its goodput is its own.
+        uppers = [*(end / most - SLACK for end in marks[1:-1]), 1.0]
+        upper = total((end, column) for end, column in zip(uppers, chosen, strict=True))
+        program.row(added(scaled, upper, -1.0), most=0.0)
+        for low, column in zip(marks, chosen, strict=False):
+            program.row({rate: 1.0, pace: -self.goodput(low), column: 1.0}, most=1.0)
+
+    @staticmethod
+    def _machines(values: Values, numbers: Sequence[int]) -> Machines:
+        return tuple(round(float(values[column])) for column in numbers)

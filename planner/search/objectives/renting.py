@@ -1,0 +1,358 @@
+"""Which machines to rent for a training run: an integer program proposes them, a search says what they do.
+
+The program knows a bound for every set of machines; what a search proves of one set bounds all that have no more
+machines of any offer. Both go on in turns until the best set found is as good as the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from planner.calibration.values import Calibration
+from planner.cluster.offers import OffersFile, rented
+from planner.cost.estimate import Estimator
+from planner.cost.training import MONTH_SECONDS, NEVER, Interruptions, goodput
+from planner.described import told
+from planner.model.spec import ModelSpec
+from planner.plan.file import Status
+from planner.search.bounds.device_rates import DeviceRates
+from planner.search.deadline import Deadline
+from planner.search.milp.renting import Machine, Machines, Renting, Wanted
+from planner.search.objectives.choose import choose
+from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
+
+SHARE = 0.6
+"""Part of the time for the question; the rest is for the front."""
+SLICE = 0.3
+"""Part of the time left that one search may take."""
+LEAST_SECONDS = 2.0
+"""A search is given that much at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentGoal:
+    """What is asked of rented machines."""
+
+    tokens: float
+    """Tokens to train on."""
+    wanted: Wanted
+    """What is least within the limits: time or money."""
+    deadline_seconds: float | None = None
+    """Longest time."""
+    budget: float | None = None
+    """Most money, in the currency of the offers."""
+    interruptions: Interruptions = NEVER
+    """Failures of devices, and what a stop takes; spot machines stop more often."""
+    most: int | None = None
+    """Most machines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Machines of one offer."""
+
+    offer: str
+    """The offer."""
+    machines: int
+    """How many are rented."""
+
+
+@told(
+    "scored.estimate.step_seconds",
+    "scored.estimate.tokens_per_second",
+    "scored.estimate.devices",
+    without=("scored", "numbers"),
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rental:
+    """Rented machines with the best plan found on them."""
+
+    machines: tuple[Taken, ...]
+    """What is rented."""
+    provider: str
+    """Of all its machines; empty where the file names none."""
+    region: str
+    """Likewise."""
+    seconds: float
+    """Of the whole training, with what stops take."""
+    price: float
+    """Of all rented machines for that time."""
+    price_per_hour: float
+    """Of all rented machines."""
+    goodput: float
+    """Share of the time that is work."""
+    gap: float
+    """No machines that cost as little are faster by more than this fraction; in a front. For the answer: of what is
+    least."""
+    numbers: Machines
+    scored: Scored
+
+    def value(self, wanted: Wanted) -> float:
+        """What is least."""
+        return self.seconds if wanted == "time" else self.price
+
+    def within(self, seconds: float, money: float) -> bool:
+        """True when it keeps both limits."""
+        return self.seconds <= seconds and self.price <= money
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rent:
+    """The answer: what to rent, its proof, and the front of time against money."""
+
+    status: Status
+    """optimal (within the asked gap), feasible, infeasible (proven), unknown (stopped before any was found)."""
+    wanted: Wanted
+    """What is least: time or money."""
+    best: Rental | None
+    """What to rent; null where nothing keeps the limits."""
+    bound: float | None
+    """No machines of the offers take less time, or less money, within the limits; null where none keep them."""
+    gap: float
+    """(value - bound) / value."""
+    front: tuple[Rental, ...]
+    """Machines that no others beat in time and money, the cheapest first."""
+    nearest: tuple[Rental, ...]
+    """Where nothing keeps the limits: the least money within the deadline, and the least time within the budget."""
+    offers: int
+    """Offers considered."""
+    without_plan: tuple[str, ...]
+    """Offers that cannot train the model: no number format, or no plan."""
+    searches: int
+    """Sets of machines that were searched."""
+    seconds: float
+    """How long it took."""
+    interrupted: bool
+    """Whether Ctrl-C stopped it."""
+
+
+class RentSearch:
+    """Asks the program and the search in turns, and remembers what both said."""
+
+    def __init__(
+        self,
+        table: OffersFile,
+        model: ModelSpec,
+        calibration: Calibration,
+        limits: Limits,
+        goal: RentGoal,
+        reporter: Reporter | None = None,
+        *,
+        deadline: Deadline | None = None,
+    ) -> None:
+        self.table, self.model, self.calibration = table, model, calibration
+        self.limits, self.goal = limits, goal
+        self.reporter = reporter or Silent()
+        self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
+        self.found: dict[Machines, Rental] = {}
+        self.searched: dict[Machines, SearchResult] = {}
+        self.searches = 0
+        self.interrupted = False
+        stops = goal.interruptions
+        machines = tuple(self._machines())
+        self.program = Renting(
+            machines=machines,
+            tokens=goal.tokens,
+            goodput=lambda rate: goodput(rate, stops.checkpoint_seconds, stops.restart_seconds),
+            most=goal.most,
+        )
+
+    def _machines(self) -> Iterable[Machine]:
+        """What is known of one machine of each offer; those of a place are looked at together."""
+        rates: dict[str, float] = {}
+        for place in dict.fromkeys(offer.place for offer in self.table.offers):
+            there = {offer.name: offer.available for offer in self.table.offers if offer.place == place}
+            cluster = rented(self.table, there)
+            estimator = Estimator(cluster, self.model, self.calibration)
+            best = DeviceRates(estimator, self.limits).tokens_per_second()
+            for pool in cluster.pools:
+                each = sum(best.get((pool.name, gpu), 0.0) for gpu in pool.devices)
+                rates[pool.name] = each
+        failures = self.goal.interruptions.per_gpu_month
+        for offer in self.table.offers:
+            yield Machine(
+                rate=rates[offer.name],
+                price=offer.price_per_hour,
+                most=offer.available if rates[offer.name] else 0,
+                place=offer.place,
+                stops=(failures * offer.count + offer.stops_per_month) / MONTH_SECONDS,
+            )
+
+    def run(self) -> Rent:
+        """The answer, then its front while time is left."""
+        start, goal = monotonic(), self.goal
+        most_seconds = math.inf if goal.deadline_seconds is None else goal.deadline_seconds
+        most_money = math.inf if goal.budget is None else goal.budget
+        nearest: list[Rental] = []
+        # Machines of one offer come first: they are searched quickest, and what they reach rules out much.
+        for index in range(len(self.table.offers)):
+            self.ask(goal.wanted, most_seconds, most_money, self.deadline.part(SHARE / 2), only=index)
+        bound, best = self.ask(goal.wanted, most_seconds, most_money, self.deadline.part(SHARE))
+        if best is None and bound == math.inf and (most_seconds < math.inf or most_money < math.inf):
+            nearest = list(self._nearest(most_seconds, most_money))
+        self.reporter.phase("front")
+        front = self._front()
+        if best is not None:  # what was learnt since
+            bound, _ = self.program.best(goal.wanted, most_seconds, most_money)
+            best = self._best(goal.wanted, most_seconds, most_money)
+        return Rent(
+            status=self._status(best, bound),
+            wanted=goal.wanted,
+            best=None if best is None else replace(best, gap=self._gap(best, goal.wanted, bound)),
+            bound=None if bound == math.inf else bound,
+            gap=1.0 if best is None else self._gap(best, goal.wanted, bound),
+            front=front,
+            nearest=tuple(nearest),
+            offers=len(self.table.offers),
+            without_plan=tuple(self._useless()),
+            searches=self.searches,
+            seconds=monotonic() - start,
+            interrupted=self.interrupted,
+        )
+
+    def ask(
+        self,
+        wanted: Wanted,
+        most_seconds: float,
+        most_money: float,
+        deadline: Deadline,
+        only: int | None = None,
+    ) -> tuple[float, Rental | None]:
+        """(a bound, the best rental) within limits; searched until both agree or the deadline strikes.
+
+        The bound is that of ``only`` one offer where it is given.
+        """
+        while True:
+            bound, machines = self.program.best(wanted, most_seconds, most_money, only)
+            best = self._best(wanted, most_seconds, most_money)
+            value = best.value(wanted) if best else math.inf
+            self.reporter.progress(
+                done=self.searches,
+                total=self.searches + 1,
+                best_seconds=best.seconds if best else None,
+                bound_seconds=best.seconds * bound / value if best else 0.0,
+            )
+            if machines is None or bound >= value * (1 - self.limits.gap):
+                return bound, best
+            if self.interrupted or (deadline.struck and self.searches):
+                return bound, best
+            if not self._search(machines, deadline):
+                return bound, self._best(wanted, most_seconds, most_money)
+
+    def _search(self, machines: Machines, deadline: Deadline) -> bool:
+        """What these machines do together, better known than before; False where nothing more comes of it."""
+        known = self.searched.get(machines)
+        if known is not None and (known.gap <= 0 or known.status == "infeasible"):
+            return False
+        left = deadline.left
+        slice_of = (
+            deadline
+            if left == math.inf
+            else deadline.part(min(1.0, max(SLICE, LEAST_SECONDS / max(left, 1e-9))))
+        )
+        names = [offer.name for offer in self.table.offers]
+        cluster = rented(self.table, dict(zip(names, machines, strict=True)))
+        limits = replace(self.limits, gap=self.limits.gap / 2 if known is None else 0.0)
+        result = choose(
+            cluster, self.model, self.calibration, limits, Goal(), explain=False, deadline=slice_of
+        )
+        self.searches += 1
+        self.searched[machines] = result
+        self.interrupted = self.interrupted or result.interrupted
+        tokens = self.model.training.global_batch * self.model.training.sequence_length
+        if result.bound_seconds > 0:
+            self.program.learn(machines, tokens / result.bound_seconds)
+        if result.best is not None:
+            self._keep(machines, result.best)
+        better = known is None or result.gap < known.gap or result.status != known.status
+        return better and not result.interrupted
+
+    def _keep(self, machines: Machines, scored: Scored) -> None:
+        known = self.found.get(machines)
+        if known is not None and known.scored.estimate.step_seconds <= scored.estimate.step_seconds:
+            return
+        share = self.program.goodput(self.program.stops(machines))
+        if not share:
+            return
+        offers = [
+            (offer, number) for offer, number in zip(self.table.offers, machines, strict=True) if number
+        ]
+        seconds = self.goal.tokens / scored.estimate.tokens_per_second / share
+        hourly = self.program.price(machines)
+        self.found[machines] = Rental(
+            machines=tuple(Taken(offer=offer.name, machines=number) for offer, number in offers),
+            provider=offers[0][0].provider or "",
+            region=offers[0][0].region or "",
+            seconds=seconds,
+            price=hourly * seconds / 3600,
+            price_per_hour=hourly,
+            goodput=share,
+            gap=1.0,
+            numbers=machines,
+            scored=scored,
+        )
+
+    def _best(self, wanted: Wanted, most_seconds: float, most_money: float) -> Rental | None:
+        kept = (each for each in self.found.values() if each.within(most_seconds, most_money))
+        return min(kept, key=lambda each: (each.value(wanted), each.price, each.numbers), default=None)
+
+    def _status(self, best: Rental | None, bound: float) -> Status:
+        if best is None:
+            return "infeasible" if bound == math.inf else "unknown"
+        return proven(self._gap(best, self.goal.wanted, bound), self.limits.gap)
+
+    @staticmethod
+    def _gap(best: Rental, wanted: Wanted, bound: float) -> float:
+        return max(0.0, 1 - bound / best.value(wanted))
+
+    def _nearest(self, most_seconds: float, most_money: float) -> Iterable[Rental]:
+        """The least money in time, and the least time for the money; at worst the least of both at all."""
+        asked: list[tuple[Wanted, float, float]] = []
+        asked += [("money", most_seconds, math.inf)] if most_money < math.inf else []
+        asked += [("time", math.inf, most_money)] if most_seconds < math.inf else []
+        for wanted, seconds, money in asked:
+            _, found = self.ask(wanted, seconds, money, self.deadline.part(0.5))
+            if found is None:
+                _, found = self.ask(wanted, math.inf, math.inf, self.deadline.part(0.5))
+            if found is not None:
+                yield found
+
+    def _front(self) -> tuple[Rental, ...]:
+        """Machines that no others beat in time and money, each with how much faster as cheap ones may be."""
+        for wanted in ("money", "time"):
+            if not self.deadline.struck and not self.interrupted:
+                self.ask(wanted, math.inf, math.inf, self.deadline.part(0.4))
+        hopeless: set[Machines] = set()
+        while True:
+            points = self._beats_all()
+            bounds = [self.program.best("time", math.inf, point.price) for point in points]
+            gaps = [
+                max(0.0, 1 - bound / point.seconds) for point, (bound, _) in zip(points, bounds, strict=True)
+            ]
+            open_ones = [
+                (gap, machines)
+                for gap, (_, machines) in zip(gaps, bounds, strict=True)
+                if gap > self.limits.gap and machines is not None and machines not in hopeless
+            ]
+            if not open_ones or self.deadline.struck or self.interrupted:
+                return tuple(replace(point, gap=gap) for point, gap in zip(points, gaps, strict=True))
+            _, machines = max(open_ones)
+            if not self._search(machines, self.deadline):
+                hopeless.add(machines)
+
+    def _beats_all(self) -> list[Rental]:
+        """The cheapest first."""
+        kept: list[Rental] = []
+        for each in sorted(self.found.values(), key=lambda each: (each.price, each.seconds)):
+            if not kept or each.seconds < kept[-1].seconds:
+                kept.append(each)
+        return kept
+
+    def _useless(self) -> Iterable[str]:
+        """Offers without the number format."""
+        for offer, machine in zip(self.table.offers, self.program.machines, strict=True):
+            if not machine.most:
+                yield offer.name

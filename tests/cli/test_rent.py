@@ -1,0 +1,91 @@
+"""``hetplan rent`` and offers files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from planner.cluster.file import load_cluster
+from tests.cli.running import Command
+from tests.search.test_renting import OFFERS
+
+
+@pytest.fixture
+def offers(files: Path) -> Path:
+    """The small files, with offers."""
+    (files / "offers.yaml").write_text(OFFERS)
+    return files
+
+
+WORDS = ("rent", "model.yaml", "--offers", "offers.yaml", "--tokens", "1B")
+
+
+def test_what_to_rent(hetplan: Command, offers: Path) -> None:
+    """The answer stands last; the cluster that it writes is one, and the document tells the same."""
+    done = hetplan(*WORDS, "-o", "rented.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert max(map(len, done.out.splitlines()[:-1])) <= 80
+    found = json.loads(hetplan(*WORDS, "--json").out)
+    assert found["status"] == "optimal"
+    cluster = load_cluster(Path("rented.yaml"))
+    assert {pool.name: len(pool.hosts) for pool in cluster.pools} == {
+        each["offer"]: each["machines"] for each in found["best"]["machines"]
+    }
+    assert done.out.splitlines()[-1].startswith("small, 1 B tokens: rent ")
+    assert found["best"]["price"] == pytest.approx(
+        found["best"]["price_per_hour"] * found["best"]["seconds"] / 3600
+    )
+
+
+def test_providers_and_limits_bind(hetplan: Command, offers: Path) -> None:
+    """One place alone; a budget that nothing meets is exit 3 with what is nearest."""
+    west = json.loads(hetplan(*WORDS, "--provider", "two", "--json").out)
+    assert {each["offer"] for each in west["best"]["machines"]} == {"slow"}
+    one = json.loads(hetplan(*WORDS, "--objective", "time", "--machines", "1", "--json").out)
+    assert sum(each["machines"] for each in one["best"]["machines"]) == 1
+    done = hetplan(*WORDS, "--budget", "0.0001")
+    assert done.code == 3
+    assert "! nearest: " in done.out
+    assert done.out.splitlines()[-1].endswith("no machines of these offers train them for 0.000100")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("    price_per_hour: 5\n", ""), "offers[0].price_per_hour: missing"),
+        (
+            ("    interruptions_per_month: 30\n", ""),
+            "offers[1].interruptions_per_month: missing",
+        ),
+        (("gpu: V100-SXM-16GB", "gpu: V200"), 'offers[2].gpu: no GPU is known as "V200"'),
+        (
+            ("name: slow", "name: fast"),
+            "offers[2].name: fast stands above already, on line 3",
+        ),
+        (("    intra_node: nvlink3\n", ""), "offers[0].intra_node: "),
+        (
+            ("price_per_hour: 5", "price_per_hour: cheap"),
+            "offers[0].price_per_hour: expected a number",
+        ),
+    ],
+)
+def test_bad_offers(hetplan: Command, offers: Path, change: tuple[str, str], message: str) -> None:
+    """File, line and key."""
+    Path("offers.yaml").write_text(OFFERS.replace(*change, 1))
+    done = hetplan(*WORDS)
+    assert (done.code, done.out) == (2, "")
+    assert re.match(r"error: offers\.yaml:\d+: " + re.escape(message), done.err), done.err
+
+
+def test_unknown_places(hetplan: Command, offers: Path) -> None:
+    """The nearest name."""
+    done = hetplan(*WORDS, "--region", "eats")
+    assert (done.code, done.err) == (2, "error: --region: no offer has 'eats'\n  hint: did you mean east?\n")
+    done = hetplan("rent", "model.yaml", "--offers", "cluster.yaml", "--tokens", "1B")
+    assert (done.code, done.err.splitlines()[0]) == (
+        2,
+        "error: cluster.yaml: is a cluster file, expected an offers file",
+    )

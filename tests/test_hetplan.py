@@ -1,0 +1,115 @@
+"""``import hetplan``: what notebooks and scripts use."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import hetplan
+from planner.plan.file import read
+from tests.cli.running import CLUSTER, MODEL, SHORT_PLAN
+
+
+class Balanced(HTMLParser):
+    """Whether all elements close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        """Opens, unless it has no end."""
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Closes the last one."""
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cluster, a model and a short plan."""
+    found = tmp_path_factory.mktemp("hetplan")
+    for name, text in (("cluster", CLUSTER), ("model", MODEL), ("short", SHORT_PLAN)):
+        (found / f"{name}.yaml").write_text(text)
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> hetplan.Planned:
+    """The best plan of one runtime."""
+    limits = hetplan.Limits(target="torch")
+    return hetplan.search(folder / "cluster.yaml", folder / "model.yaml", limits=limits)
+
+
+def test_a_search_says_all_of_its_plan(found: hetplan.Planned, folder: Path) -> None:
+    """Rows agree with the estimate, in time and in bytes; the plan file is that of the command."""
+    assert found.result is not None
+    assert str(found).startswith("small on tiny: ")
+    assert max(row["end_seconds"] for row in found.timeline()) == pytest.approx(found.estimate.step_seconds)
+    assert max(row["used_bytes"] for row in found.stages()) == found.estimate.peak_memory_bytes
+    assert [row for row in found.alternatives() if row["reason"] == "chosen"]
+    found.save(folder / "plan.yaml")
+    saved = read(folder / "plan.yaml")
+    assert saved.plan == found.plan
+    assert saved.summary is not None
+    assert saved.summary.gap == found.result.gap
+    run = found.training(1e9, hetplan.Interruptions(per_gpu_month=1))
+    assert run.seconds > 1e9 / found.estimate.tokens_per_second
+
+
+def test_by_hand_and_compared(found: hetplan.Planned, folder: Path) -> None:
+    """A plan of one's own beside the found one."""
+    by_hand = hetplan.predict(folder / "short.yaml", folder / "cluster.yaml", folder / "model.yaml")
+    first, second = hetplan.compare(found=found, by_hand=by_hand).rows()
+    assert (first["name"], first["times_first"]) == ("found", 1.0)
+    assert second["times_first"] == by_hand.estimate.step_seconds / found.estimate.step_seconds
+    assert by_hand.alternatives() == []
+    with pytest.raises(ValueError, match="expected plans"):
+        hetplan.compare()
+
+
+def test_what_notebooks_show(found: hetplan.Planned, folder: Path) -> None:
+    """Closed elements; nothing of a file is markup."""
+    both = hetplan.compare(**{"<b>": found})
+    changes = hetplan.what_if(
+        folder / "cluster.yaml", folder / "model.yaml", ["-slow"], limits=hetplan.Limits(target="torch")
+    )
+    for shown in (found._repr_html_(), both._repr_html_(), changes._repr_html_()):
+        assert Balanced(shown).open == []
+    assert "<td>&lt;b&gt;</td>" in both._repr_html_()
+    assert [row["change"] for row in changes.rows()] == ["as it is", "-slow"]
+
+
+def test_page_and_launch_folder(found: hetplan.Planned, folder: Path) -> None:
+    """As the commands write them."""
+    hetplan.report(found, folder / "report.html")
+    assert "<h1>small on tiny</h1>" in (folder / "report.html").read_text()
+    assert folder / "run" / "README.md" in hetplan.emit(found, folder / "run")
+
+
+def test_no_plan(folder: Path) -> None:
+    """No plan is no error until one is asked for it."""
+    (folder / "big.yaml").write_text(MODEL.replace("hidden: 512", "hidden: 65536"))
+    few = hetplan.Limits(target="torch", zero=(0,), tp=(1,), pp=(1,), time_limit_seconds=5)
+    nothing = hetplan.search(folder / "cluster.yaml", folder / "big.yaml", limits=few)
+    assert nothing.scored is None
+    assert nothing.result is not None
+    assert nothing.result.diagnosis is not None
+    assert "no plan fits" in nothing._repr_html_()
+    with pytest.raises(hetplan.HetplanError, match="no plan fits"):
+        _ = nothing.plan
+
+
+def test_frames(found: hetplan.Planned) -> None:
+    """The same rows, where pandas is."""
+    pytest.importorskip("pandas")
+    assert list(found.to_frame()["used_bytes"]) == [row["used_bytes"] for row in found.stages()]
+    assert len(found.to_frame("timeline")) == len(found.timeline())
+    assert list(hetplan.compare(a=found).to_frame().index) == ["a"]
+    with pytest.raises(ValueError, match="expected stages, alternatives or timeline"):
+        found.to_frame("nothing")
