@@ -111,7 +111,7 @@ def largest_section() -> str:
     middle = median(abs(said / row.billions - 1) for row, said in found)
     head = (
         "The largest models of the ZeRO-Offload paper (arXiv:2101.06840, figure 7) that plans can say, on a DGX-2, "
-        "with one sequence a device and full recomputation; the paper does not give its batches. What is said to fit is "
-        f"a median of {middle:.0%} off."
+        "with one sequence a device and full recomputation; the paper does not give its batches. What is said to fit "
+        f"is a median of {middle:.0%} off."
     )
     return paragraph(head) + "\n" + "\n".join(lines) + "\n"
