@@ -78,7 +78,7 @@ Launcher = Annotated[
     typer.Option(
         "--launcher",
         metavar="NAME",
-        help="Launcher that starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, skypilot or ray.",
+        help="What starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, accelerate, skypilot or ray.",
     ),
 ]
 ClusterNow = Annotated[

@@ -336,11 +336,27 @@ def _window_problems(document: Document) -> list[Problem]:
 
 
 def _expert_problems(document: Document) -> list[Problem]:
-    experts = document.data.get("experts")
+    experts, ahead = document.data.get("experts"), document.data.get("dense_layers")
     if not isinstance(experts, dict):
+        if ahead not in (None, 0):
+            what = "expected none: without experts all layers are dense"
+            return [document.problem(("dense_layers",), what, "add them to layers")]
         return []
     number, picked = experts.get("number"), experts.get("top_k")
     problems = []
+    training = document.data.get("training")
+    parted = isinstance(training, dict) and (training.get("lora") or training.get("freeze"))
+    if ahead not in (None, 0) and parted:
+        what = "dense layers ahead of those with experts are trained whole, expected neither lora nor freeze"
+        problems.append(document.problem(("dense_layers",), what))
+    if ahead not in (None, 0) and document.data.get("window") is not None:
+        what = "dense layers ahead of those with experts have no sliding windows yet, expected none"
+        problems.append(document.problem(("dense_layers",), what))
+    training = document.data.get("training")
+    for key in ("lora", "freeze"):
+        if ahead not in (None, 0) and isinstance(training, dict) and training.get(key) is not None:
+            what = "parts of models with dense_layers ahead of experts are not frozen yet, expected none"
+            problems.append(document.problem(("training", key), what))
     if isinstance(number, int) and isinstance(picked, int) and picked > number:
         what = f"expected at most number {number}, got {picked}"
         problems.append(document.problem(("experts", "top_k"), what))

@@ -17,7 +17,7 @@ SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 
 def folder_by(tmp_path: Path, launcher: str) -> Path:
     """A folder that the launcher can start."""
-    return folder_of(tmp_path, launcher, *(one_pool() if launcher == "skypilot" else ()))
+    return folder_of(tmp_path, launcher, *(one_pool() if launcher in ("skypilot", "accelerate") else ()))
 
 
 def scripts(folder: Path) -> list[str]:

@@ -221,7 +221,7 @@ def _trainings(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
     def changed(**update: object) -> ModelSpec:
         return model.model_copy(update={"training": training.model_copy(update=update)})
 
-    if not model.frozen and model.linears:
+    if not model.frozen and model.linears and not model.dense_layers:
         for base in (None, "nf4"):
             text = f"training.lora: {{rank: {RANK}{', base: nf4' if base else ''}}}"
             other = {"optimizer": "adamw"} if training.optimizer == "muon" else {}

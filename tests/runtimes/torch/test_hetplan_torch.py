@@ -12,7 +12,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import LoraSpec, ModelSpec
+from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec
 from planner.plan.values import Plan
 from tests.training import folder_runs
 from tests.training.launching import launch, losses, run_together
@@ -32,6 +32,7 @@ from planner.training.example_optimizers import Together  # noqa: E402
 from planner.training.hetplan_runtime import load  # noqa: E402
 
 STEPS = 3
+EXPERTS: dict[str, Any] = {"gated_mlp": True, "experts": ExpertsSpec(number=4, top_k=2, ffn=24)}
 NO_BIAS = {"qkv_bias": False}
 """A key's bias has no gradient but rounding, which AdamW makes a step of."""
 LR = {"sgd": 0.5, "adamw": 1e-2, "lion": 1e-3, "muon": 1e-2, "adafactor": 1e-2}
@@ -61,7 +62,11 @@ def four_ranks() -> ClusterSpec:
 
 def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     """A folder name that says what is special."""
-    special = [f"{key}_{value}" for key, value in changes.items() if (key, value) not in DEFAULTS]
+    special = [
+        f"{key}_{value}"
+        for key, value in changes.items()
+        if key != "experts" and (key, value) not in DEFAULTS
+    ]
     return "-".join([kind, f"zero{zero}", *special])
 
 
@@ -174,6 +179,8 @@ CASES = [
         head_bias=True,
         learned_positions=32,
     ),
+    uneven(2, optimizer="sgd", dense_layers=1, **EXPERTS),
+    pipeline(0, [3, 1], steps=2, optimizer="sgd", dense_layers=2, tied_embeddings=False, **EXPERTS),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     divided(0, cp=4, learned_positions=16),
     divided(1, tp=2, optimizer="sgd"),
