@@ -64,6 +64,7 @@ DOCUMENTS: dict[str, type] = {
     "search": SearchDocument,
     "search --pareto": FrontDocument,
     "predict": PredictDocument,
+    "predict --plans": CompareDocument,
     "show": PlanDocument,
     "explain": ExplainDocument,
     "compare": CompareDocument,
@@ -102,7 +103,7 @@ def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
     ranks = _rest(keys(PlanDocument), head, plan, inputs)
     yield "predict, show, explain", ranks
     for title, kind in DOCUMENTS.items():
-        if kind is PlanDocument or title == "calibrate merge":
+        if kind is PlanDocument or title in ("calibrate merge", "predict --plans"):
             continue
         known = (
             (ranks, plan)
@@ -110,7 +111,11 @@ def json_tables() -> Iterator[tuple[str, dict[str, str]]]:
             else ()
         )
         told = (inputs,) if kind in WITH_INPUTS else ()
-        shown = "calibrate import and calibrate merge" if kind is CalibrateDocument else title
+        both = {
+            CalibrateDocument: "calibrate import and calibrate merge",
+            CompareDocument: "compare, predict --plans",
+        }
+        shown = title if title == "compare --log" else both.get(kind, title)
         yield shown, _rest(keys(kind), head, *told, *known)
 
 

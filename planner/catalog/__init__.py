@@ -59,6 +59,8 @@ class GpuSpec(Frozen):
     """Who made it, which decides its collective library; NVIDIA where there is a compute capability."""
     tdp_watts: Watts | None = None
     """Board power, watt."""
+    power_limit_watts: Watts | None = None
+    """Limit set on each device of this type (``nvidia-smi -pl``), watt; a pool's own value wins over it."""
     reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of this type, GiB; a pool's own value wins over it."""
     host_link_gBps: Rate | None = None

@@ -23,6 +23,7 @@ from planner.emit.interface import (
     wheel_cautions,
     write_folder,
 )
+from planner.errors import UsageError
 from planner.launchers.registry import check_launcher
 from planner.report.document import emit_document
 from planner.report.layout import Indented, Paragraph, bullets
@@ -77,7 +78,7 @@ Launcher = Annotated[
     typer.Option(
         "--launcher",
         metavar="NAME",
-        help="Launcher that starts the nodes: torchrun, deepspeed, slurm, kubernetes or ssh.",
+        help="What starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, accelerate, skypilot or ray.",
     ),
 ]
 ClusterNow = Annotated[
@@ -88,11 +89,44 @@ ModelNow = Annotated[
     Path | None,
     typer.Option("--model", metavar="FILE", help="Check that the plan was made for this model file."),
 ]
+Script = Annotated[
+    Path | None,
+    typer.Option(
+        "--script",
+        metavar="FILE",
+        help="Your training script, in place of the runtime's example; it must be at the same path on every node.",
+    ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- ARGS...]", help="Arguments of the training script.", show_default=False),
+]
+
+
+def script_words(script: Path | None, arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """The script by its path on the nodes, within the folder where it is in there, and its arguments.
+
+    Raises UsageError for a script that is not there, and for arguments without a script.
+    """
+    if script is None:
+        if arguments:
+            raise UsageError(
+                f"arguments without a script: {' '.join(arguments)}", hint="name it: --script FILE -- ARGS"
+            )
+        return ()
+    if not script.is_file():
+        raise UsageError(f"--script: there is no file {script}")
+    place = script.absolute()
+    inside = folder.absolute()
+    path = place.relative_to(inside) if place.is_relative_to(inside) else place
+    return (str(path), *arguments)
 
 
 def emit(
     plan: SavedPlan,
     output: Folder,
+    arguments: Arguments = None,
+    script: Script = None,
     force: Force = False,
     launcher: Launcher = "torchrun",
     cluster: ClusterNow = None,
@@ -107,8 +141,9 @@ def emit(
     saved, scored = read_priced(plan, read_calibration(None))
     check_same_inputs(plan, saved, cluster, model)
     check_launcher(launcher)
+    words = script_words(script, arguments or (), output)
     with concerning(plan):
-        job = job_of(saved.plan, saved.cluster, saved.model)
+        job = job_of(saved.plan, saved.cluster, saved.model, words)
         files = folder_files(job, launcher)
     unnamed = unnamed_hosts(job, launcher)
     kept = write_folder(files, output, force)

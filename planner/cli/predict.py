@@ -34,20 +34,30 @@ from planner.cli.options import (
 )
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cluster.spec import ClusterSpec
-from planner.cost.estimate import estimate
+from planner.cost.estimate import Estimator, estimate
+from planner.errors import UsageError
 from planner.model.spec import ModelSpec
-from planner.plan.file import PlanFile, load_plan, write
-from planner.report.document import PredictDocument, plan_document
+from planner.plan.file import PlanFile, load_plan, load_plans, write
+from planner.report.compare import Contender, batch_section
+from planner.report.document import PredictDocument, compare_document, plan_document
 from planner.report.explain import memory_section, time_section
 from planner.report.goal import training_lines
 from planner.report.layout import Paragraph
-from planner.report.plan_table import plan_section, warnings_of
+from planner.report.plan_table import misfits, plan_section, warnings_of
 from planner.report.understood import understood
 from planner.search.values import Scored
 
 HandPlan = Annotated[
-    Path,
+    Path | None,
     typer.Argument(metavar="PLAN", help="Plan file, or a short plan with lines such as `tp: 8` and `pp: 8`."),
+]
+Plans = Annotated[
+    Path | None,
+    typer.Option(
+        "--plans",
+        metavar="FILE",
+        help="Instead of PLAN: a file with a list of short plans, one a line, e.g. `- {tp: 8, pp: 8}`.",
+    ),
 ]
 Output = Annotated[
     Path | None,
@@ -63,7 +73,8 @@ Output = Annotated[
 def predict(
     cluster: ClusterFile,
     model: ModelFile,
-    plan: HandPlan,
+    plan: HandPlan = None,
+    plans: Plans = None,
     output: Output = None,
     precision: Precision = None,
     global_batch: GlobalBatch = None,
@@ -79,8 +90,14 @@ def predict(
 ) -> None:
     """Predict step time and memory of a hand-written plan.
 
-    Prints stages, throughput, time by cause, memory by component, and whether the plan fits.
+    Prints stages, throughput, time by cause, memory by component, and whether the plan fits. With --plans, one line
+    for each of many plans.
     """
+    if (plan is None) == (plans is None):
+        raise UsageError("expected PLAN or --plans FILE, one of them")
+    training = (tokens, deadline, budget, failures, checkpoint_time, restart_time)
+    if plan is None and (output is not None or any(value is not None for value in training)):
+        raise UsageError("-o and the options of a training run are for one PLAN, not for --plans")
     wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
     if output is not None:
         require_writable(output)
@@ -88,6 +105,14 @@ def predict(
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, found_cluster, found_model)
+    if plan is None:
+        assert plans is not None
+        contenders = _many(plans, found_cluster, found_model, constants)
+        if as_json:
+            show_document(compare_document(contenders, "predict"))
+        else:
+            show(understood(found_cluster, found_model, constants), batch_section(contenders))
+        return
     scored = _priced(plan, found_cluster, found_model, constants)
     run = wanted.run_of(scored.estimate)
     if output is not None:
@@ -116,6 +141,22 @@ def _priced(plan: Path, cluster: ClusterSpec, model: ModelSpec, calibration: Cal
     decided = load_plan(plan, cluster, model)
     with concerning(plan):
         return Scored(plan=decided, estimate=estimate(decided, cluster, model, calibration))
+
+
+def _many(
+    path: Path, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration
+) -> tuple[Contender, ...]:
+    """All plans of a file, priced by one estimator."""
+    estimator = Estimator(cluster, model, calibration)
+    devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
+    found = []
+    for index, decided in enumerate(load_plans(path, cluster, model)):
+        name = f"plans[{index}]"
+        with concerning(path):
+            scored = Scored(plan=decided, estimate=estimator.estimate(decided))
+        note = "; ".join(misfits(scored.estimate))
+        found.append(Contender(name=name, scored=scored, cluster_devices=devices, note=note))
+    return tuple(found)
 
 
 def _report(

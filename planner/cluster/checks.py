@@ -6,7 +6,7 @@ their problems beside those of the types.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -159,6 +159,38 @@ def intra_nodes(document: Document) -> Iterator[Problem]:
             yield document.problem(path, f"missing, the nodes have {devices_per_node(pool)} devices", hint)
 
 
+def _power_limits(document: Document) -> Iterator[Problem]:
+    """What a limit leaves of a clock is told by the board power."""
+    own = document.data.get("gpus")
+    types = own if isinstance(own, dict) else {}
+    hint = "write the board power, for example tdp_watts: 400"
+    written: list[tuple[KeyPath, object]] = [(("gpus", name), gpu) for name, gpu in types.items()]
+    written += [(path, gpu) for path, gpu, _ in _written_gpus(document)]
+    for path, gpu in written:
+        if isinstance(gpu, dict) and gpu.get("power_limit_watts") and not gpu.get("tdp_watts"):
+            yield document.problem((*path, "tdp_watts"), "missing, power_limit_watts is a part of it", hint)
+    for index, pool in pools_of(document):
+        if not pool.get("power_limit_watts"):
+            continue
+        devices = [gpu for path, gpu, _ in _written_gpus(document) if path[1] == index]
+        if any(not _board_power(gpu, types) for gpu in devices):
+            what = "the board power of a device is unknown, of which the limit is a part"
+            yield document.problem(("pools", index, "power_limit_watts"), what, hint)
+
+
+def _board_power(gpu: object, types: Mapping[str, object]) -> object:
+    """The board power that is written for a device, or the catalogue's."""
+    if isinstance(gpu, str):
+        name = split_times(gpu)[1]
+        if name not in types:
+            try:
+                return catalog.gpu(name).tdp_watts
+            except KeyError:
+                return True  # said elsewhere
+        gpu = types[name]
+    return gpu.get("tdp_watts") if isinstance(gpu, dict) else True
+
+
 MOST_POOLS = 1000
 """Pools of one cluster."""
 
@@ -169,7 +201,8 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
     A ``whole`` cluster, as plan files hold it, names no device of the catalogue: its ``gpus`` are all there is.
     """
     names = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
-    checks = (_pool_names, _choices, _hosts, own_names, *names, one_library, intra_nodes, _nics, _links)
+    named = _pool_names, _choices, _hosts, own_names, *names
+    checks = (*named, _power_limits, one_library, intra_nodes, _nics, _links)
     if sum(1 for _ in pools_of(document)) > MOST_POOLS:
         return []
     too_large = _size(document)

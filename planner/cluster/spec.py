@@ -77,7 +77,9 @@ class Pool(Frozen):
     price_per_gpu_hour: Price | None = None
     """Price of one device for one hour, in the currency of your choice."""
     watts_per_gpu: Watts | None = None
-    """Power of one device while it trains, watt; the board power of its type when absent."""
+    """Power of one device while it trains, watt; the board power of its type, or its limit, when absent."""
+    power_limit_watts: Watts | None = None
+    """Limit set on each device of the pool (``nvidia-smi -pl``), watt: its clock falls; wins over the device type's."""
     reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of the pool, GiB; wins over the device type's and the cluster's."""
     host: HostSpec | None = None
@@ -164,8 +166,20 @@ class ClusterSpec(Frozen):
     """Memory kept free on each device, GiB."""
 
     def watts_of(self, pool: PoolSpec, gpu: str) -> float | None:
-        """Power of one ``gpu`` of the pool, watt: the pool's, else the device type's; None when both are unknown."""
-        return self.gpus[gpu].tdp_watts if pool.watts_per_gpu is None else pool.watts_per_gpu
+        """Power of one ``gpu`` of the pool, watt: the pool's, else its limit or board power; None when unknown."""
+        if pool.watts_per_gpu is not None:
+            return pool.watts_per_gpu
+        known = [watts for watts in (self.gpus[gpu].tdp_watts, self.power_limit_of(pool, gpu)) if watts]
+        return min(known, default=None)
+
+    def power_limit_of(self, pool: PoolSpec, gpu: str) -> float | None:
+        """Limit on the power of one ``gpu`` of the pool, watt: the pool's, else the device type's; None without one."""
+        return self.gpus[gpu].power_limit_watts if pool.power_limit_watts is None else pool.power_limit_watts
+
+    def power_share_of(self, pool: PoolSpec, gpu: str) -> float:
+        """What its limit leaves of the board power of a ``gpu`` of the pool, at most 1."""
+        board, limit = self.gpus[gpu].tdp_watts, self.power_limit_of(pool, gpu)
+        return min(1.0, limit / board) if board and limit else 1.0
 
     def reserve_of(self, pool: PoolSpec, gpu: str) -> float:
         """Memory kept free on a ``gpu`` of the pool, GiB: the pool's, else the device type's, else the cluster's."""

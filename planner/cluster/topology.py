@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, combinations_with_replacement, pairwise
+from math import log
 
 from planner.cluster.routes import SLOWER, Chain, End, Routes, ends_of
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
@@ -37,6 +38,17 @@ class Host:
     """Infinite when unknown."""
     parameters_per_second: float | None
     """AdamW updates on the processors; None for what the runtime is known to reach."""
+
+
+CLOCK_OF_POWER = 1 / 3
+"""Exponent of the clock under a power limit: power goes with clock and voltage squared, and voltage with the clock.
+
+Best products of a multiprocessor have exponents of 0.31 and 0.24 (A100 on PCIe at 250 and 300 W next to 400) and 0.60
+(H100 at 350 W next to 700; ``microbenchmarks.csv``); four RTX 3090 keep 95 % of their rate at 280 of 350 W, 0.23 (Puget
+Systems, Quad RTX3090 GPU Wattage Limited "MaxQ" TensorFlow Performance, 2020).
+"""
+CLOCK_DEVIATION = 0.2
+"""Standard deviation of that exponent among devices, by the same."""
 
 
 @told(only=("pool", "gpu", "nodes", "per_node", "memory_bytes", "reserve_bytes", "peak_flops"))
@@ -71,6 +83,8 @@ class DeviceType:
     host: Host
     compute_capability: float | None = None
     """NVIDIA's; None for other vendors and where nothing tells it."""
+    clock_spread: float = 0.0
+    """Relative standard error of its clock under a power limit."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -347,6 +361,8 @@ class Topology:
 
     def _device_type(self, pool: PoolSpec, gpu: str) -> DeviceType:
         spec = self.cluster.gpus[gpu]
+        power = self.cluster.power_share_of(pool, gpu)
+        clock = power**CLOCK_OF_POWER
         return DeviceType(
             pool=pool.name,
             gpu=gpu,
@@ -357,13 +373,14 @@ class Topology:
             memory_bytes=bytes_from_gib(spec.memory_gib),
             reserve_bytes=bytes_from_gib(self.cluster.reserve_of(pool, gpu)),
             memory_bytes_per_second=bytes_per_second_from_gigabytes(spec.memory_bandwidth_gBps),
-            peak_flops={dtype: flops_from_tflops(value) for dtype, value in spec.tflops.items()},
+            peak_flops={dtype: flops_from_tflops(clock * value) for dtype, value in spec.tflops.items()},
             intra_bytes_per_second=bytes_per_second_from_gigabytes(pool.intra_node.bandwidth_gBps),
             intra_latency_seconds=seconds_from_us(pool.intra_node.latency_us),
             intra_shared=pool.intra_node.shared,
             price_per_gpu_hour=pool.price_per_gpu_hour,
             host=self._host(pool, gpu),
             compute_capability=spec.compute_capability,
+            clock_spread=CLOCK_DEVIATION * log(1.0 / power),
         )
 
     def _host(self, pool: PoolSpec, gpu: str) -> Host:

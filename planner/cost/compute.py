@@ -28,9 +28,14 @@ MIXED = ("bf16", "fp16", "fp8")
 ATTENTION_FORMAT = {"fp8": "bf16"}
 """Format of the attention's products where it is not that of the others."""
 
-FORMAT_SHARE = {"fp8": 0.91}
-"""Share of its peak that a product reaches in a format over that in two bytes: the median of eight devices, 0.88 to
-0.97 (``planner/measured/data/microbenchmarks.csv``)."""
+FORMAT_SHARE = {"fp8": 0.91, "tf32": 0.95}
+"""Share of its peak that a product reaches in a format over that in two bytes: the means of eight devices, 0.88 to
+0.97, and of ten, 0.85 to 1.05 (``planner/measured/data/microbenchmarks.csv``)."""
+
+VECTOR_SHARES = ((8.6, 0.55), (9.0, 0.75), (12.0, 0.55))
+"""Most of their peak that fp32 products reach from a compute capability on, on vector units: 0.51 to 0.70 where half of
+the lanes are shared with whole numbers (GA102, AD102 and their like, seven devices), 0.73 to 0.83 from H100 on; before
+them they reach the share of two bytes or more (A100, V100: 0.92 to 0.98)."""
 
 TILES = ((256, 128, 1.0), (128, 128, 0.94), (128, 64, 0.80), (64, 64, 0.62))
 """Rows and columns of the tiles that libraries choose from, and how fast each is next to the largest."""
@@ -52,6 +57,16 @@ nonlinearity 4; a backward has about as many."""
 GROUPED_KERNELS = {"fp8": 7.0}
 """Kernels of one expert's two products where each is one of its own: the mean of 2 forward and 4 backward, in fp8 with
 casts of both factors and reordering of their scales."""
+
+ADAPTER_KERNELS = 3
+"""More of them for each adapter: two products and their sum with the layer's."""
+
+NF4_KERNELS = 4
+"""More of them for each matrix in four bits: index, table, scale, reshape."""
+
+NF4_STREAMED = 0.5 + 2.0 + 2.0 + 2.0 + 2.0 + 2.0
+"""Bytes that the example streams to bring an element from four bits to two bytes: half a byte read, an index of four
+bytes for two elements written and read, two bytes from the table written, read, scaled and written."""
 
 UNFUSED_SOFTMAX_KERNELS = 8
 """More kernels where scaling, masking, casts and softmax run one by one."""
@@ -116,7 +131,7 @@ class Device:
     def product(self, product: Product, precision: str | None = None) -> float:
         """Seconds of a product and its traffic."""
         name = precision or self.precision
-        share = self.family.matmul_efficiency * self.stack.matmul_factor * FORMAT_SHARE.get(name, 1.0)
+        share = self._share(name) * self.stack.matmul_factor
         rate = self._rate(product, name) * share
         flops = 2.0 * product.count * product.rows * product.columns * product.inner
         moved = (
@@ -149,6 +164,15 @@ class Device:
         name = ATTENTION_FORMAT.get(self.precision, self.precision)
         peak = self.kind.peak_flops.get(name, self.kind.peak_flops[self.precision])
         return flops / (peak * self.family.attention_efficiency) + self.family.kernel_seconds
+
+    def _share(self, precision: str) -> float:
+        """Share of a format's peak that large products reach."""
+        share: float = self.family.matmul_efficiency
+        if precision == "fp32":
+            capability = self.kind.compute_capability or 0.0
+            most = [bound for least, bound in VECTOR_SHARES if least <= capability]
+            return min(share, most[-1]) if most else share
+        return share * FORMAT_SHARE.get(precision, 1.0)
 
     def _rate(self, product: Product, precision: str) -> float:
         """Peak FLOP/s of the units that can run a product: vector units when its rows are not aligned to 16 bytes."""
@@ -191,6 +215,40 @@ def layer_products(model: ModelSpec, *, tp: int, tokens: int, ep: int = 1) -> tu
             Product(tokens, model.hidden, model.common_ffn / tp),
         )
     return (*attention, *mlp, *(expert_products(model, tp=tp, tokens=tokens, ep=ep) if model.experts else ()))
+
+
+def layer_product_seconds(
+    model: ModelSpec, device: Device, *, tp: int, tokens: int, ep: int = 1
+) -> tuple[float, float]:
+    """Seconds of the products of a layer, forward and backward: weights that are not trained have no gradient.
+
+    Adapters are two thin products beside each of theirs, and their sum (arXiv:2106.09685, section 4.1). A base in four
+    bits is brought to the working format for each product (arXiv:2305.14314, equation 5).
+    """
+    products = layer_products(model, tp=tp, tokens=tokens, ep=ep)
+    if not model.frozen:
+        return device.products(products)
+    forward = sum(device.product(item) for item in products)
+    backward = 0.0
+    attention = len(model.attention_matrices)
+    for number, item in enumerate(products):
+        into, weight = item.backward()
+        backward += device.product(into)
+        if ("attention" if number < attention else "mlp") not in model.frozen:
+            backward += device.product(weight)
+    lora = model.training.lora
+    for inputs, outputs in model.adapted.values():
+        assert lora is not None
+        thin = (Product(tokens, lora.rank, inputs), Product(tokens, outputs / tp, lora.rank))
+        ahead, back = device.products(thin)
+        forward += ahead + device.stream(3.0 * device.size * tokens * outputs / tp)
+        backward += back + device.stream(3.0 * device.size * tokens * inputs)
+    if model.quantised:
+        again = device.stream(
+            NF4_STREAMED * model.quantised_layer_parameters / tp, NF4_KERNELS * len(model.linears)
+        )
+        forward, backward = forward + again, backward + again
+    return forward, backward
 
 
 def expert_products(model: ModelSpec, *, tp: int, tokens: int, ep: int) -> tuple[Product, ...]:
@@ -324,14 +382,15 @@ def layer_pass(
     ``ways`` replicas have a part of each sequence; the model is that of a part.
     """
     tokens = micro_batch * model.training.sequence_length
-    products, back = device.products(layer_products(model, tp=tp, tokens=tokens, ep=ep))
+    products, back = layer_product_seconds(model, device, tp=tp, tokens=tokens, ep=ep)
     core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch, ways=ways)
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
     if model.experts is not None:
         narrow += expert_bytes(model, device.size, tp=tp, tokens=tokens, ep=ep)
     forward = products + core + device.stream(wide + narrow, 7)
     backward = back + core_back + device.stream(1.6 * (wide + narrow), 8)
-    launches: float = FORWARD_KERNELS + (2 if tp > 1 else 0)
+    launches: float = FORWARD_KERNELS + (2 if tp > 1 else 0) + ADAPTER_KERNELS * len(model.adapted)
+    launches += NF4_KERNELS * len(model.linears) if model.quantised else 0
     if model.experts is not None:
         # A grouped product is a kernel for each expert, or one for all.
         each = GROUPED_KERNELS.get(device.precision, 3.0)
@@ -390,7 +449,8 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
     """Seconds of the input embedding: a gather of rows, and a scatter of their gradients."""
     tokens = micro_batch * model.training.sequence_length
     forward = device.stream(4.0 * device.size * tokens * model.hidden, 3)
-    return EndPass(forward_seconds=forward, backward_seconds=2 * forward)
+    trained = "embedding" not in model.frozen
+    return EndPass(forward_seconds=forward, backward_seconds=2 * forward * trained)
 
 
 LOGIT_BYTES = (24.0, 20.0)
@@ -403,7 +463,10 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     # Runtimes pad the vocabulary, so its columns are always aligned.
     columns = ceil(model.vocab / tp / 64) * 64
     name = ATTENTION_FORMAT.get(model.training.precision)
-    forward, backward = device.products((Product(tokens, columns, model.hidden),), name)
+    product = Product(tokens, columns, model.hidden)
+    forward, backward = device.products((product,), name)
+    if ("embedding" if model.tied_embeddings else "head") in model.frozen:
+        backward = device.product(product.backward()[0], name)
     return EndPass(
         forward_seconds=forward + device.stream(LOGIT_BYTES[0] * tokens * columns, 6),
         backward_seconds=backward + device.stream(LOGIT_BYTES[1] * tokens * columns, 4),
@@ -435,16 +498,24 @@ def optimizer_seconds(
 
 
 def model_flops(model: ModelSpec) -> float:
-    """Useful FLOPs of one optimizer step: forward and backward of every product, attention causal where it is."""
+    """Useful FLOPs of one optimizer step: forward and backward of every product, attention causal where it is.
+
+    Of what is not trained the backward has the gradient of its inputs alone.
+    """
     length = model.training.sequence_length
-    matrices = float(sum(inputs * outputs for inputs, outputs, _ in model.attention_matrices))
-    matrices += model.hidden * model.mlp_matrices * model.common_ffn
+    attention = float(sum(inputs * outputs for inputs, outputs, _ in model.attention_matrices))
+    mlp = float(model.hidden * model.mlp_matrices * model.common_ffn)
     if model.experts is not None:
-        matrices += model.hidden * (
+        mlp += model.hidden * (
             model.experts.number + model.mlp_matrices * experts_at_work(model) * model.experts.ffn
         )
     causal = 0.5 if model.kind == "decoder" else 1.0
     scores = model.heads * core_width(model) * causal * seen_scores(model, True)
-    layer = 2.0 * length * matrices + 4.0 * length**2 * scores
-    sequence = model.layers * layer + 2.0 * length * model.hidden * model.vocab
-    return 3.0 * sequence * model.training.global_batch
+    head = "embedding" if model.tied_embeddings else "head"
+    passes = {part: 2.0 if part in model.frozen else 3.0 for part in ("attention", "mlp", head)}
+    matrices = passes["attention"] * attention + passes["mlp"] * mlp + 3.0 * model.adapter_parameters
+    layer = 2.0 * length * matrices + 3.0 * 4.0 * length**2 * scores
+    dense = passes["mlp"] * (model.hidden * model.mlp_matrices * model.ffn - mlp)
+    layers = (model.layers + model.dense_layers) * layer + model.dense_layers * 2.0 * length * dense
+    sequence = layers + passes[head] * 2.0 * length * model.hidden * model.vocab
+    return sequence * model.training.global_batch

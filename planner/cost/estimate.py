@@ -213,7 +213,9 @@ class Estimator:
 
     def _spread_of(self, pricer: Pricer, group: ReplicaGroup) -> float:
         device_type = self.topology.device_type(group.pool, group.gpu)
-        constants = self.calibration.spread((device_type.family,), pricer.kernels)
+        constants = hypot(
+            self.calibration.spread((device_type.family,), pricer.kernels), device_type.clock_spread
+        )
         times = pricer.measured(device_type, group.tp, group.micro_batch)
         return min(constants, hypot(times.spread, STEP_SPREAD)) if times else constants
 

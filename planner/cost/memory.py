@@ -16,7 +16,7 @@ from planner.cost.many import larger, smaller
 from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
-from planner.model.spec import ModelSpec
+from planner.model.spec import NF4_BYTES, ModelSpec
 from planner.plan.values import ON_DEVICE, WHOLE, Context, Offload
 from planner.runtimes.capabilities import Recompute
 
@@ -96,11 +96,29 @@ def layer_elements(model: ModelSpec, *, tp: int, ep: int = 1) -> float:
 def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
     """Elements of the parameters on one device; a tied head is a second copy on a last stage of its own."""
     total = layers * (model.layer_parameters - model.expert_parameters)
-    total += model.embedding_parameters if first else 0
+    total += model.embedding_parameters + model.ahead_parameters if first else 0
     if last:
         total += model.head_parameters
         total += model.vocab * model.embedding_width if model.tied_embeddings and not first else 0
     return total / tp + experts_of(model, layers=layers, ep=ep)
+
+
+def trained_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
+    """Those that are trained: they have gradients, optimizer states and traffic of both."""
+    if not model.frozen:
+        return parameters_of(model, layers=layers, first=first, last=last, tp=tp, ep=ep)
+    total = layers * model.trained_layer_parameters + (model.trained_embedding_parameters if first else 0)
+    if last:
+        total += model.trained_head_parameters
+        if model.tied_embeddings and not first and "embedding" not in model.frozen:
+            total += model.vocab * model.embedding_width
+    return total / tp
+
+
+def gathered_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
+    """Those that ZeRO 3 shards and gathers: all but matrices in four bits."""
+    found = parameters_of(model, layers=layers, first=first, last=last, tp=tp, ep=ep)
+    return found + layers * (model.adapter_parameters - model.quantised_layer_parameters) / tp
 
 
 def optimizer_bytes(model: ModelSpec) -> float:
@@ -154,7 +172,33 @@ def activation_bytes_per_layer(
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none":
         scores = (5.0 if model.drops else 2.0) * heads * length / tp
-    return scale * tokens * (whole + attention + mlp * model.common_ffn / tp + scores) + routed
+    kept = whole + attention + mlp * model.common_ffn / tp + scores
+    return scale * tokens * (kept - unneeded_inputs(model) + adapter_inputs(model)) + routed
+
+
+def unneeded_inputs(model: ModelSpec) -> float:
+    """Bytes a token that layers in two-byte formats do not keep: inputs of products whose weights are not trained.
+
+    That of attention's output product is kept by attention, and norms keep their own.
+    """
+    if model.experts is not None or model.latent is not None:
+        return 0.0
+    needed = {
+        "attention": "attention" not in model.frozen or {"q_proj", "k_proj", "v_proj"} & {*model.adapted},
+        "mlp": "mlp" not in model.frozen or {"gate_proj", "up_proj"} & {*model.adapted},
+        "down": "mlp" not in model.frozen or "down_proj" in model.adapted,
+    }
+    return 2.0 * (
+        (not needed["attention"]) * model.hidden
+        + (not needed["mlp"]) * model.hidden
+        + (not needed["down"]) * model.ffn
+    )
+
+
+def adapter_inputs(model: ModelSpec) -> float:
+    """The same of what lies between the two products of adapters."""
+    lora = model.training.lora
+    return 2.0 * lora.rank * len(model.adapted) if lora else 0.0
 
 
 def _expert_activations(model: ModelSpec, *, rows: float, tokens: float, scale: float, plain: bool) -> float:
@@ -182,9 +226,10 @@ class Footprint:
         self._expert_states = ways / optimizer_ways(load.zero, load.expert_dp) if model.experts else 1.0
         updated_on_host = offload.optimizer != "none"
         self._device_type, self._tp = device_type, load.tp
-        self._layer_elements = model.layer_parameters - model.expert_parameters
+        self._layer_elements: float = model.layer_parameters - model.expert_parameters
         self._expert_elements = experts_of(model, layers=1, ep=load.ep)
         self._end_elements = parameters_of(model, layers=0, first=load.first, last=load.last, tp=1)
+        self._frozen_layer, self._frozen_ends = self._freeze(model, load)
         one = layer_elements(model, tp=load.tp, ep=load.ep)
         self._measured_elements = (load.parameter_ratio - 1.0) * one
         size, more = (
@@ -196,12 +241,16 @@ class Footprint:
         gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp)
         self._layer = _layer_activations(model, load, load.recompute)
         self._in_host = self._ends_in_host = 0.0
+        self._frozen_in_host = 0.0, 0.0
         if offload.optimizer == "cpu":
             self._in_host, self._ends_in_host = states, ends
         if updated_on_host:
             self._in_host += load.gradient_bytes / ways
         if offload.parameters == "cpu":
             self._in_host += weights
+            self._frozen_in_host = self._frozen_layer, self._frozen_ends
+        if offload.parameters != "none":
+            self._frozen_layer = self._frozen_ends = 0.0
         self._layer_in_host = self._layer if offload.activations == "cpu" else 0.0
         self._states, self._end_states = (0.0, 0.0) if updated_on_host else (states, ends)
         self._weights = 0.0 if offload.parameters != "none" else weights
@@ -216,8 +265,21 @@ class Footprint:
         self._context = min(stack.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes)
         self._slack = stack.allocator_slack if load.allocator_slack is None else load.allocator_slack
 
+    def _freeze(self, model: ModelSpec, load: Load) -> tuple[float, float]:
+        """Bytes of what is not trained, of a layer and of the ends; from here on elements are those that are."""
+        if not model.frozen:
+            return 0.0, 0.0
+        ends = {"first": load.first, "last": load.last}
+        size = ELEMENT_BYTES[model.training.precision] / parameter_ways(load.zero, load.dp)
+        own, base = self._layer_elements + self._expert_elements, model.quantised_layer_parameters
+        self._expert_elements = 0.0
+        self._layer_elements = model.trained_layer_parameters
+        self._end_elements, whole = trained_of(model, layers=0, tp=1, **ends), self._end_elements
+        layer = (own + model.adapter_parameters - model.trained_layer_parameters - base) * size
+        return (layer + base * NF4_BYTES) / load.tp, (whole - self._end_elements) * size / load.tp
+
     def _elements(self, layers: int) -> float:
-        """Parameters on the device."""
+        """Parameters on the device that are trained."""
         elements = (layers * self._layer_elements + self._end_elements) / self._tp
         return elements + layers * (self._expert_elements + self._measured_elements)
 
@@ -237,7 +299,7 @@ class Footprint:
         updated = self._updated(layers, elements)
         copy = updated * self._copy - activations - self._logits
         return (
-            elements * self._weights,
+            elements * self._weights + layers * self._frozen_layer + self._frozen_ends,
             elements * self._gradients,
             updated * self._states + self._end_states,
             activations,
@@ -247,6 +309,7 @@ class Footprint:
     def _host_bytes(self, layers: int, in_flight: float) -> float:
         """What is kept in the memory of the host."""
         kept = self._elements(layers) * self._in_host + self._ends_in_host
+        kept += layers * self._frozen_in_host[0] + self._frozen_in_host[1]
         return kept + in_flight * self._layer_in_host
 
     def _room(self, tensors: float) -> float:
@@ -308,17 +371,22 @@ def _copies(model: ModelSpec, load: Load) -> float:
 
 
 def _embedding(model: ModelSpec, load: Load) -> float:
-    """Output of the embedding for one micro-batch."""
+    """Output of the embedding for one micro-batch, and what dense layers ahead of the others keep."""
     if not load.first:
         return 0.0
     ways = norm_ways(load.tp, load.sequence_parallel)
     tokens = load.micro_batch * model.training.sequence_length
-    return ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways
+    ahead = 0.0
+    if model.dense_layers:
+        ahead = model.dense_layers * _layer_activations(model.dense, load, load.recompute)
+    return ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways + ahead
 
 
 def _working(model: ModelSpec, load: Load) -> float:
     """What a layer that is recomputed has in its backward, and what attention to divided sequences has meanwhile."""
     layer = _layer_activations(model, load, "none") if load.recompute != "none" else 0.0
+    if model.dense_layers and load.first and load.recompute != "none":
+        layer = larger(layer, _layer_activations(model.dense, load, "none"))
     return layer + _attending(model, load)
 
 
@@ -378,16 +446,19 @@ def _buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
     """
     # A lone replica reduces nothing.
     size = ELEMENT_BYTES[model.training.precision] * ((load.dp > 1) | load.offload.anything)
+    # A matrix in four bits is whole in the working format while it is multiplied by.
+    whole = ELEMENT_BYTES[model.training.precision] * _largest_matrix(model) if model.quantised else 0.0
     if load.zero in (1, 2):
-        return 2.0 * size, 0.0
+        return 2.0 * size, whole
     if load.zero != 3:
-        return size, 0.0
+        return size, whole
     layer, ends = model.layer_parameters, model.embedding_parameters if load.first or load.last else 0
+    layer += model.adapter_parameters - model.quantised_layer_parameters
     if load.gathers_matrices:
         # The matrices that are whole, and the gradient of the last one.
-        whole = max(min(2.0 * layer, LIVE_ELEMENTS), ends, _largest_matrix(model))
-        return size, size * (whole + max(ends, _largest_matrix(model))) / load.tp
-    return size, 2.0 * size * max(2 * layer, ends) / load.tp
+        live = max(min(2.0 * layer, LIVE_ELEMENTS), ends, _largest_matrix(model))
+        return size, size * (live + max(ends, _largest_matrix(model))) / load.tp + whole
+    return size, 2.0 * size * max(2 * layer, ends) / load.tp + whole
 
 
 def _largest_matrix(model: ModelSpec) -> float:

@@ -23,7 +23,9 @@ class Held:
     """What one device works on, as far as its host is concerned."""
 
     parameters: float
-    """Elements on the device without ZeRO."""
+    """Elements on the device without ZeRO that are trained."""
+    gathered: float
+    """Elements that it needs for its work, those that are not trained included."""
     ways: int
     """Devices over which ZeRO shards the optimizer."""
     zero: int
@@ -91,7 +93,8 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
         if offload.parameters != "cpu":
             at_end += parameters / _rate(device_type, offload.parameters)
     if offload.parameters != "none":
-        read = parameters / _rate(device_type, offload.parameters)
+        size = ELEMENT_BYTES[model.training.precision]
+        read = held.gathered / held.ways * size / _rate(device_type, offload.parameters)
         forward += read
         backward += (2.0 if held.recomputes else 1.0) * read
     if offload.activations != "none":

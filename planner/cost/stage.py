@@ -45,8 +45,9 @@ from planner.cost.memory import (
     Load,
     activation_bytes_per_layer,
     experts_of,
+    gathered_of,
     layer_elements,
-    parameters_of,
+    trained_of,
 )
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.schedules import alive, layers_in_flight
@@ -209,6 +210,10 @@ class Pricer:
     ) -> None:
         self.topology = topology
         self.context = context
+        self._ahead: Pricer | None = None
+        """Prices the dense layers ahead of those with experts."""
+        if model.dense_layers:
+            self._ahead = Pricer(topology, model.dense, calibration, target, link_curves, context)
         if context.ways > 1:
             length = model.training.sequence_length // context.ways
             training = model.training.model_copy(update={"sequence_length": length})
@@ -356,7 +361,7 @@ class Pricer:
             return forward, backward, np.zeros_like(forward)
         device_type = self.topology.device_type(group.pool, group.gpu)
         sizes = cast("int", np.arange(1, len(forward) + 1))
-        held = self._held(shape, shape.layers, self._parameters(shape, 1), sizes, ways)
+        held = self._held(shape, shape.layers, shape.first, shape.last, 1, sizes, ways)
         waits = copies(shape.offload, held, device_type, self.model).waits(
             as_number(forward), as_number(backward)
         )
@@ -367,7 +372,7 @@ class Pricer:
         if not shape.offload.anything:
             return 0.0
         device_type = self.topology.device_type(group.pool, group.gpu)
-        held = self._held(shape, shape.layers, self._parameters(shape, group.tp), group.micro_batch, ways)
+        held = self._held(shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ways)
         return copies(shape.offload, held, device_type, self.model).step_seconds
 
     def _at_end(
@@ -423,19 +428,29 @@ class Pricer:
         forward, backward = forward + host / 2, backward + host / 2
         again = layers * one.recompute_seconds
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
+        context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
+        if first and self._ahead is not None:
+            dense, count = self._ahead_layer(device_type, tp, sequences, shape), self.model.dense_layers
+            forward, backward = (
+                forward + count * dense.forward_seconds,
+                backward + count * dense.backward_seconds,
+            )
+            again += count * dense.recompute_seconds
+            tensor_forward += count * dense.collective_forward
+            tensor_backward += count * dense.collective_backward
+            context_forward += count * dense.context_forward
+            context_backward += count * dense.context_backward
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
         exposed_forward, hidden_forward = self.traffic.exposed(gather, forward)
         exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)
         routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
-        context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
         on_forward = forward + tensor_forward + exposed_forward + routing_forward + context_forward
         on_backward = (
             backward + again + tensor_backward + exposed_backward + routing_backward + context_backward
         )
         wait_forward = wait_backward = first_saves = hidden = at_end = 0.0
         if shape.offload.anything:
-            count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=shape.ep)
-            held = self._held(shape, layers, count, sequences, ring.size)
+            held = self._held(shape, layers, first, last, tp, sequences, ring.size)
             moved = copies(shape.offload, held, device_type, self.model)
             wait_forward, wait_backward, first_wait = moved.waits(on_forward, on_backward)
             first_saves = wait_backward - first_wait
@@ -456,16 +471,25 @@ class Pricer:
             hidden_seconds=hidden_forward + hidden_backward + hidden + layers * one.context_hidden,
         )
 
-    def ends_seconds(self, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
-        """Forward and backward of the embedding and of the head for one micro-batch."""
+    def ends_seconds(self, shape: Shape, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
+        """Forward and backward of the embedding, with what stands with it, and of the head for one micro-batch."""
         device_type = self.topology.device_type(group.pool, group.gpu)
         embedding, head = (
             self._end(which, device_type, group.tp, sequences) for which in ("embedding", "head")
         )
+        ahead = 0.0
+        if self._ahead is not None:
+            dense = self._ahead_layer(device_type, group.tp, sequences, shape)
+            ahead = dense.forward_seconds + dense.backward_seconds
         return (
-            embedding.forward_seconds + embedding.backward_seconds,
+            embedding.forward_seconds + embedding.backward_seconds + self.model.dense_layers * ahead,
             head.forward_seconds + head.backward_seconds,
         )
+
+    def _ahead_layer(self, device_type: DeviceType, tp: int, sequences: int, shape: Shape) -> LayerPrice:
+        """One of the dense layers ahead of those with experts."""
+        assert self._ahead is not None
+        return self._ahead._layer(device_type, tp, sequences, shape.recompute, shape.sequence_parallel, 1)
 
     def host_seconds(self, device_type: DeviceType) -> float:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
@@ -766,7 +790,12 @@ class Pricer:
 
     def tied_seconds(self, shape: Shape, group: ReplicaGroup) -> float:
         """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""
-        if not self.model.tied_embeddings or shape.depth == 1 or not (shape.first or shape.last):
+        if (
+            "embedding" in self.model.frozen
+            or not self.model.tied_embeddings
+            or shape.depth == 1
+            or not (shape.first or shape.last)
+        ):
             return 0.0
         size = self.model.vocab * self.model.embedding_width / group.tp * self._gradient_bytes(shape)
         return size / self.topology.node_bytes_per_second(group.pool) / self._share(group.pool)
@@ -783,9 +812,12 @@ class Pricer:
         count = self._parameters(shape, group.tp)
         device_type = self.topology.device_type(group.pool, group.gpu)
         if shape.offload.optimizer != "none":
-            held = self._held(shape, shape.layers, count, group.micro_batch, ring.size)
+            held = self._held(
+                shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ring.size
+            )
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
-        experts = experts_of(self.model, layers=shape.layers, ep=shape.ep)
+        frozen = "mlp" in self.model.frozen
+        experts = 0.0 if frozen else experts_of(self.model, layers=shape.layers, ep=shape.ep)
         share = (count - experts) / optimizer_ways(shape.zero, ring.size)
         share += experts / optimizer_ways(shape.zero, ring.of_experts.size)
         update = self._measured_update(device_type.gpu, share)
@@ -793,6 +825,8 @@ class Pricer:
         seconds = optimizer_seconds(share, device, self.model, update)
         if self.model.training.optimizer == "muon":
             seconds += shape.layers * orthogonal_seconds(self.model, device)
+            if shape.first and self.model.dense_layers:
+                seconds += self.model.dense_layers * orthogonal_seconds(self.model.dense, device)
         return seconds
 
     def _measured_update(self, gpu: str, share: float) -> float | None:
@@ -805,14 +839,18 @@ class Pricer:
         return curves.seconds(gpu, share)
 
     def _parameters(self, shape: Shape, tp: int) -> float:
-        """Elements of the stage on one device of a replica."""
-        return parameters_of(
+        """Elements of the stage on one device of a replica that are trained."""
+        return trained_of(
             self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp, ep=shape.ep
         )
 
-    def _held(self, shape: Shape, layers: int, parameters: float, sequences: int, sharing: int) -> Held:
+    def _held(
+        self, shape: Shape, layers: int, first: bool, last: bool, tp: int, sequences: int, sharing: int
+    ) -> Held:
+        ep = shape.ep
         return Held(
-            parameters=parameters,
+            parameters=trained_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep),
+            gathered=gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep),
             ways=optimizer_ways(shape.zero, sharing),
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),

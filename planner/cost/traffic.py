@@ -8,7 +8,7 @@ from planner.calibration.values import Stack
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.many import smaller
-from planner.cost.memory import experts_of, parameters_of
+from planner.cost.memory import experts_of, gathered_of, trained_of
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
 from planner.model.spec import ModelSpec
@@ -56,10 +56,15 @@ class Traffic:
         """
         if shape.zero < 2 or ring.alone:
             return 0.0, 0.0
-        count = parameters_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=shape.ep)
+        ep = shape.ep
         messages = layers * (self.target.gathers_per_layer if shape.zero == 3 else 1)
-        scatter = self._reduction_seconds(shape, ring, count, messages)
-        gather = ring.gather_seconds(count * ELEMENT_BYTES[self.model.training.precision], messages)
+        scatter = self._reduction_seconds(
+            shape, ring, trained_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep), messages
+        )
+        size = ELEMENT_BYTES[self.model.training.precision]
+        gather = ring.gather_seconds(
+            gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep) * size, messages
+        )
         return (gather if shape.zero == 3 else 0.0), scatter
 
     def at_end(

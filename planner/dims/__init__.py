@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.dims.adapter import FrozenParts
 from planner.dims.context import ContextParallelism
 from planner.dims.data import Data
 from planner.dims.dimension import Dimension
@@ -25,5 +26,6 @@ DIMENSIONS: tuple[Dimension, ...] = (
     Interleave(),
     SequenceParallelism(),
     OffloadDimension(),
+    FrozenParts(),
 )
 """In the order in which a plan's decisions are shown."""

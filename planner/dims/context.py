@@ -143,6 +143,14 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
             yield f"cp {cp} x tp {tp} does not divide the {heads} {what} heads, expected cp_kind ring"
 
 
+def offers_context(target: Capabilities, model: ModelSpec) -> bool:
+    """True when a target divides sequences of such a model in some way, if they and the heads have divisors."""
+    fused = model.training.attention == "flash" and model.kind == "decoder"
+    masked = model.window is not None or bool(model.sinks)
+    kinds = {kind for kind in target.context if not (masked if kind == "ring" else model.latent is not None)}
+    return fused and bool(kinds)
+
+
 def contexts(
     target: Capabilities, model: ModelSpec, tp: int | None, limit: tuple[int, ...] | None
 ) -> tuple[Context, ...]:

@@ -137,6 +137,7 @@ def offloads(
     """What a search may keep in host memory, nothing first; ``stages`` for plans that may be pipelines."""
     able = target.offloading
     known = all(device_type.host.bytes_per_second is not None for device_type in device_types)
+    known &= not model.quantised
     updated = known and zero in able.optimizer_zero and not any(_updates(target, model))
     found = [ON_DEVICE]
     if not stages or able.in_pipeline:
@@ -144,7 +145,10 @@ def offloads(
             if (
                 (states == "none" or updated)
                 and (weights == "none" or (states != "none" and zero in able.parameters_zero))
-                and (kept == "none" or (known and able.activations and recompute == "full"))
+                and (
+                    kept == "none"
+                    or (known and able.activations and recompute == "full" and not model.frozen)
+                )
                 and (weights == states or not able.together)
             ):
                 found.append(Offload(optimizer=states, parameters=weights, activations=kept))

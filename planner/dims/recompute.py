@@ -63,6 +63,8 @@ def recomputes_of(
 ) -> tuple[Recompute, ...]:
     """Recomputations worth trying: with flash attention fused kernels' selective kind has nothing left to save."""
     kinds = tuple(item for item in target.recomputes if limit is None or item in limit)
+    if model.frozen:
+        kinds = tuple(item for item in kinds if item != "selective")
     flash = model.training.attention == "flash" and all(
         target.fuses_attention(one.compute_capability) for one in device_types
     )

@@ -39,11 +39,19 @@ def emit(
     return folder_files(job_of(plan, cluster, model), launcher)
 
 
-def job_of(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> Job:
-    """The run of a plan; raises EmitError when the target cannot express it, and PlanError for too few devices."""
+def job_of(plan: Plan, cluster: ClusterSpec, model: ModelSpec, script: tuple[str, ...] = ()) -> Job:
+    """The run of a plan; raises EmitError when the target cannot express it, and PlanError for too few devices.
+
+    ``script`` is a training script of the user's, by its path on the nodes, and its arguments.
+    """
     check_inputs(plan, cluster, model)
     own = runtime(plan.target)
-    job = Job(plan=plan, cluster=cluster, model=model, ranks=own.ranks(plan, cluster))
+    job = Job(plan=plan, cluster=cluster, model=model, ranks=own.ranks(plan, cluster), script=script)
+    if script and own.starts_itself:
+        raise EmitError(
+            f"--script: {plan.target} starts an entry point of its own checkout",
+            hint="name yours as experiment.task.entrypoint in conf/experiment.yaml",
+        )
     own.check(plan, model)
     return job
 

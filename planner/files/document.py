@@ -113,14 +113,32 @@ def fail_on(problems: Iterable[Problem]) -> None:
 
 def read_document(path: Path) -> Document:
     """The YAML (or JSON) file, parsed; raises SpecError when it cannot be read or is not a mapping."""
-    text = read_text(path)
-    try:
-        root = parse(text.expandtabs() if path.suffix == ".json" else text)
-    except YamlError as error:
-        raise _failure(path, error.what, error.hint, error.line) from None
+    root = _root(path)
     if not isinstance(root.data, dict):
         raise _failure(path, "expected a mapping (key: value) at the top of the file", None, root.line)
     return Document(str(path), root)
+
+
+def _root(path: Path) -> YamlNode:
+    text = read_text(path)
+    try:
+        return parse(text.expandtabs() if path.suffix == ".json" else text)
+    except YamlError as error:
+        raise _failure(path, error.what, error.hint, error.line) from None
+
+
+def read_list(path: Path, key: str, example: str) -> tuple[Document, ...]:
+    """The mappings of the list under ``key``, or of a file that is a list; raises SpecError with all that are none.
+
+    ``example`` is a line of such a list. Places in the file are told with the key: ``plans[2].tp``.
+    """
+    root = _root(path)
+    found = root.children.get(key, root) if isinstance(root.data, dict) else root
+    if not isinstance(found.data, list) or not found.data:
+        raise _failure(path, f"expected a list of {key}, in lines such as `{example}`", None, found.line)
+    items = [Document(str(path), node, (key, index)) for index, node in found.children.items()]
+    fail_on(item.problem((), "expected a mapping") for item in items if not isinstance(item.root.data, dict))
+    return tuple(items)
 
 
 def read_text(path: Path, kind: Literal["YAML", "CSV", "text"] = "YAML") -> str:

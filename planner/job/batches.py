@@ -110,6 +110,7 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
         "hetplan_runtime",
         "example_context",
         "example_model",
+        "example_adapters",
         "example_data",
         "example_optimizers",
         "example_run",
@@ -127,4 +128,11 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
     training = model.training
     shape: dict[str, object] = model.model_dump(exclude={"training"})
     names = ("sequence_length", "optimizer", "optimizer_states")
-    return {**shape, **{name: getattr(training, name) for name in names}}
+    shape |= {name: getattr(training, name) for name in names}
+    if training.freeze is not None:
+        shape["freeze"] = list(training.freeze)
+    if training.lora is not None:
+        rank, alpha = training.lora.rank, training.lora.alpha
+        adapters = {"rank": rank, "alpha": alpha or 2 * rank, "targets": list(model.adapted)}
+        shape["lora"] = {**adapters, **({"base": "nf4"} if model.quantised else {})}
+    return shape

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -96,6 +97,7 @@ def launch_files(
         library=job.cluster.gpus[job.ranks[0].gpu].library,
         prologue=prologue,
         command=command,
+        script=shlex.quote(job.script[0]) if job.script else "",
     )
     sockets = job.network.needs_sockets and not network_per_group
     return (

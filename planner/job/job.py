@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +28,13 @@ class Job:
     model: ModelSpec
     ranks: tuple[Rank, ...]
     """Every process, in the runtime's rank order."""
+    script: tuple[str, ...] = ()
+    """A training script of the user's and its arguments; empty for what the runtime starts by itself."""
+
+    def program(self, usual: str, *between: str) -> str:
+        """Shell words of what each rank runs: the user's script, or what is usual; then words, then its arguments."""
+        own = '"$script"' if self.script else usual
+        return " ".join([own, *between, *map(shlex.quote, self.script[1:])])
 
     @property
     def name(self) -> str:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from planner.catalog import driver_names, product_labels
 from planner.cluster.spec import PoolSpec
 from planner.errors import EmitError
+from planner.files.writing import dump
 from planner.job.files import EmittedFile, rendered
 from planner.job.job import MASTER_PORT, Job, is_unnamed, label
+from planner.model.spec import HALVES
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
 from planner.runtimes.deepspeed.hostfile import include, keeps_types
 from planner.runtimes.interface import runtime
@@ -48,7 +50,10 @@ class _Pods:
 
 
 def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
-    """``pytorchjob.yaml`` where Kubeflow's PyTorchJob can express the pools, else ``jobset.yaml``.
+    """``trainjob.yaml`` for one pool, ``pytorchjob.yaml`` where the older PyTorchJob can express the pools, else
+    ``jobset.yaml``.
+
+    A TrainJob of trainer.kubeflow.org/v1alpha1 has one kind of node; it refers to a TrainingRuntime in the same file.
 
     A PyTorchJob of kubeflow.org/v1 has two replica specs, Master with one pod and Worker, so one spec for each pool
     is possible only when all nodes behind the first are of one pool. A JobSet (jobset.x-k8s.io/v1alpha2) has any
@@ -57,7 +62,11 @@ def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
     if fits_pytorchjob(job):
         master = _pods(job, "Master", job.pools[0], job.hosts[:1], "0")
         pods = [master, _pods(job, "Worker", job.pools[-1], job.hosts[1:], "RANK-1")]
-        return (_resource("pytorchjob.yaml", job, [each for each in pods if each.hosts]),)
+        older = _resource("pytorchjob.yaml", job, [each for each in pods if each.hosts])
+        if len(job.pools) > 1:
+            return (older,)
+        nodes = _pods(job, "node", job.pools[0], job.hosts, "JOB_COMPLETION_INDEX")
+        return (older, _resource("trainjob.yaml", job, [nodes]))
     index = "JOB_COMPLETION_INDEX"
     names = zip(_job_names(job), job.pools, strict=True)
     return (
@@ -157,6 +166,118 @@ def _check_deepspeed(job: Job) -> None:
         )
 
 
+def _accelerate_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``start.sh``, ``accelerate.sh`` and ``accelerate.yaml``; raises EmitError for what Accelerate cannot express."""
+    plan = job.plan
+    instead = "use --launcher ssh, which starts the same ranks with torchrun"
+    if plan.target not in (DEEPSPEED.name, PYTORCH.name):
+        raise EmitError(f"launcher accelerate: does not start {plan.target}", hint=instead)
+    if plan.pp > 1 or any(group.tp > 1 for group in plan.stages[0].replicas):
+        raise EmitError(
+            "launcher accelerate: its FSDP and DeepSpeed have no stages or tensor parallelism", hint=instead
+        )
+    sizes = sorted({len(agent.devices) for agent in job.agents})
+    if len(job.hosts) < len(job.agents) or len(sizes) > 1:
+        raise EmitError(
+            f"launcher accelerate: takes as many ranks on every node, the plan has {', '.join(map(str, sizes))}",
+            hint=instead,
+        )
+    script = EmittedFile("accelerate.sh", rendered("launchers/accelerate.sh.j2"), executable=True)
+    return (
+        _start_script(job, "./accelerate.sh"),
+        script,
+        EmittedFile("accelerate.yaml", dump(_accelerate(job))),
+    )
+
+
+def _accelerate(job: Job) -> dict[str, object]:
+    """Accelerate's configuration of a plan without stages."""
+    plan, precision = job.plan, job.model.training.precision
+    half = precision if precision in HALVES else "no"
+    on_host = plan.offload.parameters != "none"
+    kind: dict[str, object] = {"distributed_type": "MULTI_GPU", "mixed_precision": half}
+    if plan.target == DEEPSPEED.name:
+        own = {
+            "zero_stage": plan.zero,
+            "zero3_init_flag": plan.zero == 3,
+            "gradient_clipping": 1.0,
+            "offload_optimizer_device": plan.offload.optimizer,
+            "offload_param_device": plan.offload.parameters,
+            "deepspeed_multinode_launcher": "standard",
+        }
+        kind = {"distributed_type": "DEEPSPEED", "mixed_precision": half, "deepspeed_config": own}
+    elif plan.zero:
+        shards = {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            # FSDP2 keeps gathered parameters until the backward for ZeRO 2; it has no ZeRO 1.
+            "fsdp_reshard_after_forward": plan.zero == 3,
+            "fsdp_offload_params": on_host,
+            "fsdp_activation_checkpointing": plan.stages[0].recompute == "full",
+            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+        kind = {"distributed_type": "FSDP", "mixed_precision": half, "fsdp_config": shards}
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        **kind,
+        "num_machines": len(job.hosts),
+        "num_processes": plan.devices,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": False,
+    }
+
+
+SKYPILOT = {
+    "A100-SXM-80GB": "A100-80GB",
+    "A100-PCIe-80GB": "A100-80GB",
+    "A100-SXM-40GB": "A100",
+    "H100-SXM-80GB": "H100",
+    "V100-SXM-16GB": "V100",
+    "V100-SXM-32GB": "V100-32GB",
+    "RTX-3090": "RTX3090",
+    "RTX-4090": "RTX4090",
+    "RTX-5090": "RTX5090",
+    "RTX-A6000": "RTXA6000",
+    "RTX-6000-Ada": "RTX6000-Ada",
+    **{name: name for name in ("A10", "A10G", "A40", "B200", "H200", "L4", "L40", "L40S", "MI300X", "T4")},
+}
+"""What SkyPilot calls devices of the catalogue (https://github.com/skypilot-org/skypilot-catalog)."""
+
+
+def _skypilot_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``task.yaml``; raises EmitError for a job on several pools or on nodes that mix device types."""
+    types = {gpu for pool in job.pools for gpu in pool.devices}
+    if len(job.pools) > 1 or len(types) > 1:
+        raise EmitError(
+            f"launcher skypilot: a task has machines of one kind, the plan has {', '.join(sorted(types))} in "
+            f"{len(job.pools)} pools",
+            hint="use --launcher ray or ssh on machines that you hold, or kubernetes",
+        )
+    text = rendered("launchers/task.yaml.j2", job=job, accelerator=SKYPILOT.get(types.pop()))
+    return (EmittedFile("task.yaml", text),)
+
+
+def _ray_files(job: Job) -> tuple[EmittedFile, ...]:
+    """``ray_start.py``."""
+    several = len(job.pools) > 1
+    nodes = [
+        [host, {"GPU": len(pool.devices), "CPU": 1, **({pool.name: 1} if several else {})}]
+        for pool in job.pools
+        for host in job.hosts_of(pool)
+    ]
+    order = {host: place for place, host in enumerate(job.hosts)}
+    nodes.sort(key=lambda node: order[str(node[0])])  # the first is the rendezvous
+    return (
+        EmittedFile(
+            "ray_start.py", rendered("launchers/ray_start.py.j2", job=job, nodes=nodes, port=MASTER_PORT)
+        ),
+    )
+
+
 def preflight_files(job: Job, *, here: bool) -> tuple[EmittedFile, ...]:
     """The script, and the devices that each pool's nodes must have; ``here`` means one node, that of the caller."""
     own = runtime(job.plan.target)
@@ -207,6 +328,9 @@ LAUNCHERS: dict[str, Launcher] = {
         _kubernetes_files, "launchers/kubernetes.md.j2", _kubernetes_notes, needs_names=False
     ),
     "ssh": Launcher(_ssh_files, "launchers/ssh.md.j2"),
+    "accelerate": Launcher(_accelerate_files, "launchers/accelerate.md.j2"),
+    "skypilot": Launcher(_skypilot_files, "launchers/skypilot.md.j2", needs_names=False),
+    "ray": Launcher(_ray_files, "launchers/ray.md.j2", needs_names=False),
 }
 """Every launcher; all of them run launch.sh on the nodes."""
 

@@ -130,7 +130,8 @@ def family_prior(family: str, constant: str) -> Prior:
     if kernels and constant == "attention_efficiency":
         lost = WITHOUT_WGMMA if name in AFTER_AMPERE else 1.0
         own = SECOND_ATTENTION if kernels in SECOND_IN else OLDER_ATTENTION
-        return Prior(round(own.value * lost, 3), own.spread)
+        # Where there are no matrix units it is no faster than products.
+        return Prior(round(min(own.value * lost, 0.9 * best_share(name)), 3), own.spread)
     if constant == "attention_efficiency" and name in ATTENTION:
         return ATTENTION[name]
     if constant == "matmul_efficiency" and name in SUSTAINED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -34,12 +34,32 @@ Attention = Literal["flash", "unfused"]
 Split = Literal["columns", "rows", "nothing"]
 Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021"]
 
+AdapterTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+BaseFormat = Literal["bf16", "fp16", "nf4"]
+Part = Literal["embedding", "attention", "mlp", "norms", "head"]
+PARTS: tuple[Part, ...] = ("embedding", "attention", "mlp", "norms", "head")
+NF4_BYTES = 0.5 + 4.0 / 64
+"""Bytes of an element of a 4-bit base: half a byte, and an fp32 scale for each 64 (arXiv:2305.14314, section 3)."""
+
 MOMENTS = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1, "adafactor": 0}
 """Moments of one element of a layer's matrix; Adafactor has those of rows and columns alone (arXiv:1804.04235)."""
 MOMENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0 + 4.0 / 256}
 """Bytes of a moment; 8-bit ones have an fp32 scale for each 256 elements (arXiv:2110.02861, section 2.1)."""
 HALVES = ("bf16", "fp8")
 """Precisions whose gradients may be kept and reduced in bf16 or in fp32."""
+
+
+class LoraSpec(Frozen):
+    """Low-rank adapters that are trained in place of the model (arXiv:2106.09685)."""
+
+    rank: Width
+    """Inner width of an adapter."""
+    alpha: Width | None = None
+    """What an adapter adds is scaled by this over the rank; twice the rank when absent."""
+    targets: Annotated[tuple[AdapterTarget, ...], Field(min_length=1)] | None = None
+    """Linear layers that have adapters; absent, all that the model's layers have."""
+    base: BaseFormat | None = None
+    """Number format of the linear layers under adapters: the training's own, or nf4 (QLoRA, arXiv:2305.14314)."""
 
 
 class TrainingSpec(Frozen):
@@ -68,6 +88,10 @@ class TrainingSpec(Frozen):
     (eager), torch-compiled, deepspeed or deepspeed-2021; absent, the usual one of the runtime and attention."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
+    lora: LoraSpec | None = None
+    """Adapters that are trained alone, all else frozen; absent, the model itself is trained."""
+    freeze: Annotated[tuple[Part, ...], Field(min_length=1)] | None = None
+    """Parts that are not trained: embedding, head, and attention, mlp or norms of all layers."""
 
     @property
     def moment_bytes(self) -> float:
@@ -159,7 +183,7 @@ class ModelSpec(Frozen):
     head_dim: Width = Field(default_factory=_head_dim)
     """Width of one head; ``hidden`` / ``heads`` when absent."""
     ffn: FeedForward = Field(default_factory=_ffn)
-    """Width of the feed-forward layer; 4 x ``hidden`` when absent. With experts it is not used."""
+    """Width of the feed-forward layer; 4 x ``hidden`` when absent. With experts it is that of ``dense_layers``."""
     gated_mlp: bool = False
     """True for SwiGLU-like layers with three matrices; norms are then rms and biases absent unless given."""
     vocab: Rows
@@ -203,7 +227,91 @@ class ModelSpec(Frozen):
     """Multi-head latent attention; absent, queries, keys and values are projected at once."""
     experts: ExpertsSpec | None = None
     """Experts of every layer; absent, the layers are dense."""
+    dense_layers: OptionalRows = 0
+    """Dense layers of width ``ffn`` ahead of the ``layers`` with experts; they stand with the embedding on the first
+    stage (DeepSeek-V3)."""
     training: TrainingSpec
+
+    @cached_property
+    def frozen(self) -> frozenset[Part]:
+        """Parts that get no gradients."""
+        return frozenset(PARTS if self.training.lora else self.training.freeze or ())
+
+    @property
+    def quantised(self) -> bool:
+        """True when the linear layers rest in four bits, whole on every device."""
+        return self.training.lora is not None and self.training.lora.base == "nf4"
+
+    @cached_property
+    def linears(self) -> dict[AdapterTarget, tuple[int, int]]:
+        """(inputs, outputs) of the linear layers of a layer that may have adapters."""
+        if self.latent is not None:
+            return {}
+        queries, pairs = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        found: dict[AdapterTarget, tuple[int, int]] = {
+            "q_proj": (self.hidden, queries),
+            "k_proj": (self.hidden, pairs),
+            "v_proj": (self.hidden, pairs),
+            "o_proj": (queries, self.hidden),
+        }
+        if self.experts is None:
+            found |= {"gate_proj": (self.hidden, self.ffn)} if self.gated_mlp else {}
+            found |= {"up_proj": (self.hidden, self.ffn), "down_proj": (self.ffn, self.hidden)}
+        return found
+
+    @cached_property
+    def adapted(self) -> dict[AdapterTarget, tuple[int, int]]:
+        """Those that have adapters."""
+        lora = self.training.lora
+        if lora is None:
+            return {}
+        return {name: sizes for name, sizes in self.linears.items() if name in (lora.targets or self.linears)}
+
+    @cached_property
+    def adapter_parameters(self) -> int:
+        """Parameters of the adapters of one layer."""
+        lora = self.training.lora
+        return lora.rank * sum(map(sum, self.adapted.values())) if lora else 0
+
+    @cached_property
+    def trained_layer_parameters(self) -> int:
+        """Parameters of one layer that are trained, adapters included."""
+        if not self.frozen:
+            return self.layer_parameters
+        matrices = sum(inputs * outputs for inputs, outputs, _ in self.attention_matrices)
+        of_part = {
+            "attention": matrices + self._attention_biases,
+            "mlp": self.mlp_matrices * self.hidden * self.common_ffn
+            + self._router
+            + self.expert_parameters
+            + self._layer_biases
+            - self._attention_biases,
+        }
+        of_part["norms"] = self.layer_parameters - sum(of_part.values())
+        return self.adapter_parameters + sum(
+            count for part, count in of_part.items() if part not in self.frozen
+        )
+
+    @cached_property
+    def quantised_layer_parameters(self) -> int:
+        """Parameters of one layer that rest in four bits: its matrices."""
+        return sum(inputs * outputs for inputs, outputs in self.linears.values()) if self.quantised else 0
+
+    @cached_property
+    def trained_embedding_parameters(self) -> int:
+        """Parameters of the input embedding that are trained."""
+        return 0 if "embedding" in self.frozen else self.embedding_parameters
+
+    @cached_property
+    def trained_head_parameters(self) -> int:
+        """Parameters after the last layer that are trained; a tied output layer goes with the embedding."""
+        return 0 if "head" in self.frozen else self.head_parameters
+
+    @cached_property
+    def trained_parameters(self) -> int:
+        """Parameters of the whole model that are trained, adapters included."""
+        layers = self.layers * self.trained_layer_parameters
+        return layers + self.trained_embedding_parameters + self.trained_head_parameters
 
     @property
     def drops(self) -> bool:
@@ -295,7 +403,19 @@ class ModelSpec(Frozen):
     @cached_property
     def parameters(self) -> int:
         """Parameters of the whole model."""
-        return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+        ends = self.embedding_parameters + self.ahead_parameters + self.head_parameters
+        return self.layers * self.layer_parameters + ends
+
+    @cached_property
+    def dense(self) -> ModelSpec:
+        """The same without experts: the model of the dense layers ahead of the others."""
+        name = f"{self.name}, dense layers"
+        return self.model_copy(update={"name": name, "experts": None, "dense_layers": 0})
+
+    @cached_property
+    def ahead_parameters(self) -> int:
+        """Parameters of the dense layers ahead of the others."""
+        return self.dense_layers * self.dense.layer_parameters if self.dense_layers else 0
 
     @property
     def _norm_parameters(self) -> int:
@@ -318,14 +438,17 @@ class ModelSpec(Frozen):
         return self.hidden * self.experts.number + bias + (self.hidden if self.experts.shared_gate else 0)
 
     @property
-    def _layer_biases(self) -> int:
+    def _attention_biases(self) -> int:
         latent = self.latent
         biased = self.head_dim * (self.heads + 2 * self.kv_heads)
         if latent is not None:
             # Of what leads to the low ranks.
             biased = (latent.q_rank or 0) + latent.kv_rank + latent.rope_dim
         qkv = biased if self.qkv_bias else 0
-        output = self.hidden if self.output_bias else 0
+        return qkv + (self.hidden if self.output_bias else 0)
+
+    @property
+    def _layer_biases(self) -> int:
         dense = self.mlp_bias and self.common_ffn > 0
         mlp = self.hidden + (self.mlp_matrices - 1) * self.common_ffn if dense else 0
-        return qkv + output + mlp
+        return self._attention_biases + mlp

@@ -106,6 +106,9 @@ def model_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, what)
     if model.kind == "encoder" and row.encoders == "none":
         yield Fault(path, f"{row.name} trains no encoders, expected a decoder")
+    if model.frozen and not row.frozen_parts:
+        what = "lora" if training.lora else "freeze"
+        yield Fault(path, f"hetplan trains no part of a model with {row.name}, expected no {what}")
     yield from _layer_faults(row, model)
     usual = model.learned_positions > 0 and model.kv_heads == model.heads
     if model.kind == "encoder" and row.encoders == "bert" and not usual:

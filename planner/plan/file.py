@@ -17,8 +17,8 @@ from pydantic import Field
 from planner.cluster.checks import check_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.described import told
-from planner.errors import PlanError
-from planner.files.document import Document, fail_on, read_as
+from planner.errors import PlanError, Problem, SpecError
+from planner.files.document import Document, fail_on, read_as, read_list
 from planner.files.fields import Fraction, OptionalCount, OptionalPredicted, Predicted, strict, written
 from planner.files.writing import Lines, dump, write_whole
 from planner.model.file import shape_problems
@@ -286,6 +286,24 @@ def load_plan(path: Path, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     _, plan = _read(document)
     fail_on_faults(document, faults(plan, cluster, model))
     return plan
+
+
+def load_plans(path: Path, cluster: ClusterSpec, model: ModelSpec) -> tuple[Plan, ...]:
+    """The short plans of a file; what is wrong with any of them is told at once."""
+    plans: list[Plan] = []
+    problems: list[Problem] = []
+    others: list[str] = []
+    for document in read_list(path, "plans", "- {tp: 8, pp: 8}"):
+        try:
+            plans.append(short_plan(document, cluster, model))
+        except SpecError as error:
+            problems += error.problems
+        except PlanError as error:
+            others += error.message.splitlines()
+    if others:
+        raise PlanError(*dict.fromkeys([*map(str, problems), *others]))
+    fail_on(problems)
+    return tuple(plans)
 
 
 def _read(document: Document) -> tuple[WrittenPlan, Plan]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AliasPath, Field, model_serializer, model_validator
 
@@ -185,9 +185,8 @@ ON_DEVICE = Offload()
 """Nothing is offloaded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """How the tokens of a sequence are divided over replicas."""
+class Context(NamedTuple):
+    """How the tokens of a sequence are divided over replicas; a tuple, as it is part of keys that are hashed often."""
 
     ways: int = 1
     """Consecutive replicas that have a part each; 1: none is divided."""

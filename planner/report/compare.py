@@ -59,6 +59,12 @@ def compare_section(contenders: Sequence[Contender]) -> Group:
     return Group(*parts)
 
 
+def batch_section(contenders: Sequence[Contender]) -> Group:
+    """Speeds, and one line a plan on what it decides."""
+    lines = [f"{entry.name}: {in_short(entry.scored.plan)}" for entry in contenders if entry.scored]
+    return Group(_speed(contenders), section("Decisions", bullets(lines)))
+
+
 def _speed(contenders: Sequence[Contender]) -> Group:
     estimates = [contender.scored.estimate for contender in contenders if contender.scored]
     unit = time_unit(estimate.step_seconds for estimate in estimates)

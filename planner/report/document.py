@@ -186,7 +186,7 @@ class ComparedPlan:
     """One plan of a comparison."""
 
     name: str
-    """The plan file, or what people do today."""
+    """The plan file, what people do today, or the number of one of many short plans."""
     note: str
     """Why there is no plan, where it does not fit, or what makes the comparison uneven."""
     short: str | None
@@ -207,8 +207,8 @@ class CompareDocument(JsonDocument):
     """The notes that are not empty."""
 
 
-def compare_document(contenders: Sequence[Contender]) -> CompareDocument:
-    """The answer of ``compare``: one entry a plan, the first is the reference."""
+def compare_document(contenders: Sequence[Contender], command: str = "compare") -> CompareDocument:
+    """The answer of ``compare``, or of ``predict`` for many plans: one entry a plan, the first is the reference."""
     plans = tuple(
         ComparedPlan(
             name=entry.name,
@@ -220,7 +220,7 @@ def compare_document(contenders: Sequence[Contender]) -> CompareDocument:
         for entry in contenders
     )
     return CompareDocument(
-        command="compare", plans=plans, warnings=tuple(entry.note for entry in contenders if entry.note)
+        command=command, plans=plans, warnings=tuple(entry.note for entry in contenders if entry.note)
     )
 
 

@@ -284,7 +284,8 @@ def _feed_forward(model: ModelSpec) -> str:
     if experts is None:
         return f"{mlp} {model.ffn}"
     shared = f", shared {experts.shared_ffn}" if experts.shared_ffn else ""
-    return f"{experts.number} experts of {mlp} {experts.ffn}, {experts.top_k} a token{shared}"
+    ahead = f", behind {model.dense_layers} layers of {mlp} {model.ffn}" if model.dense_layers else ""
+    return f"{experts.number} experts of {mlp} {experts.ffn}, {experts.top_k} a token{shared}{ahead}"
 
 
 def limits_text(limits: Limits) -> str:

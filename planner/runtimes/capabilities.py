@@ -157,6 +157,9 @@ class Capabilities:
     """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
     context_in_pipeline: bool = True
     """True when it divides sequences with several pipeline stages too."""
+    frozen_parts: bool = False
+    """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
+    parallelism."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True

@@ -14,6 +14,7 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from planner.training.example_adapters import Adapted, AdapterShape, Nf4Linear
 from planner.training.example_context import ALONE, Sharing
 
 ROTARY_BASE = 10_000.0
@@ -76,6 +77,8 @@ class Shape:
     """``adamw``, ``sgd``, ``lion``, ``muon`` or ``adafactor``."""
     experts: ExpertShape | None = None
     """Experts in place of the feed-forward of every layer."""
+    dense_layers: int = 0
+    """Layers without experts ahead of the others."""
     window: int | None = None
     window_layers: int | None = None
     """Sliding windows, which the example does not have: its attention is full in every layer."""
@@ -84,13 +87,27 @@ class Shape:
     """Never switched on here: hetplan writes no such launch files."""
     optimizer_states: str = "fp32"
     """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
+    lora: AdapterShape | None = None
+    """Adapters that are trained alone."""
+    freeze: tuple[str, ...] = ()
+    """Parts that are not trained: ``embedding``, ``attention``, ``mlp``, ``norms``, ``head``."""
+
+    def freezes(self, part: str) -> bool:
+        """True when a part is not trained."""
+        return self.lora is not None or part in self.freeze
 
 
 def load_shape(path: str | os.PathLike[str]) -> Shape:
     """The shape in a ``model.json``."""
     values = json.loads(Path(path).read_text(encoding="utf-8"))
-    experts = values.pop("experts", None)
-    return Shape(**values, experts=None if experts is None else ExpertShape(**experts))
+    experts, lora = values.pop("experts", None), values.pop("lora", None)
+    freeze = tuple(values.pop("freeze", ()))
+    return Shape(
+        **values,
+        experts=None if experts is None else ExpertShape(**experts),
+        lora=None if lora is None else AdapterShape(**{**lora, "targets": tuple(lora["targets"])}),
+        freeze=freeze,
+    )
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
@@ -132,6 +149,7 @@ class Embedding(nn.Module):  # type: ignore[misc]
         self.narrow = Linear(shape.hidden, shape.embedding_width, bias=False) if narrow else nn.Identity()
         tied_bias = shape.head_bias and shape.tied_embeddings
         self.bias = nn.Parameter(torch.zeros(shape.vocab)) if tied_bias else None
+        self.requires_grad_(not shape.freezes("embedding"))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if inputs.is_floating_point():
@@ -252,10 +270,18 @@ class FeedForward(nn.Module):  # type: ignore[misc]
         return self.out(activated(self.into(hidden), self.gated))
 
 
+PART_OF = {
+    **dict.fromkeys(("query", "key_value", "output"), "attention"),
+    **dict.fromkeys(("gate", "up", "down", "experts"), "mlp"),
+}
+"""Which part of a model the modules of a layer belong to; the others are norms."""
+
+
 class Layer(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward with norms ahead of both.
 
-    ``recompute`` is ``none``, ``selective`` (attention and every second product are kept) or ``full``.
+    ``recompute`` is ``none``, ``selective`` (attention and every second product are kept) or ``full``. A ``dense`` one
+    has no experts, whatever the others have.
     """
 
     def __init__(
@@ -264,6 +290,8 @@ class Layer(nn.Module):  # type: ignore[misc]
         recompute: str = "none",
         checkpoint: Callable[..., Any] = kept_on_device,
         sharing: Sharing = ALONE,
+        *,
+        dense: bool = False,
     ) -> None:
         super().__init__()
         self.shape = shape
@@ -272,22 +300,34 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.checkpoint = checkpoint
         width, hidden = shape.head_dim, shape.hidden
         self.norm_attention = norm_of(shape, hidden)
-        self.query = Linear(hidden, shape.heads * width, bias=shape.qkv_bias)
-        self.key_value = Linear(hidden, 2 * shape.kv_heads * width, bias=shape.qkv_bias)
+        self.query = self._linear(hidden, shape.heads * width, shape.qkv_bias, "q_proj")
+        self.key_value = self._linear(hidden, shape.kv_heads * width, shape.qkv_bias, "k_proj", "v_proj")
         self.whole = shape.qk_norm == "whole"
         sizes = (shape.heads * width, shape.kv_heads * width) if self.whole else (width, width)
         self.norm_query = nn.RMSNorm(sizes[0]) if shape.qk_norm else nn.Identity()
         self.norm_key = nn.RMSNorm(sizes[1]) if shape.qk_norm else nn.Identity()
-        self.output = Linear(shape.heads * width, hidden, bias=shape.output_bias)
+        self.output = self._linear(shape.heads * width, hidden, shape.output_bias, "o_proj")
         self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1)
         self.norm_after_attention = norm_of(shape, hidden, shape.layer_norms > 2)
         self.norm_after_mlp = norm_of(shape, hidden, shape.layer_norms > 3)
-        self.experts = Experts(shape) if shape.experts else None
-        if self.experts is not None:
-            return
-        self.gate = Linear(hidden, shape.ffn, bias=shape.mlp_bias) if shape.gated_mlp else None
-        self.up = Linear(hidden, shape.ffn, bias=shape.mlp_bias)
-        self.down = Linear(shape.ffn, hidden, bias=shape.mlp_bias)
+        self.experts = Experts(shape) if shape.experts and not dense else None
+        if self.experts is None:
+            bias = shape.mlp_bias
+            self.gate = self._linear(hidden, shape.ffn, bias, "gate_proj") if shape.gated_mlp else None
+            self.up = self._linear(hidden, shape.ffn, bias, "up_proj")
+            self.down = self._linear(shape.ffn, hidden, bias, "down_proj")
+        for name, module in self.named_children():
+            for each, parameter in module.named_parameters():
+                if "adapters." not in each and shape.freezes(PART_OF.get(name, "norms")):
+                    parameter.requires_grad_(False)
+
+    def _linear(self, inputs: int, outputs: int, bias: bool, *names: str) -> nn.Module:
+        """A linear layer of ``outputs`` for each of its parts, with the adapters of these."""
+        lora, whole = self.shape.lora, len(names) * outputs
+        if lora is None:
+            return Linear(inputs, whole, bias=bias)
+        base = Nf4Linear if lora.base == "nf4" else Linear
+        return Adapted(base(inputs, whole, bias=bias), inputs, outputs, names, self.shape.head_dim, lora)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.recompute == "full" and torch.is_grad_enabled():
@@ -339,6 +379,7 @@ class Finish(nn.Module):  # type: ignore[misc]
         if shape.head_transform:
             dense = Linear(shape.hidden, shape.hidden)
             self.transform = nn.Sequential(dense, nn.GELU(), norm_of(shape, shape.hidden))
+        self.requires_grad_(not shape.freezes("head"))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.transform(self.norm(hidden))
@@ -350,6 +391,7 @@ class Head(nn.Module):  # type: ignore[misc]
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.project = Linear(shape.hidden, shape.vocab, bias=shape.head_bias)
+        self.requires_grad_(not shape.freezes("head"))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.project(hidden)
@@ -367,7 +409,10 @@ class Transformer(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.embedding = Embedding(shape, sharing)
-        self.layers = nn.ModuleList(Layer(shape, recompute, checkpoint, sharing) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(
+            Layer(shape, recompute, checkpoint, sharing, dense=index < shape.dense_layers)
+            for index in range(shape.dense_layers + shape.layers)
+        )
         self.finish = Finish(shape)
         self.head = None if shape.tied_embeddings else Head(shape)
 

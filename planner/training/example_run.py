@@ -19,6 +19,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights (0)")
     parser.add_argument("--text", type=Path, help="train on this file, byte by byte (a made-up text)")
     parser.add_argument("--save", type=Path, help="write a checkpoint into this folder at the end")
+    parser.add_argument(
+        "--resume", type=Path, help="go on from the checkpoint in this folder, of this plan or another"
+    )
     parser.add_argument("--local_rank", help="passed by DeepSpeed's launcher; LOCAL_RANK says the same")
     return parser.parse_args(arguments)
 

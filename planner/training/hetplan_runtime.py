@@ -8,7 +8,8 @@ Needs torch and nothing else of hetplan; a launch folder holds it as ``hetplan_r
         loss = loss_of(engine, data[micro.sequences]) * micro.weight
 
 The weight of a micro-batch makes every sequence of the global batch count alike, provided that the loss
-is a mean over the sequences of the micro-batch and that sequences have equally many tokens. With torch's own
+is a mean over the sequences of the micro-batch and that sequences have equally many tokens. Where labels are
+padded or masked, ``plan.token_weights(tokens of each micro-batch)`` has the weights of a step. With torch's own
 DDP or FSDP2 it is ``micro.torch_weight``. Hugging Face's Trainer does all this in two lines::
 
     arguments = TrainingArguments(**plan.trainer_arguments(), output_dir=folder)
@@ -30,6 +31,8 @@ from torch.utils.data import DataLoader, Sampler
 
 FORMAT = 1
 """Version of batches.json that this file reads."""
+IGNORED = -100
+"""Label of a token that losses leave out."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,21 @@ class RankPlan:
         config["gradient_accumulation_steps"] = self.steps
         return config
 
+    def token_weights(self, tokens: Sequence[int]) -> tuple[float, ...]:
+        """Weights in place of ``weight`` that make every token of the global batch count alike (collective).
+
+        ``tokens``: of each micro-batch of this rank's step, those that its mean loss is over. Divided by ``steps`` they
+        are what ``torch_weight`` is.
+        """
+        real = [float(count) if size else 0.0 for count, size in zip(tokens, self.sizes, strict=True)]
+        total = torch.tensor(sum(real), dtype=torch.float64)
+        if torch.distributed.is_initialized():
+            total = total.cuda() if "nccl" in torch.distributed.get_backend() else total
+            torch.distributed.all_reduce(total)
+        # Each rank of a replica has counted the same tokens.
+        everyone = max(float(total) / self.tensor_parallel, 1.0)
+        return tuple(count * self.data_parallel * self.steps / everyone for count in real)
+
     def mean_loss(self, weighted_losses: Sequence[torch.Tensor]) -> torch.Tensor:
         """Mean loss over the global batch from this rank's weighted losses of one step (collective)."""
         total = torch.stack([loss.detach().float() for loss in weighted_losses]).sum() / self.steps
@@ -177,6 +195,7 @@ class RankPlan:
                 super().__init__(*given, **named)
                 # Trainer would weigh by the tokens of this rank's step, and no longer divide by its steps.
                 self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = False
+                self.planned_weights = cycle(plan.weights)
 
             def get_train_dataloader(self) -> DataLoader:
                 self.planned_weights = cycle(plan.weights)
@@ -191,14 +210,46 @@ class RankPlan:
             def get_total_train_batch_size(self, *_: Any) -> int:
                 return plan.global_batch
 
+            def get_batch_samples(self, *given: Any, **named: Any) -> Any:
+                samples, items = super().get_batch_samples(*given, **named)
+                # A loss function of the user's is a mean over sequences, the model's own one over tokens.
+                tokens = None if self.compute_loss_func else counted(samples, shifts_labels(self.model))
+                if tokens is not None:
+                    self.planned_weights = cycle(plan.token_weights(tokens))
+                return samples, items
+
             def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
-                loss = super().compute_loss(model, inputs, return_outputs=return_outputs)
-                if not model.training:
-                    return loss
-                weight = next(self.planned_weights)
-                return (loss[0] * weight, loss[1]) if return_outputs else loss * weight
+                loss, outputs = super().compute_loss(model, inputs, return_outputs=True)
+                if model.training:
+                    weight = next(self.planned_weights)
+                    # A mean over no token is no number, and would still be none at weight zero.
+                    logits = None if weight else getattr(outputs, "logits", None)
+                    loss = loss * weight if logits is None else 0.0 * logits.float().sum()
+                return (loss, outputs) if return_outputs else loss
 
         return PlannedTrainer
+
+
+def shifts_labels(model: Any) -> bool:
+    """True when a Hugging Face model's loss compares each position with the label of the next."""
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    # What a model has that names no loss.
+    usual = "ForCausalLMLoss"
+    return getattr(getattr(model, "loss_function", None), "__name__", usual) == usual
+
+
+def counted(batches: Sequence[Any], shifted: bool) -> list[int] | None:
+    """Tokens with a label in each batch, as the mean loss of a Hugging Face model counts them; None without labels."""
+    if not all("labels" in batch or "shift_labels" in batch for batch in batches):
+        return None
+    counts = []
+    for batch in batches:
+        labels = batch.get("shift_labels")
+        if labels is None:
+            labels = batch["labels"][..., 1:] if shifted and batch["labels"].ndim > 1 else batch["labels"]
+        counts.append(int((labels != IGNORED).sum()))
+    return counts
 
 
 class PlannedLoader(DataLoader):  # type: ignore[misc]

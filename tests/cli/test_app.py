@@ -57,7 +57,7 @@ SURFACE: dict[str, set[str]] = {
     "report": JSON | MEASURED | {"--output", "-o", "--compare", "--log", "--tokens"},
     "trace": JSON | MEASURED | {"--output", "-o", "--log"},
     "show": JSON | MEASURED | {"--cluster", "--model"},
-    "emit": JSON | {"--output", "-o", "--force", "--launcher", "--cluster", "--model"},
+    "emit": JSON | {"--output", "-o", "--force", "--launcher", "--cluster", "--model", "--script"},
     "validate": JSON | MEASURED | {"--measured", "--source", "--half", "--groups", "--worst", "--plot"},
     "probe": {
         "--nvidia-smi",

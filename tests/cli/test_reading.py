@@ -40,6 +40,53 @@ def test_predict_prices_a_short_plan(hetplan: Command, files: Path) -> None:
     )
 
 
+def test_predict_prices_many_plans(hetplan: Command, files: Path) -> None:
+    """Each as alone, in the order of the file; with or without a key above the list."""
+    (files / "many.yaml").write_text("- {tp: 2, pp: 2}\n- {tp: 1, micro_batch: 2}\n")
+    (files / "named.yaml").write_text("plans:\n  - {tp: 2, pp: 2}\n  - {tp: 1, micro_batch: 2}\n")
+    done = hetplan("predict", "cluster.yaml", "model.yaml", "--plans", "many.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert "- plans[1]: megatron, ZeRO 0, dp 4, micro-batch 2" in done.out
+    assert done.out == hetplan("predict", "cluster.yaml", "model.yaml", "--plans", "named.yaml").out
+    found = json.loads(hetplan("predict", "cluster.yaml", "model.yaml", "--plans", "many.yaml", "--json").out)
+    assert [entry["name"] for entry in found["plans"]] == ["plans[0]", "plans[1]"]
+    for entry, text in zip(found["plans"], ("tp: 2\npp: 2\n", "tp: 1\nmicro_batch: 2\n"), strict=True):
+        (files / "alone.yaml").write_text(text)
+        alone = json.loads(hetplan("predict", "cluster.yaml", "model.yaml", "alone.yaml", "--json").out)
+        assert entry["plan"]["step_seconds"] == alone["step_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("- {tp: 1}\n- {tp: x}\n", "bad.yaml:2: plans[1].tp: expected a whole number"),
+        ("- {tp: 1}\n- {tp: 1}\n- {pp: 999}\n- {zero: 9}\n", "bad.yaml:3: plans[2].pp: 999 stages"),
+        ("- {tp: 1}\n- {tp: 1}\n- {pp: 999}\n- {zero: 9}\n", "bad.yaml:4: plans[3].zero: "),
+        ("- {tp: 1}\n- three\n", "bad.yaml:2: plans[1]: expected a mapping"),
+        ("tp: 1\n", "expected a list of plans"),
+        ("[]\n", "expected a list of plans"),
+    ],
+)
+def test_bad_plans_are_named_by_their_number(hetplan: Command, files: Path, text: str, told: str) -> None:
+    """With the line; all that are bad at once."""
+    (files / "bad.yaml").write_text(text)
+    done = hetplan("predict", "cluster.yaml", "model.yaml", "--plans", "bad.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+
+
+def test_predict_takes_one_plan_or_many(hetplan: Command, files: Path) -> None:
+    """Neither both nor none; what is kept of one plan is not kept of many."""
+    for arguments in (
+        (),
+        ("short.yaml", "--plans", "short.yaml"),
+        ("--plans", "short.yaml", "-o", "mine.yaml"),
+    ):
+        done = hetplan("predict", "cluster.yaml", "model.yaml", *arguments)
+        assert (done.code, done.out) == (2, "")
+        assert "--plans" in done.err
+
+
 def test_predict_writes_a_plan_that_other_commands_take(hetplan: Command, files: Path) -> None:
     """A plan written by hand goes on like one that was found; the next command is to write its launch files."""
     done = hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", "-o", "mine.yaml")

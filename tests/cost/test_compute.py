@@ -32,7 +32,8 @@ from planner.cost.compute import (
     model_flops,
     optimizer_seconds,
 )
-from planner.cost.stage import LayerPrice, layer_price
+from planner.cost.measured_curves import LayerTimes
+from planner.cost.stage import LayerPrice, layer_price, measured_layer
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import TARGETS, target
@@ -113,6 +114,49 @@ def product(
     """Seconds of a product without the ramp of its kernel."""
     item = Product(rows, columns, inner, count)
     return Device(device_type, calibrated(kernel_seconds=1e-12), precision).product(item)
+
+
+@pytest.mark.parametrize(("attention", "again"), [("flash", 5.5), ("unfused", 7.5)])
+def test_selective_recomputation_by_operation(attention: str, again: float) -> None:
+    """Half of a GPT's products, all that is no product, and attention only where its scores are not kept."""
+    done = LayerPass(
+        forward_seconds=10.0,
+        backward_seconds=20.0,
+        attention_seconds=2.0,
+        host_seconds=0.0,
+        product_seconds=5.0,
+    )
+    model = gpt(attention=attention)
+    found = layer_price(done, tensor_ring(KIND, ASSUMED, tp=1), model, 1, "selective", by_operation=True)
+    assert found.recompute_seconds == pytest.approx(again)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "by_operation", "again", "collectives"),
+    [
+        ("none", True, 0.0, 1.0),
+        ("full", False, 10.0, 2.0),
+        ("selective", True, 5.0, 1.5),
+        ("selective", False, 0.0, 1.0),
+    ],
+)
+def test_what_a_measured_layer_does_again(
+    recompute: Recompute, by_operation: bool, again: float, collectives: float
+) -> None:
+    """A share of its measured forward, and of the collectives that were not in it."""
+    times = LayerTimes(
+        forward_seconds=10.0,
+        backward_seconds=20.0,
+        activation_ratio=1.0,
+        parameter_ratio=1.0,
+        spread=0.0,
+        without_collectives=True,
+    )
+    ring = tensor_ring(KIND, ASSUMED, tp=2)
+    found = measured_layer(times, ring, gpt(), 1, recompute, by_operation)
+    assert found.recompute_seconds == pytest.approx(again)
+    assert found.collective_forward > 0
+    assert found.collective_backward == pytest.approx(collectives * found.collective_forward)
 
 
 def test_useful_flops_are_those_of_the_megatron_paper() -> None:

@@ -129,6 +129,19 @@ def test_causes_add_up_to_the_step() -> None:
     assert found.stages[1].link == ""
 
 
+@pytest.mark.parametrize("cut", [10, 18])
+def test_causes_are_those_of_the_stage_with_most_to_do(cut: int) -> None:
+    """Also where the other stage has more work for what it does at the end of the step."""
+    spec, model, plan = two_pools()
+    first, last = plan.stages
+    uneven = replace(plan, stages=(replace(first, end_layer=cut), replace(last, first_layer=cut)))
+    found = estimate(uneven, spec, model)
+    work = max(16 * (stage.forward_seconds + stage.backward_seconds) for stage in found.stages)
+    causes = found.breakdown
+    rest = causes.bubble_seconds + causes.gradient_sync_seconds + causes.optimizer_seconds
+    assert found.step_seconds - rest == pytest.approx(work)
+
+
 def test_the_estimate_is_pure() -> None:
     """Asked twice, by two estimators, it says the same."""
     spec, model, plan = two_pools()

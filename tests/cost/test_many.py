@@ -11,7 +11,7 @@ import pytest
 
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
-from planner.cost.many import larger, smaller
+from planner.cost.many import as_array, larger, smaller
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.stage import Pricer
 from planner.measured.dual import Dual
@@ -74,6 +74,30 @@ def test_micro_batches_of_many_sizes(make: Callable[[int], Problem], target: str
             for name in one.__slots__:
                 value = np.broadcast_to(getattr(many, name), len(SIZES))[case]
                 assert value == pytest.approx(getattr(one, name), rel=EXACT), name
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_traffic_is_added_to_micro_batches_without_it(zero: int) -> None:
+    """On single devices with the whole model: as if each were priced with its traffic."""
+    for pricer, shape, group, ring in stages(with_constants, "deepspeed", 1):
+        whole = replace(
+            shape,
+            chunks=(pricer.model.layers,),
+            stage=0,
+            depth=1,
+            zero=zero,
+            recompute="none",
+            micro_batches=1,
+        )
+        shared = replace(ring, size=4)
+        alone = pricer.micro_batch(replace(whole, zero=0), group, cast("int", SIZES), replace(ring, size=1))
+        forward, backward = as_array(alone.forward_seconds), as_array(alone.backward_seconds)
+        many = pricer.each_micro_batch(whole, shared, forward, backward)
+        for case, size in enumerate(SIZES.tolist()):
+            one = pricer.micro_batch(whole, group, size, shared)
+            assert many[0][case] == pytest.approx(one.forward_seconds, rel=EXACT)
+            assert many[1][case] == pytest.approx(one.backward_seconds, rel=EXACT)
+            assert one.backward_seconds > backward[case]
 
 
 @pytest.mark.parametrize("make", WORLDS)

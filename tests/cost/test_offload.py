@@ -41,6 +41,7 @@ def held(zero: int = 2, *, ways: int = 4, parameters: float = 4e9) -> Held:
     """A shard of a billion parameters, two layers of fp16, two sequences."""
     return Held(
         parameters=parameters,
+        gathered=parameters,
         ways=ways,
         zero=zero,
         gradient_bytes=2,

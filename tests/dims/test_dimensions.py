@@ -10,13 +10,18 @@ import pytest
 from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
 from planner.dims.dimension import Dimension
+from planner.dims.recompute import recomputes_of
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.registry import TARGETS, target
 from tests.plan.examples import CLUSTER, MODEL, group, plan, stage
+from tests.worlds import GPUS, cluster, gpt, pool
 
 ELSEWHERE = {"Plan.target", "ReplicaGroup.pool", "ReplicaGroup.gpu"}
 """For whom a plan is and where it runs."""
+
+OLD = GPUS["A100"].model_copy(update={"compute_capability": 6.0})
+"""Too old for any flash attention."""
 
 PLANS = (
     plan(),
@@ -73,6 +78,28 @@ def test_neighbours_differ_in_their_dimension_alone(one: Plan, dimension: Dimens
         assert changed <= set(dimension.fields), change.what
 
 
+def test_neighbours_say_what_they_change() -> None:
+    """A stage keeps a layer; the micro-batch changes with the accumulation steps."""
+    one = plan(stage(0, 7, group(tp=2, count=2)), stage(7, 8, group(tp=2, count=2)), zero=0)
+    device_types, row = Topology(CLUSTER).device_types, target("megatron")
+    found = {
+        change.what: change.plan
+        for dimension in DIMENSIONS
+        for change in dimension.neighbours(one, row, device_types)
+    }
+    cut = found.pop("one layer from stage 0 to 1")
+    assert [(part.first_layer, part.end_layer) for part in cut.stages] == [(0, 6), (6, 8)]
+    assert found.pop("with sequence parallelism").sequence_parallel
+    assert found.pop("ZeRO 1 instead of 0").zero == 1
+    for name, size in (("half", 2), ("twice", 8)):
+        changed = found.pop(f"micro-batches {name} as large")
+        assert {each.replicas[0].micro_batch for each in changed.stages} == {size}
+        assert {each.replicas[0].local_batch for each in changed.stages} == {16}
+    for way, words in (("selective", "selective recomputation"), ("full", "full recomputation")):
+        assert {each.recompute for each in found.pop(words).stages} == {way}
+    assert not found
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_neighbours_obey_the_rules_of_their_dimension(name: str) -> None:
     """What a dimension offers in place of a decision obeys its own rules on every runtime."""
@@ -83,3 +110,24 @@ def test_neighbours_obey_the_rules_of_their_dimension(name: str) -> None:
     for dimension in DIMENSIONS:
         for change in dimension.neighbours(one, row, device_types):
             assert not list(dimension.rules(change.plan, row, MODEL)), change.what
+
+
+def test_selective_recomputation_where_it_saves_something() -> None:
+    """Not beside flash attention, unless layers run eagerly, a card is too old for it, or nothing else may be tried."""
+    new, old = (
+        Topology(cluster(pool("a", name), gpus={**GPUS, "old": OLD})).device_types for name in ("A100", "old")
+    )
+    flash, plain = gpt(attention="flash"), gpt(attention="unfused")
+    megatron = target("megatron")
+    for row, limit, model, device_types, selective in (
+        (megatron, None, flash, new, False),
+        (megatron, None, plain, new, True),
+        (megatron, None, flash, (*new, *old), True),
+        (megatron, ("selective", "full"), flash, new, True),
+        (megatron, ("none", "full"), plain, new, False),
+        (target("torch"), None, flash, new, True),
+    ):
+        found = recomputes_of(row, limit, model, device_types)  # type: ignore[arg-type]
+        assert ("selective" in found) == selective
+        assert "full" in found
+        assert ("none" in found) == (limit is None or "none" in limit)

@@ -149,6 +149,15 @@ def test_all_to_alls_stay_in_a_node_or_share_its_cards() -> None:
     assert inside == pytest.approx(7 / 8 * 1e9 / (300e9 * ASSUMED.family("A100").link_efficiency), rel=1e-2)
 
 
+def test_tokens_travel_to_their_experts_and_back() -> None:
+    """Twice in the forward and twice in the backward of each layer and micro-batch: a row of the hidden size each."""
+    spec, topology = mixture(hidden=4096), Topology(CLUSTER)
+    rows = expert_rows(spec, tp=1, tokens=spec.training.sequence_length, ep=8)
+    one = all_to_all_seconds(topology.device_type("a", "A100"), topology, ASSUMED, 2 * 4096 * rows, ep=8)
+    found = estimate(spread(ep=8), CLUSTER, spec)
+    assert found.breakdown.expert_parallel_seconds == pytest.approx(4 * one * 4 * 2)
+
+
 def test_the_busiest_device_has_more_than_the_mean() -> None:
     """The more, the fewer experts are on it; as the file says where it says so; even where experts have a capacity."""
     usual = mixture(experts={**EXPERTS, "number": 64})

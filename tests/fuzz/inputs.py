@@ -117,7 +117,7 @@ ARGUMENTS = {
     "spec": ("cluster", "model"),
 }
 """What stands on the command line itself."""
-POSITIONS = {"gpus": "no device", "schema": "schema: "}
+POSITIONS = {"gpus": {"no device"}, "schema": {"schema: ", "Missing argument"}}
 """What an error calls an argument without an option."""
 
 
@@ -197,7 +197,7 @@ def make(folder: Path, chance: random.Random, good: dict[str, tuple[str, ...]]) 
         elif at in slots and word.strip("{}") in ARGUMENTS:
             text = chance.choice(ARGUMENTS[word.strip("{}")])
             words[at] = damaged_argument(text, chance) if at == worst else text
-            options.add(words[at - 1] if words[at - 1].startswith("--") else POSITIONS[words[0]])
+            options |= {words[at - 1]} if words[at - 1].startswith("--") else POSITIONS[words[0]]
         elif at in slots:
             kind = kinds[word.strip("{}")]
             text = chance.choice(good[kind])

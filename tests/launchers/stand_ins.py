@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.cluster.spec import ClusterSpec
-from planner.emit.interface import emit, write_folder
+from planner.emit.interface import folder_files, job_of, write_folder
 from planner.plan.values import Plan
 from tests.worlds import cluster, group, model, nic, plan, pool
 
@@ -40,13 +40,17 @@ def uneven_plan() -> Plan:
 
 
 def folder_of(
-    tmp_path: Path, launcher: str, chosen: Plan | None = None, where: ClusterSpec | None = None
+    tmp_path: Path,
+    launcher: str,
+    chosen: Plan | None = None,
+    where: ClusterSpec | None = None,
+    script: tuple[str, ...] = (),
 ) -> Path:
     """The folder, in a path with a blank."""
     chosen = chosen or uneven_plan()
     spec = model(chosen.global_batch, layers=chosen.layers)
     folder = tmp_path / "a run"
-    write_folder(emit(chosen, where or three_nodes(), spec, launcher), folder)
+    write_folder(folder_files(job_of(chosen, where or three_nodes(), spec, script), launcher), folder)
     return folder
 
 

@@ -226,6 +226,29 @@ def test_one_pool_is_a_pytorchjob(tmp_path: Path) -> None:
         assert set(found["spec"]["pytorchReplicaSpecs"]) == kinds
 
 
+def test_one_pool_is_a_trainjob_too(tmp_path: Path) -> None:
+    """A TrainingRuntime with one kind of pod and a TrainJob that refers to it; pods take the planned ranks.
+
+    Its keys were all known to the models of kubeflow-trainer-api 2.3.0.
+    """
+    where = cluster(pool("a", ("T4",), 3))
+    chosen = plan("deepspeed", 0, [4], [(group("a", "T4", count=3),)])
+    folder = folder_of(tmp_path, "kubernetes", chosen, where)
+    runtime, job = yaml.safe_load_all((folder / "trainjob.yaml").read_text())
+    assert (runtime["kind"], job["kind"]) == ("TrainingRuntime", "TrainJob")
+    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    assert job["spec"]["trainer"] == {"numNodes": 3} == runtime["spec"]["mlPolicy"]
+    (nodes,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert nodes["name"] == "node"
+    pod = nodes["template"]["spec"]["template"]["spec"]
+    assert [each["name"] for each in pod["containers"]] == ["node"]
+    for index in range(3):
+        start(tmp_path, folder, pod, JOB_COMPLETION_INDEX=str(index))
+    assert [entry["node"] for entry in journal(tmp_path)] == ["0", "1", "2"]
+    assert {entry["master"] for entry in journal(tmp_path)} == {"tiny-node-0-0.tiny:29500"}
+    assert "kubectl apply -f trainjob.yaml" in (folder / "README.md").read_text()
+
+
 def test_nodes_without_a_known_product_are_named(tmp_path: Path) -> None:
     """A node of two device types has no product label that could be relied on."""
     where = cluster(pool("a", ("T4", "A100-SXM-80GB"), 1))

@@ -234,6 +234,15 @@ def test_offload_that_cannot_be(tmp_path: Path, change: tuple[str, str], message
     assert "plan.yaml:8: offload" in str(error_of(path))
 
 
+def test_idle_devices_of_the_summary(tmp_path: Path) -> None:
+    """They come back; without any the file is as before they were kept."""
+    assert "idle" not in to_text(FILE)
+    path = tmp_path / "plan.yaml"
+    summary = replace(SUMMARY, idle=("2 T4 of slow: 20 % slower",))
+    write(replace(FILE, summary=summary), path)
+    assert read(path).summary == summary
+
+
 def test_a_plan_without_summary(tmp_path: Path) -> None:
     """Made by hand."""
     path = tmp_path / "plan.yaml"

@@ -12,6 +12,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.file import load_plan
 from planner.plan.values import Offload, Plan
 from tests.plan.examples import CLUSTER, MODEL, UNTIED, group, plan, stage
+from tests.worlds import nic
 
 BIG = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": 48})})
 
@@ -248,3 +249,14 @@ def test_what_is_refused(tmp_path: Path, text: str, line: int | None, message: s
     error = error_of(tmp_path, text)
     assert message in error.message
     assert error.message.startswith(f"{tmp_path / 'short.yaml'}:{'' if line is None else f'{line}: '}")
+
+
+def test_pools_that_cannot_talk(tmp_path: Path) -> None:
+    """The stage that cannot be reached is named by its entry."""
+    slow, fast = CLUSTER.pools
+    apart = slow.model_copy(update={"nics": (nic("lonely"),)})
+    fabrics = {**CLUSTER.fabrics, "lonely": CLUSTER.fabrics["ib"]}
+    cluster = CLUSTER.model_copy(update={"pools": (apart, fast), "fabrics": fabrics})
+    with pytest.raises(PlanError, match="cannot talk") as caught:
+        short(tmp_path, "dp: 2\nstages:\n  - {pool: fast}\n  - {pool: slow}\n", cluster)
+    assert "short.yaml:4: stages[1]: stage 1: the pools fast and slow cannot talk" in str(caught.value)

@@ -114,6 +114,9 @@ def documents() -> dict[str, object]:
             plan=plan_document("predict", scored, cluster, model, None),
             training=training_run(scored.estimate, 1e9),
         ),
+        "predict --plans": compare_document(
+            [Contender(name="plans[0]", scored=scored, cluster_devices=16)], "predict"
+        ),
         "show": plan_document("show", scored, cluster, model, result),
         "explain": explain_document(scored, saved, around, examples.BINDING),
         "compare": compare_document(
@@ -194,7 +197,7 @@ def test_every_key_is_in_the_dictionary(command: str) -> None:
     """No key is undocumented."""
     found = json.loads(text(documents()[command]))
     assert found["format"] == FORMAT
-    assert found["command"] == command.removesuffix(" --log")
+    assert found["command"] == command.removesuffix(" --log").removesuffix(" --plans")
     known = keys(DOCUMENTS[command])
     assert all(known.values()), [key for key, text in known.items() if not text]
     undocumented = {path for path in paths(found, known) if path not in known}

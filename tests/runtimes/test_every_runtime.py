@@ -59,6 +59,10 @@ def test_every_launcher(name: str, launcher: str) -> None:
         with pytest.raises(EmitError, match=f"starts plans for the target {launcher}"):
             emit(chosen, CLUSTER, model(8), launcher)
         return
+    if launcher == "accelerate" and name == "megatron":
+        with pytest.raises(EmitError, match="does not start megatron"):
+            emit(chosen, CLUSTER, model(8), launcher)
+        return
     files = emit(chosen, CLUSTER, model(8), launcher)
     assert len({file.path for file in files}) == len(files)
     assert not [file.path for file in files if "NCCL_IGNORE_NET_MISMATCH" in file.text]
@@ -69,6 +73,9 @@ def test_every_launcher(name: str, launcher: str) -> None:
         "slurm": "## Start with Slurm",
         "kubernetes": "## Start with Kubernetes",
         "ssh": "## Start over ssh",
+        "accelerate": "## Start with Accelerate",
+        "skypilot": "## Start with SkyPilot",
+        "ray": "## Start with Ray",
     }
     start = [own[launcher], "## Start node by node"] if launcher in own else ["## Start"]
     if not runtime(name).starts_itself:

@@ -33,7 +33,7 @@ from tests.worlds import (
 )
 
 SEEDS = st.integers(0, 10**9)
-QUICK = 8_000
+QUICK = 4_000
 """Plans of a problem of the quick tests."""
 PARTS = 5
 """Tests among which the instances are batches, so that several processes can share them."""

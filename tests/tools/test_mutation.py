@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -12,10 +13,11 @@ pytest.importorskip("cosmic_ray")
 pytest.importorskip("coverage")
 
 from tools.mutation.__main__ import _kept, _table
-from tools.mutation.covering import Covering
+from tools.mutation.covering import Covering, recorded
+from tools.mutation.trial import Room
 
 COVERING = Covering(
-    lines={"a.py": {1: ("slow", "quick"), 2: ("other",), 3: ("long",)}},
+    lines={"planner/a.py": {1: ("slow", "quick"), 2: ("other",), 3: ("long",)}},
     seconds={"slow": 3.0, "quick": 1.0, "other": 2.0, "long": 90.0},
 )
 
@@ -33,8 +35,16 @@ def test_the_quickest_tests_of_a_line_are_first(
     line: int, budget: float, found: tuple[list[str], list[str]]
 ) -> None:
     """One at least, and of its module behind them: caches and imports hide lines from all tests but the first."""
-    assert COVERING.tests_of("a.py", line, budget) == found
-    assert COVERING.tests_of("b.py", line, budget) == ([], [])
+    assert COVERING.tests_of("planner/a.py", line, budget) == found
+    assert COVERING.tests_of("planner/b.py", line, budget) == ([], [])
+
+
+def test_a_module_that_only_imports_run() -> None:
+    """Tests of its folder, else of the one above."""
+    name = "tests/runtimes/torch/test_a.py::test"
+    covering = Covering(lines={}, seconds={name: 1.0, "tests/cost/test_b.py::test[a/b]": 1.0})
+    assert covering.tests_of("planner/runtimes/torch/capabilities.py", 3, 6.0) == ([name], [])
+    assert covering.tests_of("planner/runtimes/megatron/capabilities.py", 3, 6.0) == ([name], [])
 
 
 def test_the_share_has_an_interval() -> None:
@@ -61,3 +71,32 @@ def test_what_survived_is_tried_again_on_other_tests(tmp_path: Path) -> None:
     )
     assert dict(_kept(path, "new")) == {"a": "killed", "b": "killed", "c": "uncovered"}
     assert dict(_kept(tmp_path / "none", "new")) == {}
+
+
+def test_lines_are_followed_to_where_they_are(tmp_path: Path) -> None:
+    """What was recorded of another state of the code needs no second run of the tests."""
+    text = "one = 1\n\n\ndef two():\n    return 2\n"
+    root, before = tmp_path / "tree", tmp_path / "0123"
+    test = root / "tests" / "cost" / "test_a.py"
+    for path, content in (
+        (test, "def test_two(): ...\n"),
+        (root / "planner" / "a.py", "zero = 0\n" + text.replace("= 1", "= 3")),
+        (before / "planner" / "a.py", text),
+        (before / "planner" / "gone.py", text),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    digest = hashlib.sha256(test.read_bytes()).hexdigest()[:12]
+    (before / "coverage").mkdir()
+    (before / "coverage" / f"tests.cost.test_a.py-{digest}.json").write_text(
+        json.dumps(
+            {
+                "seconds": {"t": 1.5},
+                "lines": {"planner/a.py": {1: ["t"], 5: ["t"]}, "planner/gone.py": {1: ["t"]}},
+            }
+        )
+    )
+    for _ in range(2):
+        found = recorded(Room(root), tmp_path / "4567", ["cost"])
+        assert found.lines["planner/a.py"] == {6: ("t",)}
+        assert found.seconds == {"t": 1.5}

@@ -10,12 +10,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import ExpertsSpec, ModelSpec
+from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec
 from planner.plan.values import Plan
 from tests.training import ranks, reference
 from tests.training.launching import losses, run_together
@@ -43,17 +44,28 @@ class Case:
     """``deepspeed`` runs the emitted ``train.py``, ``ddp`` and ``fsdp2`` a loop around torch's own."""
     formats: tuple[tuple[str, str], ...] = ()
     """Number formats of gradients and moments by their key, where they are not DeepSpeed's own."""
+    lora: str | None = None
+    """Adapters alone are trained, on a base in this number format; ``freeze`` for frozen parts without adapters."""
     experts: bool = False
     """Experts in place of each feed-forward, more of them than most micro-batches choose."""
     cp: int = 1
     """Ranks that share the tokens of their sequences."""
+    dense: int = 0
+    """Dense layers ahead of those with experts."""
 
     @property
     def name(self) -> str:
         """Also the folder's name."""
         formats = "".join(f"-{key}-{value}" for key, value in self.formats)
-        divided = f"cp{self.cp}-" if self.cp > 1 else ""
-        kind = f"{self.wrapper}-{'experts-' if self.experts else ''}{divided}{self.layout}"
+        formats += f"-{self.lora}" if self.lora else ""
+        parts = [
+            self.wrapper,
+            *(["experts"] if self.experts else []),
+            *([f"dense{self.dense}"] if self.dense else []),
+            *([f"cp{self.cp}"] if self.cp > 1 else []),
+            self.layout,
+        ]
+        kind = "-".join(parts)
         return f"{kind}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}{formats}"
 
     @property
@@ -92,7 +104,8 @@ class Case:
             precision=self.precision,
             optimizer=self.optimizer,
             **dict(self.formats),
-            **({"experts": EXPERTS} if self.experts else {}),
+            **({"experts": EXPERTS, "dense_layers": self.dense} if self.experts else {}),
+            **FROZEN.get(self.lora, {}),
             kv_heads=2,
             gated_mlp=True,
             tied_embeddings=self.layout != "pp4",
@@ -133,6 +146,8 @@ TORCH = [
 WITH_EXPERTS = [
     *(Case("data", zero, "sgd", experts=True) for zero in range(4)),
     *(Case("pp2", zero, "adamw", experts=True) for zero in (0, 1)),
+    Case("data", 3, "sgd", experts=True, dense=1),
+    Case("pp2", 1, "sgd", experts=True, dense=2),
     Case("data", 1, "sgd", wrapper="ddp", experts=True),
     Case("data", 3, "sgd", wrapper="fsdp2", experts=True),
 ]
@@ -141,6 +156,17 @@ DIVIDED = [
     Case("data", 1, "adamw", cp=2, experts=True),
 ]
 """Two ranks for a sequence, each with a half of its tokens; both pairs with batches of their own."""
+FROZEN: dict[str | None, dict[str, Any]] = {
+    "whole": {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj"))},
+    "nf4": {"lora": LoraSpec(rank=4, base="nf4")},
+    "freeze": {"freeze": ("embedding", "attention")},
+}
+WITH_FROZEN = [
+    *(Case("data", zero, "adamw", lora="whole") for zero in range(4)),
+    *(Case("data", zero, "sgd", lora="nf4") for zero in (0, 3)),
+    Case("data", 2, "sgd", lora="freeze"),
+]
+"""Adapters, and adapters on four bits, on uneven batches."""
 LEARNING = Case("data", 1, "adamw", steps=25)
 """Long enough that the loss falls."""
 

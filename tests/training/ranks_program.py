@@ -21,7 +21,15 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-MODULES = ("train", "hetplan_runtime", "example_context", "example_model", "example_data", "step_log")
+MODULES = (
+    "train",
+    "hetplan_runtime",
+    "example_adapters",
+    "example_context",
+    "example_model",
+    "example_data",
+    "step_log",
+)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from tests.training.equality import (
     RANKS,
     TORCH,
     WITH_EXPERTS,
+    WITH_FROZEN,
     Case,
     printed_losses,
     reference_of,
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Path]:
     """Every case, trained in one start of the ranks."""
-    cases = [*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, *DIVIDED, LEARNING]
+    cases = [*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, *DIVIDED, *WITH_FROZEN, LEARNING]
     root = once(tmp_path_factory, "equality", lambda folder: train_all(folder, cases))
     return {case: root / case.name for case in cases}
 
@@ -73,6 +74,17 @@ def test_weights_of_divided_sequences_equal_one_process(trained: dict[Case, Path
     wanted = reference_of(case, trained[case])
     assert max(weight_errors(trained[case], wanted)) < ALLOWED
     assert printed_losses(trained[case]) == pytest.approx(wanted.losses, rel=ALLOWED)
+
+
+@pytest.mark.parametrize("case", WITH_FROZEN, ids=[case.name for case in WITH_FROZEN])
+def test_adapters_and_frozen_parts_equal_one_process(trained: dict[Case, Path], case: Case) -> None:
+    """Whatever ZeRO shards; what is frozen stays as it was."""
+    wanted = reference_of(case, trained[case])
+    assert max(weight_errors(trained[case], wanted)) < ALLOWED
+    moved = {name for name, value in wanted.end.items() if not value.equal(wanted.start[name])}
+    adapters = {name for name in wanted.end if "adapters." in name}
+    frozen = {name for name in wanted.end if name.startswith("embedding.") or "query" in name}
+    assert (moved == adapters) if adapters else (moved and not moved & frozen)
 
 
 @pytest.mark.parametrize("case", HALF, ids=[case.name for case in HALF])

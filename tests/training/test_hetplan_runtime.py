@@ -230,3 +230,24 @@ def test_trainer_class(tmp_path: Path) -> None:
     assert [made.compute_loss(training, 1, num_items_in_batch=9) for _ in range(3)] == [1.0, 0.0, 1.0]
     assert made.compute_loss(evaluation, 1) == 1
     assert made.compute_loss(training, 1, return_outputs=True) == (0.0, training)
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_tokens_count_alike(tmp_path: Path, zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weighted means of micro-batches, divided and averaged as DeepSpeed does, are the mean over all tokens."""
+    ranks = loaded(tmp_path, uneven(zero))
+    tokens = [[3, 0], [5, 2], [7, 9][: ranks[-1].steps]]
+    real = [
+        [count for count, size in zip(own, mine.sizes, strict=True) if size]
+        for own, mine in zip(tokens, ranks, strict=True)
+    ]
+    total = sum(map(sum, real))
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda sent: sent.fill_(total))
+    found = 0.0
+    for mine, own in zip(ranks, tokens, strict=True):
+        for count, weight, size in zip(own, mine.token_weights(own), mine.sizes, strict=True):
+            found += weight * (1.0 if count else 0.0) / mine.steps / mine.world_size
+            assert weight == pytest.approx(count * 3 * mine.steps / total if size else 0.0)
+    assert found == pytest.approx(1.0)

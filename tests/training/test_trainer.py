@@ -19,6 +19,7 @@ from tests.training.once import once
 from tests.training.trainer_runs import (
     BATCH,
     HALF,
+    MASKED,
     MATRIX,
     OWN_LOSS,
     RECOMPUTED,
@@ -44,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of the normal suite, in one start of the ranks."""
-    runs = [*MATRIX, *HALF, OWN_LOSS, *(run for zero in (1, 3) for run in resumption(zero))]
+    runs = [*MATRIX, *HALF, OWN_LOSS, *MASKED, *(run for zero in (1, 3) for run in resumption(zero))]
     return once(tmp_path_factory, "trainer", lambda root: train_all(root, runs))
 
 
@@ -59,6 +60,14 @@ def trained_slowly(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_weights_equal_one_process(trained: Path, run: Run) -> None:
     """On every rank after three clipped steps at a falling rate; Trainer logs the values of the global batch."""
     equals_one_process(trained, run)
+
+
+@pytest.mark.parametrize("run", MASKED, ids=lambda run: run.name)
+def test_every_labelled_token_counts_alike(trained: Path, run: Run) -> None:
+    """With labels of another number in each micro-batch, and none in one of them."""
+    wanted, _ = one_process(run.optimizer, masked=True)
+    assert weight_error(trained, run) < ALLOWED
+    assert logged(trained, run, "loss") == pytest.approx(wanted.losses, rel=ALLOWED)
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 SEED = 0
 TOKENS = 16
 VOCABULARY = 64
+ALONE = 4
+"""A sequence that is a micro-batch."""
 
 
 def main() -> None:
@@ -37,7 +39,7 @@ def main() -> None:
 def train(folder: Path, output: Path, run: dict[str, Any]) -> None:
     """Train as ``run`` says and leave this rank's weights, and the first rank's log, in ``output``."""
     plan = runtime_of(folder).load()
-    data = sequences(run["length"])
+    data = sequences(run["length"], run["masked"])
     arguments = TrainingArguments(
         **plan.trainer_arguments(),
         output_dir=str(output),
@@ -102,11 +104,18 @@ def own_loss(outputs: Any, labels: Any, num_items_in_batch: int | None = None) -
     return torch.nn.functional.cross_entropy(outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
 
-def sequences(count: int) -> list[dict[str, Any]]:
-    """Random tokens, the same for every count, with a column that Trainer has to leave out."""
+def sequences(count: int, masked: bool = False) -> list[dict[str, Any]]:
+    """Random tokens, the same for every count, with a column that Trainer has to leave out.
+
+    ``masked``: as in fine-tuning, labels begin late, and one micro-batch of the first step has none.
+    """
     generator = torch.Generator().manual_seed(SEED)
     tokens = torch.randint(VOCABULARY, (count, TOKENS), generator=generator)
-    return [{"input_ids": row, "labels": row, "not_for_the_model": 0} for row in tokens]
+    labels = tokens.clone()
+    for index in range(count if masked else 0):
+        labels[index, : TOKENS if index == ALONE else index * 5 % TOKENS] = -100
+    rows = zip(tokens, labels, strict=True)
+    return [{"input_ids": row, "labels": mine, "not_for_the_model": 0} for row, mine in rows]
 
 
 def weights(module: Any) -> dict[str, Any]:

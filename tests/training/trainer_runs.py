@@ -42,8 +42,8 @@ class Run:
     precision: str = "fp32"
     recompute: str = "none"
     kind: str = "once"
-    """``once``; ``own``: with a loss function of the user's; ``whole``: two shuffled passes with dropout and a
-    checkpoint in the second; ``resumed`` from there."""
+    """``once``; ``own``: with a loss function of the user's; ``masked``: with masked labels; ``whole``: two shuffled
+    passes with dropout and a checkpoint in the second; ``resumed`` from there."""
 
     @property
     def name(self) -> str:
@@ -59,6 +59,8 @@ MATRIX = [Run(zero, optimizer) for zero in range(4) for optimizer in RATES]
 HALF = [Run(zero, precision="bf16") for zero in range(4)]
 RECOMPUTED = [Run(zero, recompute="full") for zero in (1, 3)]
 OWN_LOSS = Run(0, kind="own")
+MASKED = [Run(zero, kind="masked") for zero in (0, 3)]
+"""Labels of another number in each micro-batch, as in fine-tuning."""
 SAVED_AT = STEPS + 1
 """In the second pass."""
 
@@ -97,6 +99,7 @@ def order(root: Path, run: Run) -> dict[str, Any]:
         "dropout": 0.1 if twice else 0.0,
         "shuffle": 5 if twice else None,
         "own_loss": run.kind == "own",
+        "masked": run.kind == "masked",
         "resume": str(saved) if run.kind == "resumed" else None,
         "arguments": {
             "optim": {"sgd": "sgd", "adamw": "adamw_torch"}[run.optimizer],
@@ -124,11 +127,14 @@ def logged(root: Path, run: Run, key: str) -> list[float]:
 
 
 @lru_cache
-def one_process(optimizer: str, step_on_zeros: bool = False) -> tuple[reference.Outcome, tuple[float, ...]]:
+def one_process(
+    optimizer: str, step_on_zeros: bool = False, masked: bool = False
+) -> tuple[reference.Outcome, tuple[float, ...]]:
     """A plain loop over whole global batches, and its losses of evaluation."""
     network = trainer_program.network(dropout=0.0)
     start = reference.copy_of(network)
-    data = torch.stack([row["input_ids"] for row in trainer_program.sequences(STEPS * BATCH)])
+    rows = trainer_program.sequences(STEPS * BATCH, masked)
+    data, labels = (torch.stack([row[name] for row in rows]) for name in ("input_ids", "labels"))
     kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
     settings = {"weight_decay": 0.0, "eps": EPSILON} if optimizer == "adamw" else {}
     chosen = kinds[optimizer](network.parameters(), lr=RATES[optimizer], **settings)
@@ -137,29 +143,29 @@ def one_process(optimizer: str, step_on_zeros: bool = False) -> tuple[reference.
             parameter.grad = torch.zeros_like(parameter)
         chosen.step()
     losses, norms, evaluated = [], [], []
-    for step, batch in enumerate(data.split(BATCH)):
+    for step, batch in enumerate(zip(data.split(BATCH), labels.split(BATCH), strict=True)):
         chosen.param_groups[0]["lr"] = RATES[optimizer] * (1 - step / STEPS)
         chosen.zero_grad()
-        loss = loss_of(network, batch)
+        loss = loss_of(network, *batch)
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0).item())
         chosen.step()
         losses.append(loss.item())
         with torch.no_grad():
-            evaluated.append(loss_of(network, data[:6]).item())
+            evaluated.append(loss_of(network, data[:6], labels[:6]).item())
     outcome = reference.Outcome(tuple(losses), tuple(norms), start, reference.copy_of(network))
     return outcome, tuple(evaluated)
 
 
-def loss_of(network: Any, tokens: Any) -> Any:
-    """Mean cross-entropy of the next token."""
+def loss_of(network: Any, tokens: Any, labels: Any) -> Any:
+    """Mean cross-entropy of the next token over those that have a label."""
     logits = network(tokens).logits[:, :-1]
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
 
 
 def weight_error(root: Path, run: Run) -> float:
     """The largest distance of a rank's weights from one process, of the way travelled."""
-    wanted, _ = one_process(run.optimizer)
+    wanted, _ = one_process(run.optimizer, masked=run.kind == "masked")
     return max(reference.relative_error(got, wanted.end, wanted.start) for got in weights(root, run))
 
 

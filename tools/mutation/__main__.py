@@ -3,8 +3,8 @@
     python -m tools.mutation [--mutants N] [--seed S] [--packages cost,plan,emit,search] [--work DIR] [--budget X]
 
 The tree is copied, its tests run once under coverage, and each mutant is tried with the quickest tests that run its
-line. All that was found is kept in the work folder: after an interrupt the same command goes on, what was recorded of
-unchanged code is used again, and only mutants that survived are tried again on changed tests.
+line. All that was found is kept in the work folder: after an interrupt the same command goes on, what was recorded is
+used again for the lines that are still there, and only mutants that survived are tried again on changed tests.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
     warm()
     room = Room.copied(ROOT, work / "tree")
     kept = work / _digest(room.root / "planner")
-    covering = recorded(room, kept / "coverage", packages)
+    covering = recorded(room, kept, packages)
     _tell(told(covering))
     if not covering.seconds or room.outcome(covering.quickest(20), 100.0) != "survived":
         sys.exit(f"tests fail without a mutant: see {work / 'last.log'}")

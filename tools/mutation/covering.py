@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from difflib import SequenceMatcher
+from functools import cache, partial
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import coverage
 import pytest
@@ -41,16 +45,25 @@ class Covering:
         """Those that run the line, the quickest first, as many as the seconds allow; and as many others.
 
         The others run the line too, or else anything of its module: what a cache keeps, or an import runs, is
-        counted for the first test alone. No test of them is as long as the budget.
+        counted for the first test alone. No test of them is as long as the budget. A module that only imports run is
+        for the tests of its room.
         """
         own = self.lines.get(path, {})
-        near = {test for tests in own.values() for test in tests}
+        near = {test for tests in own.values() for test in tests} or self._of_room(path)
         order = self._quickest(own.get(line, ())) or self._quickest(near)
         first = self._within(order, budget)
         if not first and order:
             first = order[:1]
         rest = [test for test in (*order, *self._quickest(near - set(order))) if test not in first]
         return first, self._within([test for test in rest if self.seconds[test] < budget], budget)
+
+    def _of_room(self, path: str) -> set[str]:
+        """Tests in the folder of a module's name, or the nearest above it that has any."""
+        for room in PurePosixPath(path).relative_to("planner").parents:
+            found = {test for test in self.seconds if PurePosixPath(test).is_relative_to(f"tests/{room}")}
+            if found:
+                return found
+        return set()
 
     def quickest(self, number: int) -> list[str]:
         """That many tests, of all."""
@@ -69,19 +82,27 @@ class Covering:
         return found
 
 
-def recorded(room: Room, folder: Path, packages: list[str]) -> Covering:
-    """The tests of these packages under coverage; what the folder holds of the same code is not run again."""
+def recorded(room: Room, kept: Path, packages: list[str]) -> Covering:
+    """The tests of these packages under coverage; a test file that was recorded before is not run again.
+
+    ``kept`` is for this state of the code, folders beside it for others: there lines are followed to where they are.
+    """
     lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     seconds: dict[str, float] = {}
-    folder.mkdir(parents=True, exist_ok=True)
+    if not kept.exists():
+        (kept / "coverage").mkdir(parents=True)
+        shutil.copytree(room.root / "planner", kept / "planner", ignore=shutil.ignore_patterns("__pycache__"))
     for path in test_files(room.root, packages):
-        text = (room.root / path).read_bytes()
-        kept = folder / f"{path.replace('/', '.')}-{hashlib.sha256(text).hexdigest()[:12]}.json"
-        if not kept.exists():
-            quietly(partial(_record, room.root, path, kept), LONGEST, room.root)
-        if not kept.exists():
+        digest = hashlib.sha256((room.root / path).read_bytes()).hexdigest()[:12]
+        record = kept / "coverage" / f"{path.replace('/', '.')}-{digest}.json"
+        before = max(kept.parent.glob(f"*/coverage/{record.name}"), key=os.path.getmtime, default=None)
+        if before is None:
+            quietly(partial(_record, room.root, path, record), LONGEST, room.root)
+        elif before != record:
+            _write(_followed(json.loads(before.read_text(encoding="utf-8")), before.parents[1], kept), record)
+        if not record.exists():
             continue  # its tests take too long, or ended the process
-        found = json.loads(kept.read_text(encoding="utf-8"))
+        found = json.loads(record.read_text(encoding="utf-8"))
         seconds |= found["seconds"]
         for place, own in found["lines"].items():
             for line, tests in own.items():
@@ -90,6 +111,25 @@ def recorded(room: Room, folder: Path, packages: list[str]) -> Covering:
         path: {line: tuple(sorted(tests)) for line, tests in own.items()} for path, own in lines.items()
     }
     return Covering(frozen, seconds)
+
+
+def _followed(found: dict[str, Any], before: Path, now: Path) -> dict[str, Any]:
+    """A record of the code in ``before``, for what is the same in ``now``."""
+    lines = {}
+    for place, own in found["lines"].items():
+        moved = _moved(before / place, now / place)
+        lines[place] = {moved[int(line)]: tests for line, tests in own.items() if int(line) in moved}
+    return {**found, "lines": lines}
+
+
+@cache
+def _moved(before: Path, now: Path) -> dict[int, int]:
+    """Numbers of a file's lines in another state of it."""
+    if not now.exists():
+        return {}
+    then, today = (path.read_text(encoding="utf-8").splitlines() for path in (before, now))
+    blocks = SequenceMatcher(None, then, today, autojunk=False).get_matching_blocks()
+    return {block.a + step + 1: block.b + step + 1 for block in blocks for step in range(block.size)}
 
 
 def test_files(root: Path, packages: list[str]) -> Iterator[str]:
@@ -115,10 +155,14 @@ def _record(root: Path, path: str, kept: Path) -> int:
         for file in data.measured_files()
     }
     found = {"seconds": {test: round(noted.seconds[test], 3) for test in sorted(passed)}, "lines": lines}
+    _write(found, kept)
+    return 0
+
+
+def _write(found: dict[str, Any], kept: Path) -> None:
     part = kept.with_suffix(".part")
     part.write_text(json.dumps(found), encoding="utf-8")
     part.replace(kept)
-    return 0
 
 
 def told(covering: Covering) -> str:

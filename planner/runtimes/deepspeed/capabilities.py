@@ -46,6 +46,7 @@ CAPABILITIES = Capabilities(
     context=("ulysses",),
     context_in_pipeline=False,
     experts="whole",
+    frozen_parts=True,
     offloading=Offloading(
         optimizer_zero=(1, 2, 3),
         parameters_zero=(3,),

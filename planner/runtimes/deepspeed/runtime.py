@@ -39,7 +39,7 @@ class DeepSpeed(Runtime):
             *example_files(job),
             node_file("planner.runtimes.deepspeed.train"),
             *([EmittedFile("hostfile", slots)] if slots else []),
-            *launch_files(job, "train.py", number_format(job.model.training.precision)),
+            *launch_files(job, job.program("train.py"), number_format(job.model.training.precision)),
         )
 
     def notes(self, job: Job) -> Mapping[str, object]:

@@ -70,7 +70,7 @@ def start_processes() -> None:
 
 def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
     """Every rank holds all layers and processes its own share of the batch."""
-    config = plan.deepspeed_config()
+    config = with_resumption(plan.deepspeed_config(), options)
     on_host = "offload_optimizer" in config["zero_optimization"]
     if on_host and get_accelerator().device_name() == "cpu":
         # Without a device torch's own optimizer is on the host already; DeepSpeed would compile its own first.
@@ -81,8 +81,9 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
+    begin = resumed(engine, options)
     log = StepLog(plan)
-    for step in range(options.steps):
+    for step in range(begin, begin + options.steps):
         losses = []
         for micro in plan.micro_batches(step):
             inputs, labels = map(sharing.part, sequences(micro.sequences, shape, options.text))
@@ -93,6 +94,22 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
         log.step(step, plan.mean_loss(losses))
     log.peak()
     return engine
+
+
+def with_resumption(config: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The configuration for what is resumed: universal checkpoints, which any plan can read, are announced in it."""
+    if options.resume and (options.resume / "latest_universal").exists():
+        return {**config, "checkpoint": {"load_universal": True}}
+    return config
+
+
+def resumed(engine: Any, options: argparse.Namespace) -> int:
+    """Load the checkpoint to go on from, if any; returns the steps that were trained before."""
+    if not options.resume:
+        return 0
+    if engine.load_checkpoint(str(options.resume))[0] is None:
+        raise SystemExit(f"{options.resume}: no checkpoint of DeepSpeed")
+    return int(engine.global_steps)
 
 
 def checkpoint_of(config: dict[str, Any]) -> Callable[..., Any]:
@@ -106,14 +123,17 @@ def checkpoint_of(config: dict[str, Any]) -> Callable[..., Any]:
 def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
     """Every rank holds the layers of its stage; all replicas have the same batch."""
     modules = pipeline_modules(shape, plan.recompute)
-    planned = plan.pipeline_class(PipelineModule, before=1, after=2)
+    planned = plan.pipeline_class(PipelineModule, before=1 + shape.dense_layers, after=2)
     model = planned(
         layers=modules, num_stages=len(plan.stages), loss_fn=loss_of, seed_layers=True, base_seed=options.seed
     )
     optimizer = make_optimizer(model, shape, options)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=plan.deepspeed_config())
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, config=with_resumption(plan.deepspeed_config(), options)
+    )
+    begin = resumed(engine, options)
     log = StepLog(plan)
-    for step in range(options.steps):
+    for step in range(begin, begin + options.steps):
         log.step(step, engine.train_batch(micro_batch_data(plan, shape, options, step)))
     log.peak()
     return engine
@@ -126,7 +146,10 @@ def pipeline_modules(shape: Shape, recompute: str) -> list[Any]:
         last = TiedLayerSpec("embedding", Embedding, shape)
     else:
         first, last = LayerSpec(Embedding, shape), LayerSpec(Head, shape)
-    layers = [LayerSpec(Layer, shape, recompute) for _ in range(shape.layers)]
+    layers = [
+        LayerSpec(Layer, shape, recompute, dense=index < shape.dense_layers)
+        for index in range(shape.dense_layers + shape.layers)
+    ]
     return [first, *layers, LayerSpec(Finish, shape), last]
 
 
@@ -138,18 +161,19 @@ def micro_batch_data(plan: RankPlan, shape: Shape, options: argparse.Namespace, 
 
 def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_host: bool = False) -> Any:
     """The optimizer that the plan counted memory for; Adam ``on_host`` is DeepSpeed's for processors."""
+    trained = [each for each in model.parameters() if each.requires_grad]
     if shape.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
+        return torch.optim.SGD(trained, lr=options.lr, momentum=0.9)
     if shape.optimizer == "lion":
-        return Lion(model.parameters(), options.lr)
+        return Lion(trained, options.lr)
     if shape.optimizer_states == "bf16":
-        return NarrowAdamW(model.parameters(), options.lr)
+        return NarrowAdamW(trained, options.lr)
     if on_host:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        return DeepSpeedCPUAdam(model.parameters(), lr=options.lr)
+        return DeepSpeedCPUAdam(trained, lr=options.lr)
     # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
-    return torch.optim.AdamW(model.parameters(), lr=options.lr, fused=True)
+    return torch.optim.AdamW(trained, lr=options.lr, fused=True)
 
 
 if __name__ == "__main__":

@@ -161,15 +161,17 @@ class Megatron(Runtime):
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The plan in Megatron's words, and the network of each process group."""
         networks = group_networks(job.ranks, job.network, job.plan.ep, job.plan.cp)
-        words = [f'"$MEGATRON_PATH/{ENTRY[job.model.kind]}"', '"${MEGATRON_ARGS[@]}"']
+        words = ['"${MEGATRON_ARGS[@]}"']
         if networks:
-            words.insert(0, "start_megatron.py")
             words.append('--nccl-communicator-config-path "$PWD/nccl/$pool.yaml"')
+        command = job.program(f'"$MEGATRON_PATH/{ENTRY[job.model.kind]}"', *words)
+        if networks:
+            command = f"start_megatron.py {command}"
         tf32 = number_format(job.model.training.precision)
         prologue = f"{PROLOGUE}{tf32}{tf32 and chr(10)}  source ./args.sh"
         return (
             EmittedFile("args.sh", arguments_script(arguments(job), job.model)),
-            *launch_files(job, " ".join(words), prologue, network_per_group=bool(networks)),
+            *launch_files(job, command, prologue, network_per_group=bool(networks)),
             *(EmittedFile(f"nccl/{pool}.yaml", text) for pool, text in networks.items()),
             *([node_file("planner.runtimes.megatron.start_megatron")] if networks else []),
         )
@@ -177,7 +179,7 @@ class Megatron(Runtime):
     def notes(self, job: Job) -> Mapping[str, object]:
         """Where Megatron differs from the model file, and whether its groups have their own networks."""
         return {
-            "layout": layout(job.plan),
+            "layout": layout(job.plan, job.model.dense_layers),
             "differences": tuple(differences(job.model)),
             "network_per_group": bool(group_networks(job.ranks, job.network, job.plan.ep, job.plan.cp)),
         }

@@ -66,10 +66,36 @@ class Layout:
         self._pair: Any = None
 
     def shard(self, module: nn.Module) -> None:
-        """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says."""
+        """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says.
+
+        All replicas start from the first one's weights, whatever each has drawn (collective). What is not trained rests
+        in the working type, whole on every device except with ZeRO 3.
+        """
+        self._start_alike(module)
+        frozen = {
+            each for each in module.parameters() if not each.requires_grad and not isinstance(each, DTensor)
+        }
+        for each in frozen:
+            each.data = each.data.to(self.mesh.device_type, self.working_type)
+        ignored = {"ignored_params": frozen} if frozen and self.plan.zero < 3 else {}
         several = self.plan.zero == 0 or self.plan.shard_size is not None
         mesh = self.mesh["copy", "shard"] if several else self.mesh["shard"]
-        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies)
+        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies, **ignored)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _start_alike(self, module: nn.Module) -> None:
+        """Give every replica the first one's parameters and buffers, where they are whole and have values."""
+        for each in (*module.parameters(), *module.buffers()):
+            spread = each.device_mesh.mesh_dim_names or () if isinstance(each, DTensor) else ()
+            local = each.to_local() if isinstance(each, DTensor) else each
+            if "shard" in spread or local.is_meta:
+                continue
+            sent = local.detach().to(self.mesh.device_type).contiguous()
+            for name in ("copy", "shard"):
+                if self.mesh[name].size() > 1:
+                    torch.distributed.broadcast(sent, group_src=0, group=self.mesh[name].get_group())
+            if sent.data_ptr() != local.data_ptr():
+                local.copy_(sent)
 
     def tie(self, weight: Any) -> None:
         """Make ``clip`` add up the gradients of a parameter that the first and the last stage both hold.

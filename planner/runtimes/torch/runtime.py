@@ -36,7 +36,7 @@ class PyTorch(Runtime):
             node_file("planner.runtimes.torch.example_stage"),
             node_file("planner.runtimes.torch.example_tensor"),
             node_file("planner.runtimes.torch.train"),
-            *launch_files(job, "train.py", number_format(job.model.training.precision)),
+            *launch_files(job, job.program("train.py"), number_format(job.model.training.precision)),
         )
 
     def notes(self, job: Job) -> Mapping[str, object]:

@@ -16,6 +16,11 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
@@ -38,6 +43,8 @@ WORKING_TYPES = {
     "tf32": torch.float32,
 }
 FOLDER = Path(__file__).parent
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+"""Optimizer states by the names of weights."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -72,8 +79,9 @@ def run(options: argparse.Namespace) -> None:
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
     gradients_of = gradients(layout, model, shape, options, scale, sharing)
     optimizer = make_optimizer(model, shape, options)
+    begin = restored(model, optimizer, options.resume) if options.resume else 0
     log = StepLog(plan)
-    for step in range(options.steps):
+    for step in range(begin, begin + options.steps):
         with loss_parallel():  # where a token's logits are dealt over the replica
             losses = gradients_of(step)
         norm = layout.clip(model.parameters(), config["clip"], scale.value)
@@ -85,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
         log.step(step, plan.mean_loss([plain(loss) for loss in losses]))
     log.peak()
     if options.save:
-        torch.distributed.checkpoint.save(own_state(model, plan), checkpoint_id=options.save)
+        save(model, optimizer, begin + options.steps, plan, options.save)
 
 
 def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:
@@ -156,17 +164,44 @@ def plain(loss: torch.Tensor) -> torch.Tensor:
     return whole
 
 
-def own_state(model: Any, plan: RankPlan) -> dict[str, Any]:
-    """A stage's part of the checkpoint; a tied embedding is in that of the first."""
-    state: dict[str, Any] = model.state_dict()
-    if plan.stage > 0:
-        state.pop("embedding.weight", None)
-    return state
+STEPS = "steps"
+STATES = "optimizer"
+"""Folder of a checkpoint's optimizer states, inside that of its weights."""
+
+
+def save(model: Any, optimizer: Any, steps: int, plan: RankPlan, folder: Path) -> None:
+    """Write a stage's part of the checkpoint, by names that no plan decides."""
+    for state, place in ((model.state_dict(), folder), (progress(model, optimizer, steps), folder / STATES)):
+        # A tied embedding is in the part of the first stage.
+        mine = {key: each for key, each in state.items() if plan.stage == 0 or "embedding.weight" not in key}
+        torch.distributed.checkpoint.save(mine, checkpoint_id=place)
+
+
+def restored(model: Any, optimizer: Any, folder: Path) -> int:
+    """Load a checkpoint that this plan or another has written; returns the steps that were trained before."""
+    weights, state = model.state_dict(), progress(model, optimizer, 0)
+    torch.distributed.checkpoint.load(weights, checkpoint_id=folder)
+    torch.distributed.checkpoint.load(state, checkpoint_id=folder / STATES)
+    model.load_state_dict(weights)
+    steps = int(state.pop(STEPS))
+    if isinstance(optimizer, torch.optim.Optimizer):
+        whole = {**get_optimizer_state_dict(model, optimizer, options=FLAT), **state}
+        set_optimizer_state_dict(model, optimizer, whole, options=FLAT)
+    return steps
+
+
+def progress(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
+    """Steps, and moments and counters by the name of their weight; of optimizers in parts the steps alone."""
+    found: dict[str, Any] = {}
+    if isinstance(optimizer, torch.optim.Optimizer):
+        found = get_optimizer_state_dict(model, optimizer, options=FLAT)
+    states = {key: value for key, value in found.items() if key.startswith("state.")}
+    return {**states, STEPS: torch.tensor(steps)}
 
 
 def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any:
     """The optimizer that the plan counted memory for."""
-    parameters = list(model.parameters())
+    parameters = [each for each in model.parameters() if each.requires_grad]
     # Torch updates parameters together that are spread alike: those of split modules, and all others.
     groups = [[each for each in parameters if each.device_mesh == mesh] for mesh in meshes_of(parameters)]
     alike = [{"params": each} for each in groups]
@@ -186,7 +221,7 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
 
 def muon(model: Any, parameters: list[Any], lr: float) -> Any:
     """Muon for the layers' matrices, with steps as long as AdamW's, which updates the rest."""
-    matrices = [each for each in model.layers.parameters() if each.ndim > 1]
+    matrices = [each for each in model.layers.parameters() if each.ndim > 1 and each.requires_grad]
     theirs = {id(each) for each in matrices}
     rest = [each for each in parameters if id(each) not in theirs]
     return Together(

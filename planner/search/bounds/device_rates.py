@@ -10,7 +10,9 @@ from typing import cast
 import numpy as np
 
 from planner.cost.estimate import Estimator
+from planner.cost.shape import Shape
 from planner.dims.context import contexts
+from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Capabilities
@@ -74,7 +76,17 @@ class DeviceRates:
                         accumulation_steps=1,
                     )
                     pricer = self.estimator.pricer(row.name, context=context)
-                    ends = sum(pricer.ends_seconds(group, cast("int", sequences)))
+                    # Recomputing layers that stand with the embedding would only add to this.
+                    shape = Shape(
+                        chunks=(1,),
+                        stage=0,
+                        depth=1,
+                        micro_batches=1,
+                        zero=0,
+                        recompute="none",
+                        sequence_parallel=splits_sequence(row, model, tp),
+                    )
+                    ends = sum(pricer.ends_seconds(shape, group, cast("int", sequences)))
                     found = float(np.min(tp * context.ways * ends / sequences))
                     least[device_type.key] = min(found, least.get(device_type.key, math.inf))
         return least

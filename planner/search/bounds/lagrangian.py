@@ -45,7 +45,7 @@ _BORDER_SECONDS = np.array([0.0, 0.5, 1.0])[:, None, None, None]
 _ROUNDS = 2
 """How often ``once`` and the layers of a stage sharpen each other."""
 
-_HALVINGS = 3
+_HALVINGS = 5
 """Steps of the bisection for the largest T that no pipeline keeps."""
 
 _ROUNDING = 1e-9

@@ -136,15 +136,8 @@ class Rates:
         alike: dict[object, list[Family]] = {}
         for family in families:
             if family.dp is not None and family not in self._speeds and family not in self._cases:
-                key = (
-                    family.target,
-                    family.zero,
-                    family.recompute,
-                    family.tp,
-                    family.ep,
-                    family.context,
-                    family.offload,
-                )
+                same = family.target, family.zero, family.recompute, family.tp, family.ep
+                key = *same, family.context, family.offload
                 alike.setdefault(key, []).append(family)
         for members in alike.values():
             first = members[0]
@@ -374,7 +367,7 @@ class Rates:
         micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
         # The computation of an end may hide traffic of layers, and shows with what is left of it.
         shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
-        embedding, head = pricer.ends_seconds(group, cast("int", sequences))
+        embedding, head = pricer.ends_seconds(shape, group, cast("int", sequences))
         return {
             "layer_seconds": micro.seconds - micro.host_seconds,
             "forward_seconds": micro.forward_seconds - micro.host_seconds / 2,

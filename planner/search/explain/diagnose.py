@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import get_args
 
 from planner.calibration.values import ASSUMED_STACK
+from planner.catalog import gpu_names, gpu_spec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.memory import optimizer_bytes
-from planner.model.spec import ModelSpec
+from planner.dims.context import LEAST_TOKENS
+from planner.model.spec import MOMENTS, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
+from planner.ranges import BATCH
+from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
@@ -19,7 +24,10 @@ from planner.search.explorer import Explorer
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines, missing_bytes
 from planner.search.space.choices import offers, targets_of, usable_device_types
 from planner.search.values import Diagnosis, Limits, Scored, Silent
-from planner.units import format_count, gib_from_bytes
+from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
+
+GAP = 0.05
+"""Of the short searches behind the hints: their steps are good ones, not proven best."""
 
 MAX_FACTOR = 64
 """Largest multiple of a pool, or part of a model, that is tried as a change."""
@@ -137,24 +145,96 @@ def _describe(scored: Scored) -> str:
 
 
 def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator[str]:
+    """What makes it fit, each tried: what leaves the training as it is, then another training, then other devices."""
     trial = _Trial(estimator, deadline)
     cluster, model = estimator.cluster, estimator.model
     alone = [(name, trial.plan(cluster, model, without(limits, name))) for name in given(limits)]
+    found: list[tuple[str, Scored | None]] = []
     for name, scored in alone:
         if scored is not None:
             instead = option_text(name, used(name, scored))
-            yield f"fits with {instead} instead of {option_text(name, values(getattr(limits, name)))}"
+            found.append((f"{instead} instead of {option_text(name, values(getattr(limits, name)))}", scored))
     together = len(alone) > 1 and all(scored is None for _, scored in alone)
-    if together and trial.plan(cluster, model, without(limits, *given(limits))):
+    freed = without(limits, *given(limits))
+    if together and trial.plan(cluster, model, freed):
         yield f"fits without the limits on {', '.join(OPTIONS[name] for name in given(limits))}"
-    if _no_reserve(cluster) != cluster and trial.plan(_no_reserve(cluster), model, limits):
-        yield "fits with reserve_gib: 0, which leaves no room for fragmentation"
+    if limits.offload is None:
+        wider = replace(limits, offload=OFFLOAD_PARTS)
+        scored = trial.plan(cluster, model, wider)
+        found += [(option_text("offload", used("offload", scored)), scored)] if scored else []
+    if _no_reserve(cluster) != cluster:
+        what = "reserve_gib: 0, which leaves no room for fragmentation"
+        found.append((what, trial.plan(_no_reserve(cluster), model, limits)))
+    degrees = _context_degrees(estimator, limits)
+    if degrees:
+        parted = trial.plan(cluster, model, replace(limits, cp=degrees))
+        what = "which divides sequences of fewer tokens than are divided unasked"
+        found += [(f"{option_text('cp', used('cp', parted))}, {what}", parted)] if parted else []
+    yield from _best_first(found)
+    yield from _best_first([(what, trial.plan(cluster, other, limits)) for what, other in _trainings(model)])
     nodes = _more_nodes(estimator, limits, trial)
     if nodes:
         yield nodes
+    larger = _larger_devices(estimator, limits, trial)
+    if larger:
+        yield larger
     smaller = _smaller_model(estimator, limits, trial)
     if smaller:
         yield smaller
+
+
+def _context_degrees(estimator: Estimator, limits: Limits) -> tuple[int, ...]:
+    """Context-parallel degrees that the search has not tried for want of tokens."""
+    if estimator.model.training.sequence_length >= 2 * LEAST_TOKENS:
+        return ()
+    devices = sum(device_type.devices for device_type in estimator.topology.device_types)
+    degrees = (2**power for power in range(1, min(devices, MAX_FACTOR).bit_length()))
+    return tuple(degree for degree in degrees if degree not in (limits.cp or ()))
+
+
+def _best_first(found: Iterable[tuple[str, Scored | None]]) -> list[str]:
+    """Changes that make a plan fit, those first with which a token takes least."""
+    fitting = [(what, scored.estimate) for what, scored in found if scored is not None]
+    fitting.sort(key=lambda item: -item[1].tokens_per_second)
+    return [f"fits with {what}: about {format_seconds(each.step_seconds)} a step" for what, each in fitting]
+
+
+RANK = 16
+"""Of the adapters that are tried."""
+
+SHORTEST = 512
+"""Tokens of the shortest sequence that is tried."""
+
+
+def _trainings(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
+    """The same model trained in another way, and what to write for it."""
+    training = model.training
+
+    def changed(**update: object) -> ModelSpec:
+        return model.model_copy(update={"training": training.model_copy(update=update)})
+
+    if not model.frozen and model.linears and not model.dense_layers:
+        for base in (None, "nf4"):
+            text = f"training.lora: {{rank: {RANK}{', base: nf4' if base else ''}}}"
+            whole = {"optimizer": "adamw"} if training.optimizer == "muon" else {}
+            yield (
+                f"{text}, which trains adapters alone",
+                changed(lora=LoraSpec(rank=RANK, base=base), **whole),
+            )
+    elif training.lora and not model.quantised:
+        yield "base: nf4 in training.lora", changed(lora=training.lora.model_copy(update={"base": "nf4"}))
+    if training.optimizer == "adamw" and training.optimizer_states == "fp32":
+        yield "training.optimizer_states: bf16", changed(optimizer_states="bf16")
+    for name in get_args(Optimizer):
+        if MOMENTS[name] < MOMENTS[training.optimizer]:
+            yield f"training.optimizer: {name}", changed(optimizer=name, optimizer_states="fp32")
+    length, factor = training.sequence_length, 2
+    while length % factor == 0 and length // factor >= SHORTEST:
+        batch = training.global_batch * factor
+        if batch <= BATCH.most:
+            text = f"--sequence-length {length // factor} --global-batch {batch}"
+            yield text, changed(sequence_length=length // factor, global_batch=batch)
+        factor *= 2
 
 
 class _Trial:
@@ -168,7 +248,7 @@ class _Trial:
         if self.deadline.struck:
             return None
         changed = Estimator(cluster, model, self.calibration)
-        explorer = Explorer(changed, replace(limits, gap=0.9), Silent(), deadline=self.deadline)
+        explorer = Explorer(changed, replace(limits, gap=GAP), Silent(), deadline=self.deadline)
         explorer.run(rounds=20)
         return explorer.best
 
@@ -204,6 +284,26 @@ def _with_nodes(cluster: ClusterSpec, name: str, total: int) -> ClusterSpec:
         for pool in cluster.pools
     )
     return cluster.model_copy(update={"pools": pools})
+
+
+def _larger_devices(estimator: Estimator, limits: Limits, trial: _Trial) -> str | None:
+    """The devices of the catalogue with least memory, but more than any here, that would do in every place."""
+    precision = estimator.model.training.precision
+    most = max((each.memory_bytes for each in estimator.topology.device_types), default=0.0)
+    known = (gpu_spec(name) for name in gpu_names())
+    able = [gpu for gpu in known if precision in gpu.tflops and bytes_from_gib(gpu.memory_gib) > most]
+    if all(each.compute_capability for each in estimator.topology.device_types):
+        able = [gpu for gpu in able if gpu.compute_capability]  # of the same vendor
+    sizes = {round(gpu.memory_gib / 8): gpu for gpu in sorted(able, key=lambda gpu: -gpu.memory_gib)}
+    for gpu in sorted(sizes.values(), key=lambda gpu: gpu.memory_gib):
+        pools = tuple(
+            pool.model_copy(update={"devices": (gpu.name,) * len(pool.devices)})
+            for pool in estimator.cluster.pools
+        )
+        changed = {"pools": pools, "gpus": {**estimator.cluster.gpus, gpu.name: gpu}}
+        if trial.plan(estimator.cluster.model_copy(update=changed), estimator.model, limits):
+            return f"fits with {gpu.name} ({gpu.memory_gib:g} GiB) in place of every device"
+    return None
 
 
 def _smaller_model(estimator: Estimator, limits: Limits, trial: _Trial) -> str | None:

@@ -245,7 +245,8 @@ def depths(
     # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
     covered = row.batch_without_pipeline == "per-device" and family.tp == 1 and family.context.ways == 1
     found: tuple[int, ...] = (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
-    if family.zero in zeros_at(row, 2) and (family.context.ways == 1 or row.context_in_pipeline):
+    alone = model.frozen or (family.context.ways > 1 and not row.context_in_pipeline)
+    if family.zero in zeros_at(row, 2) and not alone:
         found += tuple(range(2, most + 1))
     return allowed(found, limits.pp)
 

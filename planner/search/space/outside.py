@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
+from planner.dims.context import LEAST_TOKENS, offers_context
 from planner.dims.interleave import MAX_INTERLEAVE
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
@@ -44,7 +45,7 @@ def _of_target(
     devices = sum(device_type.devices for device_type in device_types)
     deepest = min(model.layers, devices)
     batch = model.training.global_batch
-    pipelines = deepest > 1 and (limits.pp is None or max(limits.pp) > 1)
+    pipelines = deepest > 1 and not model.frozen and (limits.pp is None or max(limits.pp) > 1)
     if pipelines and deepest > MAX_DEPTH and (limits.pp is None or max(limits.pp) > MAX_DEPTH):
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
@@ -61,6 +62,10 @@ def _of_target(
     grouped = pipelines or row.batch_without_pipeline == "equal" or row.tensor_parallel != "none"
     if grouped and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
         yield "stages on parts of several nodes"
+    if devices > 1 and offers_context(row, model):
+        if limits.cp is None:
+            yield f"sequences divided into parts of fewer than {LEAST_TOKENS} tokens"
+        yield "sequences divided over several device types, or over parts of several nodes"
     if model.experts is not None and row.experts == "parallel":
         yield "experts split by tensor parallelism, or copied within a replica"
         if devices > 1:
@@ -78,6 +83,9 @@ def _of_target(
         splits(model, tp) and not splits_sequence(row, model, tp) for tp in range(2, most + 1)
     ):
         yield "tensor-parallel degrees that do not divide the sequence"
+    if model.frozen and devices > 1 and row.frozen_parts:
+        what = "adapters" if model.training.lora else "frozen parts"
+        yield f"pipelines and tensor parallelism with {what}"
     alone = limits.pp is None or 1 in limits.pp
     if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
         yield f"micro-batches of more than {most_offered(model)} sequences"

@@ -295,6 +295,8 @@ def test_what_came_before_the_next_write_is_kept(
     if record is not None:
         (displaced / LINKED).unlink()
         (displaced / LINKED).write_text(record)
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda at: sorted(listed(at)))  # the work folder first
     write_folder(NEW, folder, force=True)
     found = content(folder)
     assert found is not None

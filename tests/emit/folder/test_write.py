@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.emit.folder import tree
 from planner.emit.folder.change import MANIFEST
 from planner.emit.folder.write import write_folder
 from planner.errors import OutputError
@@ -35,9 +37,10 @@ def test_new_folder_with_spaces(tmp_path: Path) -> None:
     assert names(folder.parent) == [f"a run/{name}" for name in names(folder)]
 
 
-def test_permissions_follow_the_umask(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("umask", "wanted"), [(0o027, [0o750, 0o750, 0o640]), (0, [0o777, 0o777, 0o666])])
+def test_permissions_follow_the_umask(tmp_path: Path, umask: int, wanted: list[int]) -> None:
     """Scripts may be executed; others get what the umask leaves."""
-    before = os.umask(0o027)
+    before = os.umask(umask)
     try:
         write_folder(FILES, tmp_path / "run")
     finally:
@@ -45,7 +48,7 @@ def test_permissions_follow_the_umask(tmp_path: Path) -> None:
     modes = [
         stat.S_IMODE((tmp_path / "run" / name).stat().st_mode) for name in (".", "launch.sh", "env/a.sh")
     ]
-    assert modes == [0o750, 0o750, 0o640]
+    assert modes == wanted
 
 
 def test_empty_folder_is_taken(tmp_path: Path) -> None:
@@ -363,3 +366,19 @@ def test_any_writes_and_edits(
                     theirs -= (folder / path).exists() and (folder / path).read_text() == "mine\n"
                     (folder / path).write_text(text)
                     theirs += text == "mine\n"
+
+
+def test_a_link_in_the_place_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kind of error on every system: some call it too many links; what is not there is another error."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(NotADirectoryError):
+        tree.open_folder(str(tmp_path / "link"))
+    with pytest.raises(FileNotFoundError):
+        tree.open_folder(str(tmp_path / "absent"))
+
+    def too_many(*_: object, **__: object) -> int:
+        raise OSError(errno.ELOOP, "too many links")
+
+    monkeypatch.setattr(os, "open", too_many)
+    with pytest.raises(NotADirectoryError):
+        tree.open_folder("link")

@@ -84,6 +84,21 @@ def test_options_of_each_zero_stage() -> None:
     assert "allgather_bucket_size" not in third
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_formats_of_gradients(precision: str) -> None:
+    """Those that are not DeepSpeed's own, of half-precision training alone."""
+    half = precision == "bf16"
+    for asked, wanted in (
+        ({}, {}),
+        ({"gradient_dtype": "bf16", "reduce_dtype": "bf16"}, {}),
+        ({"reduce_dtype": "fp32"}, {"communication_data_type": "fp32"}),
+        ({"gradient_dtype": "fp32"}, {"data_types": {"grad_accum_dtype": "fp32"}}),
+    ):
+        config = section(data_parallel(2), precision=precision, **(asked if half else {}))
+        keys = ("communication_data_type", "data_types")
+        assert {key: config[key] for key in keys if key in config} == (wanted if half else {})
+
+
 def test_clipping() -> None:
     """Gradients are clipped except where DeepSpeed takes the norm of one stage for the whole."""
     assert section(pipeline(0), precision="fp32")["gradient_clipping"] == 0.0

@@ -1,0 +1,168 @@
+"""Low-rank adapters beside frozen linear layers (arXiv:2106.09685), and such layers in four bits (arXiv:2305.14314)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import nn
+
+INITIAL_STD = 0.02
+BLOCK = 64
+"""Elements that share a scale."""
+NF4 = (
+    -1.0,
+    -0.6961928009986877,
+    -0.5250730514526367,
+    -0.39491748809814453,
+    -0.28444138169288635,
+    -0.18477343022823334,
+    -0.09105003625154495,
+    0.0,
+    0.07958029955625534,
+    0.16093020141124725,
+    0.24611230194568634,
+    0.33791524171829224,
+    0.44070982933044434,
+    0.5626170039176941,
+    0.7229568362236023,
+    1.0,
+)
+"""Values of the sixteen codes, as parts of the largest of a block (arXiv:2305.14314, appendix E)."""
+
+
+@dataclass(frozen=True)
+class AdapterShape:
+    """Adapters, as under ``lora`` in ``model.json``."""
+
+    rank: int
+    alpha: int
+    targets: tuple[str, ...]
+    """Linear layers that have adapters: ``q_proj``, ``k_proj`` and so on."""
+    base: str | None = None
+    """``nf4`` for linear layers in four bits."""
+
+
+class Narrow(nn.Linear):  # type: ignore[misc]
+    """The first product of an adapter."""
+
+    def reset_parameters(self) -> None:
+        """Initialise while the weight is whole."""
+        nn.init.normal_(self.weight, std=INITIAL_STD)
+
+
+class Wide(nn.Linear):  # type: ignore[misc]
+    """The second one: it adds nothing at first."""
+
+    def reset_parameters(self) -> None:
+        """Initialise while the weight is whole."""
+        nn.init.zeros_(self.weight)
+
+
+class Adapter(nn.Module):  # type: ignore[misc]
+    """Two thin products, scaled."""
+
+    def __init__(self, inputs: int, outputs: int, shape: AdapterShape) -> None:
+        super().__init__()
+        self.down = Narrow(inputs, shape.rank, bias=False)
+        self.up = Wide(shape.rank, outputs, bias=False)
+        self.scale = shape.alpha / shape.rank
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.up(self.down(hidden)) * self.scale
+
+
+class Adapted(nn.Module):  # type: ignore[misc]
+    """A linear layer with the adapters of its parts: of one, or of keys and values that stand side by side by head."""
+
+    def __init__(
+        self,
+        base: nn.Module,
+        inputs: int,
+        outputs: int,
+        names: tuple[str, ...],
+        width: int,
+        shape: AdapterShape,
+    ) -> None:
+        """``outputs`` of each of the parts ``names``; ``width`` of a head."""
+        super().__init__()
+        self.base, self.names, self.width = base, names, width
+        self.adapters = nn.ModuleDict(
+            {name: Adapter(inputs, outputs, shape) for name in names if name in shape.targets}
+        )
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.base(hidden)
+        if len(self.names) == 1 or not self.adapters:
+            for adapter in self.adapters.values():
+                outputs = outputs + adapter(hidden)
+            return outputs
+        parts = outputs.unflatten(-1, (-1, len(self.names), self.width))
+        added = [self._added(name, hidden, parts) for name in self.names]
+        return (parts + torch.stack(added, dim=-2)).flatten(-3)
+
+    def _added(self, name: str, hidden: torch.Tensor, parts: torch.Tensor) -> torch.Tensor:
+        if name not in self.adapters:
+            return torch.zeros_like(parts[..., 0, :])
+        added: torch.Tensor = self.adapters[name](hidden).unflatten(-1, (-1, self.width))
+        return added
+
+
+def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes of a matrix, two a byte, and the scale of each block as the bits of an fp32 number.
+
+    Bits, as runtimes cast all floating-point numbers of a model to its working format.
+    """
+    flat = functional.pad(weight.detach().float().flatten(), (0, -weight.numel() % BLOCK)).view(-1, BLOCK)
+    scales = flat.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
+    codes = torch.tensor(NF4, device=weight.device)
+    found = torch.bucketize(flat / scales[:, None], (codes[1:] + codes[:-1]) / 2).to(torch.uint8).flatten()
+    return found[0::2] << 4 | found[1::2], scales.view(torch.int32)
+
+
+def dequantised(
+    packed: torch.Tensor, scales: torch.Tensor, sizes: tuple[int, int], form: torch.dtype
+) -> torch.Tensor:
+    """The matrix of the codes in a working format."""
+    codes = torch.tensor(NF4, device=packed.device, dtype=form)
+    pairs = torch.stack((codes.repeat_interleave(16), codes.repeat(16)), dim=1)
+    values = pairs[packed.int()].view(-1, BLOCK) * scales.view(torch.float32).to(form)[:, None]
+    return values.flatten()[: sizes[0] * sizes[1]].view(sizes)
+
+
+class _Product(torch.autograd.Function):  # type: ignore[misc]
+    """A product by a matrix in four bits, which is made whole again for the gradient of the inputs."""
+
+    @staticmethod
+    def forward(
+        context: Any, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, sizes: tuple[int, int]
+    ) -> torch.Tensor:
+        context.save_for_backward(packed, scales)
+        context.sizes = sizes
+        return functional.linear(hidden, dequantised(packed, scales, sizes, hidden.dtype))
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        packed, scales = context.saved_tensors
+        return gradient @ dequantised(packed, scales, context.sizes, gradient.dtype), None, None, None
+
+
+class Nf4Linear(nn.Module):  # type: ignore[misc]
+    """A frozen linear layer in four bits; its codes are no parameters, so that no runtime shards or casts them."""
+
+    packed: torch.Tensor
+    scales: torch.Tensor
+
+    def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
+        super().__init__()
+        self.sizes = outputs, inputs
+        packed, scales = quantised(torch.empty(self.sizes).normal_(std=INITIAL_STD))
+        self.register_buffer("packed", packed)
+        self.register_buffer("scales", scales)
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = _Product.apply(hidden, self.packed, self.scales, self.sizes)
+        return outputs if self.bias is None else outputs + self.bias

@@ -1,0 +1,84 @@
+"""Accelerate under the emitted scripts: its arguments, its configuration by its own parser, and a real start."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from planner.emit.interface import emit, write_folder
+from planner.errors import EmitError
+from planner.plan.values import Plan
+from tests.launchers.stand_ins import SSH, folder_of, run
+from tests.launchers.test_engines import one_pool
+from tests.training.launching import launch, losses
+from tests.worlds import cluster, group, model, plan, pool
+
+ACCELERATE = '#!/bin/bash\necho "node=$HETPLAN_NODE devices=$CUDA_VISIBLE_DEVICES $*" >>"$JOURNAL"\n'
+
+
+def two_nodes(target: str, zero: int, **changes: Any) -> Plan:
+    """Four devices of two nodes."""
+    own, _ = one_pool()
+    return dataclasses.replace(own, target=target, zero=zero, **changes)
+
+
+def test_every_node_has_its_rank(tmp_path: Path) -> None:
+    """The configuration is the same everywhere; rank and rendezvous come from launch.sh."""
+    folder = folder_of(tmp_path, "accelerate", *one_pool())
+    command = [str(folder / "start.sh"), "--", "--text", "my file"]
+    done = run(tmp_path, {"ssh": SSH, "accelerate": ACCELERATE}, command)
+    assert done.returncode == 0, done.stderr
+    end = "--main_process_ip big-0 --main_process_port 29500 train.py --text my file"
+    assert sorted((tmp_path / "journal").read_text().splitlines()) == [
+        f"node={node} devices=0,1 launch --config_file accelerate.yaml --machine_rank {node} {end}"
+        for node in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "zero", "kind"),
+    [("torch", 0, "MULTI_GPU"), ("torch", 2, "FSDP"), ("torch", 3, "FSDP"), ("deepspeed", 3, "DEEPSPEED")],
+)
+def test_accelerate_reads_it(tmp_path: Path, target: str, zero: int, kind: str) -> None:
+    """By its own parser, which refuses keys that it does not know."""
+    read = pytest.importorskip("accelerate.commands.config.config_args")
+    _, where = one_pool()
+    folder = folder_of(tmp_path, "accelerate", two_nodes(target, zero), where)
+    found = read.load_config_from_file(str(folder / "accelerate.yaml"))
+    assert (found.distributed_type.value, found.num_machines, found.num_processes) == (kind, 2, 4)
+    assert found.mixed_precision == "bf16"
+    if kind == "FSDP":
+        assert found.fsdp_config["fsdp_reshard_after_forward"] == (zero == 3)
+        parser = pytest.importorskip("accelerate.commands.launch").launch_command_parser()
+        assert set(found.fsdp_config) <= {action.dest for action in parser._actions}
+    if kind == "DEEPSPEED":
+        assert found.deepspeed_config["zero_stage"] == 3
+    assert yaml.safe_load((folder / "accelerate.yaml").read_text())["same_network"] is True
+
+
+def test_what_it_cannot_express(tmp_path: Path) -> None:
+    """Nodes with other numbers of ranks, stages, and another runtime are refused with the reason."""
+    with pytest.raises(EmitError, match="as many ranks on every node, the plan has 2, 4"):
+        folder_of(tmp_path, "accelerate")
+    _, where = one_pool()
+    staged = plan("torch", 1, [3, 1], [(group("big", "A100-SXM-80GB", count=2, share=2, steps=2),)] * 2)
+    with pytest.raises(EmitError, match="no stages"):
+        folder_of(tmp_path, "accelerate", staged, where)
+    with pytest.raises(EmitError, match="does not start megatron"):
+        folder_of(tmp_path, "accelerate", two_nodes("megatron", 1), where)
+
+
+@pytest.mark.slow
+def test_the_real_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts the example on two ranks of this machine, which trains."""
+    pytest.importorskip("accelerate")
+    where = cluster(pool("a", ("T4",) * 2, 1))
+    chosen = plan("torch", 3, [2], [(group("a", "T4", count=2, share=2),)])
+    folder = tmp_path / "a run"
+    write_folder(emit(chosen, where, model(4, layers=2, precision="fp32"), "accelerate"), folder)
+    monkeypatch.setenv("TORCHRUN", "./accelerate.sh")
+    assert len(losses(launch(folder, 1, "--steps", "2"))) == 2

@@ -1,0 +1,102 @@
+"""A checkpoint of one plan goes on under another, and ends where one process does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planner.cluster.spec import ClusterSpec
+from planner.emit.interface import emit, write_folder
+from planner.plan.values import Plan
+from tests.training import reference
+from tests.training.launching import launch, losses
+from tests.worlds import cluster, group, model, plan, pool
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.slow
+
+HERE = cluster(pool("a", ("A100", "A100"), 1))
+
+
+def data_parallel(target: str, zero: int, batch: int = 8) -> Plan:
+    """Two replicas with different batches."""
+    shares = (group("a", "A100", share=5, steps=2), group("a", "A100", share=batch - 5))
+    return plan(target, zero, [4], [shares])
+
+
+def stages() -> Plan:
+    """Three layers and one, four micro-batches of two."""
+    return plan("torch", 1, [3, 1], [(group("a", "A100", share=8, steps=4),)] * 2)
+
+
+def trained(
+    folder: Path, chosen: Plan, where: ClusterSpec, *arguments: str, optimizer: str = "adamw"
+) -> list[float]:
+    """Losses of an emitted folder."""
+    write_folder(emit(chosen, where, model(8, precision="fp32", optimizer=optimizer)), folder)
+    return losses(launch(folder, 1, "--lr", "0.01", *arguments))
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(data_parallel("torch", 3), stages()), (stages(), data_parallel("torch", 1))],
+    ids=["to-stages", "from-stages"],
+)
+def test_torch_goes_on_under_another_plan(tmp_path: Path, first: Plan, then: Plan) -> None:
+    """Weights, moments and the place in the data: the losses are those of one plan that goes through."""
+    saved = str(tmp_path / "saved")
+    whole = trained(tmp_path / "whole", first, HERE, "--steps", "4")
+    before = trained(tmp_path / "first", first, HERE, "--steps", "2", "--save", saved)
+    after = trained(tmp_path / "then", then, HERE, "--steps", "2", "--resume", saved)
+    assert before == whole[:2]
+    assert after == pytest.approx(whole[2:], rel=1e-5)
+
+
+def test_deepspeed_goes_on_under_another_plan(tmp_path: Path) -> None:
+    """By DeepSpeed's universal checkpoint, which its own program makes."""
+    pytest.importorskip("deepspeed")
+    saved = tmp_path / "saved"
+    whole = trained(tmp_path / "whole", data_parallel("deepspeed", 1), HERE, "--steps", "4")
+    trained(tmp_path / "first", data_parallel("deepspeed", 1), HERE, "--steps", "2", "--save", str(saved))
+    tag = (saved / "latest").read_text().strip()
+    convert = [
+        sys.executable,
+        "-m",
+        "deepspeed.checkpoint.ds_to_universal",
+        "--input_folder",
+        str(saved / tag),
+    ]
+    done = subprocess.run(
+        [*convert, "--output_folder", str(saved / f"{tag}_universal"), "--inject_missing_state"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (saved / "latest_universal").exists()
+    after = trained(
+        tmp_path / "then", data_parallel("deepspeed", 2), HERE, "--steps", "2", "--resume", str(saved)
+    )
+    assert after == pytest.approx(whole[2:], rel=1e-5)
+
+
+def test_replicas_start_alike(tmp_path: Path) -> None:
+    """Whatever seed each rank has, all begin with the first one's weights, and so end as one process does."""
+    folder = tmp_path / "run"
+    chosen = data_parallel("torch", 0)
+    write_folder(emit(chosen, HERE, model(8, precision="fp32", optimizer="sgd")), folder)
+    program = folder / "train.py"
+    text = program.read_text()
+    assert "ModelPart(shape, plan, options.seed" in text
+    program.write_text(
+        text.replace("ModelPart(shape, plan, options.seed", "ModelPart(shape, plan, options.seed + plan.rank")
+    )
+    printed = losses(launch(folder, 1, "--steps", "3", "--lr", "0.5", "--seed", str(reference.SEED)))
+    write_folder(emit(chosen, HERE, model(8, precision="fp32", optimizer="sgd")), tmp_path / "same")
+    same = losses(launch(tmp_path / "same", 1, "--steps", "3", "--lr", "0.5", "--seed", str(reference.SEED)))
+    assert printed == pytest.approx(same, rel=1e-6)
