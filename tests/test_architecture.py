@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,10 +57,17 @@ def modules() -> Iterator[Path]:
     return (path for path in sorted(PACKAGE.rglob("*.py")) if "__pycache__" not in path.parts)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imported(path: Path) -> set[str]:
     """Dotted names of all that a module imports, wherever in the file."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -95,7 +103,7 @@ def test_runtimes_are_named_in_their_rooms_alone() -> None:
             continue
         kernel_sets = {name for row in TARGETS.values() for name in row.kernels}
         names = {"torch"} if inside.startswith(LIBRARY) else kernel_sets if inside in KERNELS else set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Constant) and node.value in set(NAMES) - names:
                 quoting.add(f"{inside}:{node.lineno} {node.value}")
     assert quoting == set()
@@ -108,7 +116,7 @@ def test_only_the_command_line_prints() -> None:
         inside = path.relative_to(PACKAGE)
         if inside.parts[0] in ("cli", "training") or inside.match("runtimes/*/train.py"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
                 printing.add(path.name)
             if isinstance(node, ast.Attribute) and node.attr in ("stdout", "stderr"):
@@ -148,7 +156,7 @@ def test_all_that_is_public_is_documented() -> None:
     """Every module with code, and every public class and function, says what it is."""
     missing = []
     for path in modules():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         found = [node for node in (tree, *public(tree)) if tree.body and not ast.get_docstring(node)]
         missing += [f"{path.relative_to(PACKAGE)}: {getattr(node, 'name', 'module')}" for node in found]
     assert missing == []

@@ -291,6 +291,9 @@ def with_experts(seed: int) -> Problem:
         for name, gpu in spec.gpus.items()
     }
     window = {"window": draw.choice([None, 128]), "window_layers": draw.choice([None, 1])}
+    more = random.Random(seed + 8)
+    if window["window"] is None and more.random() < 0.4:
+        window["dense_layers"] = more.randint(1, 3)
     found = model.model_copy(update={"experts": experts, "layers": min(model.layers, 4), **window})
     return spec.model_copy(update={"gpus": gpus}), found, calibration
 

@@ -15,6 +15,7 @@ import typer
 from planner.cli.app import app, needed
 from planner.cli.examples import ExamplesDocument
 from planner.cli.process import MEANINGS
+from planner.cli.sweep import SweepDocument
 from planner.described import JsonDocument, keys
 from planner.report.calibrated import CalibrateDocument, FittedDocument, TrialDocument
 from planner.report.calibration import CalibrationDocument
@@ -82,6 +83,7 @@ DOCUMENTS: dict[str, type] = {
     "trace": TraceDocument,
     "what-if": WhatIfDocument,
     "rent": RentDocument,
+    "sweep": SweepDocument,
     "gpus": GpusDocument,
     "links": LinksDocument,
     "examples": ExamplesDocument,

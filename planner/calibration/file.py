@@ -103,6 +103,8 @@ class WrittenCalibration(Frozen):
     """The same for each source that points and constants name."""
     default_spread: DefaultSpread = ASSUMED.default_spread
     """Relative standard error of a step time where no residual is known."""
+    device_spread: DefaultSpread | None = None
+    """The part of it that a family has of its own, kernels alike."""
     families: dict[Name, FamilyEntries] = Field(default_factory=dict)
     """Constants of generations of GPUs, by name."""
     stacks: dict[Name, StackEntries] = Field(default_factory=dict)
@@ -122,7 +124,7 @@ class WrittenCalibration(Frozen):
 
 
 _SAME = (
-    *("notes", "provenance", "sources", "default_spread"),
+    *("notes", "provenance", "sources", "default_spread", "device_spread"),
     *("residuals", "layers", "link_points", "kernel_points", "curve_errors"),
 )
 """Fields that a file holds as the calibration does."""
@@ -340,6 +342,8 @@ def _data(calibration: Calibration) -> dict[str, Any]:
     }
     if calibration.default_spread != ASSUMED.default_spread:
         data["default_spread"] = _number(calibration.default_spread)
+    if calibration.device_spread is not None:
+        data["device_spread"] = _number(calibration.device_spread)
     for section, parts, assumed in sections(calibration):
         data[section] = {
             name: {

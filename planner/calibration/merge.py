@@ -263,6 +263,7 @@ def merged(base: Calibration, own: Calibration) -> Calibration:
         residuals=_points(lambda item: (item.family, item.stack), base.residuals, own.residuals),
         constants=_constants(base, own),
         default_spread=spread,
+        device_spread=base.device_spread if own.device_spread is None else own.device_spread,
         notes=own.notes or base.notes,
         provenance={**base.provenance, **own.provenance},
         sources={**base.sources, **own.sources},

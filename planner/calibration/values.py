@@ -250,6 +250,9 @@ class Calibration:
     """Provenance and spread of the constants that are not assumed."""
     default_spread: DefaultSpread = 0.20
     """Relative standard error of a step time on a family and stack without measurements."""
+    device_spread: DefaultSpread | None = None
+    """The part of it that a family has of its own, kernels alike, all of it when None: ratios between device types rest
+    on this part alone, since what is unknown of kernels is common to all that run them."""
     notes: str = ""
     """Free text for readers."""
     provenance: dict[str, str] = field(default_factory=dict)

@@ -194,6 +194,7 @@ COMMANDS: dict[str, Registered] = {
     ),
     "what-if": Registered("what_if", "what_if", "Say what the plan becomes when something changes."),
     "rent": Registered("rent", "rent", "Find which machines to rent for a training run."),
+    "sweep": Registered("sweep", "sweep", "Search a grid of clusters, models and options."),
     "explain": Registered("explain", "explain", "Explain why a plan looks the way it does."),
     "show": Registered("show", "show_plan", "Show a plan in full, or the contents of a calibration file."),
     "report": Registered("report", "report", "Write a page about a plan, to look at and to send."),

@@ -96,7 +96,7 @@ def layer_elements(model: ModelSpec, *, tp: int, ep: int = 1) -> float:
 def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
     """Elements of the parameters on one device; a tied head is a second copy on a last stage of its own."""
     total = layers * (model.layer_parameters - model.expert_parameters)
-    total += model.embedding_parameters if first else 0
+    total += model.embedding_parameters + model.ahead_parameters if first else 0
     if last:
         total += model.head_parameters
         total += model.vocab * model.embedding_width if model.tied_embeddings and not first else 0
@@ -371,17 +371,22 @@ def _copies(model: ModelSpec, load: Load) -> float:
 
 
 def _embedding(model: ModelSpec, load: Load) -> float:
-    """Output of the embedding for one micro-batch."""
+    """Output of the embedding for one micro-batch, and what dense layers ahead of the others keep."""
     if not load.first:
         return 0.0
     ways = norm_ways(load.tp, load.sequence_parallel)
     tokens = load.micro_batch * model.training.sequence_length
-    return ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways
+    ahead = 0.0
+    if model.dense_layers:
+        ahead = model.dense_layers * _layer_activations(model.dense, load, load.recompute)
+    return ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways + ahead
 
 
 def _working(model: ModelSpec, load: Load) -> float:
     """What a layer that is recomputed has in its backward, and what attention to divided sequences has meanwhile."""
     layer = _layer_activations(model, load, "none") if load.recompute != "none" else 0.0
+    if model.dense_layers and load.first and load.recompute != "none":
+        layer = larger(layer, _layer_activations(model.dense, load, "none"))
     return layer + _attending(model, load)
 
 

@@ -210,6 +210,10 @@ class Pricer:
     ) -> None:
         self.topology = topology
         self.context = context
+        self._ahead: Pricer | None = None
+        """Prices the dense layers ahead of those with experts."""
+        if model.dense_layers:
+            self._ahead = Pricer(topology, model.dense, calibration, target, link_curves, context)
         if context.ways > 1:
             length = model.training.sequence_length // context.ways
             training = model.training.model_copy(update={"sequence_length": length})
@@ -424,11 +428,22 @@ class Pricer:
         forward, backward = forward + host / 2, backward + host / 2
         again = layers * one.recompute_seconds
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
+        context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
+        if first and self._ahead is not None:
+            dense, ahead = self._ahead_layer(device_type, tp, sequences, shape), self.model.dense_layers
+            forward, backward = (
+                forward + ahead * dense.forward_seconds,
+                backward + ahead * dense.backward_seconds,
+            )
+            again += ahead * dense.recompute_seconds
+            tensor_forward += ahead * dense.collective_forward
+            tensor_backward += ahead * dense.collective_backward
+            context_forward += ahead * dense.context_forward
+            context_backward += ahead * dense.context_backward
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
         exposed_forward, hidden_forward = self.traffic.exposed(gather, forward)
         exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)
         routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
-        context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
         on_forward = forward + tensor_forward + exposed_forward + routing_forward + context_forward
         on_backward = (
             backward + again + tensor_backward + exposed_backward + routing_backward + context_backward
@@ -456,16 +471,25 @@ class Pricer:
             hidden_seconds=hidden_forward + hidden_backward + hidden + layers * one.context_hidden,
         )
 
-    def ends_seconds(self, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
-        """Forward and backward of the embedding and of the head for one micro-batch."""
+    def ends_seconds(self, shape: Shape, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
+        """Forward and backward of the embedding, with what stands with it, and of the head for one micro-batch."""
         device_type = self.topology.device_type(group.pool, group.gpu)
         embedding, head = (
             self._end(which, device_type, group.tp, sequences) for which in ("embedding", "head")
         )
+        ahead = 0.0
+        if self._ahead is not None:
+            dense = self._ahead_layer(device_type, group.tp, sequences, shape)
+            ahead = dense.forward_seconds + dense.backward_seconds
         return (
-            embedding.forward_seconds + embedding.backward_seconds,
+            embedding.forward_seconds + embedding.backward_seconds + self.model.dense_layers * ahead,
             head.forward_seconds + head.backward_seconds,
         )
+
+    def _ahead_layer(self, device_type: DeviceType, tp: int, sequences: int, shape: Shape) -> LayerPrice:
+        """One of the dense layers ahead of those with experts."""
+        assert self._ahead is not None
+        return self._ahead._layer(device_type, tp, sequences, shape.recompute, shape.sequence_parallel, 1)
 
     def host_seconds(self, device_type: DeviceType) -> float:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
@@ -801,6 +825,8 @@ class Pricer:
         seconds = optimizer_seconds(share, device, self.model, update)
         if self.model.training.optimizer == "muon":
             seconds += shape.layers * orthogonal_seconds(self.model, device)
+            if shape.first and self.model.dense_layers:
+                seconds += self.model.dense_layers * orthogonal_seconds(self.model.dense, device)
         return seconds
 
     def _measured_update(self, gpu: str, share: float) -> float | None:

@@ -52,8 +52,9 @@ def head_faults(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterato
         yield Fault(where, f"tp {tp} does not divide the {model.heads} attention heads")
     elif model.kv_heads % tp and tp % model.kv_heads:
         yield Fault(where, f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other")
-    elif model.common_ffn % tp:
-        yield Fault(where, f"tp {tp} does not divide the feed-forward width {model.common_ffn}")
+    for width in _widths(model):
+        if model.heads % tp == 0 and width % tp:
+            yield Fault(where, f"tp {tp} does not divide the feed-forward width {width}")
 
 
 def tp_degrees(
@@ -88,4 +89,9 @@ def tp_degrees(
 def splits(model: ModelSpec, tp: int) -> bool:
     """True when ``tp`` devices can share the heads and the feed-forward width evenly."""
     grouped = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
-    return model.heads % tp == 0 and model.common_ffn % tp == 0 and grouped
+    return model.heads % tp == 0 and all(width % tp == 0 for width in _widths(model)) and grouped
+
+
+def _widths(model: ModelSpec) -> tuple[int, ...]:
+    """Widths of the feed-forwards that tensor parallelism divides."""
+    return (model.common_ffn, model.ffn) if model.dense_layers else (model.common_ffn,)

@@ -446,6 +446,7 @@ class _Problem:
         return Fit(
             calibration=replace(
                 calibration,
+                device_spread=self._device_spread(without),
                 constants=_united(self.base.constants, constants),
                 residuals=_joined(self.base.residuals, residuals),
                 default_spread=max(self.base.default_spread, foreign),
@@ -487,6 +488,25 @@ class _Problem:
             left_out[own] = self.errors(calibration, np.flatnonzero(own))
         return left_out
 
+    def _device_spread(self, without: Callable[[Callable[[Run], bool]], Calibration]) -> float:
+        """How far off families are whose runs are left out, under kernel sets that other families tell.
+
+        The root of the mean square over families and sources of their median errors, as if one more had the default.
+        """
+        before = self.base.device_spread or self.base.default_spread
+        tested: dict[str, dict[tuple[str, str], list[int]]] = {}
+        for index, run in enumerate(self.runs):
+            for family in families_of(run) if certain(run) else ():
+                tested.setdefault(family, {}).setdefault((run.source, kernels_of(run)), []).append(index)
+        levels = [before]
+        for family, groups in sorted(tested.items()):
+            elsewhere = {key[1] for name, other in tested.items() if name != family for key in other}
+            shared = {key: rows for key, rows in groups.items() if family and key[1] in elsewhere}
+            if shared:
+                calibration = without(partial(_has_family, family))
+                levels += [float(np.median(self.errors(calibration, rows))) for rows in shared.values()]
+        return float(f"{sqrt(sum(level**2 for level in levels) / len(levels)):.3g}")
+
 
 CONTRADICTION = 3.0
 """Standard errors of two sources' difference beyond which one of them must be wrong, or miss something."""
@@ -520,6 +540,10 @@ def _warnings(runs: Sequence[Run], errors: Vector, fitted: Sequence[Constant]) -
 def robust_variance(error: float, found: Vector) -> Vector:
     """Of an error of this size, robust: what was found to be farther off counts for less (pseudo-Huber)."""
     return np.asarray(error**2 * np.sqrt(1.0 + (found / (ROBUST * error)) ** 2))
+
+
+def _has_family(family: str, run: Run) -> bool:
+    return family in families_of(run)
 
 
 def _is_of(source: str, run: Run) -> bool:

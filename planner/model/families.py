@@ -11,7 +11,7 @@ Config = dict[str, Any]
 Shape = dict[str, Any]
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-EXPERT_PICKS = ("num_experts_per_tok", "moe_topk")
+EXPERT_PICKS = ("num_experts_per_tok", "moe_topk", "moe_k")
 COMMON = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 
 
@@ -136,6 +136,18 @@ def _deepseek(config: Config) -> Shape:
     return _latent(config, experts=_shared(config))
 
 
+def _glm_moe(config: Config) -> Shape:
+    return _llama(config, out_bias=None, experts=_shared(config), qk_norm=bool(config.get("use_qk_norm")))
+
+
+def _ernie_moe(config: Config) -> Shape:
+    """The router has a correction for each expert, which counts like a bias."""
+    bias = bool(config.get("use_bias", False))
+    experts = {**_shared(config), "router_bias": True}
+    biases = {"qkv_bias": bias, "output_bias": bias, "mlp_bias": bias, "head_bias": bias}
+    return {**_llama(config, tied=True, experts=experts), **biases}
+
+
 def _qwen2_moe(config: Config) -> Shape:
     shared = config.get("shared_expert_intermediate_size") or 0
     experts = _experts(config, shared_ffn=shared, shared_gate=shared > 0)
@@ -159,15 +171,42 @@ def _phimoe(config: Config) -> Shape:
 
 
 def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
-    """Layers that have no experts, among those that have."""
+    """Layers that have no experts, behind or between those that have."""
     if config.get("decoder_sparse_step", 1) != 1:
         yield "decoder_sparse_step", "layers without experts between those with experts"
-    for key in ("mlp_only_layers", "first_k_dense_replace"):
-        if config.get(key):
-            yield key, "dense layers among those with experts"
+    for key in ("moe_layer_freq", "moe_layer_interval"):
+        if isinstance(config.get(key), int) and config[key] != 1:
+            yield key, "layers without experts between those with experts"
+    end = config.get("moe_layer_end_index")
+    if isinstance(end, int) and 0 <= end < int(config.get("num_hidden_layers") or 0) - 1:
+        yield "moe_layer_end_index", "dense layers other than ahead of those with experts"
+    for key, dense in _dense_layers(config):
+        if dense != list(range(len(dense))) or len(dense) >= int(config.get("num_hidden_layers") or 0):
+            yield key, "dense layers other than ahead of those with experts"
+        elif dense and config.get("sliding_window") and config.get("use_sliding_window") is not False:
+            yield key, "dense layers ahead of those with experts, with sliding windows"
+
+
+def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
+    """(key, layers without experts) of every key that names some."""
+    for key in ("first_k_dense_replace", "moe_layer_start_index"):
+        first = config.get(key)
+        if isinstance(first, int):
+            yield key, list(range(first))
+    listed = config.get("mlp_only_layers")
+    if isinstance(listed, list):
+        yield "mlp_only_layers", sorted(listed)
     kinds = config.get("mlp_layer_types")
-    if isinstance(kinds, list) and "dense" in kinds:
-        yield "mlp_layer_types", "dense layers among those with experts"
+    if isinstance(kinds, list):
+        yield "mlp_layer_types", [index for index, kind in enumerate(kinds) if kind == "dense"]
+
+
+def with_dense_layers(shape: Shape, config: Config) -> Shape:
+    """The shape with the dense layers ahead of its experts, which are not among its ``layers``."""
+    ahead = max((len(dense) for _, dense in _dense_layers(config)), default=0)
+    if not shape.get("experts") or not ahead:
+        return shape
+    return {**shape, "layers": shape["layers"] - ahead, "dense_layers": ahead}
 
 
 def _internlm3(config: Config) -> Shape:
@@ -398,6 +437,8 @@ FAMILIES: dict[str, Family] = {
         _encoder_unlike,
     ),
     "ernie": _BERT,
+    "dots1": _SPARSE(partial(_sparse, experts=_shared, qk_norm=True)),
+    "ernie4_5_moe": _SPARSE(_ernie_moe),
     "ernie4_5": Family(
         partial(_llama, tied=True, width=128, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias")
     ),
@@ -409,6 +450,8 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": Family(partial(_llama, tied=True, width=256, layer_norms=4, qk_norm=True, window=6)),
     "glm": Family(partial(_llama, width=128, out_bias=None)),
     "glm4": Family(partial(_llama, width=128, out_bias=None, layer_norms=4)),
+    "glm4_moe": _SPARSE(_glm_moe),
+    "glm4_moe_lite": _SPARSE(_deepseek, LATENT),
     "gpt_bigcode": Family(_gpt_bigcode, _GPT2),
     "gpt_neo": Family(
         _gpt_neo, ("num_layers", "hidden_size", "num_heads", "max_position_embeddings", "vocab_size")

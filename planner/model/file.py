@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -125,7 +125,12 @@ def _from_shape(document: Document) -> ModelSpec:
 
 
 def _from_import(path: Path, document: Document) -> ModelSpec:
-    fail_on([*document.problems(ImportedModelFile), *_training_problems(document)])
+    found = [
+        *document.problems(ImportedModelFile),
+        *_training_problems(document),
+        *_frozen_problems(document),
+    ]
+    fail_on(found)
     file = document.to(ImportedModelFile)
     return _imported(_config(path.parent, file.huggingface, document), file, document)
 
@@ -150,11 +155,14 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
     if "precision" not in file.training.model_fields_set:
         training = training.model_copy(update={"precision": precision})
     try:
-        return ModelSpec.model_validate({**shape, "name": file.name or shape["name"], "training": training})
+        model = ModelSpec.model_validate({**shape, "name": file.name or shape["name"], "training": training})
     except ValidationError as error:
         (first, *_) = error.errors()
         what = f"gives a model whose {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"
         raise SpecError((config.problem(("model_type",), what),)) from None
+    absent = [name for name in get_args(AdapterTarget) if name not in model.linears]
+    fail_on(_target_problems(document, dict.fromkeys(absent, "the configuration has none")))
+    return model
 
 
 def _training(file: TrainingFile, sequence_length: int) -> TrainingSpec:
@@ -225,44 +233,59 @@ def shape_problems(document: Document) -> list[Problem]:
 
 
 def _adapter_problems(document: Document) -> list[Problem]:
-    """Adapters on what the model does not have, and what goes with them."""
-    training = document.data.get("training")
-    if not isinstance(training, dict):
-        return []
-    lora, path = training.get("lora"), ("training", "lora")
-    problems = []
-    if not isinstance(lora, dict):
-        frozen = training.get("freeze")
-        if isinstance(frozen, list) and {"attention", "mlp", "norms"} <= {*map(str, frozen)}:
-            what = "freezes all of the layers, expected something in them that is trained"
-            problems.append(document.problem(("training", "freeze"), what, "remove norms, or give lora"))
-        return problems
-    if training.get("freeze") is not None:
-        what = "expected none with lora, which freezes all but its adapters"
-        problems.append(document.problem(("training", "freeze"), what, "remove it"))
-    if training.get("optimizer") == "muon":
-        what = "expected adamw, sgd, lion or adafactor with lora, got muon"
-        problems.append(document.problem(("training", "optimizer"), what))
-    base, precision = lora.get("base"), training.get("precision")
-    if base in ("bf16", "fp16") and precision is not None and base != precision:
-        what = f"expected nf4, or precision {precision}, got {base}"
-        problems.append(document.problem((*path, "base"), what, "remove it"))
+    """Adapters on what a model of this shape does not have."""
+    missing: dict[str, str] = {}
     if document.data.get("latent") is not None:
-        what = "adapters of latent attention are not supported yet"
-        return [*problems, document.problem(path, what, "remove it")]
-    missing = {}
-    if document.data.get("experts") is not None:
+        missing = dict.fromkeys(get_args(AdapterTarget), "its attention is latent")
+    elif document.data.get("experts") is not None:
         missing = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "its feed-forward has experts")
     elif not document.data.get("gated_mlp"):
         missing = {"gate_proj": "its feed-forward is not gated"}
+    return [*_frozen_problems(document), *_target_problems(document, missing)]
+
+
+def _frozen_problems(document: Document) -> list[Problem]:
+    """What does not go with adapters or frozen parts, whatever the model."""
+    training = document.data.get("training")
+    if not isinstance(training, dict):
+        return []
+    lora, frozen, path = training.get("lora"), training.get("freeze"), ("training", "freeze")
+    problems = []
+    if not isinstance(lora, dict):
+        if isinstance(frozen, list) and {"attention", "mlp", "norms"} <= {*map(str, frozen)}:
+            what = "freezes all of the layers, expected something in them that is trained"
+            problems.append(document.problem(path, what, "remove norms, or give lora"))
+        return problems
+    if frozen is not None:
+        what = "expected none with lora, which freezes all but its adapters"
+        problems.append(document.problem(path, what, "remove it"))
+    if training.get("optimizer") == "muon":
+        what = "expected adamw, sgd, lion or adafactor with lora, got muon"
+        problems.append(document.problem(("training", "optimizer"), what))
+    base, precision = lora.get("base"), training.get("precision", "bf16")
+    if base in ("bf16", "fp16") and base != precision:
+        what = f"expected nf4, or the training's precision {shown(precision)}, got {base}"
+        problems.append(document.problem(("training", "lora", "base"), what, "remove it"))
+    return problems
+
+
+def _target_problems(document: Document, missing: Mapping[str, str]) -> list[Problem]:
+    """Adapters on layers that are ``missing``, by name with the reason."""
+    training = document.data.get("training")
+    lora = training.get("lora") if isinstance(training, dict) else None
+    if not isinstance(lora, dict):
+        return []
+    names = [name for name in get_args(AdapterTarget) if name not in missing]
+    if not names:
+        what = "adapters of latent attention are not supported yet"
+        return [document.problem(("training", "lora"), what, "remove it")]
     targets = lora.get("targets")
+    problems = []
     for number, name in enumerate(targets if isinstance(targets, list) else []):
-        if name in missing:
-            names = [each for each in get_args(AdapterTarget) if each not in missing]
-            what = f"the model's layers have no {name}: {missing[name]}, expected {', '.join(names)}"
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"write {near[0]}" if near else None
-            problems.append(document.problem((*path, "targets", number), what, hint))
+        if isinstance(name, str) and name in missing:
+            what = f"the layers have no {name}: {missing[name]}, expected {', '.join(names)}"
+            hint = "write up_proj" if "up_proj" in names else "remove it"
+            problems.append(document.problem(("training", "lora", "targets", number), what, hint))
     return problems
 
 
@@ -313,11 +336,27 @@ def _window_problems(document: Document) -> list[Problem]:
 
 
 def _expert_problems(document: Document) -> list[Problem]:
-    experts = document.data.get("experts")
+    experts, ahead = document.data.get("experts"), document.data.get("dense_layers")
     if not isinstance(experts, dict):
+        if ahead not in (None, 0):
+            what = "expected none: without experts all layers are dense"
+            return [document.problem(("dense_layers",), what, "add them to layers")]
         return []
     number, picked = experts.get("number"), experts.get("top_k")
     problems = []
+    training = document.data.get("training")
+    parted = isinstance(training, dict) and (training.get("lora") or training.get("freeze"))
+    if ahead not in (None, 0) and parted:
+        what = "dense layers ahead of those with experts are trained whole, expected neither lora nor freeze"
+        problems.append(document.problem(("dense_layers",), what))
+    if ahead not in (None, 0) and document.data.get("window") is not None:
+        what = "dense layers ahead of those with experts have no sliding windows yet, expected none"
+        problems.append(document.problem(("dense_layers",), what))
+    training = document.data.get("training")
+    for key in ("lora", "freeze"):
+        if ahead not in (None, 0) and isinstance(training, dict) and training.get(key) is not None:
+            what = "parts of models with dense_layers ahead of experts are not frozen yet, expected none"
+            problems.append(document.problem(("training", key), what))
     if isinstance(number, int) and isinstance(picked, int) and picked > number:
         what = f"expected at most number {number}, got {picked}"
         problems.append(document.problem(("experts", "top_k"), what))

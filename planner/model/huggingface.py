@@ -9,7 +9,15 @@ from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
 from planner.files.fields import figure
 from planner.files.messages import shown
-from planner.model.families import EXPERT_COUNTS, EXPERT_PICKS, FAMILIES, Config, Shape, mixed_dense
+from planner.model.families import (
+    EXPERT_COUNTS,
+    EXPERT_PICKS,
+    FAMILIES,
+    Config,
+    Shape,
+    mixed_dense,
+    with_dense_layers,
+)
 from planner.model.spec import Precision
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
 
@@ -31,7 +39,7 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     fail_on(_unsupported(document))
     family = FAMILIES[str(config["model_type"])]
     fail_on(_wrong_numbers(document, family.needed))
-    shape = family.build(config)
+    shape = with_dense_layers(family.build(config), config)
     shape = {
         "name": _name(document),
         "kv_heads": shape["heads"],

@@ -183,7 +183,7 @@ class ModelSpec(Frozen):
     head_dim: Width = Field(default_factory=_head_dim)
     """Width of one head; ``hidden`` / ``heads`` when absent."""
     ffn: FeedForward = Field(default_factory=_ffn)
-    """Width of the feed-forward layer; 4 x ``hidden`` when absent. With experts it is not used."""
+    """Width of the feed-forward layer; 4 x ``hidden`` when absent. With experts it is that of ``dense_layers``."""
     gated_mlp: bool = False
     """True for SwiGLU-like layers with three matrices; norms are then rms and biases absent unless given."""
     vocab: Rows
@@ -227,6 +227,9 @@ class ModelSpec(Frozen):
     """Multi-head latent attention; absent, queries, keys and values are projected at once."""
     experts: ExpertsSpec | None = None
     """Experts of every layer; absent, the layers are dense."""
+    dense_layers: OptionalRows = 0
+    """Dense layers of width ``ffn`` ahead of the ``layers`` with experts; they stand with the embedding on the first
+    stage (DeepSeek-V3)."""
     training: TrainingSpec
 
     @cached_property
@@ -308,7 +311,8 @@ class ModelSpec(Frozen):
     def trained_parameters(self) -> int:
         """Parameters of the whole model that are trained, adapters included."""
         layers = self.layers * self.trained_layer_parameters
-        return layers + self.trained_embedding_parameters + self.trained_head_parameters
+        ends = self.trained_embedding_parameters + self.trained_head_parameters
+        return layers + ends + self.ahead_parameters
 
     @property
     def drops(self) -> bool:
@@ -400,7 +404,19 @@ class ModelSpec(Frozen):
     @cached_property
     def parameters(self) -> int:
         """Parameters of the whole model."""
-        return self.layers * self.layer_parameters + self.embedding_parameters + self.head_parameters
+        ends = self.embedding_parameters + self.ahead_parameters + self.head_parameters
+        return self.layers * self.layer_parameters + ends
+
+    @cached_property
+    def dense(self) -> ModelSpec:
+        """The same without experts: the model of the dense layers ahead of the others."""
+        name = f"{self.name}, dense layers"
+        return self.model_copy(update={"name": name, "experts": None, "dense_layers": 0})
+
+    @cached_property
+    def ahead_parameters(self) -> int:
+        """Parameters of the dense layers ahead of the others."""
+        return self.dense_layers * self.dense.layer_parameters if self.dense_layers else 0
 
     @property
     def _norm_parameters(self) -> int:

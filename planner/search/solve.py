@@ -19,6 +19,7 @@ from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.space.outside import outside
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
+from planner.units import gib_from_bytes
 
 
 def search(
@@ -54,7 +55,8 @@ def search(
         better=answer.offer,
     )
     explorer.run()
-    if explorer.status == "infeasible" and limits.offload is None:
+    widened = explorer.status == "infeasible" and limits.offload is None
+    if widened:
         limits = answer.limits = replace(limits, offload=OFFLOAD_PARTS)
         explorer = _on_hosts(explorer, limits, answer)
     result = SearchResult(
@@ -72,7 +74,7 @@ def search(
         outside=outside(cluster, model, limits),
     )
     if not explain or explorer.interrupted or result.status == "unknown":
-        return result
+        return _said(result, estimator, widened)
     reporter.phase("reasons")
     if result.best is not None:
         deadline = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
@@ -84,7 +86,29 @@ def search(
         result = replace(result, interrupted=True)
     except Exception as error:
         result = replace(result, reasons_error=error)
-    return _concluded(result, answer, limits, deadline)
+    return _said(_concluded(result, answer, limits, deadline), estimator, widened)
+
+
+def _said(result: SearchResult, estimator: Estimator, widened: bool) -> SearchResult:
+    """The result with what it needs of hosts: said where nobody asked for it, or said how much memory they have."""
+    if result.best is None or not result.best.plan.offload.anything:
+        return result
+    found = []
+    if widened:
+        found.append("nothing fits on the devices alone (proven): part of the training rests in host memory")
+    needed: dict[str, float] = {}
+    for stage in result.best.estimate.stages:
+        for group in stage.groups:
+            device_type = estimator.topology.device_type(group.pool, group.gpu)
+            if device_type.host.memory_bytes == float("inf"):
+                each = group.memory.host_bytes * min(group.count * group.tp, device_type.per_node)
+                needed[group.pool] = needed.get(group.pool, 0.0) + each
+    found += [
+        f"a node of {pool} needs {gib_from_bytes(size):.0f} GiB of host memory, and the file does not say what it has: "
+        f"give host: {{memory_gib: ...}}"
+        for pool, size in needed.items()
+    ]
+    return replace(result, warnings=(*found, *result.warnings))
 
 
 def _on_hosts(before: Explorer, limits: Limits, answer: Answer) -> Explorer:

@@ -77,6 +77,8 @@ class Shape:
     """``adamw``, ``sgd``, ``lion``, ``muon`` or ``adafactor``."""
     experts: ExpertShape | None = None
     """Experts in place of the feed-forward of every layer."""
+    dense_layers: int = 0
+    """Layers without experts ahead of the others."""
     window: int | None = None
     window_layers: int | None = None
     """Sliding windows, which the example does not have: its attention is full in every layer."""
@@ -283,7 +285,8 @@ PART_OF = {
 class Layer(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward with norms ahead of both.
 
-    ``recompute`` is ``none``, ``selective`` (attention and every second product are kept) or ``full``.
+    ``recompute`` is ``none``, ``selective`` (attention and every second product are kept) or ``full``. A ``dense`` one
+    has no experts, whatever the others have.
     """
 
     def __init__(
@@ -292,6 +295,8 @@ class Layer(nn.Module):  # type: ignore[misc]
         recompute: str = "none",
         checkpoint: Callable[..., Any] = kept_on_device,
         sharing: Sharing = ALONE,
+        *,
+        dense: bool = False,
     ) -> None:
         super().__init__()
         self.shape = shape
@@ -310,7 +315,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1)
         self.norm_after_attention = norm_of(shape, hidden, shape.layer_norms > 2)
         self.norm_after_mlp = norm_of(shape, hidden, shape.layer_norms > 3)
-        self.experts = Experts(shape) if shape.experts else None
+        self.experts = Experts(shape) if shape.experts and not dense else None
         if self.experts is None:
             bias = shape.mlp_bias
             self.gate = self._linear(hidden, shape.ffn, bias, "gate_proj") if shape.gated_mlp else None
@@ -409,7 +414,10 @@ class Transformer(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.embedding = Embedding(shape, sharing)
-        self.layers = nn.ModuleList(Layer(shape, recompute, checkpoint, sharing) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(
+            Layer(shape, recompute, checkpoint, sharing, dense=index < shape.dense_layers)
+            for index in range(shape.dense_layers + shape.layers)
+        )
         self.finish = Finish(shape)
         self.head = None if shape.tied_embeddings else Head(shape)
 

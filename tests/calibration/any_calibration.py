@@ -113,6 +113,7 @@ def calibrations(draw: st.DrawFn) -> Calibration:
         curve_errors=tuple(draw(st.lists(CURVE_ERRORS, max_size=3, unique_by=lambda item: item.curve))),
         residuals=tuple(draw(st.lists(RESIDUALS, max_size=3, unique_by=lambda item: item.family))),
         default_spread=draw(st.floats(0.01, 2)),
+        device_spread=draw(st.none() | st.floats(0.01, 2)),
         notes=draw(WORDS),
         provenance=draw(st.dictionaries(NAMES, WORDS, max_size=3)),
     )

@@ -78,6 +78,28 @@ def test_neighbours_differ_in_their_dimension_alone(one: Plan, dimension: Dimens
         assert changed <= set(dimension.fields), change.what
 
 
+def test_neighbours_say_what_they_change() -> None:
+    """A stage keeps a layer; the micro-batch changes with the accumulation steps."""
+    one = plan(stage(0, 7, group(tp=2, count=2)), stage(7, 8, group(tp=2, count=2)), zero=0)
+    device_types, row = Topology(CLUSTER).device_types, target("megatron")
+    found = {
+        change.what: change.plan
+        for dimension in DIMENSIONS
+        for change in dimension.neighbours(one, row, device_types)
+    }
+    cut = found.pop("one layer from stage 0 to 1")
+    assert [(part.first_layer, part.end_layer) for part in cut.stages] == [(0, 6), (6, 8)]
+    assert found.pop("with sequence parallelism").sequence_parallel
+    assert found.pop("ZeRO 1 instead of 0").zero == 1
+    for name, size in (("half", 2), ("twice", 8)):
+        changed = found.pop(f"micro-batches {name} as large")
+        assert {each.replicas[0].micro_batch for each in changed.stages} == {size}
+        assert {each.replicas[0].local_batch for each in changed.stages} == {16}
+    for way, words in (("selective", "selective recomputation"), ("full", "full recomputation")):
+        assert {each.recompute for each in found.pop(words).stages} == {way}
+    assert not found
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_neighbours_obey_the_rules_of_their_dimension(name: str) -> None:
     """What a dimension offers in place of a decision obeys its own rules on every runtime."""

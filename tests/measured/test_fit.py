@@ -227,6 +227,13 @@ def test_sources_that_agree_narrow_the_bar() -> None:
     assert found.spread(["V100"], "megatron") == found.default_spread >= BEFORE.default_spread
 
 
+def test_one_family_tells_nothing_of_others() -> None:
+    """What families have of their own stays what it was before; without that, all of what is unknown."""
+    assert whole().calibration.device_spread == pytest.approx(BEFORE.default_spread)
+    known = replace(BEFORE, device_spread=0.1)
+    assert fit(few(4), known).calibration.device_spread == pytest.approx(0.1)
+
+
 def test_sources_weigh_alike() -> None:
     """Nine runs 2 % too slow say hardly more than three of them, next to three 2 % too fast of the same plans."""
     three = measured(list(unmeasured())[8:14:2], TRUTH, 0.0)

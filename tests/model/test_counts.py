@@ -19,12 +19,14 @@ hub = pytest.importorskip("huggingface_hub")
 
 MASKED = {"bert", "camembert", "distilbert", "ernie", "roberta", "xlm-roberta"}
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
-GIVEN = {
+ROUTED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+GIVEN: dict[str, dict[str, Any]] = {
+    "dots1": {**ROUTED, "first_k_dense_replace": 1, "sliding_window": None, "num_hidden_layers": 3},
+    "glm4_moe": {"head_dim": 128, "first_k_dense_replace": 3},
     "ministral": SMALL,
     "hunyuan_v1_dense": SMALL,
     "nemotron": SMALL,
-    "deepseek_v2": {"first_k_dense_replace": 0, "num_experts_per_tok": 4},
-    "deepseek_v3": {"first_k_dense_replace": 0},
+    "deepseek_v2": {"first_k_dense_replace": 2, "num_experts_per_tok": 4},
 }
 """What a default leaves open, or has of unlike layers."""
 
@@ -47,7 +49,7 @@ SWITCHES = (
 def default(kind: str, **more: Any) -> Any:
     """The configuration that transformers has of a type."""
     made = transformers.models.auto.configuration_auto.CONFIG_MAPPING[kind]
-    return made(**GIVEN.get(kind, {}), **more)
+    return made(**{**GIVEN.get(kind, {}), **more})
 
 
 def variants(kind: str) -> Iterator[tuple[str, Any]]:

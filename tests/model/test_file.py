@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.errors import SpecError
 from planner.model.file import load_model, unsaid
 from planner.model.spec import ModelSpec, TrainingSpec
 from tests.files.writing import MODEL, problems, the_problem
@@ -267,3 +268,43 @@ def test_nonsense_is_an_error_and_not_a_crash(tmp_path: Path, text: str) -> None
 def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
     """Whatever the form of the file."""
     assert isinstance(load_model(changed(tmp_path)), ModelSpec)
+
+
+@pytest.mark.parametrize(
+    ("training", "changes", "what"),
+    [
+        ("lora: {rank: 0}", "", "training.lora.rank: expected a whole number from 1"),
+        ("lora: {rank: 8, targets: [q_prj]}", "", "did you mean q_proj?"),
+        ("lora: {rank: 8, targets: []}", "", "training.lora.targets"),
+        (
+            "lora: {rank: 8, targets: [gate_proj]}",
+            "",
+            "the layers have no gate_proj: its feed-forward is not gated",
+        ),
+        (
+            "lora: {rank: 8, targets: [up_proj]}",
+            "experts: {number: 4, top_k: 2, ffn: 64}",
+            "the layers have no up_proj: its feed-forward has experts",
+        ),
+        ("lora: {rank: 8, base: fp16}", "", 'expected nf4, or the training\'s precision "bf16", got fp16'),
+        ("lora: {rank: 8}\n  freeze: [head]", "", "training.freeze: expected none with lora"),
+        (
+            "lora: {rank: 8}\n  optimizer: muon",
+            "",
+            "expected adamw, sgd, lion or adafactor with lora, got muon",
+        ),
+        ("freeze: [attention, mlp, norms]", "", "freezes all of the layers"),
+    ],
+)
+def test_adapters_that_cannot_be(tmp_path: Path, training: str, changes: str, what: str) -> None:
+    """Named with file, line and key."""
+    path = tmp_path / "model.yaml"
+    path.write_text(
+        "name: a\nlayers: 2\nhidden: 64\nheads: 4\nvocab: 100\n"
+        f"{changes}\ntraining:\n  sequence_length: 64\n  global_batch: 4\n  {training}\n"
+    )
+    with pytest.raises(SpecError) as error:
+        load_model(path)
+    text = str(error.value) + "".join(str(problem.hint) for problem in error.value.problems)
+    assert what in text
+    assert "model.yaml:" in text

@@ -128,6 +128,7 @@ def test_plans_are_whole(seed: int) -> None:
     if found is None:
         return
     plan = found.plan
+    check_plan(plan, spec, model)
     layers = [layer for stage in plan.stages for layer in range(stage.first_layer, stage.end_layer)]
     assert layers == list(range(model.layers))
     used = [(rank.host, rank.device) for rank in ranks(plan, spec)]

@@ -26,7 +26,7 @@ def alike(estimator: Estimator) -> Scored | None:
     return explorer.best
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(1, 8, 2))
 def test_it_ends_between_the_start_and_the_best(seed: int) -> None:
     """What it proposes is a plan of the space that is no slower than where it began."""
     estimator = Estimator(*small_problem(seed))
@@ -70,7 +70,7 @@ def test_the_search_begins_with_one_degree() -> None:
     assert explorer.incumbent <= start.estimate.step_seconds
 
 
-@pytest.mark.parametrize("seed", [18, 21, 25, 31, 33, 42, 47, 50])
+@pytest.mark.parametrize("seed", [18, 25, 33, 47])
 def test_it_is_never_worse_than_what_it_can_run_of_other_runtimes(seed: int) -> None:
     """The best plans of the others, priced as its own, are where its search begins."""
     spec, model = small_problem(seed)

@@ -33,7 +33,7 @@ from tests.worlds import (
 )
 
 SEEDS = st.integers(0, 10**9)
-QUICK = 8_000
+QUICK = 4_000
 """Plans of a problem of the quick tests."""
 PARTS = 5
 """Tests among which the instances are batches, so that several processes can share them."""
@@ -86,7 +86,7 @@ def compare(found: SearchResult, best: Scored | None) -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 @given(seed=SEEDS)
-@settings(max_examples=10 // PARTS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5 // PARTS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_the_search_finds_what_exhaustion_finds(part: int, seed: int) -> None:
     """All targets that are emitted, the whole space."""
     check(plain(PARTS * seed + part), limits(seed, None), QUICK)

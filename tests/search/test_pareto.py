@@ -69,11 +69,11 @@ def test_what_is_worth_it(found: Front) -> None:
 
 def test_limits_hold_for_every_point() -> None:
     """On devices and on speed; energy stands against time as well."""
-    goal = Goal(objective="energy", use_at_most=(("a", 4),), min_tokens_per_second=20_000)
+    goal = Goal(objective="energy", use_at_most=(("a", 2),), min_tokens_per_second=20_000)
     found = front(*problem(), ASSUMED, Limits(), goal)
     assert found.points
     for point in found.points:
-        assert devices_of(point.scored.plan)["a", "A100"] <= 4
+        assert devices_of(point.scored.plan)["a", "A100"] <= 2
         assert point.scored.estimate.tokens_per_second >= 20_000
         assert point.value == point.scored.estimate.joules_per_token
     assert found.without_plan > 0

@@ -50,14 +50,22 @@ class Case:
     """Experts in place of each feed-forward, more of them than most micro-batches choose."""
     cp: int = 1
     """Ranks that share the tokens of their sequences."""
+    dense: int = 0
+    """Dense layers ahead of those with experts."""
 
     @property
     def name(self) -> str:
         """Also the folder's name."""
         formats = "".join(f"-{key}-{value}" for key, value in self.formats)
         formats += f"-{self.lora}" if self.lora else ""
-        divided = f"cp{self.cp}-" if self.cp > 1 else ""
-        kind = f"{self.wrapper}-{'experts-' if self.experts else ''}{divided}{self.layout}"
+        parts = [
+            self.wrapper,
+            *(["experts"] if self.experts else []),
+            *([f"dense{self.dense}"] if self.dense else []),
+            *([f"cp{self.cp}"] if self.cp > 1 else []),
+            self.layout,
+        ]
+        kind = "-".join(parts)
         return f"{kind}-zero{self.zero}-{self.optimizer}-{self.precision}-{self.steps}{formats}"
 
     @property
@@ -96,7 +104,7 @@ class Case:
             precision=self.precision,
             optimizer=self.optimizer,
             **dict(self.formats),
-            **({"experts": EXPERTS} if self.experts else {}),
+            **({"experts": EXPERTS, "dense_layers": self.dense} if self.experts else {}),
             **FROZEN.get(self.lora, {}),
             kv_heads=2,
             gated_mlp=True,
@@ -138,6 +146,8 @@ TORCH = [
 WITH_EXPERTS = [
     *(Case("data", zero, "sgd", experts=True) for zero in range(4)),
     *(Case("pp2", zero, "adamw", experts=True) for zero in (0, 1)),
+    Case("data", 3, "sgd", experts=True, dense=1),
+    Case("pp2", 1, "sgd", experts=True, dense=2),
     Case("data", 1, "sgd", wrapper="ddp", experts=True),
     Case("data", 3, "sgd", wrapper="fsdp2", experts=True),
 ]
@@ -152,13 +162,23 @@ FROZEN: dict[str | None, dict[str, Any]] = {
     "freeze": {"freeze": ("embedding", "attention")},
 }
 WITH_FROZEN = [
-    *(Case("data", zero, "adamw", lora="whole") for zero in range(4)),
-    *(Case("data", zero, "sgd", lora="nf4") for zero in (0, 3)),
+    *(Case("data", zero, "adamw", lora="whole") for zero in (0, 1, 3)),
+    Case("data", 3, "sgd", lora="nf4"),
     Case("data", 2, "sgd", lora="freeze"),
 ]
 """Adapters, and adapters on four bits, on uneven batches."""
 LEARNING = Case("data", 1, "adamw", steps=25)
 """Long enough that the loss falls."""
+SLOW = frozenset(
+    (
+        *(Case("data", 3, optimizer) for optimizer in ("adamw", "lion")),
+        Case("data", 3, "adamw", "bf16", formats=(("reduce_dtype", "fp32"),)),
+        *(Case(layout, zero, name) for layout in ("pp2", "pp4") for zero, name in ((0, "adamw"), (1, "sgd"))),
+        Case("pp2", 0, "adamw", "bf16"),
+        Case("pp2", 0, "adamw", experts=True),
+    )
+)
+"""Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""
 
 
 def two_nodes() -> ClusterSpec:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,9 @@ class Seeded(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, shape: example_model.Shape) -> None:
         super().__init__()
         self.parts = torch.nn.ModuleList()
-        makers = [example_model.Embedding, *[example_model.Layer] * shape.layers, example_model.Finish]
+        dense = partial(example_model.Layer, dense=True)
+        layers = [dense] * shape.dense_layers + [partial(example_model.Layer)] * shape.layers
+        makers: list[Callable[..., Any]] = [example_model.Embedding, *layers, example_model.Finish]
         if not shape.tied_embeddings:
             makers.append(example_model.Head)
         for index, maker in enumerate(makers):

@@ -14,8 +14,15 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from planner.cost.memory import PLAIN_LOGIT_BYTES, activation_bytes_per_layer  # noqa: E402
 from planner.job.batches import model_shape  # noqa: E402
-from planner.model.spec import ModelSpec  # noqa: E402
-from planner.training.example_model import ExpertShape, Layer, Shape, loss_of  # noqa: E402
+from planner.model.spec import NF4_BYTES, LoraSpec, ModelSpec  # noqa: E402
+from planner.training.example_adapters import AdapterShape  # noqa: E402
+from planner.training.example_model import (  # noqa: E402
+    ExpertShape,
+    Layer,
+    Shape,
+    Transformer,
+    loss_of,
+)
 from tests.worlds import model  # noqa: E402
 
 TOKENS = 2 * 128
@@ -69,9 +76,10 @@ def kept(of: ModelSpec, recompute: str) -> int:
     """Bytes that a layer keeps of one forward, its parameters aside."""
     numbers: dict[str, Any] = {**model_shape(of)}
     numbers["experts"] = ExpertShape(**numbers["experts"]) if numbers["experts"] else None
+    numbers["lora"] = AdapterShape(**numbers["lora"]) if "lora" in numbers else None
     layer = Layer(Shape(**numbers), recompute).to(torch.bfloat16)
     hidden = torch.randn(2, 128, of.hidden, dtype=torch.bfloat16, requires_grad=True)
-    with Held(hidden, *layer.parameters()) as held:
+    with Held(hidden, *layer.parameters(), *layer.buffers()) as held:
         output = layer(hidden)
     assert output.requires_grad
     return int(held.now)  # with its output in place of its input
@@ -86,6 +94,44 @@ def test_activations_of_a_layer(changes: dict[str, Any], recompute: Any) -> None
         made, tp=1, micro_batch=2, recompute=recompute, sequence_parallel=False, eager=True
     )
     assert kept(made, recompute) == pytest.approx(formula, rel=0.1 if made.experts else 0.06)
+
+
+FROZEN: dict[str, dict[str, Any]] = {
+    "adapters": {"lora": LoraSpec(rank=16)},
+    "nf4": {"lora": LoraSpec(rank=16, base="nf4")},
+    "two": {"lora": LoraSpec(rank=8, targets=("q_proj", "v_proj"))},
+    "down": {"lora": LoraSpec(rank=8, targets=("down_proj",))},
+    "attention": {"freeze": ("attention",)},
+    "mlp": {"freeze": ("mlp",)},
+}
+
+
+@pytest.mark.parametrize("changes", [LLAMA, GPT], ids=["gated", "plain"])
+@pytest.mark.parametrize("frozen", FROZEN)
+def test_activations_beside_frozen_weights(frozen: str, changes: dict[str, Any]) -> None:
+    """A product whose weight is not trained keeps no input, unless an adapter needs it."""
+    made = spec(**changes, **FROZEN[frozen])
+    formula = activation_bytes_per_layer(
+        made, tp=1, micro_batch=2, recompute="none", sequence_parallel=False, eager=True
+    )
+    assert kept(made, "none") == pytest.approx(formula, rel=0.07)
+    if frozen in ("two", "down", "mlp"):
+        assert formula < 0.95 * activation_bytes_per_layer(
+            spec(**changes), tp=1, micro_batch=2, recompute="none", sequence_parallel=False, eager=True
+        )
+
+
+@pytest.mark.parametrize("frozen", FROZEN)
+def test_what_is_trained_is_counted(frozen: str) -> None:
+    """As the example's parameters with gradients say."""
+    made = spec(**LLAMA, **FROZEN[frozen], tied_embeddings=False)
+    numbers: dict[str, Any] = {**model_shape(made)}
+    numbers["lora"] = AdapterShape(**numbers["lora"]) if "lora" in numbers else None
+    network = Transformer(Shape(**numbers))
+    trained = sum(each.numel() for each in network.parameters() if each.requires_grad)
+    assert made.trained_parameters == trained
+    codes = sum(each.numel() * each.element_size() for each in network.buffers())
+    assert codes == pytest.approx(NF4_BYTES * made.quantised_layer_parameters)
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32])

@@ -123,7 +123,7 @@ def checkpoint_of(config: dict[str, Any]) -> Callable[..., Any]:
 def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
     """Every rank holds the layers of its stage; all replicas have the same batch."""
     modules = pipeline_modules(shape, plan.recompute)
-    planned = plan.pipeline_class(PipelineModule, before=1, after=2)
+    planned = plan.pipeline_class(PipelineModule, before=1 + shape.dense_layers, after=2)
     model = planned(
         layers=modules, num_stages=len(plan.stages), loss_fn=loss_of, seed_layers=True, base_seed=options.seed
     )
@@ -146,7 +146,10 @@ def pipeline_modules(shape: Shape, recompute: str) -> list[Any]:
         last = TiedLayerSpec("embedding", Embedding, shape)
     else:
         first, last = LayerSpec(Embedding, shape), LayerSpec(Head, shape)
-    layers = [LayerSpec(Layer, shape, recompute) for _ in range(shape.layers)]
+    layers = [
+        LayerSpec(Layer, shape, recompute, dense=index < shape.dense_layers)
+        for index in range(shape.dense_layers + shape.layers)
+    ]
     return [first, *layers, LayerSpec(Finish, shape), last]
 
 

@@ -15,19 +15,23 @@ from planner.plan.values import Plan
 from planner.runtimes.megatron.capabilities import CAPABILITIES
 
 
-def layout(plan: Plan) -> str:
-    """The layout in Megatron's order: virtual stage k is chunk k // pp of pipeline rank k % pp."""
+def layout(plan: Plan, ahead: int = 0) -> str:
+    """The layout in Megatron's order: virtual stage k is chunk k // pp of pipeline rank k % pp.
+
+    ``ahead``: layers that stand with the embedding.
+    """
     chunks = [chunk_layers(stage.layers, plan.interleave) for stage in plan.stages]
     counts = [chunks[rank][chunk] for chunk in range(plan.interleave) for rank in range(plan.pp)]
+    counts[0] += ahead
     return "E" + "|".join(f"t*{layers}" if layers > 1 else "t" for layers in counts) + "L"
 
 
 def model_words(model: ModelSpec) -> list[str]:
     """Arguments that give Megatron the shape, as near as it comes."""
     words = [
-        *("--num-layers", str(model.layers)),
+        *("--num-layers", str(model.layers + model.dense_layers)),
         *("--hidden-size", str(model.hidden)),
-        *("--ffn-hidden-size", str(model.experts.ffn if model.experts else model.ffn)),
+        *("--ffn-hidden-size", str(_feed_forward(model))),
         *("--num-attention-heads", str(model.heads)),
         *(("--kv-channels", str(model.head_dim)) if model.latent is None else _latent(model, model.latent)),
         *("--seq-length", str(model.training.sequence_length)),
@@ -45,10 +49,17 @@ def model_words(model: ModelSpec) -> list[str]:
     words += _windows(model)
     words += ["--softmax-type", "learnable"] if model.sinks else []
     words += _experts(model.experts) if model.experts else []
+    if model.dense_layers:
+        words += ["--moe-layer-freq", f"([0]*{model.dense_layers}+[1]*{model.layers})"]
     words += ["--attention-backend", "unfused"] if model.training.attention == "unfused" else []
     if not model.drops:
         words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
     return words
+
+
+def _feed_forward(model: ModelSpec) -> int:
+    """Width of dense layers; where there are none, that of the experts, since Megatron wants one."""
+    return model.ffn if model.experts is None or model.dense_layers else model.experts.ffn
 
 
 def _latent(model: ModelSpec, latent: LatentSpec) -> list[str]:
@@ -147,7 +158,7 @@ def arguments(job: Job) -> Sections:
     return {
         "model": model_words(model),
         "parallel": [
-            *_parallel(plan, job.stages_first, model.training.optimizer_states != "fp32"),
+            *_parallel(plan, model, job.stages_first),
             *(_expert_parallel(plan) if model.experts else []),
         ],
         "batch": _batch(plan, model),
@@ -163,11 +174,11 @@ CONTEXT = {"ring": "p2p", "ulysses": "a2a"}
 """What Megatron calls the ways to divide sequences."""
 
 
-def _parallel(plan: Plan, stages_first: bool, narrow: bool) -> list[str]:
+def _parallel(plan: Plan, model: ModelSpec, stages_first: bool) -> list[str]:
     tp = plan.stages[0].replicas[0].tp
     words = ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(plan.pp)]
     if plan.pp > 1:
-        words += ["--pipeline-model-parallel-layout", layout(plan)]
+        words += ["--pipeline-model-parallel-layout", layout(plan, model.dense_layers)]
     words += ["--use-tp-pp-dp-mapping"] if stages_first else []
     if plan.sequence_parallel and tp > 1:
         words += ["--sequence-parallel"]
@@ -177,7 +188,7 @@ def _parallel(plan: Plan, stages_first: bool, narrow: bool) -> list[str]:
         words += ["--overlap-grad-reduce"]
         if plan.zero:
             words += ["--use-distributed-optimizer", "--overlap-param-gather"]
-    elif plan.offload.optimizer != "none" or narrow:
+    elif plan.offload.optimizer != "none" or model.training.optimizer_states != "fp32":
         words += ["--use-distributed-optimizer"]
     return words
 

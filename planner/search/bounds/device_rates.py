@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import cast
 
 import numpy as np
 
 from planner.cost.estimate import Estimator
+from planner.cost.shape import whole_model
 from planner.dims.context import contexts
+from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Capabilities
@@ -64,6 +67,9 @@ class DeviceRates:
         for row in targets_of(self.limits):
             for tp in tp_degrees(row, self.limits.tp, model, self._types):
                 able = [device_type for device_type in self._types if device_type.per_node >= tp]
+                split = splits_sequence(row, model, tp)
+                # Dense layers ahead of the others take least without recomputation.
+                shape = replace(whole_model(model, 0, "none"), sequence_parallel=split)
                 for context, device_type in product(contexts(row, model, tp, self.limits.cp), able):
                     group = ReplicaGroup(
                         pool=device_type.pool,
@@ -74,7 +80,7 @@ class DeviceRates:
                         accumulation_steps=1,
                     )
                     pricer = self.estimator.pricer(row.name, context=context)
-                    ends = sum(pricer.ends_seconds(group, cast("int", sequences)))
+                    ends = sum(pricer.ends_seconds(shape, group, cast("int", sequences)))
                     found = float(np.min(tp * context.ways * ends / sequences))
                     least[device_type.key] = min(found, least.get(device_type.key, math.inf))
         return least

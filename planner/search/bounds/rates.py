@@ -367,7 +367,7 @@ class Rates:
         micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
         # The computation of an end may hide traffic of layers, and shows with what is left of it.
         shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
-        embedding, head = pricer.ends_seconds(group, cast("int", sequences))
+        embedding, head = pricer.ends_seconds(shape, group, cast("int", sequences))
         return {
             "layer_seconds": micro.seconds - micro.host_seconds,
             "forward_seconds": micro.forward_seconds - micro.host_seconds / 2,

@@ -2,7 +2,8 @@
 
 A device type's bar has two parts. The spreads of its family's constants count by how much the plan's micro-batches
 depend on each (forward differences). A family that no run and no measurement of the user's own has seen is further off
-than its constants say: what such families' runs were off by beyond those of known ones.
+than its constants say: by what families were off whose runs were left out of the fit, under kernels of others too.
+Errors of the kernels themselves slow all devices alike and cancel in a ratio.
 """
 
 from __future__ import annotations
@@ -153,6 +154,9 @@ def _spread(family: str, gpus: Iterable[str], plan: Plan, estimator: Estimator) 
         return hypot(*spreads, max(LEAST_SPREAD, *curves))
     if measured is not None and measured.provenance == "measured":
         return max(LEAST_SPREAD, hypot(*spreads))
+    if calibration.device_spread is not None and _is_unseen(family, calibration):
+        # Kernels that nobody has measured here are as unknown on the other devices of the plan.
+        return max(hypot(*spreads), calibration.device_spread)
     return hypot(*spreads, _unseen(family, calibration))
 
 
@@ -195,9 +199,13 @@ def _layer_spreads(plan: Plan, gpus: Iterable[str], estimator: Estimator) -> lis
     return known if len(known) == len(groups) else []
 
 
+def _is_unseen(family: str, calibration: Calibration) -> bool:
+    return all(item.family != family for item in calibration.residuals)
+
+
 def _unseen(family: str, calibration: Calibration) -> float:
     """What a family may be off by that its constants do not say: nothing for one that runs are known of."""
-    if any(item.family == family for item in calibration.residuals):
+    if not _is_unseen(family, calibration):
         return 0.0
     typical = median(item.spread for item in calibration.residuals) if calibration.residuals else 0.0
     return sqrt(max(0.0, calibration.default_spread**2 - typical**2))

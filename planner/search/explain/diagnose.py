@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import get_args
 
 from planner.calibration.values import ASSUMED_STACK
+from planner.catalog import gpu_names, gpu_spec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.memory import optimizer_bytes
 from planner.dims.context import LEAST_TOKENS
-from planner.model.spec import ModelSpec
+from planner.model.spec import MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
+from planner.ranges import BATCH
+from planner.runtimes.capabilities import OFFLOAD_PARTS, Offloading
 from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
@@ -20,7 +24,12 @@ from planner.search.explorer import Explorer
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines, missing_bytes
 from planner.search.space.choices import offers, targets_of, usable_device_types
 from planner.search.values import Diagnosis, Limits, Scored, Silent
-from planner.units import format_count, gib_from_bytes
+from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
+
+NO_OFFLOAD = Offloading()
+
+GAP = 0.05
+"""Of the short searches behind the hints: their steps are good ones, not proven best."""
 
 MAX_FACTOR = 64
 """Largest multiple of a pool, or part of a model, that is tried as a change."""
@@ -37,7 +46,7 @@ def diagnose(estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
         )
     nearest = None if deadline.struck else _nearest_miss(estimator)
     return Diagnosis(
-        causes=tuple(_causes(estimator)),
+        causes=tuple(_causes(estimator, limits)),
         nearest_miss=_describe(nearest) if nearest else "no plan can be formed",
         hints=tuple(_hints(estimator, limits, deadline)),
     )
@@ -83,20 +92,28 @@ def _lacking(estimator: Estimator) -> Iterator[str]:
         yield f"{', '.join(lacking)} cannot be used: no {estimator.model.training.precision}"
 
 
-def _causes(estimator: Estimator) -> Iterator[str]:
+def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
     model, precision = estimator.model, estimator.model.training.precision
     device_types = usable_device_types(estimator.topology, model)
     yield from _lacking(estimator)
+    rows = targets_of(limits)
+    if (
+        limits.offload
+        and "none" not in limits.offload
+        and not any(row.offloading != NO_OFFLOAD for row in rows)
+    ):
+        yield f"hetplan knows no offload of {' or '.join(row.name for row in rows)}"
     each = 2 * ELEMENT_BYTES[precision] + optimizer_bytes(model)
-    states = model.parameters * each
+    states = model.trained_parameters * each + _frozen_bytes(model)
     room = sum(
         device_type.devices
         * (device_type.memory_bytes - device_type.reserve_bytes - ASSUMED_STACK.runtime_bytes)
         for device_type in device_types
     )
+    frozen = f", {gib_from_bytes(_frozen_bytes(model)):.1f} GiB of them frozen" if model.frozen else ""
     yield (
-        f"{format_count(model.parameters)} parameters need {each:g} bytes each with {precision} "
-        f"{model.training.optimizer}: model states take {gib_from_bytes(states):.1f} GiB"
+        f"{format_count(model.trained_parameters)} parameters need {each:g} bytes each with {precision} "
+        f"{model.training.optimizer}: model states take {gib_from_bytes(states):.1f} GiB{frozen}"
     )
     names = ", ".join(
         f"{device_type.devices} x {device_type.gpu} {gib_from_bytes(device_type.memory_bytes):.0f} GiB"
@@ -108,6 +125,13 @@ def _causes(estimator: Estimator) -> Iterator[str]:
     )
     if states <= room:
         yield "the states would fit; activations, buffers or the limits given rule out every plan"
+
+
+def _frozen_bytes(model: ModelSpec) -> float:
+    """Bytes of what is not trained."""
+    packed = model.layers * model.quantised_layer_parameters
+    whole = model.parameters + model.layers * model.adapter_parameters - model.trained_parameters - packed
+    return ELEMENT_BYTES[model.training.precision] * whole + NF4_BYTES * packed
 
 
 def _nearest_miss(estimator: Estimator) -> Scored | None:
@@ -138,29 +162,86 @@ def _describe(scored: Scored) -> str:
 
 
 def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator[str]:
+    """What makes it fit, each tried: what leaves the training as it is, then another training, then other devices."""
     trial = _Trial(estimator, deadline)
     cluster, model = estimator.cluster, estimator.model
     alone = [(name, trial.plan(cluster, model, without(limits, name))) for name in given(limits)]
+    found: list[tuple[str, Scored | None]] = []
     for name, scored in alone:
         if scored is not None:
             instead = option_text(name, used(name, scored))
-            yield f"fits with {instead} instead of {option_text(name, values(getattr(limits, name)))}"
+            found.append((f"{instead} instead of {option_text(name, values(getattr(limits, name)))}", scored))
     together = len(alone) > 1 and all(scored is None for _, scored in alone)
-    if together and trial.plan(cluster, model, without(limits, *given(limits))):
+    freed = without(limits, *given(limits))
+    if together and trial.plan(cluster, model, freed):
         yield f"fits without the limits on {', '.join(OPTIONS[name] for name in given(limits))}"
-    if _no_reserve(cluster) != cluster and trial.plan(_no_reserve(cluster), model, limits):
-        yield "fits with reserve_gib: 0, which leaves no room for fragmentation"
+    if limits.offload is None:
+        wider = replace(limits, offload=OFFLOAD_PARTS)
+        scored = trial.plan(cluster, model, wider)
+        found += [(option_text("offload", used("offload", scored)), scored)] if scored else []
+    if _no_reserve(cluster) != cluster:
+        what = "reserve_gib: 0, which leaves no room for fragmentation"
+        found.append((what, trial.plan(_no_reserve(cluster), model, limits)))
     degrees = _context_degrees(estimator, limits)
     parted = trial.plan(cluster, model, replace(limits, cp=degrees)) if degrees else None
     if parted is not None:
-        what = "divides sequences of fewer tokens than are divided unasked"
-        yield f"fits with {option_text('cp', used('cp', parted))}, which {what}"
+        what = "which divides sequences of fewer tokens than are divided unasked"
+        found.append((f"{option_text('cp', used('cp', parted))}, {what}", parted))
+    yield from _best_first(found)
+    yield from _best_first([(what, trial.plan(cluster, other, limits)) for what, other in _trainings(model)])
     nodes = _more_nodes(estimator, limits, trial)
     if nodes:
         yield nodes
+    larger = _larger_devices(estimator, limits, trial)
+    if larger:
+        yield larger
     smaller = _smaller_model(estimator, limits, trial)
     if smaller:
         yield smaller
+
+
+def _best_first(found: Iterable[tuple[str, Scored | None]]) -> list[str]:
+    """Changes that make a plan fit, those first with which a token takes least."""
+    fitting = [(what, scored.estimate) for what, scored in found if scored is not None]
+    fitting.sort(key=lambda item: -item[1].tokens_per_second)
+    return [f"fits with {what}: about {format_seconds(each.step_seconds)} a step" for what, each in fitting]
+
+
+RANK = 16
+"""Of the adapters that are tried."""
+
+SHORTEST = 512
+"""Tokens of the shortest sequence that is tried."""
+
+
+def _trainings(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
+    """The same model trained in another way, and what to write for it."""
+    training = model.training
+
+    def changed(**update: object) -> ModelSpec:
+        return model.model_copy(update={"training": training.model_copy(update=update)})
+
+    if not model.frozen and model.linears and not model.dense_layers:
+        for base in (None, "nf4"):
+            text = f"training.lora: {{rank: {RANK}{', base: nf4' if base else ''}}}"
+            other = {"optimizer": "adamw"} if training.optimizer == "muon" else {}
+            text += " and training.optimizer: adamw" if other else ""
+            adapters = changed(lora=LoraSpec(rank=RANK, base=base), **other)
+            yield f"{text}, which trains adapters alone", adapters
+    elif training.lora and not model.quantised:
+        yield "base: nf4 in training.lora", changed(lora=training.lora.model_copy(update={"base": "nf4"}))
+    if training.optimizer == "adamw" and training.optimizer_states == "fp32":
+        yield "training.optimizer_states: bf16", changed(optimizer_states="bf16")
+    for name in get_args(Optimizer):
+        if MOMENTS[name] < MOMENTS[training.optimizer]:
+            yield f"training.optimizer: {name}", changed(optimizer=name, optimizer_states="fp32")
+    length, factor = training.sequence_length, 2
+    while length % factor == 0 and length // factor >= SHORTEST:
+        batch = training.global_batch * factor
+        if batch <= BATCH.most:
+            text = f"--sequence-length {length // factor} --global-batch {batch}"
+            yield text, changed(sequence_length=length // factor, global_batch=batch)
+        factor *= 2
 
 
 def _context_degrees(estimator: Estimator, limits: Limits) -> tuple[int, ...]:
@@ -183,7 +264,7 @@ class _Trial:
         if self.deadline.struck:
             return None
         changed = Estimator(cluster, model, self.calibration)
-        explorer = Explorer(changed, replace(limits, gap=0.9), Silent(), deadline=self.deadline)
+        explorer = Explorer(changed, replace(limits, gap=GAP), Silent(), deadline=self.deadline)
         explorer.run(rounds=20)
         return explorer.best
 
@@ -219,6 +300,26 @@ def _with_nodes(cluster: ClusterSpec, name: str, total: int) -> ClusterSpec:
         for pool in cluster.pools
     )
     return cluster.model_copy(update={"pools": pools})
+
+
+def _larger_devices(estimator: Estimator, limits: Limits, trial: _Trial) -> str | None:
+    """The devices of the catalogue with least memory, but more than any here, that would do in every place."""
+    precision = estimator.model.training.precision
+    most = max((each.memory_bytes for each in estimator.topology.device_types), default=0.0)
+    known = (gpu_spec(name) for name in gpu_names())
+    able = [gpu for gpu in known if precision in gpu.tflops and bytes_from_gib(gpu.memory_gib) > most]
+    if all(each.compute_capability for each in estimator.topology.device_types):
+        able = [gpu for gpu in able if gpu.compute_capability]  # of the same vendor
+    sizes = {round(gpu.memory_gib / 8): gpu for gpu in sorted(able, key=lambda gpu: -gpu.memory_gib)}
+    for gpu in sorted(sizes.values(), key=lambda gpu: gpu.memory_gib):
+        pools = tuple(
+            pool.model_copy(update={"devices": (gpu.name,) * len(pool.devices)})
+            for pool in estimator.cluster.pools
+        )
+        changed = {"pools": pools, "gpus": {**estimator.cluster.gpus, gpu.name: gpu}}
+        if trial.plan(estimator.cluster.model_copy(update=changed), estimator.model, limits):
+            return f"fits with {gpu.name} ({gpu.memory_gib:g} GiB) in place of every device"
+    return None
 
 
 def _smaller_model(estimator: Estimator, limits: Limits, trial: _Trial) -> str | None:

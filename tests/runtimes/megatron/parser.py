@@ -108,6 +108,8 @@ def parsed(args: list[str], world: int, environment: dict[str, str]) -> dict[str
         ),
         "context": config.cp_comm_type,
         "experts": config.num_moe_experts,
+        "with_experts": config.moe_layer_freq,
+        "ffn": config.ffn_hidden_size,
         "top_k": config.moe_router_topk if config.num_moe_experts else None,
         "expert_ffn": config.moe_ffn_hidden_size if config.num_moe_experts else None,
         "window": config.window_size,

@@ -25,6 +25,7 @@ VALUED = frozenset(
         "--moe-aux-loss-coeff",
         "--moe-expert-capacity-factor",
         "--moe-ffn-hidden-size",
+        "--moe-layer-freq",
         "--moe-router-load-balancing-type",
         "--moe-router-topk",
         "--moe-shared-expert-intermediate-size",

@@ -102,6 +102,8 @@ BY_HAND = [
     made(pipeline([3, 3, 2], dp=2, recompute="full"), {**MIXTRAL, "window": 8, "window_layers": 3}),
     made(pipeline([5, 3], dp=8, ep=8), GPT_OSS),
     made(pipeline([8], dp=4, ep=4), {**LLAMA, "kv_heads": 4, "latent": LATENT, "experts": SHARED}),
+    made(pipeline([5, 3], dp=4, ep=4), {**MIXTRAL, "dense_layers": 2}),
+    made(pipeline([5, 4], dp=2, ep=2, interleave=2), {**MIXTRAL, "dense_layers": 1}),
     made(pipeline([5, 3], dp=4, cp=2), LLAMA),
     made(pipeline([8], dp=4, cp=4), QWEN),
     made(pipeline([5, 3], dp=4, cp=2, cp_kind="ulysses"), LLAMA),
@@ -144,6 +146,9 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
     assert found["sequence_parallel"] == plan.sequence_parallel
     experts = case.model.experts
     wanted = (experts.number, experts.top_k, experts.ffn) if experts else (None, None, None)
+    ahead, kinds = case.model.dense_layers, found["with_experts"]
+    assert kinds == ([0] * ahead + [1] * plan.layers if ahead else 1)
+    assert found["ffn"] == (case.model.ffn if ahead or not experts else experts.ffn)
     assert (found["experts"], found["top_k"], found["expert_ffn"]) == wanted
     assert found["window"] == ([case.model.window - 1, 0] if case.model.window else None)
     assert found["softmax"] == ("learnable" if case.model.sinks else "vanilla")
@@ -152,7 +157,9 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
     assert found["recompute"] == (None if recompute == "none" else recompute)
     if plan.pp > 1:
         decoders = tuple(tuple(chunk.count("decoder") for chunk in rank) for rank in found["modules"])
-        assert decoders == tuple(chunk_layers(stage.layers, plan.interleave) for stage in plan.stages)
+        wanted_chunks = [[*chunk_layers(stage.layers, plan.interleave)] for stage in plan.stages]
+        wanted_chunks[0][0] += ahead
+        assert decoders == tuple(map(tuple, wanted_chunks))
         assert found["modules"][0][0][0] == "embedding"
         assert found["modules"][-1][-1][-1] == "loss"
     everyone = job_of(plan, case.cluster, case.model).ranks

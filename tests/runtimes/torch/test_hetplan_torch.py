@@ -12,7 +12,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import ModelSpec
+from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec
 from planner.plan.values import Plan
 from tests.training import folder_runs
 from tests.training.launching import launch, losses, run_together
@@ -32,6 +32,7 @@ from planner.training.example_optimizers import Together  # noqa: E402
 from planner.training.hetplan_runtime import load  # noqa: E402
 
 STEPS = 3
+EXPERTS: dict[str, Any] = {"gated_mlp": True, "experts": ExpertsSpec(number=4, top_k=2, ffn=24)}
 NO_BIAS = {"qkv_bias": False}
 """A key's bias has no gradient but rounding, which AdamW makes a step of."""
 LR = {"sgd": 0.5, "adamw": 1e-2, "lion": 1e-3, "muon": 1e-2, "adafactor": 1e-2}
@@ -61,7 +62,11 @@ def four_ranks() -> ClusterSpec:
 
 def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     """A folder name that says what is special."""
-    special = [f"{key}_{value}" for key, value in changes.items() if (key, value) not in DEFAULTS]
+    special = [
+        f"{key}_{value}"
+        for key, value in changes.items()
+        if key != "experts" and (key, value) not in DEFAULTS
+    ]
     return "-".join([kind, f"zero{zero}", *special])
 
 
@@ -76,6 +81,15 @@ def uneven(zero: int, *, shard_size: int | None = None, **changes: Any) -> Case:
     name = name_of("hybrid" if shard_size else "uneven", zero, changes)
     chosen = plan("torch", zero, [3], [replicas], shard_size=shard_size)
     return Case(name, chosen, model(13, layers=3, **changes))
+
+
+def frozen(name: str, zero: int, **changes: Any) -> Case:
+    """The same with a part of the model, or adapters alone, that are trained."""
+    case = uneven(zero, **changes)
+    return replace(case, name=f"{name}-zero{zero}")
+
+
+LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
 
 
 def pipeline(zero: int, layers: list[int], steps: int, **changes: Any) -> Case:
@@ -165,13 +179,25 @@ CASES = [
         head_bias=True,
         learned_positions=32,
     ),
+    uneven(2, optimizer="sgd", dense_layers=1, **EXPERTS),
+    pipeline(0, [3, 1], steps=2, optimizer="sgd", dense_layers=2, tied_embeddings=False, **EXPERTS),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     divided(0, cp=4, learned_positions=16),
     divided(1, tp=2, optimizer="sgd"),
     divided(2, stages=2),
 ]
 """Every layout with every ZeRO stage, and every optimizer, number format and shape of a model with one of them."""
+ADAPTERS = {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj")), **LLAMA}
+FROZEN = [
+    frozen("lora", 1, **ADAPTERS),
+    frozen("lora-bf16", 3, precision="bf16", **ADAPTERS),
+    frozen("nf4", 3, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
+    frozen("freeze", 2, freeze=("embedding", "attention"), optimizer="sgd"),
+]
+"""Adapters, adapters on a base in four bits, and frozen parts; every layout of ZeRO's with one of them."""
 OTHERS = [
+    *(frozen("lora", zero, **ADAPTERS) for zero in (0, 3)),
+    frozen("nf4", 0, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
     uneven(0, optimizer="sgd"),
     uneven(2, precision="bf16", optimizer="sgd"),
     uneven(1, shard_size=2, optimizer="sgd"),
@@ -198,7 +224,7 @@ Trained = dict[str, tuple[Path, list[float]]]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """The cases of the normal suite, in one start of four ranks."""
-    return outcomes(once(tmp_path_factory, "torch native", partial(train_all, CASES)))
+    return outcomes(once(tmp_path_factory, "torch native", partial(train_all, [*CASES, *FROZEN])))
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +272,8 @@ def reference(folder: Path, batch: int) -> tuple[Any, dict[str, Any], list[float
         norms.append(torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP).item())
         optimizer.step()
         found.append(loss.item())
-    assert max(norms) > CLIP or shape.embedding_width != shape.hidden, "nothing was clipped"
+    small = shape.embedding_width != shape.hidden or shape.lora is not None
+    assert max(norms) > CLIP or small, "nothing was clipped"
     return network, start, found
 
 
@@ -307,6 +334,12 @@ def weights(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_equals_one_process(trained: Trained, case: Case) -> None:
     """Losses and weights of three clipped steps are those of the whole batch."""
+    equals_one_process(trained, case)
+
+
+@pytest.mark.parametrize("case", FROZEN, ids=[case.name for case in FROZEN])
+def test_adapters_and_frozen_parts_equal_one_process(trained: Trained, case: Case) -> None:
+    """With every layout of shards, and with what is frozen in another number format than what is trained."""
     equals_one_process(trained, case)
 
 

@@ -1,0 +1,238 @@
+"""``hetplan sweep``: many searches at once, on all cores or on a Dask cluster."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import typer
+
+from planner.cli.inputs import read_calibration
+from planner.cli.options import AsJson, CalibrationFile
+from planner.cli.output import require_writable, show, show_document
+from planner.cli.process import ANSWER
+from planner.described import JsonDocument
+from planner.errors import OutputError, UsageError
+from planner.files.writing import write_whole
+from planner.report.layout import Indented, Paragraph, number, table, words
+from planner.report.numbers import MISSING, count, duration, percent, rate
+from planner.search.sweep import RESULTS, Row, SweepPoint, load_grid, solved, sweep_points
+
+MANY = 10_000
+"""Points that are searched without being asked twice."""
+SHOWN = 12
+"""Rows on the screen."""
+
+GridFile = Annotated[
+    Path, typer.Argument(metavar="GRID", help="Clusters, models and options to combine (YAML).")
+]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Result table (.csv or .parquet); FILE.points keeps what is done.",
+    ),
+]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs", "-j", metavar="N", min=-1, max=4096, help="Searches at once; -1: one for each core."
+    ),
+]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--backend", metavar="URL", help="A Dask cluster to search on: dask://host:port of its scheduler."
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help=f"Go on with more than {MANY:,} points.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepDocument(JsonDocument):
+    """The answer of ``sweep``."""
+
+    file: str
+    """The result table."""
+    points: int
+    """Points of the grid."""
+    kept: int
+    """Points that an earlier run had done."""
+    errors: int
+    """Points whose options cannot be."""
+    seconds: float
+    """How long the rest took."""
+
+
+def sweep(
+    grid: GridFile,
+    output: Output,
+    jobs: Jobs = -1,
+    backend: Backend = None,
+    yes: Yes = False,
+    calibration: CalibrationFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search a grid of clusters, models and options.
+
+    Every finished point is kept at once, so that a run that was stopped goes on where it was. The table has a row for
+    each point.
+    """
+    if output.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"{output}: expected a name that ends in .csv or .parquet")
+    require_writable(output, "results.csv")
+    found = load_grid(grid)
+    if found.points > MANY and not yes:
+        raise UsageError(
+            f"{grid}: has {found.points:,} points, expected at most {MANY:,}",
+            hint=f"{count(len(found.clusters), 'cluster')} x {count(len(found.models), 'model')} x options; "
+            "leave some out, or add --yes",
+        )
+    if output.suffix == ".parquet":
+        _library("pyarrow")
+        _library("pandas")
+    start = monotonic()
+    points = list(sweep_points(found, grid, read_calibration(calibration)))
+    log = output.with_name(f"{output.name}.points")
+    rows = _done(log)
+    open_points = [point for point in points if point.key not in rows]
+    kept = len(points) - len(open_points)
+    with _running(open_points, jobs, backend) as results, closing(_appending(log)) as file:
+        for index, row in enumerate(results):
+            rows[str(row["key"])] = row
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            _tell(kept + index + 1, len(points))
+    ordered = [rows[point.key] for point in points]
+    _write(ordered, list(found.options), output)
+    seconds = monotonic() - start
+    errors = sum(row["status"] == "error" for row in ordered)
+    if as_json:
+        document = SweepDocument(
+            command="sweep", file=str(output), points=len(points), kept=kept, errors=errors, seconds=seconds
+        )
+        show_document(document)
+    else:
+        line = f"{output}: {count(len(points), 'point')}, {len(open_points)} searched in {duration(seconds)}"
+        line += f", {kept} kept from before" if kept else ""
+        line += f", {count(errors, 'error')}" if errors else ""
+        show(_best(ordered, list(found.options)), last=Paragraph(line))
+    raise typer.Exit(ANSWER)
+
+
+@contextmanager
+def _running(points: Sequence[SweepPoint], jobs: int, backend: str | None) -> Iterator[Iterable[Row]]:
+    """The rows as they are done, in any order."""
+    if backend is None and jobs == 1:
+        yield map(solved, points)
+        return
+    joblib = _library("joblib")
+    calls = (joblib.delayed(solved)(point) for point in points)
+    if backend is None:
+        yield joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
+        return
+    scheme, _, address = backend.partition("://")
+    if scheme != "dask" or not address:
+        raise UsageError(f"--backend: expected dask://host:port, got {backend!r}")
+    client_of = _library("distributed").Client
+    try:
+        client = client_of(f"tcp://{address}", timeout=10)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--backend {backend}: {error}", hint="is a scheduler running there?") from None
+    # Dask gives the points of a worker that dies to another one.
+    with client:
+        futures = client.map(solved, points, key=[f"hetplan-{point.key}" for point in points], retries=3)
+        completed = _library("distributed").as_completed(futures)
+        yield (future.result() for future in completed)
+
+
+def _library(name: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError:
+        extra = "dask" if name == "distributed" else "sweep"
+        raise UsageError(f"sweep needs {name} for this", hint=f"pip install 'hetplan[{extra}]'") from None
+
+
+def _done(log: Path) -> dict[str, Row]:
+    """Rows of an earlier run, by the key of their point; a line that was cut off is searched again."""
+    if not log.exists():
+        return {}
+    rows = {}
+    for line in log.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("key"), str) and set(RESULTS) <= row.keys():
+            rows[row["key"]] = row
+    return rows
+
+
+def _appending(log: Path) -> io.TextIOWrapper:
+    try:
+        file = log.open("a", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{log}: {error.strerror or error}") from None
+    if log.stat().st_size and not log.read_bytes().endswith(b"\n"):
+        file.write("\n")
+    return file
+
+
+def _tell(done: int, total: int) -> None:
+    """On a terminal alone."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{done}/{total} points" + ("\n" if done == total else ""))
+        sys.stderr.flush()
+
+
+def _write(rows: Sequence[Row], options: Sequence[str], output: Path) -> None:
+    columns = ["cluster", "model", *options, *RESULTS]
+    if output.suffix == ".csv":
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_whole(text.getvalue(), output, "results.csv")
+        return
+    frame = _library("pandas").DataFrame([{name: row.get(name) for name in columns} for row in rows])
+    draft = output.with_name(f".{output.name}.{os.getpid()}")
+    frame.to_parquet(draft)
+    draft.replace(output)
+
+
+def _best(rows: Sequence[Row], options: Sequence[str]) -> Indented:
+    """The fastest points."""
+    known = [row for row in rows if isinstance(row["tokens_per_second"], float)]
+    known.sort(key=lambda row: -float(row["tokens_per_second"] or 0))
+    columns = (
+        words("fastest points", least=14),
+        *(words(name.replace("_", " "), least=6) for name in options),
+        number("step"),
+        number("tokens/s"),
+        number("gap"),
+        words("plan", least=14),
+    )
+    lines = [
+        [
+            f"{Path(str(row['model'])).stem} on {Path(str(row['cluster'])).stem}",
+            *(MISSING if row[name] is None else str(row[name]) for name in options),
+            duration(float(row["step_seconds"] or 0)),
+            rate(float(row["tokens_per_second"] or 0)),
+            percent(float(row["gap"] or 0)),
+            str(row["plan"]),
+        ]
+        for row in known[:SHOWN]
+    ]
+    return Indented(table(columns, lines, ruled=False))

@@ -1,0 +1,195 @@
+"""Many searches at once: the grid of clusters, models and options, its points, and the row that each gives."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from planner.calibration.values import Calibration
+from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec
+from planner.errors import HetplanError, UsageError
+from planner.files.document import fail_on, read_document
+from planner.files.fields import Frozen
+from planner.model.file import load_model
+from planner.model.spec import ModelSpec, TrainingSpec
+from planner.ranges import TIME_LIMIT
+from planner.runtimes.capabilities import RECOMPUTES
+from planner.runtimes.registry import target
+from planner.search.objectives.choose import choose
+from planner.search.values import Goal, Limits
+from planner.search.what_if import worlds
+
+LISTS = ("zero", "tp", "pp", "ep", "micro_batch")
+"""Options of a search that allow numbers, written as one number or as a list of them."""
+TRAINING = ("precision", "global_batch", "sequence_length")
+"""Settings of the training."""
+OPTIONS = ("target", *LISTS, "recompute", *TRAINING, "change")
+"""Keys of ``options``."""
+
+Value = str | int | list[int]
+Row = dict[str, str | int | float | None]
+"""A row of the result: every option of the grid, and what the search said."""
+
+
+class Grid(Frozen):
+    """A sweep: every cluster with every model with every combination of options."""
+
+    clusters: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Cluster files, relative to this file."""
+    models: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Model files likewise."""
+    options: dict[str, Annotated[tuple[Value, ...], Field(min_length=1)]] = Field(default_factory=dict)
+    """Values to try, by option: target, zero, tp, pp, ep, micro_batch, recompute, precision, global_batch,
+    sequence_length, and change (as hetplan what-if takes it)."""
+    time_limit: Annotated[float, Field(ge=0, le=TIME_LIMIT.most)] = 30.0
+    """Seconds of each search."""
+    gap: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Each search stops within this fraction of the best."""
+
+    @property
+    def points(self) -> int:
+        """How many searches it asks for."""
+        return len(self.clusters) * len(self.models) * prod(len(values) for values in self.options.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One search of a sweep, with all that it needs: it may be made on another machine."""
+
+    key: str
+    """Digest of inputs and options, by which a finished point is known again."""
+    names: tuple[str, str]
+    """Cluster file and model file."""
+    cluster: ClusterSpec
+    model: ModelSpec
+    options: Mapping[str, Value]
+    time_limit: float
+    gap: float
+    calibration: Calibration
+
+
+def load_grid(path: Path) -> Grid:
+    """The grid of a file; raises SpecError with every problem of the file."""
+    document = read_document(path)
+    problems = document.problems(Grid)
+    options = document.data.get("options")
+    for name in options if isinstance(options, dict) else ():
+        if name not in OPTIONS:
+            hint = f"options are {', '.join(OPTIONS)}"
+            problems.append(document.problem(("options", name), "is no option of a sweep", hint))
+    fail_on(problems)
+    return document.to(Grid)
+
+
+def sweep_points(grid: Grid, path: Path, calibration: Calibration) -> Iterator[SweepPoint]:
+    """The searches of a grid, in the order of its file; every file is read first."""
+    clusters = [(name, load_cluster(path.parent / name)) for name in grid.clusters]
+    models = [(name, load_model(path.parent / name)) for name in grid.models]
+    constants = hashlib.sha256(repr(calibration).encode()).hexdigest()
+    digests = {
+        name: hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
+        for name, spec in (*clusters, *models)
+    }
+    for (cluster_name, cluster), (model_name, model) in product(clusters, models):
+        for values in product(*grid.options.values()):
+            options = dict(zip(grid.options, values, strict=True))
+            asked = [
+                digests[cluster_name],
+                digests[model_name],
+                options,
+                grid.time_limit,
+                grid.gap,
+                constants,
+            ]
+            yield SweepPoint(
+                key=hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24],
+                names=(cluster_name, model_name),
+                cluster=cluster,
+                model=model,
+                options=options,
+                time_limit=grid.time_limit,
+                gap=grid.gap,
+                calibration=calibration,
+            )
+
+
+def solved(point: SweepPoint) -> Row:
+    """The row of a point; what is wrong with its options stands in its ``error``."""
+    row: Row = {"key": point.key, "cluster": point.names[0], "model": point.names[1]}
+    for name, value in point.options.items():
+        row[name] = ",".join(map(str, value)) if isinstance(value, list) else value
+    blank: Row = dict.fromkeys(RESULTS)
+    try:
+        cluster, model = _world(point)
+        result = choose(cluster, model, point.calibration, _limits(point), Goal(), explain=False)
+    except (HetplanError, ValueError) as error:
+        return row | blank | {"status": "error", "error": str(error).splitlines()[0]}
+    row |= blank | {"status": result.status, "gap": result.gap, "search_seconds": result.seconds}
+    if result.best is not None:
+        row["plan"] = _plan(result.best.plan)
+        for name in ESTIMATED:
+            row[name] = getattr(result.best.estimate, name)
+    return row
+
+
+ESTIMATED = (
+    *("step_seconds", "tokens_per_second", "spread", "devices", "mfu"),
+    "cost_per_million_tokens",
+)
+"""Columns that are of the estimate of the best plan."""
+RESULTS = (
+    *("status", "step_seconds", "tokens_per_second", "spread", "gap", "devices", "mfu"),
+    *("cost_per_million_tokens", "plan", "search_seconds", "error"),
+)
+"""Columns of what a search said, behind those of the grid."""
+
+
+def _plan(plan: Any) -> str:
+    """``torch ZeRO 1, 2 stages, tp 1|2``."""
+    widths = [str(max(group.tp for group in stage.replicas)) for stage in plan.stages]
+    tp = "" if set(widths) == {"1"} else f", tp {'|'.join(widths) if len(set(widths)) > 1 else widths[0]}"
+    return f"{plan.target} {plan.zero_text}, {plan.pp} stage{'s' if plan.pp > 1 else ''}{tp}"
+
+
+def _world(point: SweepPoint) -> tuple[ClusterSpec, ModelSpec]:
+    """The cluster and the model with the options of a point."""
+    cluster, model = point.cluster, point.model
+    settings = {name: point.options[name] for name in TRAINING if name in point.options}
+    if settings:
+        training = TrainingSpec.model_validate({**model.training.model_dump(), **settings})
+        model = model.model_copy(update={"training": training})
+    if "change" in point.options:
+        _, (_, cluster, model) = worlds(cluster, model, [str(point.options["change"])])
+    return cluster, model
+
+
+def _limits(point: SweepPoint) -> Limits:
+    def allowed(name: str) -> tuple[int, ...] | None:
+        value = point.options.get(name)
+        if isinstance(value, str):
+            raise UsageError(f"{name}: expected a whole number or a list of them, got {value!r}")
+        return None if value is None else tuple(value) if isinstance(value, list) else (value,)
+
+    name, recompute = point.options.get("target"), point.options.get("recompute")
+    if recompute is not None and recompute not in RECOMPUTES:
+        raise UsageError(f"recompute: expected one of {', '.join(RECOMPUTES)}, got {recompute!r}")
+    return Limits(
+        target=None if name is None else target(str(name)).name,
+        recompute=None if recompute is None else (recompute,),
+        gap=point.gap,
+        time_limit_seconds=point.time_limit,
+        zero=allowed("zero"),
+        tp=allowed("tp"),
+        pp=allowed("pp"),
+        ep=allowed("ep"),
+        micro_batch=allowed("micro_batch"),
+    )

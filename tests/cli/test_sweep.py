@@ -1,0 +1,166 @@
+"""``hetplan sweep``."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from planner.search.sweep import Row, SweepPoint, solved
+from tests.cli.running import ROOT, Command
+
+GRID = """\
+clusters: [cluster.yaml]
+models: [model.yaml]
+time_limit: 10
+options:
+  target: [torch, megatron]
+  global_batch: [16, 24]
+"""
+WORDS = ("sweep", "grid.yaml", "-o", "results.csv")
+
+
+@pytest.fixture
+def grid(files: Path) -> Path:
+    """The small files, with a grid."""
+    (files / "grid.yaml").write_text(GRID)
+    return files
+
+
+def rows() -> list[dict[str, str]]:
+    """Of the result."""
+    with Path("results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_row_for_each_point(hetplan: Command, grid: Path) -> None:
+    """In the order of the grid, as a search with these options says."""
+    done = hetplan(*WORDS, "-j", "1")
+    assert (done.code, done.err) == (0, "")
+    found = rows()
+    assert [(row["target"], row["global_batch"]) for row in found] == [
+        ("torch", "16"),
+        ("torch", "24"),
+        ("megatron", "16"),
+        ("megatron", "24"),
+    ]
+    alone = hetplan(
+        "search", "cluster.yaml", "model.yaml", "--target", "megatron", "--global-batch", "24", "--json"
+    )
+    assert float(found[3]["step_seconds"]) == pytest.approx(json.loads(alone.out)["step_seconds"], rel=0.01)
+
+
+def test_a_sweep_goes_on(hetplan: Command, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done stays done, a line that was cut off is done again, and another grid starts from its own points."""
+    asked: list[SweepPoint] = []
+
+    def counted(point: SweepPoint) -> Row:
+        asked.append(point)
+        return solved(point)
+
+    monkeypatch.setattr("planner.cli.sweep.solved", counted)
+    hetplan(*WORDS, "-j", "1")
+    before = Path("results.csv").read_text()
+    kept = Path("results.csv.points").read_text().splitlines(keepends=True)
+    Path("results.csv.points").write_text("".join(kept[:2]) + kept[2][:40])
+    asked.clear()
+    found = json.loads(hetplan(*WORDS, "-j", "1", "--json").out)
+    assert (found["points"], found["kept"], len(asked)) == (4, 2, 2)
+    assert [line.split(",")[:6] for line in Path("results.csv").read_text().splitlines()] == [
+        line.split(",")[:6] for line in before.splitlines()
+    ]
+    Path("grid.yaml").write_text(GRID.replace("16, 24", "16"))
+    assert json.loads(hetplan(*WORDS, "-j", "1", "--json").out)["kept"] == 2
+
+
+def test_options_that_cannot_be_are_rows(hetplan: Command, grid: Path) -> None:
+    """With what is wrong; the others are searched."""
+    Path("grid.yaml").write_text(
+        "clusters: [cluster.yaml]\nmodels: [model.yaml]\noptions: {target: [torch], change: [-slow, -slo]}\n"
+    )
+    assert hetplan(*WORDS, "-j", "1").code == 0
+    good, bad = rows()
+    assert (good["status"], good["devices"]) == ("optimal", "2")
+    assert (bad["status"], bad["error"]) == ("error", "--change '-slo': no pool 'slo'")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("clusters: []\nmodels: [model.yaml]\n", "grid.yaml:1: clusters: "),
+        ("clusters: [cluster.yaml]\nmodels: [no.yaml]\n", "no.yaml: no such file"),
+        (GRID.replace("target:", "traget:"), "grid.yaml:5: options.traget: is no option of a sweep"),
+        (
+            "clusters: [cluster.yaml]\nmodels: [model.yaml]\noptions:\n"
+            + "".join(
+                f"  {name}: [{', '.join(map(str, range(1, 101)))}]\n" for name in ("tp", "pp", "micro_batch")
+            ),
+            "grid.yaml: has 1,000,000 points, expected at most 10,000",
+        ),
+    ],
+)
+def test_bad_grids(hetplan: Command, grid: Path, text: str, message: str) -> None:
+    """Nothing is searched."""
+    Path("grid.yaml").write_text(text)
+    done = hetplan(*WORDS, "-j", "1")
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert not Path("results.csv").exists()
+
+
+def test_bad_outputs_and_backends(hetplan: Command, grid: Path) -> None:
+    """One line and a hint."""
+    done = hetplan("sweep", "grid.yaml", "-o", "results.txt")
+    assert (done.code, done.err) == (2, "error: results.txt: expected a name that ends in .csv or .parquet\n")
+
+
+@pytest.mark.slow
+def test_two_cores_say_the_same(hetplan: Command, grid: Path) -> None:
+    """And the table may be Parquet."""
+    pytest.importorskip("joblib")
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    assert hetplan(*WORDS, "-j", "1").code == 0
+    assert hetplan("sweep", "grid.yaml", "-o", "results.parquet", "-j", "2").code == 0
+    found = pandas.read_parquet("results.parquet")
+    assert list(found["step_seconds"]) == [float(row["step_seconds"]) for row in rows()]
+
+
+@pytest.mark.slow
+def test_a_dask_worker_that_dies(grid: Path) -> None:
+    """Its points are done again: the table is that of a run without a death."""
+    distributed = pytest.importorskip("distributed")
+    grid_text = GRID.replace("16, 24", "8, 16, 24, 32, 40, 48, 56, 64").replace("limit: 10", "limit: 300")
+    Path("grid.yaml").write_text(grid_text)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as local:
+        backend = f"dask://{local.scheduler_address.removeprefix('tcp://')}"
+        command = [
+            sys.executable,
+            "-c",
+            "from planner.cli.app import main; main()",
+            *WORDS,
+            "--backend",
+            backend,
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        sweeping = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        log = Path("results.csv.points")
+        while sweeping.poll() is None and not (log.exists() and len(log.read_text().splitlines()) >= 3):
+            time.sleep(0.05)
+        assert sweeping.poll() is None, "the sweep was over before a worker could die"
+        with distributed.Client(local) as client:
+            victim = sorted(client.run(os.getpid).values())[0]
+        os.kill(victim, signal.SIGKILL)
+        assert sweeping.wait(timeout=300) == 0
+    found = rows()
+    assert [row["global_batch"] for row in found] == ["8", "16", "24", "32", "40", "48", "56", "64"] * 2
+    assert {row["status"] for row in found} == {"optimal"}

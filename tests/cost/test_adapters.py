@@ -1,0 +1,93 @@
+"""Adapters, bases in four bits and frozen parts: their seconds, bytes and traffic next to those of whole training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.calibration.values import ASSUMED
+from planner.cluster.topology import Topology
+from planner.cost.compute import Device, layer_product_seconds, layer_products, model_flops
+from planner.cost.estimate import estimate
+from planner.cost.values import Estimate
+from planner.model.spec import PARTS, LoraSpec, ModelSpec
+from planner.plan.values import Plan, ReplicaGroup, Stage
+from tests.worlds import cluster, gpt, pool
+
+MATRICES = 12 * 2048**2
+"""Elements of the matrices of a layer of the model below."""
+
+
+def priced(zero: int, target: str = "deepspeed", **training: Any) -> Estimate:
+    """Four devices with four sequences each."""
+    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=4, local_batch=4, accumulation_steps=1)
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,), recompute="full")
+    return estimate(
+        Plan(target=target, zero=zero, stages=(stage,)), cluster(pool("a", per_node=4)), made(**training)
+    )
+
+
+def made(**training: Any) -> ModelSpec:
+    """A GPT of 1.3 billion parameters."""
+    return gpt(global_batch=16, **training)
+
+
+def test_a_frozen_product_has_one_gradient() -> None:
+    """Of its inputs: the backward takes about as long as the forward, and the step two thirds of the operations."""
+    device = Device(Topology(cluster(pool("a"))).device_types[0], ASSUMED, "fp16", "torch")
+    whole, frozen = made(), made(freeze=("attention", "mlp"))
+    forward, backward = layer_product_seconds(whole, device, tp=1, tokens=4096)
+    same, less = layer_product_seconds(frozen, device, tp=1, tokens=4096)
+    assert same == pytest.approx(forward)
+    weights = sum(device.product(each.backward()[1]) for each in layer_products(whole, tp=1, tokens=4096))
+    assert less == pytest.approx(backward - weights)
+    products = 2.0 * 16 * 1024 * 24 * MATRICES
+    assert model_flops(whole) - model_flops(frozen) == pytest.approx(products)
+
+
+def test_adapters_cost_their_products_and_save_the_weights_gradients() -> None:
+    """A larger rank takes longer; a base in four bits takes what brings it back longer."""
+    whole = priced(0).breakdown.compute_seconds
+    thin, thick, packed = (
+        priced(0, lora=lora).breakdown.compute_seconds
+        for lora in (LoraSpec(rank=8), LoraSpec(rank=256), LoraSpec(rank=8, base="nf4"))
+    )
+    assert 2 / 3 * whole < thin < whole
+    assert thin < thick
+    assert thin < packed
+
+
+def test_what_is_frozen_has_no_gradients_and_no_states() -> None:
+    """Whole in two bytes, or divided with ZeRO 3; in four bits whole whatever ZeRO."""
+    model = made(lora=LoraSpec(rank=16))
+    adapters = 24 * 16 * (6 * 2048 + 2 * 2048 + 2 * 5 * 2048)
+    assert model.trained_parameters == adapters
+    for zero in (0, 3):
+        memory = priced(zero, lora=LoraSpec(rank=16)).stages[0].groups[0].memory
+        ways = 4 if zero == 3 else 1
+        assert memory.optimizer_bytes == pytest.approx(12 * adapters / ways)
+        assert memory.gradients_bytes == pytest.approx(2 * adapters / ways)
+        assert memory.parameters_bytes == pytest.approx(2 * (adapters + model.parameters) / ways)
+        packed = priced(zero, lora=LoraSpec(rank=16, base="nf4")).stages[0].groups[0].memory
+        rest = model.parameters - 24 * MATRICES
+        wanted = 2 * (adapters + rest) / ways + 0.5625 * 24 * MATRICES
+        assert packed.parameters_bytes == pytest.approx(wanted)
+
+
+def test_frozen_parameters_travel_for_the_gather_alone() -> None:
+    """ZeRO 1 exchanges adapters, ZeRO 3 gathers the base too, unless it is in four bits and whole."""
+    lora = LoraSpec(rank=16)
+    assert (
+        priced(1, lora=lora).breakdown.gradient_sync_seconds
+        < 0.05 * priced(1).breakdown.gradient_sync_seconds
+    )
+    gathered, packed = (priced(3, lora=each).breakdown for each in (lora, LoraSpec(rank=16, base="nf4")))
+    assert gathered.zero_seconds + gathered.hidden_seconds > 4 * (packed.zero_seconds + packed.hidden_seconds)
+
+
+def test_parts_are_those_of_the_model() -> None:
+    """Frozen one by one, nothing is left but adapters."""
+    model = made()
+    left = [made(freeze=(part,)).trained_parameters for part in PARTS]
+    assert sum(model.parameters - each for each in left) == model.parameters
