@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import warnings
 from collections.abc import Iterator
 
 import pytest
 
+# Every worker has a core of its own: more threads of torch would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Programs that a shell starts in the background ignore Ctrl-C, and so would those that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -21,10 +21,12 @@ from planner.report.explain import (
     ratios_section,
 )
 from planner.report.goal import (
+    format_text,
     goal_text,
     infeasible_section,
     limits_section,
     nearest_section,
+    simpler_text,
     training_text,
     unknown_section,
 )
@@ -97,6 +99,8 @@ def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | 
     step = best.estimate.step_seconds
     parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
     parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []
+    parts += [Paragraph(format_text(result.other_format))] if result.other_format else []
+    parts += [Paragraph(simpler_text(entry, best.estimate.spread)) for entry in result.simpler]
     parts += [advice_section([advice_text(entry) for entry in result.advice])] if result.advice else []
     parts += [ratios_section([ratio_text(entry) for entry in result.ratios])] if result.ratios else []
     return parts

@@ -507,6 +507,17 @@ def model_flops(model: ModelSpec) -> float:
     Of what is not trained the backward has the gradient of its inputs alone.
     """
     length = model.training.sequence_length
+    head = "embedding" if model.tied_embeddings else "head"
+    sequence = model.layers * _layer_flops(model)
+    if model.dense_layers:
+        sequence += model.dense_layers * _layer_flops(model.dense)
+    sequence += (2.0 if head in model.frozen else 3.0) * 2.0 * length * model.hidden * model.vocab
+    return sequence * model.training.global_batch
+
+
+def _layer_flops(model: ModelSpec) -> float:
+    """Those of a sequence in one layer."""
+    length = model.training.sequence_length
     attention = float(sum(inputs * outputs for inputs, outputs, _ in model.attention_matrices))
     mlp = float(model.hidden * model.mlp_matrices * model.common_ffn)
     if model.experts is not None:
@@ -515,11 +526,6 @@ def model_flops(model: ModelSpec) -> float:
         )
     causal = 0.5 if model.kind == "decoder" else 1.0
     scores = model.heads * core_width(model) * causal * seen_scores(model, True)
-    head = "embedding" if model.tied_embeddings else "head"
-    passes = {part: 2.0 if part in model.frozen else 3.0 for part in ("attention", "mlp", head)}
+    passes = {part: 2.0 if part in model.frozen else 3.0 for part in ("attention", "mlp")}
     matrices = passes["attention"] * attention + passes["mlp"] * mlp + 3.0 * model.adapter_parameters
-    layer = 2.0 * length * matrices + 3.0 * 4.0 * length**2 * scores
-    dense = passes["mlp"] * (model.hidden * model.mlp_matrices * model.ffn - mlp)
-    layers = (model.layers + model.dense_layers) * layer + model.dense_layers * 2.0 * length * dense
-    sequence = layers + passes[head] * 2.0 * length * model.hidden * model.vocab
-    return sequence * model.training.global_batch
+    return 2.0 * length * matrices + 3.0 * 4.0 * length**2 * scores

@@ -430,16 +430,16 @@ class Pricer:
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
         if first and self._ahead is not None:
-            dense, count = self._ahead_layer(device_type, tp, sequences, shape), self.model.dense_layers
+            dense, ahead = self._ahead_layer(device_type, tp, sequences, shape), self.model.dense_layers
             forward, backward = (
-                forward + count * dense.forward_seconds,
-                backward + count * dense.backward_seconds,
+                forward + ahead * dense.forward_seconds,
+                backward + ahead * dense.backward_seconds,
             )
-            again += count * dense.recompute_seconds
-            tensor_forward += count * dense.collective_forward
-            tensor_backward += count * dense.collective_backward
-            context_forward += count * dense.context_forward
-            context_backward += count * dense.context_backward
+            again += ahead * dense.recompute_seconds
+            tensor_forward += ahead * dense.collective_forward
+            tensor_backward += ahead * dense.collective_backward
+            context_forward += ahead * dense.context_forward
+            context_backward += ahead * dense.context_backward
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
         exposed_forward, hidden_forward = self.traffic.exposed(gather, forward)
         exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)

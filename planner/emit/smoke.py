@@ -25,7 +25,11 @@ from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank
 from planner.runtimes.registry import PLAIN_TORCH
 
-MODULES = ("hetplan_smoke", "smoke_run", "smoke_device", "smoke_measure", "example_model")
+MODULES = (
+    *("hetplan_smoke", "smoke_run", "smoke_device", "smoke_measure"),
+    *("example_model", "example_adapters", "example_context", "hetplan_runtime"),
+)
+"""Of the example's those that its layer needs."""
 SIZES = tuple(float(2**power) for power in (14, 17, 20, 22, 24, 26, 27))
 LONGEST = 0.5
 """Planned seconds of one operation from which larger ones are left out."""
@@ -104,9 +108,11 @@ def _layer_key(job: Job, rank: Rank) -> LayerKey:
 def _layers(job: Job, estimator: Estimator) -> dict[LayerKey, dict[str, Any]]:
     """A layer of plain torch for each device type, degree and micro-batch, without collectives; none where torch has
     no such layer."""
-    model = job.model
-    if model.training.precision not in FORMATS or model.latent is not None or model.sinks:
+    model, training = job.model, job.model.training
+    if training.precision not in FORMATS or model.latent is not None or model.sinks:
         return {}
+    if training.lora is not None or training.freeze is not None or job.plan.cp > 1:
+        return {}  # the timed layer is whole, and all of it learns
     pricer = estimator.pricer(PLAIN_TORCH.name)
     found: dict[LayerKey, dict[str, Any]] = {}
     for key in dict.fromkeys(_layer_key(job, rank) for rank in job.ranks):

@@ -14,6 +14,7 @@ from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.interface import runtime
 from planner.runtimes.log import Fact, LogReader, PartTime, RankMemory, Series
+from planner.runtimes.megatron.capabilities import CAPABILITIES as MEGATRON
 from planner.runtimes.registry import NAMES
 
 _JOB = re.compile(r"job ranks (\d{1,7}) global_batch (\d{1,9})(?!\S)")
@@ -75,6 +76,58 @@ class ExampleLines:
         return ()
 
 
+_NEMO = re.compile(
+    r"\bglobal_batch_size: (\d{1,9}) \| global_step: (\d{1,12}) \|"
+    r".*? train_step_timing in s: (\d{1,9}(?:\.\d{1,9})?)(?![\d.])"
+)
+
+
+class NemoLines:
+    """Reads what NeMo prints of a step, on Megatron's core: ``global_step: 9 | .. | train_step_timing in s: 2.008``."""
+
+    source = "NeMo"
+    lines = "global_step: 9 | .. train_step_timing in s: .."
+    from_last_rank = False
+
+    def __init__(self) -> None:
+        self.steps = Series(averaged=False)
+        self._batches: dict[int, None] = {}
+
+    def restarts(self, line: str) -> bool:
+        """True when the line begins another run."""
+        found = _NEMO.search(line)
+        return found is not None and self.steps.restarts(int(found[2]))
+
+    def read(self, line: str) -> None:
+        """Take what the line says, if anything."""
+        found = _NEMO.search(line)
+        if found is not None and float(found[3]) > 0:
+            self._batches[int(found[1])] = None
+            self.steps.add(int(found[2]), float(found[3]))
+
+    @property
+    def parts(self) -> tuple[PartTime, ...]:
+        """NeMo's line has none."""
+        return ()
+
+    @property
+    def memory(self) -> tuple[RankMemory, ...]:
+        """Nothing that says whose it is."""
+        return ()
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The global batch."""
+        return tuple(Fact(field="global batch", value=batch) for batch in self._batches)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing to add."""
+        return ()
+
+
+NEMO = (MEGATRON.name, NemoLines)
+"""The target whose plans it runs."""
 LONGEST_LINE = 4096
 """Characters of a line that are looked at; lines of logs that matter are shorter."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -118,7 +171,8 @@ def read_logs(paths: Sequence[Path], plan: Plan) -> Log:
 def _readers(plan: Plan) -> tuple[LogReader, ...]:
     """New readers: of the example, and of what each runtime prints."""
     own = (runtime(name).log_reader(plan) for name in NAMES)
-    return (ExampleLines(), *{type(reader): reader for reader in own if reader is not None}.values())
+    known = {type(reader): reader for reader in own if reader is not None}
+    return (ExampleLines(), *known.values(), NemoLines())
 
 
 def _expected(readers: Sequence[LogReader]) -> str:
@@ -165,7 +219,8 @@ def _source(files: Sequence[_File]) -> LogReader | None:
 
 def _require_target(source: LogReader, files: Sequence[_File], plan: Plan) -> None:
     own = runtime(plan.target).log_reader(plan)
-    if type(source) not in (ExampleLines, type(own)):
+    # NeMo trains by Megatron's core.
+    if type(source) not in (ExampleLines, type(own)) and (plan.target, type(source)) != NEMO:
         path = next(file.path for file in files if source in file.readers)
         raise _wrong(path, f"is a log of {source.source}, the plan's target is {plan.target}")
 

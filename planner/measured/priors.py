@@ -65,7 +65,7 @@ OLDER_ATTENTION = Prior(0.33, 0.30)
 
 SECOND_ATTENTION = Prior(0.58, 0.15)
 """That of FlashAttention-2 there: 182 TFLOP/s forward and backward of 65,536 tokens on A100, an eighth of which takes
-85 ms (ring-flash-attention's README, the line of one device); arXiv:2307.08691, section 4.1, says 63 % backward."""
+85 ms (ring-flash-attention's README, the line of one device); 63 % in the backward (arXiv:2307.08691, section 4.1)."""
 
 SECOND_IN = ("deepspeed",)
 """Kernel sets of years that have it."""

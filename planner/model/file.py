@@ -344,6 +344,11 @@ def _expert_problems(document: Document) -> list[Problem]:
         return []
     number, picked = experts.get("number"), experts.get("top_k")
     problems = []
+    training = document.data.get("training")
+    parted = isinstance(training, dict) and (training.get("lora") or training.get("freeze"))
+    if ahead not in (None, 0) and parted:
+        what = "dense layers ahead of those with experts are trained whole, expected neither lora nor freeze"
+        problems.append(document.problem(("dense_layers",), what))
     if ahead not in (None, 0) and document.data.get("window") is not None:
         what = "dense layers ahead of those with experts have no sliding windows yet, expected none"
         problems.append(document.problem(("dense_layers",), what))

@@ -311,7 +311,8 @@ class ModelSpec(Frozen):
     def trained_parameters(self) -> int:
         """Parameters of the whole model that are trained, adapters included."""
         layers = self.layers * self.trained_layer_parameters
-        return layers + self.trained_embedding_parameters + self.trained_head_parameters
+        ends = self.trained_embedding_parameters + self.trained_head_parameters
+        return layers + ends + self.ahead_parameters
 
     @property
     def drops(self) -> bool:

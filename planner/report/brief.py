@@ -12,7 +12,16 @@ from planner.cost.values import Estimate, GroupEstimate
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered
 from planner.report.explain import advice_text, considered, work_seconds
-from planner.report.goal import BEST, goal_text, idle_text, limit_text, nearest_text, training_text
+from planner.report.goal import (
+    BEST,
+    format_text,
+    goal_text,
+    idle_text,
+    limit_text,
+    nearest_text,
+    simpler_text,
+    training_text,
+)
 from planner.report.layout import Indented, Paragraph, bullets, number, table, words
 from planner.report.numbers import (
     at_most,
@@ -144,6 +153,9 @@ def _notes(result: SearchResult, best: Scored) -> Iterator[str]:
     yield from map(idle_text, result.idle_costs)
     yield from (limit_text(entry, best.estimate.step_seconds) for entry in result.limit_costs)
     yield from map(advice_text, result.advice)
+    if result.other_format is not None:
+        yield format_text(result.other_format)
+    yield from (simpler_text(entry, best.estimate.spread) for entry in result.simpler)
     if result.ratios:
         yield _splits(result.ratios)
 

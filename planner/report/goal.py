@@ -14,7 +14,17 @@ from planner.report.layout import Paragraph, bullets, pairs, paragraphs, section
 from planner.report.numbers import count, duration, long_text, money, percent, rate, significant
 from planner.search.answer import misses
 from planner.search.explain.sensitivity import option_text
-from planner.search.values import Diagnosis, Goal, IdleCost, LimitCost, Nearest, Objective, SearchResult
+from planner.search.values import (
+    Diagnosis,
+    Goal,
+    IdleCost,
+    LimitCost,
+    Nearest,
+    Objective,
+    OtherFormat,
+    SearchResult,
+    Simpler,
+)
 from planner.units import format_count
 
 
@@ -27,6 +37,24 @@ def idle_text(entry: IdleCost) -> str:
     if not entry.reason:
         return f"{head}: using {which} costs nothing"
     return f"{head}: using {which} costs +{percent(entry.slower)} ({entry.reason})"
+
+
+def simpler_text(entry: Simpler, spread: float) -> str:
+    """``simpler and 3 % slower, inside the bar of ±33 %: torch: pipeline, 4 devices less, 2.4 less an hour``."""
+    parts = [f"{count(entry.fewer_devices, 'device')} less"] if entry.fewer_devices else []
+    parts += [f"{count(entry.fewer_stages, 'stage')} less"] if entry.fewer_stages else []
+    parts += [f"{significant(entry.less_per_hour)} less an hour"] if entry.less_per_hour else []
+    parts += ["RDMA stays on"] if entry.keeps_rdma else []
+    slower = f"{percent(entry.slower)} slower" if entry.slower > 0 else "as fast"
+    return f"simpler and {slower}, inside the bar of ±{percent(spread)}: {entry.family}, {', '.join(parts)}"
+
+
+def format_text(entry: OtherFormat) -> str:
+    """``--precision fp16 lets 32 idle devices work: at least 20 % faster``."""
+    work = f"--precision {entry.precision} lets {count(entry.idle, 'device')} without bf16 work"
+    if entry.faster <= 0:
+        return f"{work}: no faster plan was found at a quick look"
+    return f"{work}: at least {percent(entry.faster)} faster, {rate(entry.scored.estimate.tokens_per_second)} tokens/s"
 
 
 def limits_section(entries: Sequence[LimitCost], step_seconds: float) -> Group:

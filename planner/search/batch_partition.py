@@ -132,9 +132,12 @@ class Team:
             return NOTHING
         rates = np.maximum.reduceat(self.size / self.small, self.starts)
         high = float(self.batch / (rates @ self.counts)) + float(np.abs(finite[np.isfinite(finite)]).max())
-        while not enough(shares := self.within(np.array([high]), added))[0]:
+        while not (able := enough(shares := self.within(np.array([0.0, high]), added)))[1]:
             high *= 2
-        low, largest = 0.0, shares[0]
+        if able[0]:
+            # Ways that take nothing but what is done in step: halving would only end at the smallest of all numbers.
+            return BatchPartition(0.0, tuple(int(share) for share in shares[0]), added=added)
+        low, largest = 0.0, shares[1]
         between = max(1, min(MOST_LIMITS, AT_ONCE // len(self.size)))
         parts = np.arange(1, between + 1) / (between + 1)
         while high - low > exact * high:

@@ -152,6 +152,40 @@ class LimitCost:
     scored: Scored
 
 
+@told("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simpler:
+    """A plan that is slower by less than the error bar, and needs less."""
+
+    family: str
+    """Its family."""
+    slower: float
+    """Its step over that of the answer, less 1."""
+    fewer_devices: int
+    """Devices that it uses less."""
+    fewer_stages: int
+    """Pipeline stages that it has less."""
+    less_per_hour: float | None
+    """What it costs less in an hour; null where a device has no price."""
+    keeps_rdma: bool
+    """Whether it keeps the RDMA of fabrics that the answer switches off."""
+    scored: Scored
+
+
+@told("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherFormat:
+    """What another number format gives where devices idle that lack the one of the training."""
+
+    precision: str
+    """The other number format."""
+    idle: int
+    """Devices that idle because they lack the one of the training."""
+    faster: float
+    """Tokens per second of a plan that was found quickly over those of the answer, less 1; there may be faster ones."""
+    scored: Scored
+
+
 @told(without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
@@ -253,6 +287,10 @@ class SearchResult:
     """Limits that cost more than 5 %."""
     ratios: tuple[Ratio, ...] = ()
     """Choices between device types that rest on speeds which are not well known, the costliest first."""
+    simpler: tuple[Simpler, ...] = ()
+    """Plans that are slower by less than the error bar, and simpler."""
+    other_format: OtherFormat | None = None
+    """What fp16 gives where devices without bf16 idle; null where none do, or no plan was found quickly."""
     hedge: Hedge | None = None
     """What a robust plan gives up and gains; null where none was asked for, or nothing hangs on speeds."""
     outside: tuple[str, ...] = ()

@@ -99,7 +99,12 @@ class Shape:
 
 def load_shape(path: str | os.PathLike[str]) -> Shape:
     """The shape in a ``model.json``."""
-    values = json.loads(Path(path).read_text(encoding="utf-8"))
+    return shape_of(json.loads(Path(path).read_text(encoding="utf-8")))
+
+
+def shape_of(given: dict[str, Any]) -> Shape:
+    """The shape of a document such as ``model.json``."""
+    values = dict(given)
     experts, lora = values.pop("experts", None), values.pop("lora", None)
     freeze = tuple(values.pop("freeze", ()))
     return Shape(

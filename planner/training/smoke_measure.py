@@ -15,7 +15,7 @@ import torch.distributed as distributed
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from planner.training.example_model import ExpertShape, Layer, Linear, Shape
+from planner.training.example_model import Layer, Linear, shape_of
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 LEAST_SECONDS = 0.05
@@ -113,9 +113,7 @@ class Links:
 
 def layer_seconds(entry: dict[str, Any], device: str) -> tuple[float, float]:
     """Forward and backward of one layer, cut as the plan says, for one micro-batch, without collectives."""
-    values = dict(entry["shape"])
-    experts = values.pop("experts", None)
-    shape = Shape(**values, experts=None if experts is None else ExpertShape(**experts))
+    shape = shape_of(entry["shape"])
     format_ = FORMATS[entry["precision"]]
     torch.backends.cuda.matmul.allow_tf32 = entry["precision"] == "tf32"
     layers: Any = nn.Sequential(*(Layer(shape) for _ in range(DEPTH))).to(device=device, dtype=format_)

@@ -115,9 +115,7 @@ def test_standard_error_is_missed_only_where_something_was_said(
 @pytest.mark.parametrize("redirection", ["2>&-", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
 def test_no_plan_is_no_plan_without_standard_error(folder: Path, redirection: str) -> None:
     """The code that says so is kept."""
-    model = folder / "model.yaml"
-    model.write_text(model.read_text().replace("hidden: 512", "hidden: 200000"))
-    assert run("search cluster.yaml model.yaml --target megatron --pp 1 -o found.yaml", redirection).code == 3
+    assert run("search cluster.yaml model.yaml --precision fp8 -o found.yaml", redirection).code == 3
 
 
 def test_a_lost_warning(folder: Path) -> None:

@@ -82,13 +82,18 @@ def test_the_first_stage_gets_fewer_of_the_others() -> None:
             "dense_layers: 2\nwindow: 8\nexperts: {number: 4, top_k: 1, ffn: 64}",
             "dense layers ahead of those with experts have no sliding windows yet, expected none",
         ),
+        (
+            "dense_layers: 2\nexperts: {number: 4, top_k: 1, ffn: 64}",
+            "dense layers ahead of those with experts are trained whole, expected neither lora nor freeze",
+        ),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, what: str) -> None:
     """With the key."""
     path = tmp_path / "model.yaml"
+    freeze = ", freeze: [embedding]" if "freeze" in what else ""
     head = "name: m\nlayers: 4\nhidden: 64\nheads: 4\nvocab: 100\n"
-    path.write_text(f"{head}{text}\ntraining: {{sequence_length: 64, global_batch: 8}}\n")
+    path.write_text(f"{head}{text}\ntraining: {{sequence_length: 64, global_batch: 8{freeze}}}\n")
     with pytest.raises(SpecError, match="dense_layers") as found:
         load_model(path)
     assert what in str(found.value)

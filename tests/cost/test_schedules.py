@@ -51,7 +51,7 @@ def test_equal_stages_take_the_closed_form(depth: int, batches: int, chunks: int
 
 
 @given(pipelines() | pipelines(UNEQUAL))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_ends_are_those_of_the_simulation(pipeline: Pipeline) -> None:
     """Few micro-batches or many, with ties, near ties and stages that take no time."""
     forward, backward, batches = pipeline
@@ -61,7 +61,7 @@ def test_the_ends_are_those_of_the_simulation(pipeline: Pipeline) -> None:
 
 
 @given(pipelines() | pipelines(UNEQUAL), st.lists(SECONDS | UNEQUAL, min_size=7, max_size=7))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_gradients_that_are_held_back_delay_the_stages_above(
     pipeline: Pipeline, seconds: list[float]
 ) -> None:
@@ -206,7 +206,7 @@ def path_ends(pipeline: Pipeline, held: list[float]) -> list[tuple[float, float]
 
 
 @given(pipelines() | pipelines(UNEQUAL), st.lists(st.sampled_from([0.0, 1.0, 7.0]), min_size=7, max_size=7))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_no_stage_ends_before_a_path_of_the_table(pipeline: Pipeline, held: list[float]) -> None:
     """Rows of the ILP, options and bounds all come from these."""
     waits = held[: len(pipeline[0])] if len(pipeline[0][0]) == 1 else [0.0] * len(pipeline[0])
@@ -226,7 +226,7 @@ def test_some_path_of_the_table_is_the_longest_where_one_stage_is_slow(
 
 
 @given(pipelines(), st.sampled_from([own_work, round_trip, behind_twice]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_the_busiest_stage_bounds_the_end_wherever_it_stands(pipeline: Pipeline, row: StagePathRow) -> None:
     """What bounds make of a path when they do not know where the busiest stage is."""
     forward, backward = ([seconds[0] for seconds in rows] for rows in pipeline[:2])

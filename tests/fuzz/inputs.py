@@ -43,6 +43,7 @@ from tests.measure.test_nccl_tests import TEXT as NCCL
 from tests.model.test_huggingface import PUBLISHED
 from tests.probe.test_nvidia_smi import LIST as MIG_LIST
 from tests.report.test_trace import profile_text
+from tests.search.test_renting import OFFERS
 
 MOST_MEMORY = 3 * 2**30
 """Bytes of address space of one case."""
@@ -52,6 +53,14 @@ HUNG, DIED = "more than the CPU seconds allowed", "the process died"
 FORMATS = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```yaml\n(.*?)```", FORMATS, re.DOTALL)
 CALIBRATIONS = tuple(text for text in BLOCKS if text.startswith("format: hetplan-calibration"))
+GRID = f"""\
+clusters: [{ROOT}/cluster_specs/poplar_v100_t4.yaml]
+models: [{ROOT}/model_specs/llama_0.5b.yaml, {ROOT}/model_specs/llama_3_8b.yaml]
+time_limit: 0.2
+options:
+  target: [torch, megatron]
+  global_batch: [16]
+"""
 NAMES = ("x\n" + MARK, "\x1b[31mred", "a\u202eb", "[bold]", "é")
 """Names of files that somebody else has chosen."""
 COMMANDS = (
@@ -76,6 +85,12 @@ COMMANDS = (
         "trace {plan} -o {new}",
         "trace {plan} -o {new} --log {profile}",
         "trace {plan} -o {new} --log {profile} --calibration {calibration} --json",
+    ),
+    *(
+        "rent {model} --offers {offers} --tokens {tokens} --time-limit 0.3 -o {new}",
+        "rent {model} --offers {offers} --tokens {tokens} --deadline {time} --time-limit 0.3 --json",
+        "search {cluster} {model} --time-limit 0.3 --tokens {tokens} --deadline {time} --budget {number}",
+        "sweep {grid} -o {table} -j 1",
     ),
     *("gpus {gpu}", "gpus {gpu} --json", "schema {spec}"),
     *(
@@ -113,11 +128,15 @@ ARGUMENTS = {
     "degrees": ("1", "1,2", "1..4"),
     "number": ("1", "24", "65536"),
     "tokens": ("300B", "5e9"),
+    "time": ("30d", "12h"),
     "gpu": ("A100-SXM-40GB", "h100", "Tesla T4"),
     "spec": ("cluster", "model"),
 }
 """What stands on the command line itself."""
-POSITIONS = {"gpus": {"no device"}, "schema": {"schema: ", "Missing argument"}}
+POSITIONS = {
+    "gpus": {"no device", "No such option"},
+    "schema": {"schema: ", "Missing argument", "No such option"},
+}
 """What an error calls an argument without an option."""
 
 
@@ -166,6 +185,8 @@ def good_files(work: Path) -> dict[str, tuple[str, ...]]:
             for name in ("nvidia-smi.csv", "topo.txt", "ibstat.txt", "ethtool.txt", "sysfs.txt")
         },
         "gpu-list.txt": (MIG_LIST,),
+        "offers.yaml": (OFFERS, *(text for text in BLOCKS if "\noffers:" in text)),
+        "grid.yaml": (GRID,),
         "slurm.txt": ("dgx[01-03,07],login-01\n", "lab-01\nlab-02\n"),
         "shipped.yaml": tuple(path.read_text() for path in sorted(specs.glob("*.yaml"))),
     }
@@ -188,12 +209,15 @@ def make(folder: Path, chance: random.Random, good: dict[str, tuple[str, ...]]) 
     """Files and arguments of which one at least is damaged, and the command that reads them."""
     kinds = {name.rpartition(".")[0]: name for name in good}
     words = chance.choice(COMMANDS).split()
-    slots = [at for at, word in enumerate(words) if word.startswith("{") and word != "{new}"]
+    slots = [at for at, word in enumerate(words) if word.startswith("{") and word not in ("{new}", "{table}")]
     worst, files, outputs, options = chance.choice(slots), set(), set(), set()
     for at, word in enumerate(words):
         if word == "{new}":
             outputs.add(folder / "new")
             words[at] = str(folder / "new")
+        elif word == "{table}":
+            outputs |= {folder / "new.csv", folder / "new.csv.points"}
+            words[at] = str(folder / "new.csv")
         elif at in slots and word.strip("{}") in ARGUMENTS:
             text = chance.choice(ARGUMENTS[word.strip("{}")])
             words[at] = damaged_argument(text, chance) if at == worst else text

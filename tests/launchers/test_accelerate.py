@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,10 +19,10 @@ from tests.worlds import cluster, group, model, plan, pool
 ACCELERATE = '#!/bin/bash\necho "node=$HETPLAN_NODE devices=$CUDA_VISIBLE_DEVICES $*" >>"$JOURNAL"\n'
 
 
-def two_nodes(target: str, zero: int, **changes: Any) -> Plan:
+def two_nodes(target: str, zero: int) -> Plan:
     """Four devices of two nodes."""
     own, _ = one_pool()
-    return dataclasses.replace(own, target=target, zero=zero, **changes)
+    return dataclasses.replace(own, target=target, zero=zero)
 
 
 def test_every_node_has_its_rank(tmp_path: Path) -> None:

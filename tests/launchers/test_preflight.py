@@ -12,8 +12,8 @@ import pytest
 
 from planner.catalog import driver_names, product_labels
 from planner.cluster.spec import ClusterSpec
-from tests.launchers.stand_ins import SSH, TORCHRUN, folder_of, run, three_nodes
-from tests.worlds import cluster, group, plan, pool
+from tests.launchers.stand_ins import SSH, TORCHRUN, folder_of, install, run, three_nodes
+from tests.worlds import GPUS, cluster, group, plan, pool
 
 SMI = """#!/bin/bash
 # The devices of a node, without the one that is named as missing.
@@ -22,9 +22,10 @@ case ${HOST_OF_SSH:-big-0} in
   *) names=("NVIDIA A100-SXM4-80GB" "NVIDIA A100-SXM4-80GB" "NVIDIA A100-SXM4-80GB" "NVIDIA A100-SXM4-80GB") ;;
 esac
 if [[ ${HOST_OF_SSH:-big-0} == "${OTHER_KIND_ON:-}" ]]; then names[1]="NVIDIA H100 PCIe"; fi
-driver=550.54
-if [[ ${HOST_OF_SSH:-} == "${OTHER_DRIVER_ON:-none}" ]]; then driver=535.10; fi
-if [[ ${HOST_OF_SSH:-} == "${OLD_DRIVER_ON:-none}" ]]; then driver=470.82; fi
+driver=580.82
+if [[ ${HOST_OF_SSH:-} == "${OTHER_DRIVER_ON:-none}" ]]; then driver=580.65; fi
+if [[ ${HOST_OF_SSH:-} == "${OLD_DRIVER_ON:-none}" ]]; then driver=590.44; fi
+if [[ ${ALL_DRIVERS:-} ]]; then driver=$ALL_DRIVERS; fi
 for index in "${!names[@]}"; do
   if [[ ${HOST_OF_SSH:-big-0}:$index != "${MISSING:-}" ]]; then echo "$index, ${names[index]}, $driver"; fi
 done
@@ -94,7 +95,7 @@ def test_all_is_well(tmp_path: Path) -> None:
         ({"OTHER_TORCH_ON": "small-0"}, "small-0: torch is 2.12.1+cu130, on big-0 it is 2.13.0+cu130"),
         ({"OTHER_CUDA_ON": "small-0"}, "small-0: cuda is 12.8, on big-0 it is 13.0"),
         ({"OTHER_NCCL_ON": "small-0"}, "small-0: nccl is 2.27.5, on big-0 it is 2.28.3"),
-        ({"OTHER_DRIVER_ON": "big-1"}, "big-1: driver is 535.10, on big-0 it is 550.54"),
+        ({"OTHER_DRIVER_ON": "big-1"}, "big-1: driver is 580.65, on big-0 it is 580.82"),
         ({"PYTHON": "none-such"}, "big-0: Python does not run: "),
     ],
 )
@@ -111,13 +112,13 @@ def test_pools_may_have_different_drivers(tmp_path: Path) -> None:
     done = look(tmp_path, OLD_DRIVER_ON="small-0")
     assert done.returncode == 0
     assert done.stdout == (
-        "warning: driver is 470.82 in pool small, 550.54 in pool big\npreflight: 3 hosts, no fault\n"
+        "warning: driver is 590.44 in pool small, 580.82 in pool big\npreflight: 3 hosts, no fault\n"
     )
     both = look(tmp_path, OLD_DRIVER_ON="small-0", OTHER_DRIVER_ON="big-1")
     assert both.returncode == 1
     assert both.stdout.splitlines() == [
-        "big-1: driver is 535.10, on big-0 it is 550.54",
-        "warning: driver is 470.82 in pool small, 550.54 in pool big",
+        "big-1: driver is 580.65, on big-0 it is 580.82",
+        "warning: driver is 590.44 in pool small, 580.82 in pool big",
     ]
 
 
@@ -201,7 +202,60 @@ def test_folder_differs_elsewhere(tmp_path: Path) -> None:
     )
     done = look(tmp_path, ssh=moved)
     assert done.returncode == 1
-    assert done.stdout == "big-1: the files of this folder differ from those on big-0\n"
+    copied = "this folder is a copy on big-1: checkpoints of all ranks need a file system that nodes share"
+    differs = "big-1: the files of this folder differ from those on big-0"
+    assert done.stdout.splitlines() == [f"warning: {copied}", differs]
+
+
+def test_old_driver(tmp_path: Path) -> None:
+    """Each node whose driver is older than PyTorch's CUDA asks for is warned of, and that alone is no fault."""
+    done = look(tmp_path, ALL_DRIVERS="550.54.15")
+    assert done.returncode == 0
+    warned = [line for line in done.stdout.splitlines() if "driver 550.54.15 is older than 580" in line]
+    assert [line.split(":")[0] for line in warned] == ["big-0", "big-1", "small-0"]
+
+
+def test_full_disk_and_wrong_clock(tmp_path: Path) -> None:
+    """No room for a checkpoint is a fault, a clock that is off a warning."""
+    programs = tmp_path / "stand ins"
+    programs.mkdir()
+    (programs / "df").write_text(
+        "#!/bin/bash\n"
+        'echo "Filesystem 1024-blocks Used Available"\n'
+        'if [[ ${HOST_OF_SSH:-} == big-1 ]]; then echo "x 1 1 9"; else echo "x 9 1 9999999"; fi\n'
+    )
+    (programs / "date").write_text(
+        '#!/bin/bash\nnow=$(/bin/date "$@"); [[ ${HOST_OF_SSH:-} == small-0 ]] && now=$((now - 500)); echo "$now"\n'
+    )
+    for each in programs.iterdir():
+        each.chmod(0o755)
+    done = look(tmp_path)
+    assert done.returncode == 1
+    assert f"big-1: less than 1 GiB is free in {tmp_path / 'a run'}" in done.stdout
+    assert "small-0: warning: its clock differs from the one here by -" in done.stdout
+    assert "big-0" not in done.stdout
+
+
+ROCM = """#!/bin/bash
+echo "device,Card Series,Card Model,Card Vendor"
+echo "card0,AMD Instinct MI250X,0x740c,Advanced Micro Devices"
+echo "card1,${SECOND:-AMD Instinct MI250X},0x740c,Advanced Micro Devices"
+"""
+
+
+def test_devices_of_amd(tmp_path: Path) -> None:
+    """Their names come from rocm-smi."""
+    amd = GPUS["A100"].model_copy(update={"name": "MI250X-GCD", "vendor": "amd"})
+    where = cluster(pool("red", ("MI250X-GCD",) * 2, 1), gpus={"MI250X-GCD": amd})
+    folder_of(tmp_path, "ssh", plan("torch", 1, [4], [(group("red", "MI250X-GCD", count=2),)]), where)
+    install(tmp_path, {"rocm-smi": ROCM})
+    done = look(tmp_path, "--local", "0")
+    assert (done.returncode, done.stdout) == (0, "")
+    done = look(tmp_path, "--local", "0", SECOND="AMD Instinct MI300X")
+    assert (done.returncode, done.stdout) == (
+        1,
+        "fault: GPU 1 is AMD Instinct MI300X, the plan has MI250X-GCD\n",
+    )
 
 
 def test_missing_file(tmp_path: Path) -> None:

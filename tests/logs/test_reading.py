@@ -147,6 +147,21 @@ def test_paths_that_are_no_files_are_refused(tmp_path: Path) -> None:
     assert "is a directory" in refused(jobs.data_parallel(), tmp_path)
 
 
+def test_nemo(tmp_path: Path) -> None:
+    """Its lines as runs in public print them, for a plan of Megatron's core alone."""
+    plan = jobs.pipeline()
+    line = (
+        "retraining/0 [default0]:Training epoch 0, iteration {0}/99 | lr: 9.804e-08 | global_batch_size: {1} | "
+        "global_step: {0} | reduced_train_loss: 14.66 | train_step_timing in s: {2} | consumed_samples: 8\n"
+    )
+    text = "".join(line.format(step, plan.global_batch, 2.0 + 0.008 * step) for step in range(3))
+    log = told(plan, write(tmp_path / "a.log", text))
+    assert [entry.seconds for entry in log.steps] == [2.0, 2.008, 2.016]
+    other = write(tmp_path / "b.log", line.format(0, plan.global_batch + 1, 2.008))
+    assert f"global batch {plan.global_batch + 1}, planned {plan.global_batch}" in refused(plan, other)
+    assert "is a log of NeMo" in refused(jobs.data_parallel(), tmp_path / "a.log")
+
+
 def test_logs_of_another_job_are_refused(tmp_path: Path) -> None:
     """Each field that differs is named with both values."""
     log = write(tmp_path / "a.log", iteration(1, 2.0, 512))

@@ -159,9 +159,9 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
             'experts in a model of type "llama" are not supported',
         ),
         (
-            mixture("qwen3_moe", mlp_only_layers=[0]),
+            mixture("qwen3_moe", mlp_only_layers=[1]),
             "mlp_only_layers",
-            "dense layers among those with experts are not supported yet",
+            "dense layers other than ahead of those with experts are not supported yet",
         ),
         (
             mixture("qwen2_moe", decoder_sparse_step=2),
@@ -169,9 +169,9 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
             "layers without experts between those with experts are not supported yet",
         ),
         (
-            mixture("mellum", mlp_layer_types=["dense", "sparse"]),
+            mixture("mellum", mlp_layer_types=["sparse", "dense"]),
             "mlp_layer_types",
-            "dense layers among those with experts are not supported yet",
+            "dense layers other than ahead of those with experts are not supported yet",
         ),
         (
             mixture("mixtral") | {"num_experts_per_tok": 9},

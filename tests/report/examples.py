@@ -389,3 +389,18 @@ SHOWN_PLAN = (
     "\n"
 )
 """The plan of ``found()`` as the report shows it."""
+SHOWN_FAMILIES = (
+    "Plan families\n"
+    "                         step  tokens/s\n"
+    "  family                  (s)       (k)  why not\n"
+    "  ──────────────────────────────────────────────────────────────────────────────\n"
+    "  pipeline               27.2      19.3  chosen\n"
+    "  pipeline, even layers  41.7      12.6  stage 1 takes 2.6 x stage 0: a V100 has\n"
+    "                                         0.40 of the speed of an A100\n"
+    "  ZeRO-3 data parallel      -         -  V100 (v100) lacks 3.2 GiB at\n"
+    "                                         micro-batch 1\n"
+    "  a good plan of each family, not proven optimal; percentages refer to the\n"
+    "  chosen plan's step\n"
+    "\n"
+)
+"""The table of families of the example."""

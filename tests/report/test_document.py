@@ -12,6 +12,7 @@ import pytest
 from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.catalog import gpu, link
 from planner.cli.examples import ExamplesDocument, Listed
+from planner.cli.sweep import SweepDocument
 from planner.cluster.topology import Topology
 from planner.cost.training import training_run
 from planner.described import FORMAT, keys, text
@@ -35,10 +36,14 @@ from planner.report.explain import neighbours
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
+from planner.report.rent import rent_document
 from planner.report.summary import summary_of
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from planner.report.what_if import WhatIfDocument, cases
+from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
+from planner.search.swings import Swing
+from planner.search.values import OtherFormat, Simpler
 from tests.measured import examples as measured
 from tests.report import examples
 from tests.report.pages import about
@@ -59,8 +64,62 @@ def documents() -> dict[str, object]:
     around = neighbours(scored.plan, cluster, model, ASSUMED)
     saved = PlanFile(plan=scored.plan, cluster=cluster, model=model, summary=summary_of(result))
     shown = Calibration(link_points=LINKS, curve_errors=ERRORS)
+    rental = Rental(
+        machines=(Taken(offer="a", machines=2),),
+        provider="p",
+        region="r",
+        seconds=1.0,
+        price=1.0,
+        price_per_hour=3600.0,
+        goodput=1.0,
+        gap=0.1,
+        numbers=(2,),
+        scored=scored,
+    )
+    rent = Rent(
+        status="feasible",
+        wanted="money",
+        best=rental,
+        bound=0.9,
+        gap=0.1,
+        front=(rental,),
+        nearest=(rental,),
+        offers=1,
+        without_plan=(),
+        searches=1,
+        seconds=1.0,
+        interrupted=False,
+    )
+    result = replace(
+        result,
+        goal=replace(result.goal, tokens=1e9),
+        other_format=OtherFormat(precision="fp16", idle=1, faster=0.1, scored=scored),
+        simpler=(
+            Simpler(
+                family="a",
+                slower=0.01,
+                fewer_devices=1,
+                fewer_stages=0,
+                less_per_hour=None,
+                keeps_rdma=False,
+                scored=scored,
+            ),
+        ),
+    )
+    swing = Swing(
+        members=("a",),
+        spread=0.3,
+        factor=1.3,
+        kept_seconds=1.0,
+        loses=0.1,
+        changes=True,
+        plan="torch",
+        scored=scored,
+    )
     return {
-        "search": search_document(replace(result, goal=replace(result.goal, tokens=1e9)), cluster, model),
+        "search": search_document(result, cluster, model),
+        "rent": rent_document(rent, RentGoal(tokens=1e9, wanted="money")),
+        "sweep": SweepDocument(command="sweep", file="r.csv", points=1, kept=0, errors=0, seconds=1.0),
         "search --pareto": front_document(examples.front(), cluster, model),
         "predict": PredictDocument(
             plan=plan_document("predict", scored, cluster, model, None),
@@ -102,7 +161,9 @@ def documents() -> dict[str, object]:
         "compare --log": observed_document(SEEN, all_observed(), FOUND),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "report": about().document(),
-        "what-if": WhatIfDocument(command="what-if", cases=cases([("", result), ("-titan", result)])),
+        "what-if": WhatIfDocument(
+            command="what-if", cases=cases([("", result), ("-titan", result)]), sensitivity=(swing,)
+        ),
         "gpus": gpus_document([gpu("A100-SXM-40GB")]),
         "links": links_document([link("nvlink3")]),
         "examples": ExamplesDocument(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import product
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -67,6 +68,23 @@ def test_the_largest_share_within_a_time(seed: int) -> None:
             default=0,
         )
         assert int(team.within(np.array([seconds]), added)[0, 0]) == wanted
+
+
+def test_shares_that_take_no_time_are_found_at_once() -> None:
+    """Where all that a way takes is done in step, no number of halvings comes to the nothing that is left."""
+    one = np.array([1.0, 2.0])
+    team, calls = Team([one], [2], 8), 0
+    within = team.within
+
+    def counted(limits: Seconds, added: Added) -> Seconds:
+        nonlocal calls
+        calls += 1
+        return within(limits, added)
+
+    with patch.object(team, "within", counted):
+        found = team.least(Added(-4.0 * one, np.full(2, INFINITE)), [True])
+    assert (found.seconds, found.shares) == (0.0, (8,))
+    assert calls < 5
 
 
 @given(st.integers(0, 10**9))

@@ -7,7 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.model.spec import ModelSpec
 from planner.search.explain.families import (
     FAR,
     FamilyPlans,
@@ -24,6 +26,11 @@ from planner.search.solve import search
 from planner.search.values import Limits, Scored, Silent
 from tests.report import examples
 from tests.worlds import cluster, gpt, pool
+
+
+def problem() -> tuple[ClusterSpec, ModelSpec]:
+    """Two A100 and two V100."""
+    return cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(global_batch=64)
 
 
 def changed(step_seconds: float, **causes: float) -> Scored:
@@ -80,7 +87,7 @@ def test_families_obey_the_limits_that_they_share_with_the_user() -> None:
 
 def test_every_plan_is_of_its_family_or_pool() -> None:
     """The family of a plan, told from the plan, is the one that it stands for."""
-    spec, model = cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)
+    spec, model = problem()
     best = search(spec, model, explain=False).best
     assert best is not None
     for entry in alternatives(best, Estimator(spec, model), Limits()):
@@ -123,7 +130,7 @@ def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
 )
 def test_the_same_reasons_every_time(limits: Limits) -> None:
     """Nothing depends on the clock or on what was searched before."""
-    spec, model = cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)
+    spec, model = problem()
     first, second = (search(spec, model, limits=limits) for _ in range(2))
     assert first.alternatives == second.alternatives
     assert first.idle_costs == second.idle_costs
@@ -132,7 +139,7 @@ def test_the_same_reasons_every_time(limits: Limits) -> None:
 
 def test_families_are_those_that_the_search_has_met() -> None:
     """The fastest met plan of a family, as long as it is not far from the answer; the rest is looked for."""
-    spec, model = cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)
+    spec, model = problem()
     estimator = Estimator(spec, model)
     explorer = Explorer(estimator, Limits(), Silent())
     explorer.run()
@@ -153,7 +160,7 @@ def test_families_are_those_that_the_search_has_met() -> None:
 
 def test_what_the_share_cuts_is_said_and_the_answer_stays() -> None:
     """No time for looks: met families are told all the same, ``--advice`` and no limit give them the time."""
-    spec, model = cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)
+    spec, model = problem()
     limits = Limits(time_limit_seconds=60.0)
     share = "planner.search.explain.reasons."
     with patch(f"{share}LEAST_SECONDS", 0.0), patch(f"{share}REASONS_SHARE", 0.0):

@@ -35,7 +35,14 @@ def solved(spec: ClusterSpec, model: ModelSpec, limits: Limits | None = None) ->
 
 
 @pytest.mark.parametrize(
-    "nodes", [((1, 12),), ((2, 6), (1, 8)), ((4, 8), (2, 8)), ((1, 17),), ((1, 16), (1, 1))]
+    "nodes",
+    [
+        ((1, 12),),
+        ((2, 6), (1, 8)),
+        ((1, 17),),
+        ((1, 16), (1, 1)),
+        pytest.param(((4, 8), (2, 8)), marks=pytest.mark.slow),
+    ],
 )
 def test_any_total_of_gpus(nodes: tuple[tuple[int, int], ...]) -> None:
     """12, 20, 48 and 17 devices: totals need not be powers of two, nor nodes of eight."""

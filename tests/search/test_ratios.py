@@ -316,7 +316,7 @@ def test_the_robust_plan_regrets_less_than_the_fastest(seed: int) -> None:
     assert found.gap == pytest.approx(1 - found.bound_seconds / found.best.estimate.step_seconds)
 
 
-@pytest.mark.parametrize("seed", [12, 13, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (6, 24))])
+@pytest.mark.parametrize("seed", [12, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (6, 13, 24))])
 def test_against_all_plans(seed: int) -> None:
     """No plan of the space at all regrets less than the robust one does, over the best of all plans."""
     cluster, model, known = worlds.with_constants(seed)

@@ -74,7 +74,7 @@ def asked(seed: int) -> Limits:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_the_search_is_exact_within_the_rules(seed: int) -> None:
     """The same cost as the oracle, which refuses plans one by one."""
     check(bound_problem(seed), asked(seed), QUICK)

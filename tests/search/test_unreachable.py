@@ -16,7 +16,7 @@ from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, pool
 
-SMALL = gpt(4, 512, 8, global_batch=8, vocab=1000, sequence_length=512)
+SMALL = gpt(4, 512, 8, global_batch=4, vocab=1000, sequence_length=512)
 
 GATEWAY = cluster(
     pool("a", nodes=2, per_node=1, fabric="eth", gbps=10, cards=1),

@@ -142,6 +142,7 @@ def test_limits_are_searched_for_and_predicted(
     tmp_path: Path, cpu: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a device that holds 11 sequences; the prediction is for the memory of this host."""
+    monkeypatch.setattr(measuring, "train", lambda backend, configuration: NOW)
     results = results_in(tmp_path, cpu)
     assert program.run(cpu, TINY, results, 60.0)
     monkeypatch.setattr(measuring, "fits", lambda backend, asked: asked.micro_batch <= 11)

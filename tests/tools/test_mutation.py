@@ -40,11 +40,10 @@ def test_the_quickest_tests_of_a_line_are_first(
 
 
 def test_a_module_that_only_imports_run() -> None:
-    """Tests of its folder, else of the one above."""
-    name = "tests/runtimes/torch/test_a.py::test"
+    """Tests of its room."""
+    name = "tests/runtimes/test_capabilities.py::test"
     covering = Covering(lines={}, seconds={name: 1.0, "tests/cost/test_b.py::test[a/b]": 1.0})
     assert covering.tests_of("planner/runtimes/torch/capabilities.py", 3, 6.0) == ([name], [])
-    assert covering.tests_of("planner/runtimes/megatron/capabilities.py", 3, 6.0) == ([name], [])
 
 
 def test_the_share_has_an_interval() -> None:

@@ -162,13 +162,23 @@ FROZEN: dict[str | None, dict[str, Any]] = {
     "freeze": {"freeze": ("embedding", "attention")},
 }
 WITH_FROZEN = [
-    *(Case("data", zero, "adamw", lora="whole") for zero in range(4)),
-    *(Case("data", zero, "sgd", lora="nf4") for zero in (0, 3)),
+    *(Case("data", zero, "adamw", lora="whole") for zero in (0, 1, 3)),
+    Case("data", 3, "sgd", lora="nf4"),
     Case("data", 2, "sgd", lora="freeze"),
 ]
 """Adapters, and adapters on four bits, on uneven batches."""
 LEARNING = Case("data", 1, "adamw", steps=25)
 """Long enough that the loss falls."""
+SLOW = frozenset(
+    (
+        *(Case("data", 3, optimizer) for optimizer in ("adamw", "lion")),
+        Case("data", 3, "adamw", "bf16", formats=(("reduce_dtype", "fp32"),)),
+        *(Case(layout, zero, name) for layout in ("pp2", "pp4") for zero, name in ((0, "adamw"), (1, "sgd"))),
+        Case("pp2", 0, "adamw", "bf16"),
+        Case("pp2", 0, "adamw", experts=True),
+    )
+)
+"""Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""
 
 
 def two_nodes() -> ClusterSpec:

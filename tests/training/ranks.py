@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 IMPORTED_LATE = (
     "torch._dynamo",
@@ -43,6 +44,10 @@ def main() -> int:
     spec.loader.exec_module(module)
     for name in (*IMPORTED_LATE, *(IMPORTED_BY_ENGINES if "deepspeed" in sys.modules else ())):
         importlib.import_module(name)
+    for device in ("cuda", "mtia", "xpu"):
+        # For a device that is not here torch keeps every seed with the stack that set it, slower than a small step.
+        library: Any = importlib.import_module(f"torch.{device}")
+        library.manual_seed_all = lambda seed: None
     gc.freeze()  # what all ranks have in common is no garbage
     sys.stdout.flush()
     ranks = set()

@@ -110,9 +110,9 @@ class Seeded(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, shape: example_model.Shape) -> None:
         super().__init__()
         self.parts = torch.nn.ModuleList()
-        dense: Callable[..., Any] = partial(example_model.Layer, dense=True)
-        makers: list[Callable[..., Any]] = [example_model.Embedding, *[dense] * shape.dense_layers]
-        makers += [*[example_model.Layer] * shape.layers, example_model.Finish]
+        dense = partial(example_model.Layer, dense=True)
+        layers = [dense] * shape.dense_layers + [partial(example_model.Layer)] * shape.layers
+        makers: list[Callable[..., Any]] = [example_model.Embedding, *layers, example_model.Finish]
         if not shape.tied_embeddings:
             makers.append(example_model.Head)
         for index, maker in enumerate(makers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.training.equality import (
     LEARNING,
     MATRIX,
     RANKS,
+    SLOW,
     TORCH,
     WITH_EXPERTS,
     WITH_FROZEN,
@@ -35,69 +37,87 @@ ALLOWED_HALF = 1e-3
 pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
 
 
+Trained = Callable[[Case], Path]
+"""The folder in which a case was trained."""
+
+
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Path]:
-    """Every case, trained in one start of the ranks."""
-    cases = [*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, *DIVIDED, *WITH_FROZEN, LEARNING]
-    root = once(tmp_path_factory, "equality", lambda folder: train_all(folder, cases))
-    return {case: root / case.name for case in cases}
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """All quick cases are trained in one start of the ranks, and all slow ones."""
+
+    def folder(case: Case) -> Path:
+        slow = case in SLOW
+        every = (*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, *DIVIDED, *WITH_FROZEN, LEARNING)
+        cases = [other for other in every if (other in SLOW) == slow]
+        name = "equality-slow" if slow else "equality"
+        return once(tmp_path_factory, name, lambda root: train_all(root, cases)) / case.name
+
+    return folder
 
 
-@pytest.mark.parametrize("case", MATRIX, ids=[case.name for case in MATRIX])
-def test_weights_equal_one_process(trained: dict[Case, Path], case: Case) -> None:
+def each(cases: list[Case]) -> pytest.MarkDecorator:
+    """A test for each case."""
+    marked = [
+        pytest.param(case, id=case.name, marks=(pytest.mark.slow,) if case in SLOW else ()) for case in cases
+    ]
+    return pytest.mark.parametrize("case", marked)
+
+
+@each(MATRIX)
+def test_weights_equal_one_process(trained: Trained, case: Case) -> None:
     """On every rank, in fp32 and with gradients above the limit that the configuration clips them to."""
-    wanted = reference_of(case, trained[case])
-    assert max(weight_errors(trained[case], wanted)) < ALLOWED
-    assert printed_losses(trained[case]) == pytest.approx(wanted.losses, rel=ALLOWED)
-    limit = json.loads((trained[case] / "ds_config.json").read_text())["gradient_clipping"]
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
+    assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
+    limit = json.loads((trained(case) / "ds_config.json").read_text())["gradient_clipping"]
     assert limit == (0.0 if case.layout != "data" and case.zero == 0 else 1.0)
     assert max(wanted.norms) > 1.4 * limit
 
 
-@pytest.mark.parametrize("case", TORCH, ids=[case.name for case in TORCH])
-def test_weights_equal_one_process_with_torch_alone(trained: dict[Case, Path], case: Case) -> None:
+@each(TORCH)
+def test_weights_equal_one_process_with_torch_alone(trained: Trained, case: Case) -> None:
     """DDP and FSDP2 average gradients and divide by nothing else, which is what ``torch_weight`` is for."""
-    wanted = reference_of(case, trained[case])
-    assert max(weight_errors(trained[case], wanted)) < ALLOWED
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
 
 
-@pytest.mark.parametrize("case", WITH_EXPERTS, ids=[case.name for case in WITH_EXPERTS])
-def test_weights_of_experts_equal_one_process(trained: dict[Case, Path], case: Case) -> None:
+@each(WITH_EXPERTS)
+def test_weights_of_experts_equal_one_process(trained: Trained, case: Case) -> None:
     """Also of experts that a rank's micro-batch has not chosen: whole, sharded, and in pipelines."""
-    wanted = reference_of(case, trained[case])
-    assert max(weight_errors(trained[case], wanted)) < ALLOWED
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
 
 
-@pytest.mark.parametrize("case", DIVIDED, ids=[case.name for case in DIVIDED])
-def test_weights_of_divided_sequences_equal_one_process(trained: dict[Case, Path], case: Case) -> None:
+@each(DIVIDED)
+def test_weights_of_divided_sequences_equal_one_process(trained: Trained, case: Case) -> None:
     """Each rank has half of the tokens, of attention half of the heads, and the mean loss of its half."""
-    wanted = reference_of(case, trained[case])
-    assert max(weight_errors(trained[case], wanted)) < ALLOWED
-    assert printed_losses(trained[case]) == pytest.approx(wanted.losses, rel=ALLOWED)
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
+    assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
 
 
-@pytest.mark.parametrize("case", WITH_FROZEN, ids=[case.name for case in WITH_FROZEN])
-def test_adapters_and_frozen_parts_equal_one_process(trained: dict[Case, Path], case: Case) -> None:
+@each(WITH_FROZEN)
+def test_adapters_and_frozen_parts_equal_one_process(trained: Trained, case: Case) -> None:
     """Whatever ZeRO shards; what is frozen stays as it was."""
-    wanted = reference_of(case, trained[case])
-    assert max(weight_errors(trained[case], wanted)) < ALLOWED
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
     moved = {name for name, value in wanted.end.items() if not value.equal(wanted.start[name])}
     adapters = {name for name in wanted.end if "adapters." in name}
     frozen = {name for name in wanted.end if name.startswith("embedding.") or "query" in name}
     assert (moved == adapters) if adapters else (moved and not moved & frozen)
 
 
-@pytest.mark.parametrize("case", HALF, ids=[case.name for case in HALF])
-def test_losses_agree_in_bf16(trained: dict[Case, Path], case: Case) -> None:
+@each(HALF)
+def test_losses_agree_in_bf16(trained: Trained, case: Case) -> None:
     """With those of one process in fp32."""
-    wanted = reference_of(case, trained[case])
-    assert printed_losses(trained[case]) == pytest.approx(wanted.losses, rel=ALLOWED_HALF)
+    wanted = reference_of(case, trained(case))
+    assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED_HALF)
 
 
 @pytest.mark.parametrize("zero", range(4))
-def test_every_rank_has_its_own_batch(trained: dict[Case, Path], zero: int) -> None:
+def test_every_rank_has_its_own_batch(trained: Trained, zero: int) -> None:
     """The micro-batches differ, and their numbers too where ZeRO lets ranks keep step apart."""
-    table = json.loads((trained[Case("data", zero, "sgd")] / "batches.json").read_text())
+    table = json.loads((trained(Case("data", zero, "sgd")) / "batches.json").read_text())
     padding = [0] * 2 if zero >= 2 else []
     assert [table["batches"][row["batch"]]["micro_batches"] for row in table["ranks"]] == [
         [3, 3, *padding[1:]],
@@ -107,14 +127,14 @@ def test_every_rank_has_its_own_batch(trained: dict[Case, Path], zero: int) -> N
     ]
 
 
-def test_the_loss_falls(trained: dict[Case, Path]) -> None:
+def test_the_loss_falls(trained: Trained) -> None:
     """The example learns the text that it writes itself."""
-    losses = printed_losses(trained[LEARNING])
+    losses = printed_losses(trained(LEARNING))
     assert len(losses) == LEARNING.steps
     assert losses[-1] < 0.85 * losses[0]
 
 
-def test_only_the_first_rank_prints_losses(trained: dict[Case, Path]) -> None:
+def test_only_the_first_rank_prints_losses(trained: Trained) -> None:
     """A log has each step once."""
-    logs = [(trained[LEARNING] / f"log-{rank}.txt").read_text() for rank in range(RANKS)]
+    logs = [(trained(LEARNING) / f"log-{rank}.txt").read_text() for rank in range(RANKS)]
     assert [log.count("step ") for log in logs] == [LEARNING.steps, 0, 0, 0]

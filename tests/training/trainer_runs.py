@@ -56,6 +56,8 @@ class Run:
 
 
 MATRIX = [Run(zero, optimizer) for zero in range(4) for optimizer in RATES]
+QUICK = [run for run in MATRIX if run.optimizer == "adamw" or run.zero in (0, 3)]
+"""Every ZeRO stage with one optimizer, and the other with the first and the last."""
 HALF = [Run(zero, precision="bf16") for zero in range(4)]
 RECOMPUTED = [Run(zero, recompute="full") for zero in (1, 3)]
 OWN_LOSS = Run(0, kind="own")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tools.accuracy.constants import constants_section, newcomer_section, order_section
 from tools.accuracy.errors import bars_section, compared_section, sources_section, worst_section
 from tools.accuracy.goals import goal_section, others_section
+from tools.accuracy.largest import largest_section
 from tools.accuracy.material import Material, paragraph
 
 TITLE = """\
@@ -21,6 +22,7 @@ def page(found: Material) -> str:
         ("Goals", goal_section(found)),
         ("All sources", sources_section(found)),
         ("Next to other tools", others_section(found)),
+        ("The largest models that fit", largest_section()),
         ("The constants", constants_section(found)),
         ("Error bars", bars_section(found)),
         ("Predicted worst", worst_section(found)),

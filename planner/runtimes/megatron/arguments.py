@@ -153,7 +153,7 @@ TUNABLE = {"--train-iters": "TRAIN_ITERS", "--lr": "LR", "--clip-grad": "CLIP_GR
 
 
 def arguments(job: Job) -> Sections:
-    """Every argument of the plan: model, parallel, batch, memory, precision, training, data."""
+    """Every argument of the plan: model, parallel, batch, memory, precision, training, logging, data."""
     plan, model = job.plan, job.model
     return {
         "model": model_words(model),
@@ -166,6 +166,7 @@ def arguments(job: Job) -> Sections:
         "precision": [*_precision(plan, model), *_gradients(plan, model)],
         "training": ["--train-iters", "100", "--lr", "1e-4", "--clip-grad", "1.0", *_optimizer(model)],
         "offload": _offload(plan),
+        "logging": ["--log-interval", "1"],
         "data": _data(model),
     }
 

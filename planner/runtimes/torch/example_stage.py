@@ -40,8 +40,8 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         # The plan counts layers behind the dense ones, which stand with the embedding.
         ahead = shape.dense_layers
         for index in range(0 if self.first else ahead + mine.first_layer, ahead + mine.end_layer):
-            of_layer = partial(Layer, shape, mine.recompute, sharing=sharing, dense=index < ahead)
-            layer = _seeded(seed + 1 + index, of_layer)
+            made = partial(Layer, shape, mine.recompute, sharing=sharing, dense=index < ahead)
+            layer = _seeded(seed + 1 + index, made)
             place(layer)
             self.layers[str(index)] = layer
         if self.last:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import cast
 
 import numpy as np
 
 from planner.cost.estimate import Estimator
-from planner.cost.shape import Shape
+from planner.cost.shape import whole_model
 from planner.dims.context import contexts
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
@@ -66,6 +67,9 @@ class DeviceRates:
         for row in targets_of(self.limits):
             for tp in tp_degrees(row, self.limits.tp, model, self._types):
                 able = [device_type for device_type in self._types if device_type.per_node >= tp]
+                split = splits_sequence(row, model, tp)
+                # Dense layers ahead of the others take least without recomputation.
+                shape = replace(whole_model(model, 0, "none"), sequence_parallel=split)
                 for context, device_type in product(contexts(row, model, tp, self.limits.cp), able):
                     group = ReplicaGroup(
                         pool=device_type.pool,
@@ -76,16 +80,6 @@ class DeviceRates:
                         accumulation_steps=1,
                     )
                     pricer = self.estimator.pricer(row.name, context=context)
-                    # Recomputing layers that stand with the embedding would only add to this.
-                    shape = Shape(
-                        chunks=(1,),
-                        stage=0,
-                        depth=1,
-                        micro_batches=1,
-                        zero=0,
-                        recompute="none",
-                        sequence_parallel=splits_sequence(row, model, tp),
-                    )
                     ends = sum(pricer.ends_seconds(shape, group, cast("int", sequences)))
                     found = float(np.min(tp * context.ways * ends / sequences))
                     least[device_type.key] = min(found, least.get(device_type.key, math.inf))

@@ -13,10 +13,10 @@ from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.memory import optimizer_bytes
 from planner.dims.context import LEAST_TOKENS
-from planner.model.spec import MOMENTS, LoraSpec, ModelSpec, Optimizer
+from planner.model.spec import MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
 from planner.ranges import BATCH
-from planner.runtimes.capabilities import OFFLOAD_PARTS
+from planner.runtimes.capabilities import OFFLOAD_PARTS, Offloading
 from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
@@ -25,6 +25,8 @@ from planner.search.heuristics.even import best_of, equal_batches, even_pipeline
 from planner.search.space.choices import offers, targets_of, usable_device_types
 from planner.search.values import Diagnosis, Limits, Scored, Silent
 from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
+
+NO_OFFLOAD = Offloading()
 
 GAP = 0.05
 """Of the short searches behind the hints: their steps are good ones, not proven best."""
@@ -44,7 +46,7 @@ def diagnose(estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
         )
     nearest = None if deadline.struck else _nearest_miss(estimator)
     return Diagnosis(
-        causes=tuple(_causes(estimator)),
+        causes=tuple(_causes(estimator, limits)),
         nearest_miss=_describe(nearest) if nearest else "no plan can be formed",
         hints=tuple(_hints(estimator, limits, deadline)),
     )
@@ -90,20 +92,28 @@ def _lacking(estimator: Estimator) -> Iterator[str]:
         yield f"{', '.join(lacking)} cannot be used: no {estimator.model.training.precision}"
 
 
-def _causes(estimator: Estimator) -> Iterator[str]:
+def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
     model, precision = estimator.model, estimator.model.training.precision
     device_types = usable_device_types(estimator.topology, model)
     yield from _lacking(estimator)
+    rows = targets_of(limits)
+    if (
+        limits.offload
+        and "none" not in limits.offload
+        and not any(row.offloading != NO_OFFLOAD for row in rows)
+    ):
+        yield f"hetplan knows no offload of {' or '.join(row.name for row in rows)}"
     each = 2 * ELEMENT_BYTES[precision] + optimizer_bytes(model)
-    states = model.parameters * each
+    states = model.trained_parameters * each + _frozen_bytes(model)
     room = sum(
         device_type.devices
         * (device_type.memory_bytes - device_type.reserve_bytes - ASSUMED_STACK.runtime_bytes)
         for device_type in device_types
     )
+    frozen = f", {gib_from_bytes(_frozen_bytes(model)):.1f} GiB of them frozen" if model.frozen else ""
     yield (
-        f"{format_count(model.parameters)} parameters need {each:g} bytes each with {precision} "
-        f"{model.training.optimizer}: model states take {gib_from_bytes(states):.1f} GiB"
+        f"{format_count(model.trained_parameters)} parameters need {each:g} bytes each with {precision} "
+        f"{model.training.optimizer}: model states take {gib_from_bytes(states):.1f} GiB{frozen}"
     )
     names = ", ".join(
         f"{device_type.devices} x {device_type.gpu} {gib_from_bytes(device_type.memory_bytes):.0f} GiB"
@@ -115,6 +125,13 @@ def _causes(estimator: Estimator) -> Iterator[str]:
     )
     if states <= room:
         yield "the states would fit; activations, buffers or the limits given rule out every plan"
+
+
+def _frozen_bytes(model: ModelSpec) -> float:
+    """Bytes of what is not trained."""
+    packed = model.layers * model.quantised_layer_parameters
+    whole = model.parameters + model.layers * model.adapter_parameters - model.trained_parameters - packed
+    return ELEMENT_BYTES[model.training.precision] * whole + NF4_BYTES * packed
 
 
 def _nearest_miss(estimator: Estimator) -> Scored | None:
@@ -166,10 +183,10 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
         what = "reserve_gib: 0, which leaves no room for fragmentation"
         found.append((what, trial.plan(_no_reserve(cluster), model, limits)))
     degrees = _context_degrees(estimator, limits)
-    if degrees:
-        parted = trial.plan(cluster, model, replace(limits, cp=degrees))
+    parted = trial.plan(cluster, model, replace(limits, cp=degrees)) if degrees else None
+    if parted is not None:
         what = "which divides sequences of fewer tokens than are divided unasked"
-        found += [(f"{option_text('cp', used('cp', parted))}, {what}", parted)] if parted else []
+        found.append((f"{option_text('cp', used('cp', parted))}, {what}", parted))
     yield from _best_first(found)
     yield from _best_first([(what, trial.plan(cluster, other, limits)) for what, other in _trainings(model)])
     nodes = _more_nodes(estimator, limits, trial)
@@ -181,15 +198,6 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
     smaller = _smaller_model(estimator, limits, trial)
     if smaller:
         yield smaller
-
-
-def _context_degrees(estimator: Estimator, limits: Limits) -> tuple[int, ...]:
-    """Context-parallel degrees that the search has not tried for want of tokens."""
-    if estimator.model.training.sequence_length >= 2 * LEAST_TOKENS:
-        return ()
-    devices = sum(device_type.devices for device_type in estimator.topology.device_types)
-    degrees = (2**power for power in range(1, min(devices, MAX_FACTOR).bit_length()))
-    return tuple(degree for degree in degrees if degree not in (limits.cp or ()))
 
 
 def _best_first(found: Iterable[tuple[str, Scored | None]]) -> list[str]:
@@ -216,11 +224,10 @@ def _trainings(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
     if not model.frozen and model.linears and not model.dense_layers:
         for base in (None, "nf4"):
             text = f"training.lora: {{rank: {RANK}{', base: nf4' if base else ''}}}"
-            whole = {"optimizer": "adamw"} if training.optimizer == "muon" else {}
-            yield (
-                f"{text}, which trains adapters alone",
-                changed(lora=LoraSpec(rank=RANK, base=base), **whole),
-            )
+            other = {"optimizer": "adamw"} if training.optimizer == "muon" else {}
+            text += " and training.optimizer: adamw" if other else ""
+            adapters = changed(lora=LoraSpec(rank=RANK, base=base), **other)
+            yield f"{text}, which trains adapters alone", adapters
     elif training.lora and not model.quantised:
         yield "base: nf4 in training.lora", changed(lora=training.lora.model_copy(update={"base": "nf4"}))
     if training.optimizer == "adamw" and training.optimizer_states == "fp32":
@@ -235,6 +242,15 @@ def _trainings(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
             text = f"--sequence-length {length // factor} --global-batch {batch}"
             yield text, changed(sequence_length=length // factor, global_batch=batch)
         factor *= 2
+
+
+def _context_degrees(estimator: Estimator, limits: Limits) -> tuple[int, ...]:
+    """Context-parallel degrees that the search has not tried for want of tokens."""
+    if estimator.model.training.sequence_length >= 2 * LEAST_TOKENS:
+        return ()
+    devices = sum(device_type.devices for device_type in estimator.topology.device_types)
+    degrees = (2**power for power in range(1, min(devices, MAX_FACTOR).bit_length()))
+    return tuple(degree for degree in degrees if degree not in (limits.cp or ()))
 
 
 class _Trial:

@@ -12,11 +12,12 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.search.answer import value_of
-from planner.search.deadline import Deadline
+from planner.search.deadline import Deadline, Struck
 from planner.search.explain.diagnose import diagnose
 from planner.search.explain.families import reason_against
 from planner.search.explain.ratios import weighed
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
+from planner.search.explain.ties import simpler
 from planner.search.heuristics.quick import cheap_plan, everywhere
 from planner.search.objectives.candidates import SubClusterCandidate
 from planner.search.objectives.objectives import BestSearch
@@ -30,6 +31,7 @@ from planner.search.values import (
     Limits,
     Nearest,
     Objective,
+    OtherFormat,
     Reporter,
     Scored,
     SearchResult,
@@ -89,6 +91,12 @@ def choose(
         )
         found = _searched(candidates, explain, advice, deadline)
     result = replace(found, goal=goal)
+    result = replace(result, simpler=simpler(result, Estimator(cluster, model, calibration)))
+    if explain and result.best is not None and not deadline.struck:
+        result = replace(
+            result,
+            other_format=_other_format(result, result.best, cluster, model, calibration, limits, deadline),
+        )
     if result.reasons_error is not None or not (explain or goal.robust):
         return result
     if not goal.robust:
@@ -97,6 +105,38 @@ def choose(
         return weighed(result, cluster, model, calibration, limits, goal, deadline)
     except Exception as error:
         return replace(result, reasons_error=error)
+
+
+def _other_format(
+    result: SearchResult,
+    best: Scored,
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration,
+    limits: Limits,
+    deadline: Deadline,
+) -> OtherFormat | None:
+    """A quick plan in fp16 where devices that lack bf16 idle."""
+    if result.goal.objective != "time" or model.training.precision != "bf16":
+        return None
+    idle = sum(
+        len(pool.hosts)
+        for pool in cluster.pools
+        for gpu in pool.devices
+        if "bf16" not in cluster.gpus[gpu].tflops and "fp16" in cluster.gpus[gpu].tflops
+    )
+    if not idle:
+        return None
+    other = model.model_copy(update={"training": model.training.model_copy(update={"precision": "fp16"})})
+    estimator = Estimator(ranked(cluster), other, calibration)
+    try:
+        found = cheap_plan(estimator, limits, everywhere(estimator), deadline)
+    except Struck:
+        return None
+    if found is None or not found.estimate.fits:
+        return None
+    faster = found.estimate.tokens_per_second / best.estimate.tokens_per_second - 1
+    return OtherFormat(precision="fp16", idle=idle, faster=faster, scored=found)
 
 
 def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goal]:

@@ -62,6 +62,8 @@ def _of_target(
     grouped = pipelines or row.batch_without_pipeline == "equal" or row.tensor_parallel != "none"
     if grouped and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
         yield "stages on parts of several nodes"
+    if pipelines and model.dense_layers:
+        yield "dense layers on other stages than the first"
     if devices > 1 and offers_context(row, model):
         if limits.cp is None:
             yield f"sequences divided into parts of fewer than {LEAST_TOKENS} tokens"

@@ -1,0 +1,67 @@
+"""Plans that are about as fast as the answer by what is known, and simpler to run.
+
+The answer stays the fastest plan, and the proof is of it: both plans run on the same devices with the same constants,
+so most of an error bar is theirs together and says little of which is faster. What a simpler plan would give stands
+beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.cost.estimate import Estimator
+from planner.search.values import Scored, SearchResult, Simpler
+
+TIE = 0.05
+"""A plan that is slower by more is no tie, however wide the error bar."""
+
+
+def simpler(result: SearchResult, estimator: Estimator) -> tuple[Simpler, ...]:
+    """The families' plans inside the bar that need less of something and more of nothing; the least slow first."""
+    best = result.best
+    if best is None or result.objective != "time":
+        return ()
+    found = [
+        entry
+        for alternative in result.alternatives
+        if alternative.scored is not None
+        for entry in _compared(alternative.family, alternative.scored, best, estimator)
+    ]
+    kept: list[Simpler] = []
+    for entry in sorted(found, key=lambda entry: entry.slower):
+        if not any(_as_simple(other, entry) for other in kept):
+            kept.append(entry)
+    return tuple(kept)
+
+
+def _as_simple(one: Simpler, two: Simpler) -> bool:
+    return (
+        one.fewer_devices >= two.fewer_devices
+        and one.fewer_stages >= two.fewer_stages
+        and (one.less_per_hour or 0.0) >= (two.less_per_hour or 0.0)
+        and one.keeps_rdma >= two.keeps_rdma
+    )
+
+
+def _compared(family: str, scored: Scored, best: Scored, estimator: Estimator) -> Iterator[Simpler]:
+    ours, theirs = best.estimate, scored.estimate
+    slower = theirs.step_seconds / ours.step_seconds - 1
+    if scored.plan == best.plan or slower > min(TIE, ours.spread):
+        return
+    devices, stages = ours.devices - theirs.devices, best.plan.pp - scored.plan.pp
+    hourly = None
+    if ours.price_per_hour is not None and theirs.price_per_hour is not None:
+        hourly = ours.price_per_hour - theirs.price_per_hour
+    sockets = estimator.uses_sockets(best.plan) - estimator.uses_sockets(scored.plan)
+    differences = (devices, stages, hourly or 0.0, sockets)
+    if min(differences) < 0 or max(differences) <= 0:
+        return
+    yield Simpler(
+        family=family,
+        slower=slower,
+        fewer_devices=devices,
+        fewer_stages=stages,
+        less_per_hour=hourly,
+        keeps_rdma=sockets > 0,
+        scored=scored,
+    )

@@ -1,0 +1,90 @@
+"""What the smoke run compares with, and that its program finds all it imports in every folder."""
+
+from __future__ import annotations
+
+import ast
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from planner.calibration.file import shipped
+from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import Estimator, estimate
+from planner.emit.interface import emit, job_of
+from planner.emit.smoke import smoke_text
+from planner.plan.values import Plan
+from tests.worlds import cluster, gpt, group, nic, plan, pool
+
+WHERE = cluster(pool("a", ("A100",) * 4, 2, (nic("ib", gbps=200.0),)))
+MODEL = gpt(4, 512, 8, global_batch=16, vocab=1000, precision="bf16")
+
+
+def world(target: str) -> tuple[Plan, ClusterSpec]:
+    """Two stages of two replicas of two ranks."""
+    stage = (group("a", "A100", tp=2, count=2, share=8, steps=8),)
+    return plan(target, 1, [2, 2], [stage, stage]), WHERE
+
+
+@pytest.mark.parametrize("target", ["torch", "deepspeed", "megatron"])
+def test_its_modules_are_there(target: str) -> None:
+    """Whatever else the runtime's folder holds."""
+    chosen = plan(target, 1, [4], [(group("a", "A100", count=8, share=2),)])
+    files = {file.path: file.text for file in emit(chosen, WHERE, MODEL)}
+    training = {path.stem for path in (Path(__file__).parents[2] / "planner" / "training").glob("*.py")}
+    waiting, seen = ["hetplan_smoke"], set()
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        nodes = ast.walk(ast.parse(files[f"{name}.py"]))
+        imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+        assert not [module for module in imported if module.startswith("planner")]
+        waiting += sorted((imported & training) - seen)
+    assert {"smoke_run", "smoke_device", "smoke_measure", "example_model"} <= seen
+
+
+def test_groups_and_their_planned_times() -> None:
+    """Inside replicas, over replicas, and from stage to stage: the plan's own prices, for two sizes at least."""
+    found = json.loads(smoke_text(job_of(*world("torch"), MODEL)))
+    groups = {entry["what"]: entry for entry in found["groups"]}
+    assert set(groups) == {
+        *("stage 0, inside replicas on A100", "stage 1, inside replicas on A100"),
+        *("stage 0, over replicas", "stage 1, over replicas", "stage 0 to 1"),
+    }
+    assert groups["stage 0, inside replicas on A100"]["members"] == [[0, 1], [2, 3]]
+    assert groups["stage 1, over replicas"]["members"] == [[4, 6], [5, 7]]
+    assert groups["stage 0 to 1"]["members"] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    for entry in found["groups"]:
+        for points in entry["operations"].values():
+            assert len(points) >= 2
+            assert all(low[0] < high[0] and low[1] < high[1] for low, high in pairwise(points))
+    chosen, where = world("torch")
+    estimator = Estimator(where, MODEL, shipped())
+    ring = estimator.price(chosen).rings[1]
+    size, seconds = groups["stage 1, over replicas"]["operations"]["all-reduce"][-1]
+    assert seconds == ring.reduce_seconds(size)
+    part, seconds = groups["stage 0 to 1"]["operations"]["send"][-1]
+    assert seconds == estimator.send_of(chosen, 0, 2 * part).seconds
+
+
+def test_memory_and_layers_of_every_rank() -> None:
+    """The planned peak without the runtime's own, and a share of a layer for its micro-batch."""
+    chosen, where = world("torch")
+    found = json.loads(smoke_text(job_of(chosen, where, MODEL)))
+    memory = estimate(chosen, where, MODEL, shipped()).stages[1].groups[0].memory
+    row = found["ranks"][5]
+    assert row["memory_bytes"] == round(memory.used_bytes - memory.runtime_bytes)
+    layer = found["layers"][row["layer"]]
+    assert (layer["tp"], layer["micro_batch"], layer["shape"]["heads"]) == (2, 1, 4)
+    assert 0 < layer["forward_seconds"] < layer["backward_seconds"]
+
+
+def test_a_plan_without_a_price() -> None:
+    """It says why, and the rest of the run goes on."""
+    apart = cluster(pool("a", ("A100",), 1, (nic("ib"),)), pool("b", ("A100",), 1, (nic("eth"),)))
+    both = plan("torch", 1, [4], [(group("a", "A100", share=8), group("b", "A100", share=8))])
+    found = json.loads(smoke_text(job_of(both, apart, MODEL)))
+    assert "without a common fabric" in found["unpriced"]
+    assert (found["groups"], found["layers"]) == ([], [])
+    assert [row["memory_bytes"] for row in found["ranks"]] == [None, None]
