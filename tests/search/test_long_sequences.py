@@ -39,4 +39,4 @@ def test_what_does_not_fit_names_context_parallelism() -> None:
     found = search(cluster(pool("a", "T4", 1)), spec, ASSUMED, Limits(target="deepspeed"))
     assert found.diagnosis is not None
     what = "fits with --cp 2, which divides sequences of fewer tokens than are divided unasked"
-    assert what in found.diagnosis.hints
+    assert any(hint.startswith(what) for hint in found.diagnosis.hints)
