@@ -204,10 +204,11 @@ COMMANDS: dict[str, Registered] = {
         "validate", "validate", "Predict measured runs and report how accurate the cost model is."
     ),
     "probe": Registered("probe", "probe", "Draft a cluster file from this machine or from saved outputs."),
+    "init": Registered("init", "init", "Write a cluster file and a model file from a few answers."),
     "gpus": Registered("gpus", "gpus", "List known devices, or one of them with its sources."),
     "links": Registered("links", "links", "List the links inside nodes that hetplan knows."),
     "examples": Registered("examples", "examples", "List the example clusters and models, or copy them."),
-    "schema": Registered("schema", "schema", "Print the JSON Schema of an input file."),
+    "schema": Registered("schema", "schema", "Print the JSON Schema of a file."),
 }
 
 

@@ -127,10 +127,11 @@ def rent(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find which machines to rent for a training run, and prove how good they are.
+    """Find which machines to rent for a training run.
 
-    Numbers of machines are variables of an integer program; plans are searched on those that it proposes. All machines
-    are in one region of one provider, and paid as a whole. Prints what to rent and time against money.
+    Numbers of machines are variables of an integer program; plans are searched on those that it proposes, until they
+    are proven good. All machines are in one region of one provider, and paid as a whole. Prints what to rent and time
+    against money.
     """
     run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
     wanted = _wanted(objective, deadline, budget)

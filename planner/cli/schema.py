@@ -8,11 +8,16 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel, TypeAdapter
 
+from planner.calibration.file import WrittenCalibration
 from planner.catalog import gpu_names, link_names
 from planner.cli.process import write
 from planner.cluster.file import ClusterFile
+from planner.cluster.offers import OffersFile
 from planner.errors import UsageError
 from planner.model.file import ImportedModelFile, ModelFile
+from planner.plan.file import WrittenPlan
+from planner.runtimes.registry import in_words
+from planner.search.sweep import Grid
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -84,18 +89,38 @@ def _without_null(schema: Schema) -> None:
         schema["anyOf"] = kept
 
 
-FILES = ("cluster", "model")
+def schema_of(name: str) -> Schema:
+    """Schema of a file by the name of its kind."""
+    plain: dict[str, Any] = {
+        "plan": WrittenPlan,
+        "calibration": WrittenCalibration,
+        "offers": OffersFile,
+        "grid": Grid,
+    }
+    if name in plain:
+        schema = _of(plain[name], f"hetplan {name} file")
+        if name == "plan":
+            schema["$defs"]["Stage"]["required"] = ["layers", "replicas"]
+            # Written short: ``8 x V100``.
+            schema["$defs"]["PoolSpec"]["properties"]["devices"]["items"] = {"type": "string"}
+        return schema
+    return cluster_schema() if name == "cluster" else model_schema()
+
+
+FILES = ("cluster", "model", "plan", "calibration", "offers", "grid")
 """Files with a schema."""
 
-WhichFile = Annotated[str, typer.Argument(metavar="FILE", help="Which schema: cluster or model.")]
+WhichFile = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="Which schema: cluster, model, plan, calibration, offers or grid."),
+]
 
 
 def schema(name: WhichFile) -> None:
-    """Print the JSON Schema of an input file.
+    """Print the JSON Schema of a file.
 
     Editors can use it to validate YAML as you type.
     """
     if name not in FILES:
-        raise UsageError(f"schema: expected {' or '.join(FILES)}, got {name!r}")
-    document = cluster_schema() if name == "cluster" else model_schema()
-    write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        raise UsageError(f"schema: expected {in_words(FILES, 'or')}, got {name!r}")
+    write(json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n")

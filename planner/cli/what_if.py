@@ -19,14 +19,23 @@ from planner.cli.options import (
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import ANSWER, INFEASIBLE
 from planner.cli.progress import reporter
+from planner.errors import UsageError
 from planner.ranges import TIME_LIMIT
-from planner.report.what_if import WhatIfDocument, cases, what_if_section
+from planner.report.what_if import WhatIfDocument, cases, named, swings_section, what_if_section
 from planner.runtimes.registry import target as runtime
+from planner.search.swings import swings
 from planner.search.values import Limits
 from planner.search.what_if import searched, worlds
 
+Sensitivity = Annotated[
+    bool,
+    typer.Option(
+        "--sensitivity",
+        help="Move the speed of each device type and network to both ends of its error bar, and search again.",
+    ),
+]
 Changes = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         "--change",
         metavar="CHANGE",
@@ -51,7 +60,8 @@ TimeLimit = Annotated[
 def what_if(
     cluster: ClusterFile,
     model: ModelFile,
-    change: Changes,
+    change: Changes = None,
+    sensitivity: Sensitivity = False,
     target: TargetName = None,
     time_limit: TimeLimit = 30.0,
     precision: Precision = None,
@@ -63,10 +73,16 @@ def what_if(
     """Say what the plan becomes when something changes.
 
     Searches the cluster as it is, and once for each change: a faster network, more nodes, a pool less, another
-    batch. Prints step, throughput, cost and gain of each, and the plans.
+    batch. Prints step, throughput, cost and gain of each, and the plans. With --sensitivity, what each speed that is
+    not known exactly does to the step, and which would change the plan.
     """
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
-    found = worlds(*read_inputs(cluster, model, overrides), change)
+    if not change and not sensitivity:
+        raise UsageError(
+            "what-if: expected a --change, or --sensitivity",
+            hint="e.g. --change links.lan.bandwidth_gbps=100",
+        )
+    found = worlds(*read_inputs(cluster, model, overrides), change or ())
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, *found[0][1:])
     limits = Limits(target=None if target is None else runtime(target).name, time_limit_seconds=time_limit)
@@ -79,10 +95,17 @@ def what_if(
             results.append((text, result))
             if result.interrupted:
                 raise KeyboardInterrupt
+        moved = (
+            tuple(named(swing) for swing in swings(results[0][1], *found[0][1:], constants, limits, talk))
+            if sensitivity
+            else ()
+        )
     table = cases(results)
     if as_json:
-        show_document(WhatIfDocument(command="what-if", cases=table))
+        show_document(WhatIfDocument(command="what-if", cases=table, sensitivity=moved))
     else:
         search = typed("hetplan", "search", cluster, model, "-o", "plan.yaml")
-        show(what_if_section(table), then=with_calibration(search, calibration))
+        best = table[0].scored
+        rests = swings_section(moved, best.estimate.step_seconds) if best and moved else None
+        show(what_if_section(table) if change else None, rests, then=with_calibration(search, calibration))
     raise typer.Exit(ANSWER if any(case.scored for case in table) else INFEASIBLE)

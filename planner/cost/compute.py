@@ -163,7 +163,11 @@ class Device:
         """Seconds of a fused attention kernel."""
         name = ATTENTION_FORMAT.get(self.precision, self.precision)
         peak = self.kind.peak_flops.get(name, self.kind.peak_flops[self.precision])
-        return flops / (peak * self.family.attention_efficiency) + self.family.kernel_seconds
+        share: float = self.family.attention_efficiency
+        if name == "fp32":
+            # On vector units it is no faster than products.
+            share = min(share, 0.9 * self._share(name))
+        return flops / (peak * share) + self.family.kernel_seconds
 
     def _share(self, precision: str) -> float:
         """Share of a format's peak that large products reach."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Group
 
@@ -11,6 +11,7 @@ from planner.described import JsonDocument, told
 from planner.report.layout import Paragraph, number, section, table, words
 from planner.report.numbers import MISSING, count_unit, percent, significant, time_unit
 from planner.report.plan_table import in_short
+from planner.search.swings import Swing
 from planner.search.values import Scored, SearchResult, Status
 
 
@@ -44,6 +45,8 @@ class WhatIfDocument(JsonDocument):
 
     cases: tuple[Case, ...]
     """Without a change, then the changes as they were given."""
+    sensitivity: tuple[Swing, ...] = ()
+    """Each speed at both ends of its error bar; empty without --sensitivity."""
 
 
 def cases(results: Sequence[tuple[str, SearchResult]]) -> tuple[Case, ...]:
@@ -97,6 +100,44 @@ def what_if_section(entries: Sequence[Case]) -> Group:
     plans = [Paragraph(f"{entry.change or 'as it is'}: {entry.plan}") for entry in entries if entry.plan]
     note = Paragraph("gap: how much less the best possible step may take; a gain within it may be none")
     return Group(section("What if", table(columns, rows), note), section("Plans", *plans))
+
+
+def named(swing: Swing) -> Swing:
+    """With the plan in words where it changes."""
+    return replace(swing, plan=in_short(swing.scored.plan) if swing.changes else None)
+
+
+def swings_section(entries: Sequence[Swing], step_seconds: float) -> Group:
+    """The speeds by how far they move the step, and what the plan becomes."""
+    ordered = sorted(entries, key=lambda entry: -abs(entry.kept_seconds / step_seconds - 1))
+    unit = time_unit(entry.kept_seconds for entry in entries)
+    columns = (
+        words("speed of", least=18),
+        number("times\nas fast"),
+        number(f"step\n({unit.name})"),
+        number("longer\nby"),
+        number("best there\n(x shorter)"),
+        words("then the plan", least=20),
+    )
+    rows = [
+        [
+            ", ".join(entry.members),
+            f"{entry.factor:.2f}",
+            unit.show(entry.kept_seconds),
+            percent(entry.kept_seconds / step_seconds - 1),
+            f"{1 + entry.loses:.2f}",
+            entry.plan or "stays",
+        ]
+        for entry in ordered
+    ]
+    changing = sum(entry.changes for entry in entries)
+    note = (
+        "no speed inside its error bar changes the plan by more than 1 %"
+        if not changing
+        else "measure first what changes the plan: hetplan calibrate device, hetplan calibrate network"
+    )
+    title = f"What the answer rests on ({unit.show(step_seconds)} {unit.name} as it is)"
+    return section(title, table(columns, rows), Paragraph(note))
 
 
 def _money(entry: Case) -> str:

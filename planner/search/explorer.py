@@ -49,7 +49,7 @@ QUICK_TRIES = 6
 """Families of one (tp, dp) that are tried until a quick plan fits."""
 
 PATIENCE = 48
-"""Families in a row that get quick plans without a better one."""
+"""Families of a target on a network, in a row, that get quick plans without a better one."""
 
 OTHERS_SHARE = 0.5
 """Part of the time, at most, for the plans of other runtimes, where those are only the beginning."""
@@ -287,27 +287,32 @@ class Explorer:
         tries: Counter[tuple[object, ...]] = Counter()
         waiting, kept, self._heap = self._heap, [], []
         parts: set[int] = set()
-        best, vain = self.best, 0
+        vain: Counter[tuple[str, str]] = Counter()
         try:
-            while waiting and waiting[0][0] < self.incumbent and vain < PATIENCE:
+            while waiting and waiting[0][0] < self.incumbent:
                 self.deadline.check()
                 self._taken_bound = waiting[0][0]
                 kept.append(heappop(waiting))
                 bound, _, item = kept[-1]
                 found: Families = []
-                if isinstance(item, Group) and any(
-                    tries[_way(family)] < QUICK_TRIES for family in item.families
-                ):
-                    found = self._members(bound, item)
-                    kept.pop()
-                elif isinstance(item, Family) and item.dp is None:
-                    found = of_one_degree(item, self.partition(item), self.limits, self.deadline)
+                family = item.first if isinstance(item, Group) else item
+                if not isinstance(family, Family) or vain[family.target, family.network] >= PATIENCE:
+                    continue
+                if isinstance(item, Group):
+                    if any(tries[_way(member)] < QUICK_TRIES for member in item.families):
+                        found = self._members(bound, item)
+                        kept.pop()
+                elif family.dp is None:
+                    found = of_one_degree(family, self.partition(family), self.limits, self.deadline)
                     parts.update(range(self._count + 1, self._count + 1 + len(found)))
-                elif isinstance(item, Family) and tries[_way(item)] < QUICK_TRIES:
-                    tries[_way(item)] += QUICK_TRIES if self._first.of_family(item) else 1
-                    best, vain = self.best, vain + 1 if self.best is best else 0
-                for own, family in found:
-                    heappush(waiting, (own, self._next(), family))
+                elif tries[_way(family)] < QUICK_TRIES:
+                    best = self.best
+                    tries[_way(family)] += QUICK_TRIES if self._first.of_family(family) else 1
+                    vain[family.target, family.network] += 1
+                    if self.best is not best:
+                        vain.clear()
+                for own, member in found:
+                    heappush(waiting, (own, self._next(), member))
         finally:
             self._heap = [entry for entry in (*kept, *waiting) if entry[1] not in parts]
             heapify(self._heap)

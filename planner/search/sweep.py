@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -87,7 +88,14 @@ def load_grid(path: Path) -> Grid:
             hint = f"options are {', '.join(OPTIONS)}"
             problems.append(document.problem(("options", name), "is no option of a sweep", hint))
     fail_on(problems)
-    return document.to(Grid)
+    grid = document.to(Grid)
+    fail_on(
+        document.problem((key, number), f"{path.parent / name}: no such file")
+        for key, names in (("clusters", grid.clusters), ("models", grid.models))
+        for number, name in enumerate(names)
+        if not os.path.exists(path.parent / name)
+    )
+    return grid
 
 
 def sweep_points(grid: Grid, path: Path, calibration: Calibration) -> Iterator[SweepPoint]:

@@ -96,7 +96,7 @@ def test_examples_where_no_folder_can_be(hetplan: Command, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "number", "found"),
     [
-        ("hetplan s", "1", "search\nshow\nschema"),
+        ("hetplan s", "1", "search\nsweep\nshow\nschema"),
         ("hetplan search --ta", "2", "--target"),
         ("hetplan calibrate f", "2", "fit"),
     ],

@@ -9,10 +9,14 @@ import jsonschema
 import pytest
 import yaml
 
-from planner.cli.schema import cluster_schema, model_schema
+from planner.cli.schema import cluster_schema, model_schema, schema_of
 from planner.cluster.file import load_cluster
 from planner.model.file import load_model
+from planner.plan.file import PlanFile, to_text
+from tests.cli.test_sweep import GRID
 from tests.files.writing import CLUSTER, CLUSTERS, MODEL, MODELS, problems
+from tests.report import examples
+from tests.search.test_renting import OFFERS
 
 POOL = CLUSTER.index("  - name: b")
 
@@ -136,3 +140,26 @@ def test_editors_may_complete_names_of_the_catalogue() -> None:
     """Without refusing others."""
     choice = cluster_schema()["$defs"]["PoolFile"]["properties"]["gpu"]["oneOf"][0]
     assert "H100-SXM-80GB" in choice["examples"]
+
+
+def test_files_that_hetplan_writes_and_reads_are_valid(tmp_path: Path) -> None:
+    """A plan file, and the examples of the other formats in docs."""
+    plan = PlanFile(plan=examples.plan(), cluster=examples.cluster(), model=examples.model(), summary=None)
+    jsonschema.validate(yaml.safe_load(to_text(plan)), schema_of("plan"))
+    jsonschema.validate(yaml.safe_load(OFFERS), schema_of("offers"))
+    jsonschema.validate(yaml.safe_load(GRID), schema_of("grid"))
+    jsonschema.validate({"format": "hetplan-calibration/1"}, schema_of("calibration"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("offers", OFFERS.replace("    price_per_hour: 5\n", "")),
+        ("grid", GRID.replace("clusters: [cluster.yaml]\n", "")),
+        ("plan", "format: hetplan-plan/1\n"),
+        ("calibration", "format: hetplan-calibration/2\n"),
+    ],
+)
+def test_what_is_no_file_of_a_kind(name: str, text: str) -> None:
+    """Something that is needed lacks, or is another version."""
+    assert not valid(schema_of(name), text)

@@ -95,7 +95,7 @@ def test_options_that_cannot_be_are_rows(hetplan: Command, grid: Path) -> None:
     ("text", "message"),
     [
         ("clusters: []\nmodels: [model.yaml]\n", "grid.yaml:1: clusters: "),
-        ("clusters: [cluster.yaml]\nmodels: [no.yaml]\n", "no.yaml: no such file"),
+        ("clusters: [cluster.yaml]\nmodels: [no.yaml]\n", "grid.yaml:2: models[0]: no.yaml: no such file"),
         (GRID.replace("target:", "traget:"), "grid.yaml:5: options.traget: is no option of a sweep"),
         (
             "clusters: [cluster.yaml]\nmodels: [model.yaml]\noptions:\n"

@@ -126,3 +126,28 @@ def test_the_calibration_goes_on_to_the_next_command(hetplan: Command, files: Pa
     done = hetplan(*("what-if", "cluster.yaml", "model.yaml", "--change", "-slow", "--calibration", "c.yaml"))
     assert done.code == 0, done.err
     assert done.out.endswith("-o plan.yaml --calibration c.yaml\n")
+
+
+def test_speeds_at_the_ends_of_their_bars(hetplan: Command, files: Path) -> None:
+    """A slower type never makes today's plan faster; the best there is no worse than it; only changes have a plan."""
+    words = ["what-if", "cluster.yaml", "model.yaml", "--sensitivity", "--target", "torch"]
+    found = json.loads(hetplan(*words, "--json").out)
+    (today,) = found["cases"]
+    swings = found["sensitivity"]
+    assert {tuple(each["members"]) for each in swings} == {("A100-SXM-40GB",), ("V100-SXM-16GB",), ("ib",)}
+    for each in swings:
+        assert each["factor"] == pytest.approx((1 + each["spread"]) ** (1 if each["factor"] > 1 else -1))
+        assert (each["kept_seconds"] - today["step_seconds"]) * (each["factor"] - 1) <= 1e-12
+        assert each["loses"] == pytest.approx(each["kept_seconds"] / each["step_seconds"] - 1)
+        assert each["loses"] >= 0
+        assert (each["plan"] is not None) == each["changes"] == (each["loses"] > 0.01)
+    shown = hetplan(*words)
+    assert "What the answer rests on" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+
+
+def test_a_change_or_the_sensitivity_is_needed(hetplan: Command, files: Path) -> None:
+    """One line and a hint."""
+    done = hetplan("what-if", "cluster.yaml", "model.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: what-if: expected a --change, or --sensitivity\n  hint: ")

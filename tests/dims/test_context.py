@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import all_to_all_seconds, pass_on_seconds
 from planner.cost.estimate import Estimator, estimate
 from planner.dims.context import contexts
+from planner.emit.interface import emit
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
+from planner.plan.file import PlanFile, load_plan, read, write
 from planner.plan.values import Context, Plan
 from planner.runtimes.registry import TARGETS
 from tests.worlds import cluster, group, model, plan, pool
@@ -172,3 +176,35 @@ def test_gradients_go_over_all_replicas() -> None:
     """Those that share sequences are among them."""
     (ring,) = Estimator(CLUSTER, long()).price(divided(dp=16, cp=4)).rings
     assert ring.size == 16
+
+
+def test_short_plans_count_replicas_that_share_once(tmp_path: Path) -> None:
+    """``dp`` is the number of model copies that have sequences of their own; files count all replicas."""
+    path = tmp_path / "plan.yaml"
+    path.write_text("tp: 2\ncp: 4\ncp_kind: ulysses\nmicro_batch: 2\n")
+    spec = long(heads=16, kv_heads=16)
+    only = CLUSTER.model_copy(update={"pools": CLUSTER.pools[:1]})
+    found = load_plan(path, only, spec)
+    (replicas,) = found.stages[0].replicas
+    assert (replicas.count, replicas.tp, replicas.local_batch, replicas.micro_batch) == (8, 2, 8, 2)
+    assert (found.cp, found.cp_kind, found.global_batch) == (4, "ulysses", 16)
+    whole = tmp_path / "whole.yaml"
+    write(PlanFile(plan=found, cluster=only, model=spec), whole)
+    assert read(whole).plan == found
+    assert "cp: 4\ncp_kind: ulysses\n" in whole.read_text()
+
+
+def test_replicas_that_share_get_the_same_sequences() -> None:
+    """The batch table deals them once, and their losses are means of their parts."""
+    both = (group("a", "A100", count=4, share=5, steps=3), group("a", "A100", count=2, share=6, steps=2))
+    chosen = plan("torch", 1, [4], [both], cp=2, cp_kind="ulysses")
+    spec = long(global_batch=16)
+    files = {file.path: file.text for file in emit(chosen, CLUSTER, spec)}
+    table = json.loads(files["batches.json"])
+    assert table["context_parallel"] == 2
+    assert [row["first_sequence"] for row in table["ranks"]] == [0, 0, 5, 5, 10, 10]
+    parts = [table["batches"][row["batch"]] for row in table["ranks"]]
+    counted = sum(sum(part["loss_weights"]) / len(part["loss_weights"]) for part in parts)
+    assert counted / len(parts) == pytest.approx(1)
+    assert "## Divided sequences" in files["README.md"]
+    assert "sharing.attend(query, key, value, causal=True)" in files["README.md"]

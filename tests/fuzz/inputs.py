@@ -133,7 +133,10 @@ ARGUMENTS = {
     "spec": ("cluster", "model"),
 }
 """What stands on the command line itself."""
-POSITIONS = {"gpus": {"no device"}, "schema": {"schema: ", "Missing argument"}}
+POSITIONS = {
+    "gpus": {"no device", "No such option"},
+    "schema": {"schema: ", "Missing argument", "No such option"},
+}
 """What an error calls an argument without an option."""
 
 

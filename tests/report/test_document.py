@@ -42,6 +42,7 @@ from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from planner.report.what_if import WhatIfDocument, cases
 from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
+from planner.search.swings import Swing
 from planner.search.values import OtherFormat, Simpler
 from tests.measured import examples as measured
 from tests.report import examples
@@ -105,6 +106,16 @@ def documents() -> dict[str, object]:
             ),
         ),
     )
+    swing = Swing(
+        members=("a",),
+        spread=0.3,
+        factor=1.3,
+        kept_seconds=1.0,
+        loses=0.1,
+        changes=True,
+        plan="torch",
+        scored=scored,
+    )
     return {
         "search": search_document(result, cluster, model),
         "rent": rent_document(rent, RentGoal(tokens=1e9, wanted="money")),
@@ -150,7 +161,9 @@ def documents() -> dict[str, object]:
         "compare --log": observed_document(SEEN, all_observed(), FOUND),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "report": about().document(),
-        "what-if": WhatIfDocument(command="what-if", cases=cases([("", result), ("-titan", result)])),
+        "what-if": WhatIfDocument(
+            command="what-if", cases=cases([("", result), ("-titan", result)]), sensitivity=(swing,)
+        ),
         "gpus": gpus_document([gpu("A100-SXM-40GB")]),
         "links": links_document([link("nvlink3")]),
         "examples": ExamplesDocument(

@@ -200,6 +200,12 @@ def test_many_problems_with_long_sequences(part: int, seed: int, target: str | N
     check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * QUICK)
 
 
+def test_chunks_that_send_beside_computation() -> None:
+    """Bounds take the sends of stages with chunks for as short as Megatron's prices do: else they cut the best plan."""
+    seed = 2_578_031
+    check(with_long_sequences(seed), limits(seed, "megatron"))
+
+
 def test_sequences_are_divided_now_and_then() -> None:
     """The oracle sees plans that divide sequences in both ways, and such that do not, as the best."""
     found = set()

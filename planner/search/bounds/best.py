@@ -79,7 +79,7 @@ class UniformBounds:
         if min(float(free[depth - 1]) for depth in depths) >= cutoff:
             yield from (float(free[depth - 1]) if self.holds(depth) else inf for depth in depths)
             return
-        sent = self._ramp.bounds(chunks, self._hops())
+        sent = self._ramp.bounds(chunks, self._hops(chunks))
         counted: LayerCountBound | None = None
         for depth in depths:
             found = float(sent[depth - 1] if depth > 1 else free[0]) if self.holds(depth) else inf
@@ -96,15 +96,15 @@ class UniformBounds:
         """No plan that ends within ``seconds`` takes less for one micro-batch; one chunk a stage."""
         return self._counted(1).once(depth, seconds) if self.speeds and self.holds(depth) else inf
 
-    def _hops(self) -> list[Hops]:
-        known = self._rates.hops(self._family)
+    def _hops(self, chunks: int) -> list[Hops]:
+        known = self._rates.hops(self._family, chunks)
         return [known.get(speed.device_type, FREE) for speed in self.speeds]
 
     def _counted(self, chunks: int, crossings: int = 1) -> LayerCountBound:
-        steps, crossing = self._family.micro_batches, self._rates.crossing(self._family)
+        steps, crossing = self._family.micro_batches, self._rates.crossing(self._family, chunks)
         return LayerCountBound(
             self.speeds,
-            self._hops(),
+            self._hops(chunks),
             self._layers,
             steps,
             chunks,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from planner.cost.many import Numbers
 from planner.cost.schedules import alive, behind_twice, busiest_path, own_work, round_trip
-from planner.search.bounds.rates import Crossing, Policy, Speed
+from planner.search.bounds.rates import Crossing, Speed
 from planner.search.space.sends import Hops
 
 _ROUNDING = 1e-9
@@ -36,29 +36,6 @@ _NEXT, _BEFORE, _BOTH, _FIRST, _LAST = range(3, 8)
 
 _ROUNDS = 3
 """How often ``once`` and the layers of a stage sharpen each other."""
-
-
-class _Recomputed:
-    """One recomputation on all device types."""
-
-    def __init__(self, policies: Sequence[Policy], layers: int) -> None:
-        self.seconds = np.array([policy.layer_seconds for policy in policies])
-        self.most = np.array([float(min(layers, policy.room.layers(1))) for policy in policies])
-        self._free = np.array([policy.room.free_bytes for policy in policies])
-        self._layer_bytes = np.array([policy.room.layer_bytes for policy in policies])
-        self._activation_bytes = np.array([policy.room.activation_bytes for policy in policies])
-
-    def whole(self, seconds: Numbers) -> Numbers:
-        """Layers that a slot of each device type does in so many seconds, [step][device type]."""
-        layers = np.floor(seconds / self.seconds + _ROUNDING)
-        held: Numbers = np.minimum(np.maximum(layers, 0.0), self.most)
-        return held
-
-    def rooms(self, flights: Numbers) -> Numbers:
-        """Layers that memory holds with so many micro-batches alive of each, [device type][stage]."""
-        each = self._layer_bytes[:, None] + flights * self._activation_bytes[:, None]
-        held: Numbers = np.floor(np.minimum(1e9, np.maximum(0.0, self._free[:, None]) / each) + 1e-6)
-        return held
 
 
 class LayerCountBound:
@@ -86,39 +63,37 @@ class LayerCountBound:
         self._nodes, self._mixed = sorted(nodes, key=lambda item: -item[1]), mixed
         self._slots = np.array([speed.slots for speed in speeds])
         self._seconds = np.array([speed.layer_seconds for speed in speeds])
-        self._policies = [
-            _Recomputed(policies, layers)
-            for policies in zip(*(speed.policies for speed in speeds), strict=True)
-        ]
+        # [recomputation][device type]
+        policies = list(zip(*(speed.policies for speed in speeds), strict=True))
+        rooms = [[policy.room for policy in row] for row in policies]
+        self._each_seconds = np.array([[policy.layer_seconds for policy in row] for row in policies])
+        self._most = np.array([[float(min(layers, room.layers(1))) for room in row] for row in rooms])
+        self._free = np.array([[max(0.0, room.free_bytes) for room in row] for row in rooms])
+        self._layer_bytes = np.array([[room.layer_bytes for room in row] for row in rooms])
+        self._activation_bytes = np.array([[room.activation_bytes for room in row] for row in rooms])
         self._tail = min(speed.tail_seconds for speed in speeds)
         self._ends = min(s.first_seconds for s in speeds) + min(s.last_seconds for s in speeds)
         inner = chunks * np.array([item.inner_seconds for item in hops])
         outer = chunks * np.array([item.outer_seconds for item in hops])
         self._inner, self._outer = float(inner.min()), float(outer.min())
         # What a stage does beside its layers: in the middle, as the first and as the last one, and at a crossing.
-        self._beside = [
+        beside = [
             inner,
             outer + np.array([speed.first_seconds for speed in speeds]),
             outer + np.array([speed.last_seconds for speed in speeds]),
         ]
         borders = chunks * np.array([item.borders.each for item in hops]).T
-        self._beside += [
-            *borders[:3],
-            borders[3] + self._beside[1] - outer,
-            borders[4] + self._beside[2] - outer,
-        ]
+        beside += [*borders[:3], borders[3] + beside[1] - outer, borders[4] + beside[2] - outer]
         self._border = self._border_seconds(borders)
         if crossing is not None:
             # A stage between two crossings is at both.
             for number in (1, 2)[:crossings]:
-                self._beside.append(np.full(len(speeds), number * chunks * crossing.seconds))
-        counts = np.arange(1.0, layers + 1)[:, None]
-        steps = [
-            (counts * policy.seconds + each)[counts <= policy.most]
-            for policy in self._policies
-            for each in self._beside
-        ]
-        found = np.unique(np.concatenate(steps))
+                beside.append(np.full(len(speeds), number * chunks * crossing.seconds))
+        self._beside = np.array(beside)
+        # [layers][recomputation][role][device type]
+        counts = np.arange(1.0, layers + 1)[:, None, None, None]
+        steps = counts * self._each_seconds[:, None] + self._beside
+        found = np.unique(steps[np.broadcast_to(counts <= self._most[:, None], steps.shape)])
         self._all_steps = found[found < inf]
         """Busy seconds at which some slot holds one layer more."""
 
@@ -140,45 +115,47 @@ class LayerCountBound:
         if fixed == inf:
             return inf
         least = fixed + (self.layers - depth * self.chunks) * self.speeds[0].layer_seconds
+        # Every longer ``busy`` ends later than ``reach``.
+        reach = _ends(paths, steps, np.full(len(steps), least))
+        wanted = int(np.searchsorted(reach, cutoff))
+        if not wanted:
+            return float(reach[0])
         best = inf
-        for begin in range(self._impossible(steps, depth, rooms), len(steps), _STEPS):
-            busy = steps[begin : begin + _STEPS]
-            # Every longer ``busy`` ends later than ``reach``.
-            reach = _ends(paths, busy, np.full(len(busy), least))
+        for begin in range(self._impossible(steps[:wanted], depth, rooms), wanted, _STEPS):
+            chosen = slice(begin, min(wanted, begin + _STEPS))
+            busy = steps[chosen]
             once = self._once_at(busy, depth, fixed, rooms)
             ends = _ends(paths, busy, once) + self._tail * self._least_layers(busy, depth)
             ends[once == inf] = inf
             before = np.minimum.accumulate(np.concatenate([[best], ends[:-1]]))
-            late = reach >= np.minimum(before, cutoff)
+            late = reach[chosen] >= before
             if late.any():
-                index = int(late.argmax())
-                return float(min(before[index], reach[index]))
+                return float(before[late.argmax()])
             best = min(best, float(ends.min()))
-        return best
+        return float(min(best, reach[wanted])) if wanted < len(steps) else best
 
-    def _impossible(self, steps: Numbers, depth: int, rooms: Sequence[Numbers]) -> int:
-        """So many of the first steps are too short, about: what does not hold all layers does not in less time."""
+    def _impossible(self, steps: Numbers, depth: int, rooms: Numbers) -> int:
+        """So many of the first steps are too short: what does not hold all layers does not in less time."""
         low, high = 0, len(steps)
-        while high - low > _STEPS:
-            middle = (low + high) // 2
+        middle = high - 1
+        while high - low > (_STEPS if middle < len(steps) - 1 else 0):
             if self._once_at(steps[middle : middle + 1], depth, 0.0, rooms)[0] == inf:
                 low = middle + 1
             else:
                 high = middle
+            middle = (low + high) // 2
         return low
 
-    def _once_at(self, busy: Numbers, depth: int, fixed: float, rooms: Sequence[Numbers]) -> Numbers:
+    def _once_at(self, busy: Numbers, depth: int, fixed: float, rooms: Numbers) -> Numbers:
         """Least seconds of one micro-batch with each of these of the busiest stage; infinite where not all is held."""
-        each = [
-            [policy.whole(busy[:, None] - beside) for policy in self._policies] for beside in self._beside
-        ]
-        caps = [np.maximum.reduce(found) for found in each]
+        each = self._whole(busy, self._beside)
+        caps = each.max(axis=0)
         middle, first, last = caps[:3]
-        most = np.maximum.reduce(caps[:3])
+        most = caps[:3].max(axis=0)
         held = _best_slots(middle, self._slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
         borders = self._borders(depth)
         if self.crossing is not None:
-            held -= self._lost(caps[8:], np.minimum.reduce(caps[:3]))
+            held -= self._lost(caps[8:], caps[:3].min(axis=0))
             borders -= 2 * self.crossings
         if borders > 0:
             sender, receiver = self._sides(caps)
@@ -186,15 +163,17 @@ class LayerCountBound:
         # Layers of the p best slots, less what those at crossings and borders cannot hold, >= L
         holds = held >= self.layers - _ROUNDING
         # The best types at each position have the memory for them.
-        tight = np.minimum.reduce(
-            [room[:, 0] - policy.most for room, policy in zip(rooms, self._policies, strict=True)]
-        )
-        short = holds & (tight < 0).any()
-        if short.any():
-            holds[short] = self._held_by_position(
-                [[one[short] for one in found] for found in each], rooms
-            ) >= (self.layers - _ROUNDING)
+        if (rooms[:, :, 0] < self._most).any() and holds.any():
+            found = self._held_by_position(each[:, :8, holds], rooms)
+            holds[holds] = found >= self.layers - _ROUNDING
         return np.where(holds, fixed + self._rest(most, depth), inf)
+
+    def _whole(self, busy: Numbers, beside: Numbers) -> Numbers:
+        """Layers that a slot does in so many seconds, [recomputation][role][step][device type]."""
+        spare = busy[:, None] - beside[:, None, :]
+        layers = np.floor(spare / self._each_seconds[:, None, None] + _ROUNDING)
+        held: Numbers = np.minimum(np.maximum(layers, 0.0), self._most[:, None, None])
+        return held
 
     def _least_layers(self, busy: Numbers, depth: int) -> Numbers:
         """Layers that each stage has at least, as the others hold no more."""
@@ -203,9 +182,7 @@ class LayerCountBound:
 
     def _caps(self, busy: Numbers) -> Numbers:
         """Layers that a slot does in so many seconds wherever it is in the pipeline, at most, [step][device type]."""
-        most: Numbers = np.maximum.reduce(
-            [policy.whole(busy[:, None] - beside) for policy in self._policies for beside in self._beside[:3]]
-        )
+        most: Numbers = self._whole(busy, self._beside[:3]).max(axis=(0, 1))
         return most
 
     def once(self, depth: int, seconds: float) -> float:
@@ -225,12 +202,14 @@ class LayerCountBound:
             once = max(once, fixed + float(self._rest(self._caps(busy), depth)[0]))
         return once
 
-    def _rooms(self, depth: int) -> list[Numbers]:
+    def _rooms(self, depth: int) -> Numbers:
         """Layers that memory holds at each position, [recomputation][device type][stage]."""
-        flights = [
-            alive(stage, depth, self.micro_batches, self.chunks) / self.chunks for stage in range(depth)
-        ]
-        return [policy.rooms(np.array(flights)) for policy in self._policies]
+        flights = np.array(
+            [alive(stage, depth, self.micro_batches, self.chunks) / self.chunks for stage in range(depth)]
+        )
+        each = self._layer_bytes[:, :, None] + flights * self._activation_bytes[:, :, None]
+        held: Numbers = np.floor(np.minimum(1e9, self._free[:, :, None] / each) + 1e-6)
+        return held
 
     def _one_stage(self) -> float:
         return min(
@@ -252,17 +231,12 @@ class LayerCountBound:
             return inf
         return float(self.layers / (taken / self._seconds).sum() * (1 - _ROUNDING))
 
-    def _held_by_position(self, each: Sequence[Sequence[Numbers]], rooms: Sequence[Numbers]) -> Numbers:
+    def _held_by_position(self, each: Numbers, rooms: Numbers) -> Numbers:
         """Layers of any order of the device types, at most: the commonest kind everywhere, and what others gain on it.
 
-        ``each`` is what slots do in each role with each recomputation, [step][device type].
+        ``each`` is what slots do with each recomputation in each role, [step][device type].
         """
-        fitting = [
-            np.maximum.reduce(
-                [np.minimum(held[:, :, None], room) for held, room in zip(found, rooms, strict=True)]
-            )
-            for found in each[:8]
-        ]
+        fitting = np.minimum(each[..., None], rooms[:, None, None]).max(axis=0)
         # In each role at each position: the first and the last stage stand at certain ones.
         own, ahead, behind, both = (fitting[role].copy() for role in (0, _NEXT, _BEFORE, _BOTH))
         for place, role, border in ((0, 1, _FIRST), (-1, 2, _LAST)):

@@ -200,9 +200,9 @@ class Rates:
             )
         return [(nodes, max(1, replicas // family.dp)) for nodes, replicas in found.values()]
 
-    def crossing(self, family: Family) -> Crossing | None:
+    def crossing(self, family: Family, chunks: int = 1) -> Crossing | None:
         """The cheapest send from island to island; None where stages may stand on several."""
-        seconds = self.sends(family)[1]
+        seconds = self.sends(family, chunks)[1]
         if seconds is None:
             return None
         numbers = {pool: number for number, island in enumerate(self.islands) for pool in island}
@@ -210,15 +210,17 @@ class Rates:
             seconds=seconds, parts=tuple(numbers[speed.device_type[0]] for speed in self.speeds(family))
         )
 
-    def hops(self, family: Family) -> dict[tuple[str, str], Hops]:
+    def hops(self, family: Family, chunks: int = 1) -> dict[tuple[str, str], Hops]:
         """Least sends of a stage with devices of each device type, by kind."""
-        return self.sends(family)[0]
+        return self.sends(family, chunks)[0]
 
-    def sends(self, family: Family) -> _Sends:
-        """Least sends by kind, between islands, and by kind and degrees."""
-        key = (family.target, family.tp, family.dp, family.batch, family.ep, family.context)
+    def sends(self, family: Family, chunks: int = 1) -> _Sends:
+        """Least sends of one chunk by kind, between islands, and by kind and degrees."""
+        # A runtime may send beside computation where stages have several chunks, however many.
+        chunks = min(chunks, 2)
+        key = (family.target, family.tp, family.dp, family.batch, family.ep, family.context, chunks)
         if key not in self._hops:
-            choice = Choice(family=family, depth=2, interleave=1)
+            choice = Choice(family=family, depth=2, interleave=chunks)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
             hops = {device_type.key: self._hops_of(stages, device_type) for device_type in self.device_types}
             alone = {

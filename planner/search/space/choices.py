@@ -178,7 +178,7 @@ def families(
         places = [
             (zero, offload)
             for zero in several
-            for offload in offloads(row, zero, recompute, limits.offload, model, device_types, stages=True)
+            for offload in offered[recompute, zero]
             if offload.anything or zero in stages
         ]
         for (zero, offload), ep in product(places, expert_degrees(row, model, tp, dp, limits.ep)):
@@ -198,6 +198,11 @@ def families(
 
     alone, several = (zeros(row, model, replicas, limits.zero) for replicas in (1, None))
     degrees = tp_degrees(row, limits.tp, model, device_types)
+    offered = {
+        (recompute, zero): offloads(row, zero, recompute, limits.offload, model, device_types, stages=True)
+        for recompute in family_recomputes(row, limits, model, device_types)
+        for zero in several
+    }
     for recompute in family_recomputes(row, limits, model, device_types):
         if row.dp_per_stage:
             if not allowed((1,), limits.cp):

@@ -1,0 +1,178 @@
+"""``hetplan init``: a cluster file and a model file from a few answers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from planner.catalog import gpu_names, link_names
+from planner.cli.output import require_new, show, typed
+from planner.cluster.file import problems_of
+from planner.errors import UsageError
+from planner.examples import examples
+from planner.files.document import Document, fail_on
+from planner.files.messages import nearest
+from planner.files.nodes import parse
+from planner.files.writing import dump, write_whole
+from planner.model.file import load_model
+from planner.report.layout import Paragraph
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder for cluster.yaml and model.yaml.")]
+Gpu = Annotated[
+    str | None, typer.Option("--gpu", metavar="NAME", help="Type of the GPUs, as hetplan gpus lists them.")
+]
+GpusPerNode = Annotated[
+    int | None, typer.Option("--gpus-per-node", metavar="N", min=1, help="GPUs of a node.")
+]
+NodeCount = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="Nodes.")]
+IntraNode = Annotated[
+    str | None,
+    typer.Option("--intra-node", metavar="LINK", help="Network inside a node, as hetplan links lists them."),
+]
+Network = Annotated[
+    str | None,
+    typer.Option("--network", metavar="KIND", help="Network between nodes: infiniband, roce or ethernet."),
+]
+Bandwidth = Annotated[
+    float | None, typer.Option("--bandwidth-gbps", metavar="GBPS", help="Of one card, gigabit/s.")
+]
+CardCount = Annotated[int | None, typer.Option("--cards", metavar="N", min=1, help="Cards of a node.")]
+HourPrice = Annotated[
+    float | None,
+    typer.Option("--price", metavar="PRICE", help="Of one GPU for one hour; left out when absent."),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="NAME", help="An example model, as hetplan examples lists them, or a config.json."
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that are there already.")]
+
+
+class Asking:
+    """Answers of options, and on a terminal of the user."""
+
+    def __init__(self) -> None:
+        self.lacking: list[str] = []
+        self._asks = sys.stdin.isatty()
+
+    def text(self, option: str, given: str | None, question: str, default: str | None = None) -> str:
+        """An answer in words."""
+        if given is not None:
+            return given
+        if self._asks:
+            return str(typer.prompt(question, default=default))
+        if default is None:
+            self.lacking.append(option)
+        return default or ""
+
+    def whole(self, option: str, given: int | None, question: str, default: int) -> int:
+        """A number of one or more."""
+        if given is not None:
+            return given
+        return int(typer.prompt(question, default=default, type=int)) if self._asks else default
+
+    def number(self, option: str, given: float | None, question: str) -> float:
+        """A number without a default."""
+        if given is not None:
+            return given
+        if self._asks:
+            return float(typer.prompt(question, type=float))
+        self.lacking.append(option)
+        return 0.0
+
+
+def init(
+    folder: Folder = Path(),
+    gpu: Gpu = None,
+    gpus_per_node: GpusPerNode = None,
+    nodes: NodeCount = None,
+    intra_node: IntraNode = None,
+    network: Network = None,
+    bandwidth_gbps: Bandwidth = None,
+    cards: CardCount = None,
+    price: HourPrice = None,
+    model: ModelName = None,
+    force: Force = False,
+) -> None:
+    """Write a cluster file and a model file from a few answers.
+
+    Asks on a terminal what no option says. Nodes of several types are more pools of the same form; hetplan probe
+    drafts the file from the machines themselves.
+    """
+    cluster_path, model_path = folder / "cluster.yaml", folder / "model.yaml"
+    for path in (cluster_path, model_path):
+        require_new(path, force, path.name)
+    ask = Asking()
+    text = _cluster(ask, gpu, gpus_per_node, nodes, intra_node, network, bandwidth_gbps, cards, price)
+    chosen = ask.text("--model", model, "Model (an example such as gpt2_345m, or a config.json)")
+    if ask.lacking:
+        raise UsageError(
+            f"init: there is no terminal to ask on: expected {', '.join(ask.lacking)}",
+            hint="hetplan gpus, hetplan links and hetplan examples list the names",
+        )
+    model_text = _model(chosen, folder)
+    document = Document(str(cluster_path), parse(text))
+    fail_on(problems_of(document))
+    write_whole(text, cluster_path, "cluster.yaml")
+    write_whole(model_text, model_path, "model.yaml")
+    load_model(model_path)
+    show(
+        Paragraph(f"Wrote {cluster_path} and {model_path}"),
+        then=typed("hetplan", "search", cluster_path, model_path, "-o", folder / "plan.yaml"),
+    )
+
+
+def _cluster(
+    ask: Asking,
+    gpu: str | None,
+    gpus_per_node: int | None,
+    nodes: int | None,
+    intra_node: str | None,
+    network: str | None,
+    bandwidth_gbps: float | None,
+    cards: int | None,
+    price: float | None,
+) -> str:
+    """The file's content, of one pool."""
+    pool: dict[str, Any] = {"name": "nodes"}
+    pool["gpu"] = ask.text("--gpu", gpu, f"GPU type (for example {', '.join(gpu_names()[5:8])})")
+    pool["nodes"] = ask.whole("--nodes", nodes, "Nodes", 1)
+    pool["gpus_per_node"] = ask.whole("--gpus-per-node", gpus_per_node, "GPUs of a node", 1)
+    if pool["gpus_per_node"] > 1:
+        question = f"Network inside a node (for example {', '.join(link_names()[:4])}, pcie4)"
+        pool["intra_node"] = ask.text("--intra-node", intra_node, question)
+    fabrics = {}
+    if pool["nodes"] > 1:
+        kind = ask.text(
+            "--network", network, "Network between nodes: infiniband, roce or ethernet", "ethernet"
+        )
+        speed = ask.number("--bandwidth-gbps", bandwidth_gbps, "Speed of one card, gigabit/s")
+        pool["nics"] = [
+            {
+                "fabric": "net",
+                "bandwidth_gbps": speed,
+                "count": ask.whole("--cards", cards, "Cards of a node", 1),
+            }
+        ]
+        fabrics["net"] = {"kind": kind}
+    if price is not None:
+        pool["price_per_gpu_hour"] = price
+    data = {"name": "mine", "pools": [pool]}
+    return dump(data | ({"fabrics": fabrics} if fabrics else {}))
+
+
+def _model(chosen: str, folder: Path) -> str:
+    """An example, or a model file that takes its shape from a configuration."""
+    models = {Path(each.path).stem: each.text for each in examples() if each.path.startswith("model_specs/")}
+    if chosen in models:
+        return models[chosen]
+    path = Path(chosen)
+    if path.is_file():
+        return dump({"huggingface": str(path.resolve()), "training": {"precision": "bf16"}})
+    hint = nearest(chosen, list(models)) or "hetplan examples lists them"
+    raise UsageError(f"--model: no example and no file {chosen!r}", hint=hint)

@@ -1,0 +1,74 @@
+"""``hetplan init``."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from planner.cluster.file import load_cluster
+from planner.model.file import load_model
+from tests.cli.running import Command
+
+WORDS = ("--gpu", "A100-SXM-80GB", "--nodes", "2", "--gpus-per-node", "4", "--intra-node", "nvlink3")
+NETWORK = (
+    "--network",
+    "infiniband",
+    "--bandwidth-gbps",
+    "200",
+    "--cards",
+    "4",
+    "--price",
+    "2",
+    "--model",
+    "llama_7b",
+)
+
+
+def test_options_alone(hetplan: Command, tmp_path: Path) -> None:
+    """Both files load, and the next command names them."""
+    done = hetplan("init", tmp_path, *WORDS, *NETWORK)
+    assert (done.code, done.err) == (0, "")
+    (pool,) = load_cluster(tmp_path / "cluster.yaml").pools
+    assert (len(pool.hosts), pool.devices, pool.nics[0].count) == (2, ("A100-SXM-80GB",) * 4, 4)
+    assert pool.price_per_gpu_hour == 2
+    assert load_model(tmp_path / "model.yaml").name == "llama_7b"
+    again = hetplan("init", tmp_path, *WORDS, *NETWORK)
+    assert (again.code, "exists already" in again.err) == (2, True)
+
+
+def test_questions(hetplan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What options leave open is asked on a terminal."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal("1\n\nllama_7b\n"))
+    done = hetplan("init", tmp_path, "--gpu", "L4")
+    assert (done.code, done.err) == (0, "")
+    (pool,) = load_cluster(tmp_path / "cluster.yaml").pools
+    assert (len(pool.hosts), pool.devices) == (1, ("L4",))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--nodes", "2"),
+            "there is no terminal to ask on: expected --gpu, --bandwidth-gbps, --model\n  hint: ",
+        ),
+        (
+            (*WORDS, *NETWORK[:-1], "llama_8b"),
+            "--model: no example and no file 'llama_8b'\n  hint: did you mean ",
+        ),
+        ((*WORDS[2:], *NETWORK, "--gpu", "A101"), 'no GPU is known as "A101"'),
+    ],
+)
+def test_bad_answers(hetplan: Command, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    """Nothing is written."""
+    done = hetplan("init", tmp_path, *words)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert list(tmp_path.iterdir()) == []
