@@ -76,7 +76,7 @@ def folder_files(job: Job, launcher: str) -> tuple[EmittedFile, ...]:
             **chosen.notes(job),
             "capabilities": own.capabilities,
             "tried": own.tried,
-            "wheels": wheel_cautions(job),
+            "wheels": (*filter(None, [wheel_note(ages(job))]), *wheel_cautions(job)),
         },
         placeholders=unnamed_hosts(job, launcher),
         launcher_readme=chosen.readme,
@@ -146,12 +146,16 @@ def _check_nvme(plan: Plan) -> None:
         )
 
 
-def wheel_cautions(job: Job) -> tuple[str, ...]:
-    """Which builds of PyTorch the job's devices need, where not all of them do."""
+def ages(job: Job) -> dict[str, float]:
+    """Compute capability of each device type of the job, where it is known."""
     gpus = job.cluster.gpus
     used = dict.fromkeys(rank.gpu for rank in job.ranks)
-    ages = {gpu: age for gpu in used if (age := gpus[gpu].compute_capability) is not None}
-    return tuple(filter(None, (wheel_note(ages), wheel_warning(ages))))
+    return {gpu: age for gpu in used if (age := gpus[gpu].compute_capability) is not None}
+
+
+def wheel_cautions(job: Job) -> tuple[str, ...]:
+    """Why no build of PyTorch has kernels for all devices of the job; none where one has."""
+    return tuple(filter(None, [wheel_warning(ages(job))]))
 
 
 def is_tried(version: str, tried: str) -> bool:

@@ -12,10 +12,10 @@ import pytest
 from planner.calibration.file import shipped
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, estimate
-from planner.emit.interface import emit, job_of
+from planner.emit.interface import emit, job_of, wheel_cautions
 from planner.emit.smoke import smoke_text
 from planner.plan.values import Plan
-from tests.worlds import cluster, gpt, group, nic, plan, pool
+from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
 
 WHERE = cluster(pool("a", ("A100",) * 4, 2, (nic("ib", gbps=200.0),)))
 MODEL = gpt(4, 512, 8, global_batch=16, vocab=1000, precision="bf16")
@@ -88,3 +88,18 @@ def test_a_plan_without_a_price() -> None:
     assert "without a common fabric" in found["unpriced"]
     assert (found["groups"], found["layers"]) == ([], [])
     assert [row["memory_bytes"] for row in found["ranks"]] == [None, None]
+
+
+def test_builds_of_torch_are_told() -> None:
+    """The README names the builds that a V100 needs; with a B200 beside it there is none, which is a warning."""
+    old, new = (GPUS["A100"].model_copy(update={"compute_capability": age}) for age in (7.0, 10.0))
+    own = {"V": old.model_copy(update={"name": "V"}), "B": new.model_copy(update={"name": "B"})}
+    both = cluster(pool("v", ("V",), 1, (nic("ib"),)), pool("b", ("B",), 1, (nic("ib"),)), gpus=own)
+    alone = plan("torch", 1, [4], [(group("v", "V", share=16),)])
+    readme = next(file.text for file in emit(alone, both, MODEL) if file.path == "README.md")
+    assert "kernels for V in its builds for CUDA 12.6 only" in readme
+    assert wheel_cautions(job_of(alone, both, MODEL)) == ()
+    mixed = plan("torch", 1, [4], [(group("v", "V", share=8), group("b", "B", share=8))])
+    (warning,) = wheel_cautions(job_of(mixed, both, MODEL))
+    assert warning.startswith("no build of PyTorch 2.13 has kernels for all devices")
+    assert warning in estimate(mixed, both, MODEL).warnings
