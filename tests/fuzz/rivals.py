@@ -63,7 +63,7 @@ class Field:
         """Step of a plan that can be launched, is allowed, and fits; None of any other."""
         if (
             outside(on_joined_pools(plan, self.joined, self.cluster), self.limits, self.model)
-            or parts_neighbours(plan, self.joined, self.cluster)
+            or scatters(plan, self.joined, self.cluster)
             or plan.micro_batches * plan.pp > MOST_OPERATIONS
         ):
             return None
@@ -76,8 +76,10 @@ class Field:
         return found.step_seconds if found.fits else None
 
 
-def parts_neighbours(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
-    """True when stages stand apart that share a node in the plan on joined pools: the search has no such plans."""
+def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
+    """True when a stage stands on parts of more nodes than in the plan on joined pools, or apart from one with which it
+    shares a node there: the search has no such plans.
+    """
     try:
         alike = (
             place(on_joined_pools(plan, seen, cluster), seen),
@@ -85,8 +87,15 @@ def parts_neighbours(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> boo
         )
     except PlanError:
         return False
+    fewest, used = ([len(_nodes(slots)) for slots in placed] for placed in alike)
+    if any(one < other for one, other in zip(fewest, used, strict=True)):
+        return True
     together, own = ([_shares_node(*pair) for pair in pairwise(placed)] for placed in alike)
     return any(one and not other for one, other in zip(together, own, strict=True))
+
+
+def _nodes(slots: Sequence[Slot]) -> set[tuple[str, int]]:
+    return {(slot.pool, slot.first_node + index) for slot in slots for index in range(slot.nodes)}
 
 
 def _shares_node(first: Sequence[Slot], last: Sequence[Slot]) -> bool:
