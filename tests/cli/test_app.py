@@ -24,6 +24,8 @@ from tools import reference
 JSON = {"--json"}
 MEASURED = {"--calibration"}
 TRAINING = {"--precision", "--global-batch", "--sequence-length"}
+FAILURES = {"--failures", "--checkpoint-time", "--restart-time"}
+WHOLE_TRAINING = {"--tokens", "--deadline", "--budget"} | FAILURES
 SEARCH = {
     "--cp",
     "--ep",
@@ -32,6 +34,7 @@ SEARCH = {
     "--micro-batch",
     "--min-tokens-per-second",
     "--objective",
+    "--offload",
     "--pareto",
     "--pp",
     "--recompute",
@@ -48,13 +51,23 @@ SURFACE: dict[str, set[str]] = {
     | TRAINING
     | MEASURED
     | SEARCH
+    | WHOLE_TRAINING
     | {"--output", "-o", "--robust", "--advice", "--write-lp"}
     | {"--quiet", "-q", "--verbose", "-v"},
-    "predict": JSON | TRAINING | MEASURED | {"--output", "-o"},
+    "predict": JSON | TRAINING | MEASURED | WHOLE_TRAINING | {"--output", "-o", "--plans"},
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
-    "what-if": JSON | MEASURED | TRAINING | {"--change", "--target", "--time-limit"},
-    "report": JSON | MEASURED | {"--output", "-o", "--compare", "--log", "--tokens"},
+    "what-if": JSON | MEASURED | TRAINING | {"--change", "--sensitivity", "--target", "--time-limit"},
+    "report": JSON | MEASURED | FAILURES | {"--output", "-o", "--compare", "--log", "--tokens"},
+    "rent": JSON
+    | TRAINING
+    | MEASURED
+    | WHOLE_TRAINING
+    | {"--gap", "--machines", "--objective", "--offers", "--output", "-o", "--provider", "--region"}
+    | {"--target", "--time-limit"},
+    "sweep": JSON | MEASURED | {"--backend", "--jobs", "-j", "--output", "-o", "--yes"},
+    "init": {"--bandwidth-gbps", "--cards", "--force", "--gpu", "--gpus-per-node", "--intra-node"}
+    | {"--model", "--network", "--nodes", "--price"},
     "trace": JSON | MEASURED | {"--output", "-o", "--log"},
     "show": JSON | MEASURED | {"--cluster", "--model"},
     "emit": JSON | {"--output", "-o", "--force", "--launcher", "--cluster", "--model", "--script"},

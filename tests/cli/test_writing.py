@@ -172,9 +172,10 @@ def test_emit_compares_the_files_at_hand(hetplan: Command, files: Path) -> None:
 
 def test_a_schema_of_another_file(hetplan: Command) -> None:
     """The files that have one are named."""
-    done = hetplan("schema", "plan")
+    done = hetplan("schema", "log")
     assert (done.code, done.out) == (2, "")
-    assert done.err == "error: schema: expected cluster or model, got 'plan'\n"
+    expected = "cluster, model, plan, calibration, offers or grid"
+    assert done.err == f"error: schema: expected {expected}, got 'log'\n"
 
 
 def test_emit_warns_of_versions_and_of_hosts(

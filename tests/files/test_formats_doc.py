@@ -64,8 +64,8 @@ def test_the_short_examples_are_short_plans(tmp_path: Path, start: str) -> None:
 
 
 def test_every_example_is_yaml() -> None:
-    """With a mapping at the top."""
-    assert all(isinstance(yaml.safe_load(text), dict) for text in BLOCKS)
+    """With a mapping at the top, or a list of short plans."""
+    assert all(isinstance(yaml.safe_load(text), dict | list) for text in BLOCKS)
 
 
 @pytest.mark.parametrize(

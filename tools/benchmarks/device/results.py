@@ -122,7 +122,7 @@ class Results:
             **there,
             "model": model.name,
             **{key: getattr(model, key) for key in _SHAPE},
-            **training.model_dump(),
+            **{key: value for key, value in training.model_dump().items() if key in COLUMNS},
             "cross_entropy": "plain",  # the examples leave the loss to torch
             "target": "torch",
             "micro_batch": asked.micro_batch,
