@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from itertools import pairwise
 
@@ -30,11 +29,15 @@ class _Bar:
         self.readings: list[tuple[int, int]] = []
 
     def add(self, done: int, elapsed: int) -> None:
-        """A reading; one that goes back begins anew."""
-        if self.readings and (done, elapsed) < self.readings[-1]:
+        """A reading; one that goes far back begins anew, one that goes back a little is another rank's."""
+        if self.restarts(done):
             self.readings.clear()
-        if not self.readings or done > self.readings[-1][0]:
+        if not self.readings or (done > self.readings[-1][0] and elapsed >= self.readings[-1][1]):
             self.readings.append((done, elapsed))
+
+    def restarts(self, done: int) -> bool:
+        """True when a reading begins another run."""
+        return bool(self.readings) and 2 * done < self.readings[-1][0]
 
     @property
     def elapsed(self) -> int:
@@ -202,14 +205,16 @@ class LightningLines(_Library):
 
     def restarts(self, line: str) -> bool:
         """True when the line begins another run."""
-        if (found := _EPOCH.search(line)) is not None:
-            return bool(self._epochs) and int(found[1]) < max(self._epochs)
         return bool(self._rows) and _columns(line) is not None
 
     def read(self, line: str) -> None:
         """Take what the line says, if anything."""
         for epoch, done, _, *clock in _EPOCH.findall(line):
-            self._epochs.setdefault(int(epoch), _Bar()).add(int(done), _elapsed(*clock))
+            bar = self._epochs.setdefault(int(epoch), _Bar())
+            if bar.restarts(int(done)):
+                self._epochs = {number: each for number, each in self._epochs.items() if number < int(epoch)}
+                self._epochs[int(epoch)] = bar
+            bar.add(int(done), _elapsed(*clock))
         if (columns := _columns(line)) is not None:
             self._columns = columns
         elif self._columns is not None:
@@ -257,13 +262,14 @@ class LightningLines(_Library):
 
 def _columns(line: str) -> tuple[int, int] | None:
     """Where the step and the time stand in rows below this head."""
-    names = next(csv.reader([line.strip()]), []) if "train/time" in line else []
+    names = line.strip().split(",")
     return (names.index("step"), names.index("train/time")) if {"step", "train/time"} <= {*names} else None
 
 
 def _number(text: str) -> float:
-    """A number, or 0 for what is none."""
+    """A number, or 0 for what is none or of no run."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return 0.0
+    return number if 1e-9 < number < 1e12 else 0.0

@@ -98,3 +98,35 @@ def test_metrics_of_lightning(tmp_path: Path) -> None:
     assert [entry.seconds for entry in log.steps] == pytest.approx([1.5] * 9)
     assert observed(log).more_steps == 0
     assert log.notes == ()
+
+
+def test_bars_of_two_ranks_and_of_two_runs(tmp_path: Path) -> None:
+    """A rank that is a little behind changes nothing; of two runs the last counts."""
+
+    def run(step: float, behind: int) -> str:
+        return "".join(
+            bar(done, 640, done * step, f"Epoch {epoch}: ") + "\n"
+            for epoch in range(2)
+            for ahead in range(0, 641, 8)
+            for done in (ahead, max(0, ahead - behind))
+        )
+
+    alone = told(tmp_path, run(0.125, 0)).steps
+    assert told(tmp_path, run(0.125, 8)).steps == alone
+    assert told(tmp_path, run(0.5, 0) + run(0.125, 0)).steps == alone
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'train_runtime': 1e308, 'train_steps_per_second': 1e-320}\n",
+        "{'loss': 1.0, 'epoch': 0.1}\n",
+        "epoch,step,train/time\n0,1,inf\n0,2,nan\n",
+        bar(1, 10, 0, "Epoch 0: "),
+        "step:  1  loss:  1.0  tps: 0  tflops: 1",
+    ],
+)
+def test_lines_without_times_are_refused(tmp_path: Path, text: str) -> None:
+    """One message that says what is expected."""
+    with pytest.raises(HetplanError, match="has none of the lines that are known"):
+        told(tmp_path, text)
