@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 
 from planner.plan.values import Plan
@@ -136,16 +137,23 @@ class TrainerLines(_Library):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How times were told."""
-        if self._windows:
-            return (_BAR_NOTE.format(seconds=min(each[2] for each in self._windows)),)
-        mean = self._mean()
-        if mean is None:
-            return ()
-        return (
-            f"the step time is the mean of the whole run, from {mean[1]}: "
-            "warm-up, evaluation and checkpoints are in it",
-        )
+        """How times were told, and a batch that is not the plan's."""
+        return (*self._told(), *self._other_batch())
+
+    def _told(self) -> Iterator[str]:
+        windows, mean = self._windows, self._mean()
+        if windows:
+            yield _BAR_NOTE.format(seconds=min(each[2] for each in windows))
+        elif mean is not None:
+            told = f"the step time is the mean of the whole run, from {mean[1]}"
+            yield f"{told}: warm-up, evaluation and checkpoints are in it"
+
+    def _other_batch(self) -> Iterator[str]:
+        """The Trainer counts passes over data, whose last batch may be short, and a device's batch as everyone's."""
+        rate, samples = (self._speeds.get(name, 0.0) for name in ("steps_per_second", "samples_per_second"))
+        if samples and rate >= 0.05 and abs(samples / rate / self._batch - 1) > 0.1:
+            about = f"the Trainer counts about {samples / rate:.3g} sequences a step"
+            yield f"{about}, the plan has {self._batch}: is it a run of this plan?"
 
 
 # pytorch/torchtitan, torchtitan/components/metrics.py at 00fbaafa: tokens of a rank over seconds and over the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,9 @@ def test_speeds_of_the_trainer(tmp_path: Path, quote: str) -> None:
     assert [entry.seconds for entry in slow.steps] == pytest.approx([1 / 0.0112])
     assert "the plan's 256 sequences a step" in slow.notes[0]
     assert observed(fast).more_steps is None
+    other = told(tmp_path, line.format(*map(quote.format, (100, 32, 0.5))))
+    assert "about 64 sequences a step, the plan has 256" in other.notes[1]
+    assert len(fast.notes) == len(slow.notes) == 1
 
 
 def test_torchtitan(tmp_path: Path) -> None:
@@ -130,3 +134,14 @@ def test_lines_without_times_are_refused(tmp_path: Path, text: str) -> None:
     """One message that says what is expected."""
     with pytest.raises(HetplanError, match="has none of the lines that are known"):
         told(tmp_path, text)
+
+
+def test_trainer_state(tmp_path: Path) -> None:
+    """The file that the Trainer leaves has the same speeds, a key a line."""
+    history = [
+        {"epoch": 1.0, "loss": 1.5, "step": 9},
+        {"step": 9, "train_runtime": 18.0, "train_steps_per_second": 0.5},
+    ]
+    log = told(tmp_path, json.dumps({"global_step": 9, "log_history": history}, indent=2))
+    assert [entry.seconds for entry in log.steps] == [2.0]
+    assert len(log.notes) == 1
