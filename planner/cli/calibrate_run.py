@@ -67,6 +67,6 @@ def fit_run(
 
 def _observed(logs: list[Path], saved: PlanFile) -> Observed:
     """Steps after the warm-up; raises UsageError for logs of another job."""
-    log = read_logs(logs, saved.plan)
+    log = read_logs(logs, saved.plan, saved.model.training.sequence_length)
     require_same_job(log, saved.plan, ranks(saved.plan, saved.cluster))
     return observed(log)

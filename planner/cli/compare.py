@@ -47,7 +47,7 @@ Logs = Annotated[
     typer.Option(
         "--log",
         metavar="FILE",
-        help="Log of a run of the plan (emitted example, DeepSpeed or Megatron); repeatable, one per node.",
+        help="Log of a run of the plan (emitted example, runtime or library); repeatable, one per node.",
     ),
 ]
 
@@ -110,7 +110,7 @@ def _against_logs(
 
 def run_of(path: Path, saved: PlanFile, logs: list[Path], estimator: Estimator) -> ObservedRun:
     """A run of the plan next to its prediction; raises an error for the log of another job."""
-    log = read_logs(logs, saved.plan)
+    log = read_logs(logs, saved.plan, saved.model.training.sequence_length)
     with concerning(path):
         placed = ranks(saved.plan, saved.cluster)
         expected = predicted(saved.plan, estimator, placed)

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.logs.comparison import Comparison, Deviation, MemoryDeviation, PartDeviation, PredictedRun
-from planner.logs.values import WARM_UP_STEPS, Observed
+from planner.logs.values import FEWEST_RECORDS, WARM_UP_STEPS, Observed
 from planner.runtimes.interface import runtime
 
 Cause = Literal[
     "warm-up", "spread", "compute", "communication", "optimizer", "outside", "step", "memory", "none"
 ]
 
-FEWEST_RECORDS = 5
-"""Step times after the warm-up that a median needs."""
 BUSY = 0.10
 """Relative spread of the steps above which the devices had other work."""
 MATTERS = 0.05
@@ -51,13 +49,20 @@ def findings(seen: Observed, comparison: Comparison, predicted: PredictedRun) ->
 
 def _doubts(seen: Observed) -> Iterator[Finding]:
     """Why the observation itself may not be true."""
-    if seen.only_warm_up:
+    if seen.more_steps is None:
+        text = "the log has one mean of the whole run, warm-up in it: log single steps by the callback of step_log.py"
+        yield Finding(cause="warm-up", text=text)
+    elif seen.only_warm_up:
         text = (
-            f"the log ends within the first {WARM_UP_STEPS} steps, which are warm-up: run at least 20 steps"
+            f"the log ends within the first {WARM_UP_STEPS} steps, which are warm-up, or its only record holds "
+            f"them: run at least {seen.more_steps} more steps"
         )
         yield Finding(cause="warm-up", text=text)
     elif len(seen.seconds) < FEWEST_RECORDS:
-        text = f"step times after the warm-up: {len(seen.seconds)}, too few to trust; run at least 20 steps"
+        text = (
+            f"step times after the warm-up: {len(seen.seconds)}, too few to trust; "
+            f"run at least {seen.more_steps} more steps"
+        )
         yield Finding(cause="warm-up", text=text)
     if seen.spread is not None and seen.spread > BUSY:
         text = (

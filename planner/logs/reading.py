@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import Problem, SpecError, UsageError
+from planner.logs.libraries import LightningLines, TitanLines, TrainerLines
 from planner.logs.values import Log
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
+from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
 from planner.runtimes.interface import runtime
 from planner.runtimes.log import Fact, LogReader, PartTime, RankMemory, Series
 from planner.runtimes.megatron.capabilities import CAPABILITIES as MEGATRON
 from planner.runtimes.registry import NAMES
+from planner.runtimes.torch.capabilities import CAPABILITIES as TORCH
 
 _JOB = re.compile(r"job ranks (\d{1,7}) global_batch (\d{1,9})(?!\S)")
 _STEP = re.compile(r"step (\d{1,12}) loss \S+ seconds (\d{1,9}\.\d{6})(?!\S)")
@@ -126,8 +129,15 @@ class NemoLines:
         return ()
 
 
-NEMO = (MEGATRON.name, NemoLines)
-"""The target whose plans it runs."""
+LIBRARIES: dict[type, tuple[str, ...]] = {
+    NemoLines: (MEGATRON.name,),
+    TrainerLines: (TORCH.name, DEEPSPEED.name),
+    TitanLines: (TORCH.name,),
+    LightningLines: (TORCH.name, DEEPSPEED.name),
+}
+"""Libraries that train over a runtime, and the targets whose plans they run."""
+_LATER = (TitanLines, TrainerLines, LightningLines)
+"""Readers whose notes are of the step times."""
 LONGEST_LINE = 4096
 """Characters of a line that are looked at; lines of logs that matter are shorter."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -143,9 +153,9 @@ class _File:
     empty: bool
 
 
-def read_logs(paths: Sequence[Path], plan: Plan) -> Log:
+def read_logs(paths: Sequence[Path], plan: Plan, sequence_length: int) -> Log:
     """The logs of one run, one file a node or more; raises SpecError for what is no log or of another job."""
-    files = [_read(path, plan) for path in paths]
+    files = [_read(path, plan, sequence_length) for path in paths]
     for file in files:
         _require_known(file)
     source = _source(files)
@@ -157,22 +167,26 @@ def read_logs(paths: Sequence[Path], plan: Plan) -> Log:
     _require_target(source, files, plan)
     notes = [f"{file.path}: holds {file.runs} runs, the last counts" for file in files if file.runs > 1]
     readers = [reader for file in files for reader in file.readers]
+    steps = _steps(source, files)
+    told_by = [reader for reader in readers if not isinstance(reader, _LATER) or type(reader) is type(source)]
     return Log(
         source=source.source,
-        steps=_steps(source, files).timed(),
+        steps=steps.timed(),
+        interval=_interval(steps),
         parts=_parts(readers),
         memory=_memory(readers),
         facts=tuple(dict.fromkeys(fact for reader in readers for fact in reader.facts)),
         files=tuple(str(path) for path in paths),
-        notes=(*notes, *dict.fromkeys(note for reader in readers for note in reader.notes)),
+        notes=(*notes, *dict.fromkeys(note for reader in told_by for note in reader.notes)),
     )
 
 
-def _readers(plan: Plan) -> tuple[LogReader, ...]:
+def _readers(plan: Plan, sequence_length: int) -> tuple[LogReader, ...]:
     """New readers: of the example, and of what each runtime prints."""
     own = (runtime(name).log_reader(plan) for name in NAMES)
     known = {type(reader): reader for reader in own if reader is not None}
-    return (ExampleLines(), *known.values(), NemoLines())
+    titan = TitanLines(plan, sequence_length)
+    return (ExampleLines(), *known.values(), NemoLines(), titan, TrainerLines(plan), LightningLines(plan))
 
 
 def _expected(readers: Sequence[LogReader]) -> str:
@@ -181,12 +195,12 @@ def _expected(readers: Sequence[LogReader]) -> str:
     return f"expected lines of {', '.join(others)} or {last}"
 
 
-def _read(path: Path, plan: Plan) -> _File:
-    readers, runs, empty = _readers(plan), 1, True
+def _read(path: Path, plan: Plan, sequence_length: int) -> _File:
+    readers, runs, empty = _readers(plan, sequence_length), 1, True
     for line in _lines(path):
         empty = empty and not line.strip()
         if any(reader.restarts(line) for reader in readers):
-            readers, runs = _readers(plan), runs + 1
+            readers, runs = _readers(plan, sequence_length), runs + 1
         for reader in readers:
             reader.read(line)
     return _File(path=path, readers=readers, runs=runs, empty=empty)
@@ -211,7 +225,7 @@ def _require_known(file: _File) -> None:
 
 
 def _source(files: Sequence[_File]) -> LogReader | None:
-    """The reader that knows step times, the example's before the runtime's own."""
+    """The reader that knows step times: the example's, the runtime's own, a library's."""
     readers = [reader for file in files for reader in file.readers if reader.steps.seconds]
     order = [type(reader) for reader in files[0].readers]
     return min(readers, key=lambda reader: order.index(type(reader)), default=None)
@@ -219,15 +233,15 @@ def _source(files: Sequence[_File]) -> LogReader | None:
 
 def _require_target(source: LogReader, files: Sequence[_File], plan: Plan) -> None:
     own = runtime(plan.target).log_reader(plan)
-    # NeMo trains by Megatron's core.
-    if type(source) not in (ExampleLines, type(own)) and (plan.target, type(source)) != NEMO:
+    ran = LIBRARIES.get(type(source), ())
+    if type(source) not in (ExampleLines, type(own)) and plan.target not in ran:
         path = next(file.path for file in files if source in file.readers)
         raise _wrong(path, f"is a log of {source.source}, the plan's target is {plan.target}")
 
 
 def _steps(source: LogReader, files: Sequence[_File]) -> Series:
     """Step times of all files; where two disagree they are of two runs."""
-    merged = Series(averaged=source.steps.averaged)
+    merged = Series(averaged=source.steps.averaged, whole_run=source.steps.whole_run)
     for file in files:
         mine = next(reader for reader in file.readers if type(reader) is type(source)).steps
         if any(
@@ -238,6 +252,13 @@ def _steps(source: LogReader, files: Sequence[_File]) -> Series:
         for number, seconds in mine.seconds.items():
             merged.add(number, seconds)
     return merged
+
+
+def _interval(steps: Series) -> int | None:
+    """Steps from a record to the next; None where more steps bring no more records."""
+    if steps.whole_run:
+        return None
+    return steps.interval if steps.averaged or len(steps.seconds) > 1 else 1
 
 
 def _parts(readers: Sequence[LogReader]) -> tuple[PartTime, ...]:

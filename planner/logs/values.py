@@ -10,6 +10,8 @@ from planner.runtimes.log import Fact, Part, PartTime, RankMemory, Timed
 
 WARM_UP_STEPS = 3
 """First steps that do not count: they allocate, load kernels and open connections."""
+FEWEST_RECORDS = 5
+"""Step times after the warm-up that a median needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +19,14 @@ class Log:
     """What one or several logs of a run say."""
 
     source: str
-    """Who printed the step times: ``hetplan's example``, ``DeepSpeed``, ``Megatron``."""
+    """Who printed the step times: ``hetplan's example``, a runtime or a library."""
     steps: tuple[Timed, ...] = ()
     parts: tuple[PartTime, ...] = ()
     memory: tuple[RankMemory, ...] = ()
     facts: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
+    interval: int | None = 1
+    """Steps from one record to the next; None for the one mean of a whole run."""
     files: tuple[str, ...] = ()
     """Paths of the logs as the user wrote them."""
 
@@ -49,6 +53,8 @@ class Observed:
     """Median seconds of each part and rank (None: the slowest)."""
     memory: tuple[RankMemory, ...]
     notes: tuple[str, ...]
+    more_steps: int | None = 0
+    """Steps beyond these until enough records count; None where more steps bring no more records."""
 
     @property
     def step_times(self) -> int:
@@ -80,7 +86,16 @@ def observed(log: Log) -> Observed:
         parts=_parts(log.parts),
         memory=log.memory,
         notes=log.notes,
+        more_steps=_more_steps(log, len(kept)),
     )
+
+
+def _more_steps(log: Log, counted: int) -> int | None:
+    """Steps until ``FEWEST_RECORDS`` count, each beginning after the warm-up."""
+    if log.interval is None:
+        return None
+    ahead = 0 if counted else max(0, WARM_UP_STEPS - log.steps[-1].start - log.interval)
+    return (-(-ahead // log.interval) + max(0, FEWEST_RECORDS - counted)) * log.interval
 
 
 def _parts(times: tuple[PartTime, ...]) -> dict[tuple[Part, int | None], float]:

@@ -59,8 +59,10 @@ class Fact:
 class Series:
     """Seconds by step number; ``averaged`` over the steps since the record before, or of one step each."""
 
-    def __init__(self, *, averaged: bool) -> None:
+    def __init__(self, *, averaged: bool, whole_run: bool = False) -> None:
         self.averaged = averaged
+        self.whole_run = whole_run
+        """True for the one mean of a run of any length."""
         self.seconds: dict[int, float] = {}
         self._first = self._last = 0
 

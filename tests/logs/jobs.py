@@ -44,7 +44,10 @@ def told(plan: Plan, *paths: object) -> tuple[Observed, Comparison, tuple[Findin
     """What ``compare --log`` says of log files."""
     from pathlib import Path
 
-    log, found = read_logs([Path(str(path)) for path in paths], plan), prediction(plan)
+    log, found = (
+        read_logs([Path(str(path)) for path in paths], plan, MODEL.training.sequence_length),
+        prediction(plan),
+    )
     require_same_job(log, plan, found.ranks)
     seen = observed(log)
     comparison = compared(seen, found)

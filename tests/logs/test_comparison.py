@@ -137,7 +137,7 @@ def test_a_real_run_on_uneven_batches() -> None:
 
     plan, cluster = uneven_plan(1), three_ranks()
     found = predicted(plan, Estimator(cluster, model(12, layers=2), ASSUMED), ranks(plan, cluster))
-    seen = observed(read_logs([SAMPLES / "deepspeed_uneven.log"], plan))
+    seen = observed(read_logs([SAMPLES / "deepspeed_uneven.log"], plan, jobs.MODEL.training.sequence_length))
     comparison = compared(seen, found)
     assert (len(seen.seconds), seen.left_out) == (5, 3)
     assert seen.step_seconds == 0.015555

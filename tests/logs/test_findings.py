@@ -129,7 +129,10 @@ def test_short_and_uneven_logs_are_doubted(tmp_path: Path) -> None:
         return jobs.told(plan, write(tmp_path / "a.log", example_text(seconds)))[2][0]
 
     assert first([step]).text.startswith("the log ends within the first 3 steps")
+    assert first([step]).text.endswith("run at least 7 more steps")
     assert first([step] * 5).text.startswith("step times after the warm-up: 2,")
+    assert first([step] * 5).text.endswith("run at least 3 more steps")
+    assert first([step] * 8).cause == "none"
     uneven = [step * factor for factor in (3, 2, 1, 0.8, 1.2, 0.9, 1.1, 1.3, 0.7, 1.0)]
     assert first(uneven).cause == "spread"
     assert first([step * 9] * 3 + [step] * 8).cause == "none"

@@ -32,7 +32,7 @@ from tests.training.test_training import pipeline_plan, uneven_plan
 
 def told(plan: Plan, *paths: Path) -> Log:
     """The logs, checked against the plan."""
-    log = read_logs(paths, plan)
+    log = read_logs(paths, plan, jobs.MODEL.training.sequence_length)
     require_same_job(log, plan, ranks(plan, examples.cluster()))
     return log
 
@@ -63,10 +63,12 @@ def test_the_example_behind_prefixes(tmp_path: Path, prefix: str) -> None:
 
 def test_real_runs() -> None:
     """The example's own times win over those of the runtime, whose parts are taken."""
-    log = read_logs([SAMPLES / "deepspeed_uneven.log"], uneven_plan(1))
+    log = read_logs([SAMPLES / "deepspeed_uneven.log"], uneven_plan(1), jobs.MODEL.training.sequence_length)
     assert (log.source, len(log.steps), len(log.parts)) == ("hetplan's example", 8, 32)
     assert [entry.seconds for entry in log.steps][-1] == 0.015555
-    log = read_logs([SAMPLES / "deepspeed_pipeline.log"], pipeline_plan(0, 1))
+    log = read_logs(
+        [SAMPLES / "deepspeed_pipeline.log"], pipeline_plan(0, 1), jobs.MODEL.training.sequence_length
+    )
     assert (log.source, len(log.steps), len(log.parts)) == ("hetplan's example", 8, 0)
 
 

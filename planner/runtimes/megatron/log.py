@@ -15,6 +15,9 @@ _SKIPPED = re.compile(r" number of skipped iterations:\s+(\d{1,9}) \|")
 _TIMER = re.compile(r"^(?:.*?[\]:] )?\s+([a-z-]+) \.{2,}: (?:\((\d+\.\d\d), )?(\d{1,12}\.\d\d)\)?\s*$")
 _NAME = re.compile(r"^(?:.*?[\]:] )?\s+([a-z-]+):\s*$")
 _RANK = re.compile(r"^(?:.*?[\]:] )?\s+rank\s+(\d{1,7}): (\d{1,12}\.\d\d)\s*$")
+_OLD = re.compile(r"\btime \(ms\)((?: \| [a-z/-]+: \d{1,12}\.\d\d(?!\S))+)")
+"""One line of the last rank's timers: Megatron until 2022 and Megatron-DeepSpeed (Megatron-LM issue 184)."""
+_OLD_TIMER = re.compile(r" ([a-z/-]+): (\d+\.\d\d)")
 _MEMORY = re.compile(
     r"\[Rank (\d{1,7})\] \(after (\d{1,12}) iterations\) memory \(MB\) \| allocated: (\d{1,9}\.\d+) \| "
     r"max allocated: (\d{1,9}\.\d+) \| reserved: \d+\.\d+ \| max reserved: \d+\.\d+"
@@ -34,6 +37,10 @@ _PARTS: dict[str, Part] = {
     "embedding-grads-all-reduce": "gradient sync",
     "params-all-gather": "gradient sync",
     "optimizer": "optimizer",
+    "backward-params-all-reduce": "gradient sync",
+    "backward-layernorm-all-reduce": "gradient sync",
+    "backward-embedding-all-reduce": "gradient sync",
+    "backward-gather-model-params": "gradient sync",
 }
 _GATHER = "params-all-gather"
 MIB = 2**20
@@ -46,7 +53,8 @@ class MegatronLines:
     lines = "iteration .. elapsed time per iteration (ms): .."
     from_last_rank = True
 
-    def __init__(self) -> None:
+    def __init__(self, last_rank: int | None = None) -> None:
+        self._last_rank = last_rank
         self.steps = Series(averaged=True)
         self._number = 0
         self._timed: dict[tuple[int, int | None, str], float] = {}
@@ -92,8 +100,11 @@ class MegatronLines:
         self._memory[rank] = replace(new, peak_bytes=max(peak, old.peak_bytes))
 
     def _timer(self, line: str) -> None:
-        """A timer over all ranks, or the name or a rank of ``--timing-log-option all``."""
-        if match := _TIMER.match(line):
+        """A timer over all ranks, the name or a rank of ``--timing-log-option all``, or an old line of all timers."""
+        if match := _OLD.search(line):
+            for name, value in _OLD_TIMER.findall(match[1]):
+                self._timed[self._number, self._last_rank, name] = float(value) / 1000
+        elif match := _TIMER.match(line):
             self._timed[self._number, None, match[1]] = float(match[3]) / 1000
         elif match := _NAME.match(line):
             self._name = match[1]

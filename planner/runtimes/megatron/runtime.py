@@ -186,7 +186,7 @@ class Megatron(Runtime):
 
     def log_reader(self, plan: Plan) -> MegatronLines:
         """Of its iteration lines, timers and memory reports."""
-        return MegatronLines()
+        return MegatronLines(plan.devices - 1)
 
     def how_to_time(self, plan: Plan) -> str:
         """By its own timers."""

@@ -63,6 +63,22 @@ def test_max_only() -> None:
     assert (entry.part, entry.seconds) == ("forward", 0.5)
 
 
+def test_old_timers_on_one_line() -> None:
+    """Of the last rank, whose number the plan tells."""
+    lines = MegatronLines(7)
+    for line in (
+        iteration(1, 2.0, 8),
+        "time (ms) | forward-compute: 500.00 | backward-params-all-reduce: 20.00 | "
+        "backward-embedding-all-reduce: 0.00 | optimizer: 60.00\n",
+    ):
+        lines.read(line)
+    assert {(entry.part, entry.rank, entry.seconds) for entry in lines.parts} == {
+        ("forward", 7, 0.5),
+        ("gradient sync", 7, 0.02),
+        ("optimizer", 7, 0.06),
+    }
+
+
 def test_memory_reports() -> None:
     """By rank: held after the step, at most, and on the whole device; the last report with the highest peak."""
     text = memory_report(4, 3 * GIB, 9 * GIB) + memory_report(4, 5 * GIB, 8 * GIB, 11 * GIB)

@@ -1,0 +1,283 @@
+"""Lines of libraries that train over a runtime: Hugging Face's Trainer, torchtitan and Lightning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from planner.plan.values import Plan
+from planner.runtimes.log import Fact, PartTime, RankMemory, Series
+
+WINDOW_SECONDS = 10
+"""Between two readings of a progress bar, which counts whole seconds."""
+_BAR = r"(\d{1,12})/(\d{1,12}) \[(?:(\d{1,4}):)?(\d\d):(\d\d)<"
+
+
+class _Library:
+    """What these libraries do not tell."""
+
+    from_last_rank = False
+    parts: tuple[PartTime, ...] = ()
+    memory: tuple[RankMemory, ...] = ()
+    facts: tuple[Fact, ...] = ()
+
+
+class _Bar:
+    """Readings of a progress bar of tqdm: how many are done, and after how many seconds."""
+
+    def __init__(self) -> None:
+        self.readings: list[tuple[int, int]] = []
+
+    def add(self, done: int, elapsed: int) -> None:
+        """A reading; one that goes far back begins anew, one that goes back a little is another rank's."""
+        if self.restarts(done):
+            self.readings.clear()
+        if not self.readings or (done > self.readings[-1][0] and elapsed >= self.readings[-1][1]):
+            self.readings.append((done, elapsed))
+
+    def restarts(self, done: int) -> bool:
+        """True when a reading begins another run."""
+        return bool(self.readings) and 2 * done < self.readings[-1][0]
+
+    @property
+    def elapsed(self) -> int:
+        """Seconds from the first reading to the last."""
+        return self.readings[-1][1] - self.readings[0][1] if self.readings else 0
+
+    def windows(self) -> list[tuple[int, int, int]]:
+        """First, last and seconds of each stretch of at least ``WINDOW_SECONDS``; else of all."""
+        ends = self.readings[:1]
+        for reading in self.readings:
+            if reading[1] - ends[-1][1] >= WINDOW_SECONDS:
+                ends.append(reading)
+        if len(ends) == 1 and self.elapsed:
+            ends.append(self.readings[-1])
+        return [(start, end, after - before) for (start, before), (end, after) in pairwise(ends)]
+
+
+def _elapsed(hours: str, minutes: str, seconds: str) -> int:
+    return 3600 * int(hours or 0) + 60 * int(minutes) + int(seconds)
+
+
+_BAR_NOTE = (
+    "step times come from a progress bar, which counts whole seconds: means over {seconds} s and more, "
+    "evaluation and checkpoints among them included; the callback of step_log.py times every step"
+)
+
+# transformers, Trainer.log (a printed dict, numbers quoted since version 5), trainer_utils.speed_metrics and
+# trainer_state.json; samples of public threads.
+_SPEED = re.compile(
+    r"""['"]train_(runtime|samples_per_second|steps_per_second)['"]: ['"]?(\d[\d.e+-]{0,23})"""
+)
+_LOSS = re.compile(r"""^[^{]*\{['"]loss['"]: .*['"]epoch['"]: """)
+_TRAINER_BAR = re.compile(r"(?:^|\||\s)\s?" + _BAR)
+
+
+class TrainerLines(_Library):
+    """Reads the Trainer's progress bar, ``{'train_runtime': .., 'train_steps_per_second': ..}``, trainer_state.json."""
+
+    source = "Hugging Face's Trainer"
+    lines = "12/100 [00:30<03:40, ..] with {'loss': .., 'epoch': ..}, {'train_runtime': ..}"
+
+    def __init__(self, plan: Plan) -> None:
+        self._batch = plan.global_batch
+        self._bars: dict[int, _Bar] = {}
+        """By their length."""
+        self._last = 0
+        self._mine: set[int] = set()
+        """Lengths of bars among which losses were printed; those of evaluations and downloads look alike."""
+        self._speeds: dict[str, float] = {}
+
+    def restarts(self, line: str) -> bool:
+        """True when the line begins another run."""
+        return bool(self._speeds) and _LOSS.search(line) is not None
+
+    def read(self, line: str) -> None:
+        """Take what the line says, if anything."""
+        for name, value in _SPEED.findall(line):
+            if (speed := _number(value)) > 0:
+                self._speeds[name] = speed
+        for done, total, *clock in _TRAINER_BAR.findall(line):
+            self._bars.setdefault(int(total), _Bar()).add(int(done), _elapsed(*clock))
+            self._last = int(total)
+        if _LOSS.search(line):
+            self._mine.add(self._last)
+
+    @property
+    def _windows(self) -> list[tuple[int, int, int]]:
+        """Of the bar of training that ran longest."""
+        bars = [bar for length, bar in self._bars.items() if length in self._mine]
+        bar = max(bars, key=lambda each: each.elapsed, default=None)
+        return bar.windows() if bar is not None else []
+
+    @property
+    def steps(self) -> Series:
+        """From the bar, else from the speed of the whole run."""
+        windows, mean = self._windows, self._mean()
+        series = Series(averaged=True, whole_run=not windows)
+        for start, end, seconds in windows:
+            series.add(end, seconds / (end - start))
+        if not windows and mean is not None:
+            series.add(1, mean[0])
+        return series
+
+    def _mean(self) -> tuple[float, str] | None:
+        """Seconds of a step and where they come from; three decimals of a slow rate are too few."""
+        rate = self._speeds.get("steps_per_second", 0.0)
+        samples = self._speeds.get("samples_per_second", 0.0)
+        if rate >= 0.05 or (rate and not samples):
+            return 1 / rate, "train_steps_per_second"
+        if samples:
+            return (
+                self._batch / samples,
+                f"train_samples_per_second and the plan's {self._batch} sequences a step",
+            )
+        return None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How times were told, and a batch that is not the plan's."""
+        return (*self._told(), *self._other_batch())
+
+    def _told(self) -> Iterator[str]:
+        windows, mean = self._windows, self._mean()
+        if windows:
+            yield _BAR_NOTE.format(seconds=min(each[2] for each in windows))
+        elif mean is not None:
+            told = f"the step time is the mean of the whole run, from {mean[1]}"
+            yield f"{told}: warm-up, evaluation and checkpoints are in it"
+
+    def _other_batch(self) -> Iterator[str]:
+        """The Trainer counts passes over data, whose last batch may be short, and a device's batch as everyone's."""
+        rate, samples = (self._speeds.get(name, 0.0) for name in ("steps_per_second", "samples_per_second"))
+        if samples and rate >= 0.05 and abs(samples / rate / self._batch - 1) > 0.1:
+            about = f"the Trainer counts about {samples / rate:.3g} sequences a step"
+            yield f"{about}, the plan has {self._batch}: is it a run of this plan?"
+
+
+# pytorch/torchtitan, torchtitan/components/metrics.py at 00fbaafa: tokens of a rank over seconds and over the
+# degrees that share its tokens, so tokens of a device; ``tps`` stands since the line before.
+_TITAN = re.compile(r"(?<!validate )\bstep: +(\d{1,12})  ?loss: .*?\btps: ([\d,]{1,16})(?![\d,])")
+
+
+class TitanLines(_Library):
+    """Reads torchtitan's ``step: 10  loss: ..  memory: ..  tps: 7,890  tflops: ..  mfu: ..``."""
+
+    source = "torchtitan"
+    lines = "step: 10  loss: ..  tps: .."
+
+    def __init__(self, plan: Plan, sequence_length: int) -> None:
+        self._tokens = plan.global_batch * sequence_length
+        self._devices = plan.devices
+        self.steps = Series(averaged=True)
+
+    def restarts(self, line: str) -> bool:
+        """True when the line begins another run."""
+        found = _TITAN.search(line)
+        return found is not None and self.steps.restarts(int(found[1]))
+
+    def read(self, line: str) -> None:
+        """Take what the line says, if anything."""
+        found = _TITAN.search(line)
+        if found is not None and (speed := int(found[2].replace(",", "") or 0)) > 0:
+            self.steps.add(int(found[1]), self._tokens / (speed * self._devices))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How times were told."""
+        if not self.steps.seconds:
+            return ()
+        tokens = f"the plan's {self._tokens:,} tokens a step on {self._devices:,} devices"
+        return (f"step times come from tokens per second of a device (tps) and {tokens}",)
+
+
+# Lightning 2: TQDMProgressBar counts batches of an epoch; CSVLogger writes what ThroughputMonitor logs, whose
+# ``train/time`` are seconds of training since the start (lightning.pytorch.callbacks.throughput_monitor).
+_EPOCH = re.compile(r"\bEpoch (\d{1,9})(?:/\d{1,9})?: .*?\s" + _BAR)
+
+
+class LightningLines(_Library):
+    """Reads Lightning's progress bar, and metrics.csv of its CSVLogger with the ThroughputMonitor."""
+
+    source = "Lightning"
+    lines = "Epoch 0:  22%|..| 4/18 [00:17<01:02, ..], metrics.csv with columns step and train/time"
+
+    def __init__(self, plan: Plan) -> None:
+        accumulation = {group.accumulation_steps for stage in plan.stages for group in stage.replicas}
+        self._accumulation = accumulation.pop() if len(accumulation) == 1 else None
+        """Batches of a step; None where replicas differ, so that the bar's batches tell no step."""
+        self._epochs: dict[int, _Bar] = {}
+        self._columns: tuple[int, int] | None = None
+        self._rows: list[tuple[int, float]] = []
+
+    def restarts(self, line: str) -> bool:
+        """True when the line begins another run."""
+        return bool(self._rows) and _columns(line) is not None
+
+    def read(self, line: str) -> None:
+        """Take what the line says, if anything."""
+        for epoch, done, _, *clock in _EPOCH.findall(line):
+            bar = self._epochs.setdefault(int(epoch), _Bar())
+            if bar.restarts(int(done)):
+                self._epochs = {number: each for number, each in self._epochs.items() if number < int(epoch)}
+                self._epochs[int(epoch)] = bar
+            bar.add(int(done), _elapsed(*clock))
+        if (columns := _columns(line)) is not None:
+            self._columns = columns
+        elif self._columns is not None:
+            self._row(line.strip().split(","), *self._columns)
+
+    def _row(self, cells: list[str], step: int, time: int) -> None:
+        """A row of metrics.csv; many lack the time."""
+        if len(cells) > max(step, time) and cells[step].isdecimal() and (seconds := _number(cells[time])) > 0:
+            self._rows.append((int(cells[step]), seconds))
+
+    @property
+    def _windows(self) -> list[tuple[int, int, float]]:
+        """First and last step and the seconds between them."""
+        if self._rows:
+            return [
+                (start, end, after - before)
+                for (start, before), (end, after) in pairwise(self._rows)
+                if end > start and after > before
+            ]
+        if self._accumulation is None:
+            return []
+        found: list[tuple[int, int, float]] = []
+        done = 0
+        for _, bar in sorted(self._epochs.items()):
+            found += [(done + start, done + end, seconds) for start, end, seconds in bar.windows()]
+            done += bar.readings[-1][0]
+        return found
+
+    @property
+    def steps(self) -> Series:
+        """From metrics.csv, else from the bar."""
+        series, batches = Series(averaged=True), 1 if self._rows else self._accumulation or 1
+        for start, end, seconds in self._windows:
+            series.add(max(1, end // batches), seconds * batches / (end - start))
+        return series
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How times were told."""
+        if self._rows or not self._windows:
+            return ()
+        note = _BAR_NOTE.format(seconds=f"{min(each[2] for each in self._windows):g}")
+        return (f"{note}; the bar counts batches, of which the plan has {self._accumulation} a step",)
+
+
+def _columns(line: str) -> tuple[int, int] | None:
+    """Where the step and the time stand in rows below this head."""
+    names = line.strip().split(",")
+    return (names.index("step"), names.index("train/time")) if {"step", "train/time"} <= {*names} else None
+
+
+def _number(text: str) -> float:
+    """A number, or 0 for what is none or of no run."""
+    try:
+        number = float(text)
+    except ValueError:
+        return 0.0
+    return number if 1e-9 < number < 1e12 else 0.0
