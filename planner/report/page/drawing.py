@@ -209,3 +209,84 @@ def _round_between(low: float, high: float) -> Iterator[float]:
     while number * step <= high:
         yield round(number * step, 12)
         number += 1
+
+
+FARTHEST = 1.0
+"""Slower than this, in shares of the step, ends at the edge of a tornado."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """A plan that a decision leads to, as a bar from the step of the plan at hand."""
+
+    number: int
+    """Index of the plan in the document."""
+    word: str
+    """``best``, ``worst``, or ``fastest`` of one that does not fit."""
+    change: str
+    slower: float
+    """Its step over that of the plan at hand, less 1."""
+    fits: bool
+    low: float
+    width: float
+    """The bar in shares of the room."""
+    beyond: bool
+    """It goes on outside of the room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A row of a tornado."""
+
+    name: str
+    ends: tuple[End, ...]
+    """The fastest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tornado:
+    """How the step moves with each single decision, what moves it most first."""
+
+    decisions: tuple[Decision, ...]
+    zero: float
+    """Where the plan at hand stands."""
+    low: float
+    high: float
+    """One standard error of its step to either side."""
+    ticks: tuple[Tick, ...]
+
+
+def tornado(
+    decisions: Sequence[tuple[str, Sequence[tuple[int, str, str, float, bool]]]], spread: float
+) -> Tornado:
+    """``decisions`` are (name, ends), ends (number, word, change, slower by, whether it fits)."""
+    moves = [end[3] for _, ends in decisions for end in ends]
+    low = min([-spread, *moves]) * 1.05
+    high = min(max([spread, *moves]), max(FARTHEST, spread)) * 1.05
+
+    def at(slower: float) -> float:
+        return (min(max(slower, low), high) - low) / (high - low)
+
+    def drawn(end: tuple[int, str, str, float, bool]) -> End:
+        number, word, change, slower, fits = end
+        first, last = sorted((at(0.0), at(slower)))
+        return End(
+            number=number,
+            word=word,
+            change=change,
+            slower=slower,
+            fits=fits,
+            low=first,
+            width=last - first,
+            beyond=slower > high,
+        )
+
+    rows = sorted(decisions, key=lambda row: -max(abs(end[3]) for end in row[1]))
+    marks = _round_between(100 * low, 100 * high)
+    return Tornado(
+        decisions=tuple(Decision(name=name, ends=tuple(map(drawn, ends))) for name, ends in rows),
+        zero=at(0.0),
+        low=at(-spread),
+        high=at(spread),
+        ticks=tuple(Tick(at(mark / 100), f"{mark:+g} %" if mark else "this plan") for mark in marks),
+    )

@@ -24,7 +24,7 @@ from planner.logs.comparison import Deviation
 from planner.plan.file import Considered, PlanFile, cluster_digest, model_digest
 from planner.report.compare import Contender
 from planner.report.document import ComparedPlan, PlanDocument, compare_document, plan_document
-from planner.report.explain import SMALLEST, Neighbour, all_neighbours, best_of_each, largest_component
+from planner.report.explain import SMALLEST, Neighbour, all_neighbours, largest_component
 from planner.report.numbers import (
     MISSING,
     at_most,
@@ -41,7 +41,7 @@ from planner.report.numbers import (
 )
 from planner.report.observed import ObservedDocument, ObservedRun, observed_document
 from planner.report.page.colours import colour
-from planner.report.page.drawing import drawing_of, scatter, time_ticks
+from planner.report.page.drawing import Tornado, drawing_of, scatter, time_ticks, tornado
 from planner.report.page.network import cluster_map, lanes_of
 from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs
 from planner.report.ranks import rank_rows
@@ -59,6 +59,14 @@ KINDS: dict[SpanKind, str] = {
     "optimizer": "optimizer",
 }
 """What a stage is busy with, in the words of the page."""
+
+DECISIONS = {
+    "cp": "context parallel",
+    "ep": "expert parallel",
+    "recompute": "recomputation",
+    "sequence": "sequence parallel",
+}
+"""Decisions by the first word of their names, where it is not how a reader knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,13 +411,31 @@ class _View:
         unit = count_unit(entry.tokens_per_second for entry in self.saved.considered)
         return MISSING if number is None else f"{unit.show(number)} {unit.name}".rstrip()
 
-    def single(self) -> list[tuple[Neighbour, float, float]]:
-        """(plan, slower by, share of the widest bar) of the best plan for each changed decision."""
-        entries = best_of_each(self.subject.around)
-        step = self.estimate.step_seconds
-        slower = [entry.scored.estimate.step_seconds / step - 1 for entry in entries]
-        widest = max((abs(each) for each in slower), default=0.0) or 1.0
-        return [(entry, each, abs(each) / widest) for entry, each in zip(entries, slower, strict=True)]
+    def tornado(self) -> Tornado:
+        """How the step moves with each decision: its best plan, the slowest, and a faster one that does not fit."""
+        around, step = self.subject.around, self.estimate.step_seconds
+        priced = [entry.scored.estimate for entry in around]
+        decisions: dict[str, list[int]] = {}
+        for number in sorted(range(len(around)), key=lambda each: priced[each].step_seconds):
+            decision = around[number].decision.split()[0]
+            decisions.setdefault(DECISIONS.get(decision, decision), []).append(number)
+        rows = []
+        for decision, own in decisions.items():
+            best = next((number for number in own if priced[number].fits), own[0])
+            words = {own[-1]: "worst", own[0]: "fastest", best: "best"}
+            ends = [
+                (
+                    number,
+                    words[number],
+                    around[number].change,
+                    priced[number].step_seconds / step - 1,
+                    priced[number].fits,
+                )
+                for number in own
+                if number in words
+            ]
+            rows.append((decision, ends))
+        return tornado(rows, self.estimate.spread)
 
     def scatter(self) -> Any:
         """The plan and all that are one decision away; those that take more than four times as long are left out."""
