@@ -52,7 +52,7 @@ SURFACE: dict[str, set[str]] = {
     | MEASURED
     | SEARCH
     | WHOLE_TRAINING
-    | {"--output", "-o", "--robust", "--advice", "--write-lp"}
+    | {"--output", "-o", "--robust", "--advice", "--write-lp", "--history"}
     | {"--quiet", "-q", "--verbose", "-v"},
     "predict": JSON | TRAINING | MEASURED | WHOLE_TRAINING | {"--output", "-o", "--plans"},
     "compare": JSON | MEASURED | {"--baselines", "--log"},

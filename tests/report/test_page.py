@@ -14,7 +14,7 @@ from planner.cli.app import run
 from planner.described import text
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.report.numbers import time_unit
-from planner.report.page.drawing import drawing_of, ticks, time_ticks, tornado
+from planner.report.page.drawing import course, drawing_of, ticks, time_ticks, tornado
 from planner.report.page.page import in_script, page
 from planner.report.step import Lane, Span, Step
 from tests.cli.running import write_plan
@@ -62,6 +62,7 @@ def test_every_section_is_there() -> None:
             "time",
             "memory",
             "families",
+            "search",
             "changes",
             "compare",
             "measured",
@@ -76,7 +77,7 @@ def test_a_plan_by_hand_has_no_proof() -> None:
     """Sections without data are left out, and nothing is said of a bound."""
     read = Reader(page(plain()))
     sections = {found["id"] for tag, found in read.elements if tag == "section" and "id" in found}
-    assert not sections & {"families", "compare", "measured"}
+    assert not sections & {"families", "search", "compare", "measured"}
     assert "bound_seconds" not in read.numbers
 
 
@@ -257,6 +258,17 @@ def test_a_tornado_of_decisions() -> None:
         assert min(seconds[number] for number in fitting or own) in {
             seconds[each] for each in shown & set(own)
         }
+
+
+def test_lines_of_a_search() -> None:
+    """The best falls and the bound rises in steps, each from where it is known to the end, never past the other."""
+    drawn = course([(1.0, 12.0, 0.0), (2.0, 12.0, 8.0), (4.0, 10.0, 10.0)], time_unit([10.0]))
+    assert [x for x, _ in drawn.best] == sorted(x for x, _ in drawn.best)
+    assert [y for _, y in drawn.best] == sorted((y for _, y in drawn.best), reverse=True)
+    assert [y for _, y in drawn.bound] == sorted(y for _, y in drawn.bound)
+    assert drawn.bound[0][0] == pytest.approx(2 * drawn.best[0][0])
+    assert drawn.best[-1] == drawn.bound[-1]
+    assert course([(1.0, 12.0, 0.0)], time_unit([12.0])).bound == ()
 
 
 def test_bars_of_a_tornado() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import floor, log10
 
 from planner.report.numbers import TimeUnit, duration
@@ -209,6 +210,38 @@ def _round_between(low: float, high: float) -> Iterator[float]:
     while number * step <= high:
         yield round(number * step, 12)
         number += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Two quantities that stay as they are until they change, over time; in shares of their room."""
+
+    best: tuple[tuple[float, float], ...]
+    """Corners (x, y), from the left."""
+    bound: tuple[tuple[float, float], ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+
+
+def course(moments: Sequence[tuple[float, float, float]], unit: TimeUnit) -> Course:
+    """``moments`` are (seconds, best, bound) in order; a bound of 0 is none."""
+    times = [moment[0] for moment in moments]
+    heights = [height for moment in moments for height in moment[1:] if height > 0]
+    end = _Axis(0.0, times[-1] * 1.02 or 1.0, ())
+    marks = tuple(Tick(end.at(mark), f"{mark:g} s") for mark in _round_between(0.0, end.high))
+    y_axis = _axis(heights, (unit.seconds, unit.name))
+
+    def corners(of: int) -> tuple[tuple[float, float], ...]:
+        known = [(moment[0], moment[of]) for moment in moments if moment[of] > 0]
+        points = [(end.at(time), y_axis.at(height)) for time, height in known]
+        steps = [(right[0], left[1]) for left, right in pairwise(points)]
+        return (
+            tuple(point for pair in zip(points, [*steps, points[-1]], strict=True) for point in pair)
+            if points
+            else ()
+        )
+
+    return Course(best=corners(1), bound=corners(2), x_ticks=marks, y_ticks=y_axis.ticks)
 
 
 FARTHEST = 1.0

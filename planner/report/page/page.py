@@ -21,7 +21,7 @@ from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, Memory
 from planner.described import Json, meanings, sentence, told
 from planner.described import text as document_text
 from planner.logs.comparison import Deviation
-from planner.plan.file import Considered, PlanFile, cluster_digest, model_digest
+from planner.plan.file import Considered, Moment, PlanFile, cluster_digest, model_digest
 from planner.report.compare import Contender
 from planner.report.document import ComparedPlan, PlanDocument, compare_document, plan_document
 from planner.report.explain import SMALLEST, Neighbour, all_neighbours, largest_component
@@ -41,7 +41,7 @@ from planner.report.numbers import (
 )
 from planner.report.observed import ObservedDocument, ObservedRun, observed_document
 from planner.report.page.colours import colour
-from planner.report.page.drawing import Tornado, drawing_of, scatter, time_ticks, tornado
+from planner.report.page.drawing import Course, Tornado, course, drawing_of, scatter, time_ticks, tornado
 from planner.report.page.network import cluster_map, lanes_of
 from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs
 from planner.report.ranks import rank_rows
@@ -102,6 +102,8 @@ class ReportDocument:
     """The plan."""
     alternatives: tuple[Considered, ...]
     """Families of plans that were considered."""
+    history: tuple[Moment, ...]
+    """How the best step and the bound moved in the search; empty where the plan file does not keep it."""
     neighbours: tuple[Neighbour, ...]
     """Plans one decision away."""
     lanes: tuple[LaneTimes, ...]
@@ -135,6 +137,7 @@ class Report:
         return ReportDocument(
             plan=plan_document("report", self.scored, saved.cluster, saved.model, saved.summary),
             alternatives=saved.considered,
+            history=saved.summary.history if saved.summary else (),
             neighbours=self.around,
             lanes=tuple(_times(self.step, lane) for lane in self.step.lanes),
             training=self.training,
@@ -410,6 +413,11 @@ class _View:
         """Tokens per second in the unit of all families."""
         unit = count_unit(entry.tokens_per_second for entry in self.saved.considered)
         return MISSING if number is None else f"{unit.show(number)} {unit.name}".rstrip()
+
+    def course(self) -> Course:
+        """The best step and the bound over the time of the search."""
+        moments = self.summary.history if self.summary else ()
+        return course([(each.seconds, each.step_seconds, each.bound_seconds) for each in moments], self.unit)
 
     def tornado(self) -> Tornado:
         """How the step moves with each decision: its best plan, the slowest, and a faster one that does not fit."""
