@@ -58,7 +58,10 @@ SURFACE: dict[str, set[str]] = {
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
     "what-if": JSON | MEASURED | TRAINING | {"--change", "--sensitivity", "--target", "--time-limit"},
-    "report": JSON | MEASURED | FAILURES | {"--output", "-o", "--compare", "--log", "--tokens"},
+    "report": JSON
+    | MEASURED
+    | FAILURES
+    | {"--output", "-o", "--compare", "--log", "--tokens", "--deadline", "--budget"},
     "rent": JSON
     | TRAINING
     | MEASURED

@@ -20,7 +20,7 @@ from planner.plan.values import Plan
 from planner.report.compare import Contender
 from planner.report.observed import ObservedRun
 from planner.report.page.page import Report, report
-from planner.search.values import Scored
+from planner.search.values import Goal, Scored
 from tests.report import examples
 from tests.report.test_observed import COMPARISON, FOUND, SEEN
 
@@ -62,7 +62,16 @@ def about(
     saved = PlanFile(plan=plan, cluster=cluster, model=model, summary=summary)
     contenders = [Contender(name=each, scored=scored, cluster_devices=16) for each in (name, "other.yaml")]
     run = ObservedRun(seen=SEEN, comparison=COMPARISON, findings=tuple(FOUND))
-    return report(name, saved, scored, estimator, 1e11, contenders, run)
+    return report(
+        name,
+        saved,
+        scored,
+        estimator,
+        1e11,
+        contenders,
+        run,
+        goal=Goal(tokens=1e11, deadline_seconds=1e6, budget=1e5),
+    )
 
 
 def plain() -> Report:

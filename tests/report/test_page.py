@@ -260,6 +260,27 @@ def test_a_tornado_of_decisions() -> None:
         }
 
 
+def test_limits_of_a_training() -> None:
+    """The page draws the deadline beside the time, says that it is missed, likewise the budget."""
+    subject = about()
+    read = Reader(page(subject))
+    assert read.numbers["deadline_seconds"] == 1e6 < subject.training.seconds
+    assert "above the deadline" in read.text
+    assert "misses the deadline" in read.text
+    assert read.numbers["budget"] == 1e5
+    assert "within the budget" in read.text
+    unpriced = Reader(page(replace(subject, training=replace(subject.training, price=None))))
+    assert "has no price to set against the budget" in unpriced.text
+    assert "budget" not in unpriced.numbers
+    endless = Reader(page(replace(subject, training=replace(subject.training, seconds=float("inf")))))
+    assert "deadline_seconds" not in endless.numbers
+    assert "the training misses the deadline" in endless.text
+    late = replace(subject, goal=replace(subject.goal, deadline_seconds=2 * subject.training.seconds))
+    said = Reader(page(late)).text
+    assert "within the deadline" in said
+    assert "misses the deadline" not in said
+
+
 def test_lines_of_a_search() -> None:
     """The best falls and the bound rises in steps, each from where it is known to the end, never past the other."""
     drawn = course([(1.0, 12.0, 0.0), (2.0, 12.0, 8.0), (4.0, 10.0, 10.0)], time_unit([10.0]))

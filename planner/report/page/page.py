@@ -25,6 +25,7 @@ from planner.plan.file import Considered, Moment, PlanFile, cluster_digest, mode
 from planner.report.compare import Contender
 from planner.report.document import ComparedPlan, PlanDocument, compare_document, plan_document
 from planner.report.explain import SMALLEST, Neighbour, all_neighbours, largest_component
+from planner.report.goal import training_lines
 from planner.report.numbers import (
     MISSING,
     at_most,
@@ -46,7 +47,7 @@ from planner.report.page.network import cluster_map, lanes_of
 from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs
 from planner.report.ranks import rank_rows
 from planner.report.step import Lane, SpanKind, Step, step_of
-from planner.search.values import Scored
+from planner.search.values import Goal, Scored
 from planner.units import format_count
 from planner.visible import visible, visible_json
 
@@ -110,6 +111,10 @@ class ReportDocument:
     """Where the time of each stage goes."""
     training: TrainingRun
     """A run over the tokens that were asked about."""
+    deadline_seconds: float | None
+    """What that run may take; null for any time."""
+    budget: float | None
+    """What it may cost, in the currency of the cluster file; null for any money."""
     compared: tuple[ComparedPlan, ...]
     """The plan and those of --compare, with the keys of compare."""
     measured: ObservedDocument | None
@@ -130,6 +135,8 @@ class Report:
     contenders: tuple[Contender, ...] = ()
     """The plan and those that it is compared with; empty for no comparison."""
     run: ObservedRun | None = None
+    goal: Goal
+    """Deadline and budget of the training run."""
 
     def document(self) -> ReportDocument:
         """What the page says, as numbers."""
@@ -141,6 +148,8 @@ class Report:
             neighbours=self.around,
             lanes=tuple(_times(self.step, lane) for lane in self.step.lanes),
             training=self.training,
+            deadline_seconds=self.goal.deadline_seconds,
+            budget=self.goal.budget,
             compared=compare_document(self.contenders).plans,
             measured=observed_document(run.seen, run.comparison, run.findings) if run else None,
         )
@@ -155,8 +164,9 @@ def report(
     contenders: Sequence[Contender] = (),
     run: ObservedRun | None = None,
     interruptions: Interruptions = NEVER,
+    goal: Goal | None = None,
 ) -> Report:
-    """All that the page shows of a plan."""
+    """All that the page shows of a plan; of the goal its deadline and budget."""
     return Report(
         name=name,
         saved=saved,
@@ -166,6 +176,7 @@ def report(
         training=training_run(scored.estimate, tokens, interruptions),
         contenders=tuple(contenders),
         run=run,
+        goal=goal or Goal(),
     )
 
 
@@ -278,6 +289,8 @@ class _View:
         self.total = sum(len(pool.hosts) * len(pool.devices) for pool in self.cluster.pools)
         self.warnings = [f"does not fit: {line}" for line in misfits(self.estimate)]
         self.warnings += self.estimate.warnings
+        missed = training_lines(subject.training, subject.goal, self.estimate.spread)[1:]
+        self.warnings += [f"the training {line}" for line in missed]
         self.unit = time_unit([self.estimate.step_seconds])
         self.kinds = KINDS
         self.training = subject.training
@@ -287,6 +300,17 @@ class _View:
             "cluster": cluster_digest(self.cluster),
             "model": model_digest(self.model),
         }
+
+    def limits(self) -> list[tuple[str, float, float, str, str]]:
+        """(key, value, limit, text of both) of the deadline and the budget, where they are given."""
+        goal, run = self.subject.goal, self.training
+        found = []
+        if goal.deadline_seconds is not None and math.isfinite(run.seconds):
+            texts = self.long, long_text(goal.deadline_seconds)
+            found.append(("deadline_seconds", run.seconds, goal.deadline_seconds, *texts))
+        if goal.budget is not None and run.price is not None and math.isfinite(run.price):
+            found.append(("budget", run.price, goal.budget, money(run.price), money(goal.budget)))
+        return found
 
     @property
     def proof(self) -> str | None:
