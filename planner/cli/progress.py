@@ -6,6 +6,8 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from rich.progress import (
@@ -20,6 +22,7 @@ from rich.progress import (
 )
 
 from planner.cli.process import colours
+from planner.plan.file import Moment
 from planner.report.layout import PlainConsole
 from planner.report.numbers import at_most, duration
 from planner.search.values import Silent
@@ -79,6 +82,63 @@ def state(best_seconds: float | None, bound_seconds: float) -> str:
     known = math.isfinite(bound_seconds) and bound_seconds > 0
     gap = max(0.0, 1 - bound_seconds / best_seconds)
     return f"best {duration(best_seconds)}{f', within {at_most(gap)}' if known else ''}"
+
+
+MOST_MOMENTS = 50
+"""Moments that a plan file keeps of a search."""
+
+
+class History:
+    """How the best step and the bound of a search move; a reporter that tells another one too."""
+
+    def __init__(self, since: float) -> None:
+        self._since = since
+        self._best, self._bound = math.inf, 0.0
+        self._moments: list[Moment] = []
+        self.talk: ProgressBar | Beat | Quiet = Quiet()
+
+    def phase(self, name: str) -> None:
+        """Passed on."""
+        self.talk.phase(name)
+
+    def better(self, seconds: float) -> None:
+        """A better plan."""
+        self._note(seconds, self._bound)
+        self.talk.better(seconds)
+
+    def progress(self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float) -> None:
+        """Perhaps a better bound."""
+        self._note(math.inf if best_seconds is None else best_seconds, bound_seconds)
+        self.talk.progress(done=done, total=total, best_seconds=best_seconds, bound_seconds=bound_seconds)
+
+    def until(self, step_seconds: float, bound_seconds: float) -> tuple[Moment, ...]:
+        """All of it and how it ends; no bound on the way is above the last one."""
+        self._best, self._bound = step_seconds, bound_seconds
+        self._add()
+        return tuple(
+            replace(each, bound_seconds=min(each.bound_seconds, bound_seconds)) for each in self._moments
+        )
+
+    def _note(self, best: float, bound: float) -> None:
+        known = (self._best, self._bound)
+        self._best = min(best, self._best)
+        if math.isinf(self._best):
+            return  # a bound of a space without plans is none of the space that is searched next
+        self._bound = max(self._bound, bound if math.isfinite(bound) else 0.0)
+        if (self._best, self._bound) != known:
+            self._add()
+
+    def _add(self) -> None:
+        seconds = monotonic() - self._since
+        self._moments.append(Moment(seconds=seconds, step_seconds=self._best, bound_seconds=self._bound))
+        if len(self._moments) > MOST_MOMENTS:
+            del self._moments[min(range(1, MOST_MOMENTS), key=self._moved)]
+
+    def _moved(self, at: int) -> float:
+        """How much a moment changed, as a share of the step."""
+        before, after = self._moments[at - 1], self._moments[at]
+        better = before.step_seconds - after.step_seconds + after.bound_seconds - before.bound_seconds
+        return better / before.step_seconds
 
 
 class Quiet(Silent):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from planner.cli.compare import Logs, contenders_of, run_of
-from planner.cli.goal import read_run
+from planner.cli.goal import Budget, Deadline, read_run
 from planner.cli.inputs import read_calibration, warn_of_doubts
 from planner.cli.options import (
     AsJson,
@@ -48,6 +48,8 @@ def report(
     compare: Others = None,
     log: Logs = None,
     tokens: Tokens = "100B",
+    deadline: Deadline = None,
+    budget: Budget = None,
     failures: Failures = None,
     checkpoint_time: CheckpointTime = None,
     restart_time: RestartTime = None,
@@ -59,7 +61,7 @@ def report(
     One HTML file that loads nothing: the answer with its error and its bound, a map of the cluster, one step in
     time, memory, where the step goes, the plans that lost, other plans (--compare), and a run (--log).
     """
-    wanted = read_run(tokens, None, None, failures, checkpoint_time, restart_time)
+    wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
     require_writable(output, "report.html")
     constants = read_calibration(calibration)
     saved, contenders = contenders_of([plan, *(compare or ())], constants, calibration)
@@ -76,6 +78,7 @@ def report(
         contenders if compare else (),
         run_of(plan, saved, log, estimator) if log else None,
         wanted.interruptions,
+        wanted,
     )
     write_whole(page(told), output, "report.html")
     if as_json:

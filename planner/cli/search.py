@@ -9,6 +9,7 @@ import math
 import os
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, NoReturn, cast
@@ -65,7 +66,7 @@ from planner.cli.process import (
     started,
     warn,
 )
-from planner.cli.progress import reporter
+from planner.cli.progress import History, reporter
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, COUNT, DEVICES, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
@@ -87,8 +88,8 @@ PAUSE_SECONDS = 0.5
 class KeptPlan:
     """A plan file that holds the best plan, whatever ends the program."""
 
-    def __init__(self, request: SearchRequest, path: Path) -> None:
-        self._request, self._path = request, path
+    def __init__(self, request: SearchRequest, path: Path, history: History | None = None) -> None:
+        self._request, self._path, self.history = request, path, history
         self._written = -PAUSE_SECONDS
         self._waiting: Scored | None = None
 
@@ -113,7 +114,11 @@ class KeptPlan:
         from planner.report.summary import summary_of
 
         try:
-            self._write(result.best, summary_of(result))
+            summary = summary_of(result)
+            if self.history and summary:
+                moments = self.history.until(summary.step_seconds, summary.bound_seconds)
+                summary = replace(summary, history=moments)
+            self._write(result.best, summary)
         except OutputError as error:
             return error
         return None
@@ -203,6 +208,14 @@ Top = Annotated[
         min=1,
         max=int(COUNT.most),
         help="Show only the K best plan families. Default: 6, or all of them with -v.",
+    ),
+]
+KeepHistory = Annotated[
+    bool,
+    typer.Option(
+        "--history",
+        help="Keep in the plan file how the best step and the bound moved, which its page draws; such files differ "
+        "from search to search.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone, on one line.")]
@@ -323,6 +336,7 @@ def search(
     sequence_length: SequenceLength = None,
     calibration: CalibrationFile = None,
     write_lp: WriteLp = None,
+    history: KeepHistory = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
@@ -346,7 +360,11 @@ def search(
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
-    require_one_plan(pareto, output=output, top=top, write_lp=write_lp, advice=advice or None)
+    require_one_plan(
+        pareto, output=output, top=top, write_lp=write_lp, advice=advice or None, history=history or None
+    )
+    if history and output is None:
+        raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
     detail = _detail(quiet, verbose)
     run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
@@ -375,7 +393,9 @@ def search(
     )
     if pareto:
         answer_front(request, as_json, detail)
-    _answer(request, top, output, write_lp, as_json, detail)
+    if history and not goal.fastest:
+        raise UsageError("--history: only a search for the fastest plan without other limits keeps it")
+    _answer(request, top, output, write_lp, as_json, detail, history=History(started()) if history else None)
 
 
 def _detail(quiet: bool, verbose: bool) -> Detail:
@@ -405,13 +425,14 @@ def _answer(
     write_lp: Path | None,
     as_json: bool,
     detail: Detail,
+    history: History | None,
 ) -> None:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
     if output is not None:
         require_writable(output)
     if write_lp is not None:
         require_writable(write_lp, "model.lp")
-    kept = None if output is None else KeptPlan(request, output)
+    kept = None if output is None else KeptPlan(request, output, history)
     wish = Wish()
     with keeping_the_best(wish):
         try:
@@ -440,7 +461,11 @@ def _answer(
 
 def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchResult:
     deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
-    with reporter(kept.catch_up if kept else None) as talk:
+    history = kept.history if kept else None
+    with reporter(kept.catch_up if kept else None) as shown:
+        if history:
+            history.talk = shown
+        talk = history or shown
 
         def better(scored: Scored) -> None:
             talk.better(scored.estimate.step_seconds)

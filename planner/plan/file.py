@@ -84,6 +84,19 @@ class Hedge:
 
 @strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a search knew at a time."""
+
+    seconds: OptionalPredicted
+    """Since the command began."""
+    step_seconds: Predicted
+    """Step of the best plan so far."""
+    bound_seconds: OptionalPredicted
+    """What no plan of the space was known to be below; 0 for nothing."""
+
+
+@strict()
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What the search said of the plan."""
 
@@ -113,6 +126,8 @@ class Summary:
     """Devices that the plan leaves idle, and what using them would cost."""
     hedge: Hedge | None = None
     """Of a plan with the least worst-case regret; None for the best at the speeds of the cost model."""
+    history: tuple[Moment, ...] = ()
+    """How the best step and the bound moved, of a search that was asked to keep it (``--history``)."""
 
 
 @strict()
@@ -192,8 +207,9 @@ def to_text(plan_file: PlanFile) -> str:
     parts = [_HEADER + dump({"format": FORMAT, **_plan_part(plan)})]
     if plan_file.summary is not None:
         summary = written(plan_file.summary)
-        if not summary["idle"]:
-            del summary["idle"]  # as in files of before it was kept
+        for key in ("idle", "history"):
+            if not summary[key]:
+                del summary[key]  # as in files of before it was kept
         texts = {
             key: Lines(summary[key]) for key in ("outside", "advice", "ratios", "idle") if key in summary
         }

@@ -52,13 +52,16 @@ SURFACE: dict[str, set[str]] = {
     | MEASURED
     | SEARCH
     | WHOLE_TRAINING
-    | {"--output", "-o", "--robust", "--advice", "--write-lp"}
+    | {"--output", "-o", "--robust", "--advice", "--write-lp", "--history"}
     | {"--quiet", "-q", "--verbose", "-v"},
     "predict": JSON | TRAINING | MEASURED | WHOLE_TRAINING | {"--output", "-o", "--plans"},
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
     "what-if": JSON | MEASURED | TRAINING | {"--change", "--sensitivity", "--target", "--time-limit"},
-    "report": JSON | MEASURED | FAILURES | {"--output", "-o", "--compare", "--log", "--tokens"},
+    "report": JSON
+    | MEASURED
+    | FAILURES
+    | {"--output", "-o", "--compare", "--log", "--tokens", "--deadline", "--budget"},
     "rent": JSON
     | TRAINING
     | MEASURED

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
+from itertools import pairwise
 
 import pytest
 
-from planner.cli.progress import ProgressBar, reporter, state
+from planner.cli.progress import MOST_MOMENTS, History, ProgressBar, reporter, state
 from planner.search.values import Silent
 
 
@@ -60,3 +61,20 @@ def test_what_is_known_so_far() -> None:
     assert state(None, 0.0) == "no plan yet"
     assert state(0.4123, 0.0) == "best 412 ms"
     assert state(0.4123, 0.4) == "best 412 ms, within 3.0 %"
+
+
+def test_a_history_keeps_what_moved_most() -> None:
+    """Of many moments those with small changes go; a space without plans leaves no bound; the last is the highest."""
+    history = History(since=0.0)
+    history.progress(done=1, total=400, best_seconds=None, bound_seconds=50.0)
+    for best in (90.0, 80.0, 85.0, 60.0):
+        history.better(best)
+    for step in range(300):
+        history.progress(done=step, total=400, best_seconds=60.0, bound_seconds=40 + step / 30)
+    moments = history.until(60.0, 49.5)
+    assert len(moments) == MOST_MOMENTS
+    assert [moment.step_seconds for moment in moments[:3]] == [90.0, 80.0, 60.0]
+    assert [moment.bound_seconds for moment in moments[:3]] == [0.0, 0.0, 0.0]
+    assert (moments[-1].step_seconds, moments[-1].bound_seconds) == (60.0, 49.5)
+    assert all(first.seconds <= then.seconds for first, then in pairwise(moments))
+    assert all(first.bound_seconds <= then.bound_seconds for first, then in pairwise(moments))

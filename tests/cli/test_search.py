@@ -433,6 +433,11 @@ def test_ctrl_c_keeps_the_best_so_far(files: Path) -> None:
         (("--objective", "time,cost"), "--objective: expected one of time, cost, energy, got 'time,cost'"),
         (("--use-at-most", "0"), "--use-at-most: leaves no device to use"),
         (("--use-at-most", "0:mixed", "--use-at-most", "0:titan"), "--use-at-most: leaves no device to use"),
+        (("--history",), "--history: the plan file keeps it, and there is none"),
+        (
+            ("--history", "-o", "plan.yaml", "--use-at-most", "8"),
+            "--history: only a search for the fastest plan without other limits keeps it",
+        ),
         (("--pareto", "--advice"), "--pareto prints a table of plans: --advice has no plan to be about"),
     ],
 )

@@ -19,6 +19,7 @@ from planner.cluster.spec import HostSpec
 from planner.errors import HetplanError, OutputError, PlanError, SpecError
 from planner.plan.file import (
     Considered,
+    Moment,
     PlanFile,
     Summary,
     UsedCalibration,
@@ -239,6 +240,15 @@ def test_idle_devices_of_the_summary(tmp_path: Path) -> None:
     assert "idle" not in to_text(FILE)
     path = tmp_path / "plan.yaml"
     summary = replace(SUMMARY, idle=("2 T4 of slow: 20 % slower",))
+    write(replace(FILE, summary=summary), path)
+    assert read(path).summary == summary
+
+
+def test_the_history_of_a_search(tmp_path: Path) -> None:
+    """The same: it comes back, and files without are as before."""
+    assert "history" not in to_text(FILE)
+    path = tmp_path / "plan.yaml"
+    summary = replace(SUMMARY, history=(Moment(seconds=0.5, step_seconds=3.0, bound_seconds=0.0),))
     write(replace(FILE, summary=summary), path)
     assert read(path).summary == summary
 

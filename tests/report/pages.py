@@ -15,12 +15,12 @@ from planner.calibration.values import ASSUMED
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
-from planner.plan.file import CHOSEN, Considered, PlanFile, Summary
+from planner.plan.file import CHOSEN, Considered, Moment, PlanFile, Summary
 from planner.plan.values import Plan
 from planner.report.compare import Contender
 from planner.report.observed import ObservedRun
 from planner.report.page.page import Report, report
-from planner.search.values import Scored
+from planner.search.values import Goal, Scored
 from tests.report import examples
 from tests.report.test_observed import COMPARISON, FOUND, SEEN
 
@@ -52,12 +52,26 @@ def about(
             Considered(family="only v100", reason="does not fit"),
         ),
         ratios=("a split that rests on something",),
+        history=(
+            Moment(seconds=0.5, step_seconds=step * 1.2, bound_seconds=0.0),
+            Moment(seconds=2.0, step_seconds=step * 1.05, bound_seconds=step * 0.8),
+            Moment(seconds=6.3, step_seconds=step, bound_seconds=step * 0.99),
+        ),
         idle=("idle: 4 V100 (v100): using them costs +7 % (bubble and sends)",),
     )
     saved = PlanFile(plan=plan, cluster=cluster, model=model, summary=summary)
     contenders = [Contender(name=each, scored=scored, cluster_devices=16) for each in (name, "other.yaml")]
     run = ObservedRun(seen=SEEN, comparison=COMPARISON, findings=tuple(FOUND))
-    return report(name, saved, scored, estimator, 1e11, contenders, run)
+    return report(
+        name,
+        saved,
+        scored,
+        estimator,
+        1e11,
+        contenders,
+        run,
+        goal=Goal(tokens=1e11, deadline_seconds=1e6, budget=1e5),
+    )
 
 
 def plain() -> Report:

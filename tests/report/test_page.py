@@ -14,7 +14,7 @@ from planner.cli.app import run
 from planner.described import text
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.report.numbers import time_unit
-from planner.report.page.drawing import drawing_of, ticks, time_ticks
+from planner.report.page.drawing import course, drawing_of, ticks, time_ticks, tornado
 from planner.report.page.page import in_script, page
 from planner.report.step import Lane, Span, Step
 from tests.cli.running import write_plan
@@ -62,6 +62,7 @@ def test_every_section_is_there() -> None:
             "time",
             "memory",
             "families",
+            "search",
             "changes",
             "compare",
             "measured",
@@ -76,7 +77,7 @@ def test_a_plan_by_hand_has_no_proof() -> None:
     """Sections without data are left out, and nothing is said of a bound."""
     read = Reader(page(plain()))
     sections = {found["id"] for tag, found in read.elements if tag == "section" and "id" in found}
-    assert not sections & {"families", "compare", "measured"}
+    assert not sections & {"families", "search", "compare", "measured"}
     assert "bound_seconds" not in read.numbers
 
 
@@ -236,6 +237,79 @@ def test_round_marks() -> None:
     assert [tick.text for tick in marks if tick.fine][:3] == ["0.2 s", "0.4 s", "0.6 s"]
     assert len({tick.text for tick in marks}) == len(marks)
     assert list(ticks(0.25)) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2, 0.25])
+
+
+def test_a_tornado_of_decisions() -> None:
+    """Each decision has its best, its worst and what does not fit, from the plan's step; all are in the document."""
+    subject = about()
+    read = Reader(page(subject))
+    shown = {int(key.split(".")[1]) for key in read.numbers if key.startswith("neighbours.")}
+    around = subject.around
+    words = {entry.decision.split()[0] for entry in around}
+    assert len(words) > 3
+    for word in words:
+        own = [number for number, entry in enumerate(around) if entry.decision.split()[0] == word]
+        seconds = {number: around[number].scored.estimate.step_seconds for number in own}
+        fitting = [number for number in own if around[number].scored.estimate.fits]
+        assert {seconds[number] for number in shown & set(own)} >= {
+            min(seconds.values()),
+            max(seconds.values()),
+        }
+        assert min(seconds[number] for number in fitting or own) in {
+            seconds[each] for each in shown & set(own)
+        }
+
+
+def test_limits_of_a_training() -> None:
+    """The page draws the deadline beside the time, says that it is missed, likewise the budget."""
+    subject = about()
+    read = Reader(page(subject))
+    assert read.numbers["deadline_seconds"] == 1e6 < subject.training.seconds
+    assert "above the deadline" in read.text
+    assert "misses the deadline" in read.text
+    assert read.numbers["budget"] == 1e5
+    assert "within the budget" in read.text
+    unpriced = Reader(page(replace(subject, training=replace(subject.training, price=None))))
+    assert "has no price to set against the budget" in unpriced.text
+    assert "budget" not in unpriced.numbers
+    endless = Reader(page(replace(subject, training=replace(subject.training, seconds=float("inf")))))
+    assert "deadline_seconds" not in endless.numbers
+    assert "the training misses the deadline" in endless.text
+    late = replace(subject, goal=replace(subject.goal, deadline_seconds=2 * subject.training.seconds))
+    said = Reader(page(late)).text
+    assert "within the deadline" in said
+    assert "misses the deadline" not in said
+
+
+def test_lines_of_a_search() -> None:
+    """The best falls and the bound rises in steps, each from where it is known to the end, never past the other."""
+    drawn = course([(1.0, 12.0, 0.0), (2.0, 12.0, 8.0), (4.0, 10.0, 10.0)], time_unit([10.0]))
+    assert [x for x, _ in drawn.best] == sorted(x for x, _ in drawn.best)
+    assert [y for _, y in drawn.best] == sorted((y for _, y in drawn.best), reverse=True)
+    assert [y for _, y in drawn.bound] == sorted(y for _, y in drawn.bound)
+    assert drawn.bound[0][0] == pytest.approx(2 * drawn.best[0][0])
+    assert drawn.best[-1] == drawn.bound[-1]
+    assert course([(1.0, 12.0, 0.0)], time_unit([12.0])).bound == ()
+
+
+def test_bars_of_a_tornado() -> None:
+    """From the plan's step to that of the other, within the room; what moves the step most comes first."""
+    quick, slow, lost = (
+        (0, "fastest", "a", -0.2, False),
+        (1, "best", "b", 0.1, True),
+        (2, "worst", "c", 9.0, True),
+    )
+    drawn = tornado([("small", [slow]), ("large", [quick, slow, lost])], 0.3)
+    assert [row.name for row in drawn.decisions] == ["large", "small"]
+    left, right, far = drawn.decisions[0].ends
+    assert left.low + left.width == pytest.approx(drawn.zero) == right.low == far.low
+    assert left.width == pytest.approx(2 * right.width)
+    assert (drawn.high - drawn.low) == pytest.approx(6 * right.width)
+    assert far.beyond
+    assert far.low + far.width == pytest.approx(1)
+    assert [left.beyond, right.beyond, left.fits] == [False, False, False]
+    assert [tick.text for tick in drawn.ticks if tick.at == pytest.approx(drawn.zero)] == ["this plan"]
+    assert not tornado([("none", [(0, "best", "a", 0.0, True)])], 0.1).decisions[0].ends[0].width
 
 
 @needs_browser

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import floor, log10
 
 from planner.report.numbers import TimeUnit, duration
@@ -209,3 +210,116 @@ def _round_between(low: float, high: float) -> Iterator[float]:
     while number * step <= high:
         yield round(number * step, 12)
         number += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Two quantities that stay as they are until they change, over time; in shares of their room."""
+
+    best: tuple[tuple[float, float], ...]
+    """Corners (x, y), from the left."""
+    bound: tuple[tuple[float, float], ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+
+
+def course(moments: Sequence[tuple[float, float, float]], unit: TimeUnit) -> Course:
+    """``moments`` are (seconds, best, bound) in order; a bound of 0 is none."""
+    times = [moment[0] for moment in moments]
+    heights = [height for moment in moments for height in moment[1:] if height > 0]
+    end = _Axis(0.0, times[-1] * 1.02 or 1.0, ())
+    marks = tuple(Tick(end.at(mark), f"{mark:g} s") for mark in _round_between(0.0, end.high))
+    y_axis = _axis(heights, (unit.seconds, unit.name))
+
+    def corners(of: int) -> tuple[tuple[float, float], ...]:
+        known = [(moment[0], moment[of]) for moment in moments if moment[of] > 0]
+        points = [(end.at(time), y_axis.at(height)) for time, height in known]
+        steps = [(right[0], left[1]) for left, right in pairwise(points)]
+        return (
+            tuple(point for pair in zip(points, [*steps, points[-1]], strict=True) for point in pair)
+            if points
+            else ()
+        )
+
+    return Course(best=corners(1), bound=corners(2), x_ticks=marks, y_ticks=y_axis.ticks)
+
+
+FARTHEST = 1.0
+"""Slower than this, in shares of the step, ends at the edge of a tornado."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """A plan that a decision leads to, as a bar from the step of the plan at hand."""
+
+    number: int
+    """Index of the plan in the document."""
+    word: str
+    """``best``, ``worst``, or ``fastest`` of one that does not fit."""
+    change: str
+    slower: float
+    """Its step over that of the plan at hand, less 1."""
+    fits: bool
+    low: float
+    width: float
+    """The bar in shares of the room."""
+    beyond: bool
+    """It goes on outside of the room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A row of a tornado."""
+
+    name: str
+    ends: tuple[End, ...]
+    """The fastest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tornado:
+    """How the step moves with each single decision, what moves it most first."""
+
+    decisions: tuple[Decision, ...]
+    zero: float
+    """Where the plan at hand stands."""
+    low: float
+    high: float
+    """One standard error of its step to either side."""
+    ticks: tuple[Tick, ...]
+
+
+def tornado(
+    decisions: Sequence[tuple[str, Sequence[tuple[int, str, str, float, bool]]]], spread: float
+) -> Tornado:
+    """``decisions`` are (name, ends), ends (number, word, change, slower by, whether it fits)."""
+    moves = [end[3] for _, ends in decisions for end in ends]
+    low = min([-spread, *moves]) * 1.05
+    high = min(max([spread, *moves]), max(FARTHEST, spread)) * 1.05
+
+    def at(slower: float) -> float:
+        return (min(max(slower, low), high) - low) / (high - low)
+
+    def drawn(end: tuple[int, str, str, float, bool]) -> End:
+        number, word, change, slower, fits = end
+        first, last = sorted((at(0.0), at(slower)))
+        return End(
+            number=number,
+            word=word,
+            change=change,
+            slower=slower,
+            fits=fits,
+            low=first,
+            width=last - first,
+            beyond=slower > high,
+        )
+
+    rows = sorted(decisions, key=lambda row: -max(abs(end[3]) for end in row[1]))
+    marks = _round_between(100 * low, 100 * high)
+    return Tornado(
+        decisions=tuple(Decision(name=name, ends=tuple(map(drawn, ends))) for name, ends in rows),
+        zero=at(0.0),
+        low=at(-spread),
+        high=at(spread),
+        ticks=tuple(Tick(at(mark / 100), f"{mark:+g} %" if mark else "this plan") for mark in marks),
+    )

@@ -21,10 +21,11 @@ from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, Memory
 from planner.described import Json, meanings, sentence, told
 from planner.described import text as document_text
 from planner.logs.comparison import Deviation
-from planner.plan.file import Considered, PlanFile, cluster_digest, model_digest
+from planner.plan.file import Considered, Moment, PlanFile, cluster_digest, model_digest
 from planner.report.compare import Contender
 from planner.report.document import ComparedPlan, PlanDocument, compare_document, plan_document
-from planner.report.explain import SMALLEST, Neighbour, all_neighbours, best_of_each, largest_component
+from planner.report.explain import SMALLEST, Neighbour, all_neighbours, largest_component
+from planner.report.goal import training_lines
 from planner.report.numbers import (
     MISSING,
     at_most,
@@ -41,12 +42,12 @@ from planner.report.numbers import (
 )
 from planner.report.observed import ObservedDocument, ObservedRun, observed_document
 from planner.report.page.colours import colour
-from planner.report.page.drawing import drawing_of, scatter, time_ticks
+from planner.report.page.drawing import Course, Tornado, course, drawing_of, scatter, time_ticks, tornado
 from planner.report.page.network import cluster_map, lanes_of
 from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs
 from planner.report.ranks import rank_rows
 from planner.report.step import Lane, SpanKind, Step, step_of
-from planner.search.values import Scored
+from planner.search.values import Goal, Scored
 from planner.units import format_count
 from planner.visible import visible, visible_json
 
@@ -59,6 +60,14 @@ KINDS: dict[SpanKind, str] = {
     "optimizer": "optimizer",
 }
 """What a stage is busy with, in the words of the page."""
+
+DECISIONS = {
+    "cp": "context parallel",
+    "ep": "expert parallel",
+    "recompute": "recomputation",
+    "sequence": "sequence parallel",
+}
+"""Decisions by the first word of their names, where it is not how a reader knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +103,18 @@ class ReportDocument:
     """The plan."""
     alternatives: tuple[Considered, ...]
     """Families of plans that were considered."""
+    history: tuple[Moment, ...]
+    """How the best step and the bound moved in the search; empty where the plan file does not keep it."""
     neighbours: tuple[Neighbour, ...]
     """Plans one decision away."""
     lanes: tuple[LaneTimes, ...]
     """Where the time of each stage goes."""
     training: TrainingRun
     """A run over the tokens that were asked about."""
+    deadline_seconds: float | None
+    """What that run may take; null for any time."""
+    budget: float | None
+    """What it may cost, in the currency of the cluster file; null for any money."""
     compared: tuple[ComparedPlan, ...]
     """The plan and those of --compare, with the keys of compare."""
     measured: ObservedDocument | None
@@ -120,6 +135,8 @@ class Report:
     contenders: tuple[Contender, ...] = ()
     """The plan and those that it is compared with; empty for no comparison."""
     run: ObservedRun | None = None
+    goal: Goal
+    """Deadline and budget of the training run."""
 
     def document(self) -> ReportDocument:
         """What the page says, as numbers."""
@@ -127,9 +144,12 @@ class Report:
         return ReportDocument(
             plan=plan_document("report", self.scored, saved.cluster, saved.model, saved.summary),
             alternatives=saved.considered,
+            history=saved.summary.history if saved.summary else (),
             neighbours=self.around,
             lanes=tuple(_times(self.step, lane) for lane in self.step.lanes),
             training=self.training,
+            deadline_seconds=self.goal.deadline_seconds,
+            budget=self.goal.budget,
             compared=compare_document(self.contenders).plans,
             measured=observed_document(run.seen, run.comparison, run.findings) if run else None,
         )
@@ -144,8 +164,9 @@ def report(
     contenders: Sequence[Contender] = (),
     run: ObservedRun | None = None,
     interruptions: Interruptions = NEVER,
+    goal: Goal | None = None,
 ) -> Report:
-    """All that the page shows of a plan."""
+    """All that the page shows of a plan; of the goal its deadline and budget."""
     return Report(
         name=name,
         saved=saved,
@@ -155,6 +176,7 @@ def report(
         training=training_run(scored.estimate, tokens, interruptions),
         contenders=tuple(contenders),
         run=run,
+        goal=goal or Goal(),
     )
 
 
@@ -267,6 +289,8 @@ class _View:
         self.total = sum(len(pool.hosts) * len(pool.devices) for pool in self.cluster.pools)
         self.warnings = [f"does not fit: {line}" for line in misfits(self.estimate)]
         self.warnings += self.estimate.warnings
+        missed = training_lines(subject.training, subject.goal, self.estimate.spread)[1:]
+        self.warnings += [f"the training {line}" for line in missed]
         self.unit = time_unit([self.estimate.step_seconds])
         self.kinds = KINDS
         self.training = subject.training
@@ -276,6 +300,17 @@ class _View:
             "cluster": cluster_digest(self.cluster),
             "model": model_digest(self.model),
         }
+
+    def limits(self) -> list[tuple[str, float, float, str, str]]:
+        """(key, value, limit, text of both) of the deadline and the budget, where they are given."""
+        goal, run = self.subject.goal, self.training
+        found = []
+        if goal.deadline_seconds is not None and math.isfinite(run.seconds):
+            texts = self.long, long_text(goal.deadline_seconds)
+            found.append(("deadline_seconds", run.seconds, goal.deadline_seconds, *texts))
+        if goal.budget is not None and run.price is not None and math.isfinite(run.price):
+            found.append(("budget", run.price, goal.budget, money(run.price), money(goal.budget)))
+        return found
 
     @property
     def proof(self) -> str | None:
@@ -403,13 +438,36 @@ class _View:
         unit = count_unit(entry.tokens_per_second for entry in self.saved.considered)
         return MISSING if number is None else f"{unit.show(number)} {unit.name}".rstrip()
 
-    def single(self) -> list[tuple[Neighbour, float, float]]:
-        """(plan, slower by, share of the widest bar) of the best plan for each changed decision."""
-        entries = best_of_each(self.subject.around)
-        step = self.estimate.step_seconds
-        slower = [entry.scored.estimate.step_seconds / step - 1 for entry in entries]
-        widest = max((abs(each) for each in slower), default=0.0) or 1.0
-        return [(entry, each, abs(each) / widest) for entry, each in zip(entries, slower, strict=True)]
+    def course(self) -> Course:
+        """The best step and the bound over the time of the search."""
+        moments = self.summary.history if self.summary else ()
+        return course([(each.seconds, each.step_seconds, each.bound_seconds) for each in moments], self.unit)
+
+    def tornado(self) -> Tornado:
+        """How the step moves with each decision: its best plan, the slowest, and a faster one that does not fit."""
+        around, step = self.subject.around, self.estimate.step_seconds
+        priced = [entry.scored.estimate for entry in around]
+        decisions: dict[str, list[int]] = {}
+        for number in sorted(range(len(around)), key=lambda each: priced[each].step_seconds):
+            decision = around[number].decision.split()[0]
+            decisions.setdefault(DECISIONS.get(decision, decision), []).append(number)
+        rows = []
+        for decision, own in decisions.items():
+            best = next((number for number in own if priced[number].fits), own[0])
+            words = {own[-1]: "worst", own[0]: "fastest", best: "best"}
+            ends = [
+                (
+                    number,
+                    words[number],
+                    around[number].change,
+                    priced[number].step_seconds / step - 1,
+                    priced[number].fits,
+                )
+                for number in own
+                if number in words
+            ]
+            rows.append((decision, ends))
+        return tornado(rows, self.estimate.spread)
 
     def scatter(self) -> Any:
         """The plan and all that are one decision away; those that take more than four times as long are left out."""
