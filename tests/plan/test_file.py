@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
 import subprocess
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from planner.cluster.spec import HostSpec
 from planner.errors import HetplanError, OutputError, PlanError, SpecError
+from planner.files.fields import written as plain
 from planner.plan.file import (
     Considered,
     Moment,
@@ -24,6 +27,7 @@ from planner.plan.file import (
     Summary,
     UsedCalibration,
     cluster_digest,
+    cluster_part,
     load_plan,
     read,
     to_text,
@@ -74,6 +78,29 @@ def test_reading_undoes_writing(tmp_path: Path) -> None:
     assert [pool.name for pool in found.cluster.pools] == ["fast", "slow"]
     assert cluster_digest(found.cluster) == cluster_digest(CLUSTER)
     assert to_text(found) == to_text(FILE)
+
+
+def test_files_of_before_a_key_are_read(tmp_path: Path) -> None:
+    """Earlier versions had fewer keys and told their digests without them; what was edited is still refused."""
+    document = yaml.safe_load(to_text(FILE))
+    inputs = document["inputs"]
+    del inputs["model"]["dense_layers"]
+    for pool in inputs["cluster"]["pools"]:
+        del pool["power_limit_watts"]
+    model = plain(MODEL)
+    del model["dense_layers"]
+    cluster = cluster_part(CLUSTER)
+    for pool in cluster["pools"]:
+        del pool["power_limit_watts"]
+    for part, data in (("model", model), ("cluster", cluster)):
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+        document["digests"][part] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    assert read(path).model == MODEL
+    inputs["model"]["vocab"] += 1
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    assert "digests.model" in str(error_of(path))
 
 
 @st.composite

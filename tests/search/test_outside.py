@@ -33,6 +33,7 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert not {mixed, parts} & set(outside(one, gpt(), Limits(target="megatron")))
     assert {mixed, parts} <= set(outside(two, gpt(), Limits(target="megatron")))
     assert "stages of several device types" in outside(two, gpt(), Limits(target="flagscale"))
+    assert "stages of several device types" in outside(two, gpt(1), Limits(target="flagscale", pp=(1,)))
     large = "micro-batches of more than 512 sequences"
     assert large not in outside(one, gpt(global_batch=512), Limits(target="torch"))
     assert large in outside(one, gpt(global_batch=513), Limits(target="torch"))

@@ -53,12 +53,10 @@ def _of_target(
     # Where a run of stages goes on to another node decides what that crossing carries, however slow it is.
     if pipelines and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
         yield "neighbouring stages apart where one node has room for both"
-    if pipelines and len(device_types) > 1:
-        yield (
-            "stages of several device types"
-            if row.dp_per_stage
-            else "stages that mix device types other than for remainders"
-        )
+    if len(device_types) > 1 and row.dp_per_stage:
+        yield "stages of several device types"
+    elif len(device_types) > 1 and pipelines:
+        yield "stages that mix device types other than for remainders"
     grouped = pipelines or row.batch_without_pipeline == "equal" or row.tensor_parallel != "none"
     if grouped and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
         yield "stages on parts of several nodes"
