@@ -297,7 +297,7 @@ class Rates:
         pace: Mapping[str, float | Numbers],
     ) -> Iterator[tuple[Recompute, float | Numbers]]:
         """Each recomputation of a family, with the seconds of a layer."""
-        pricer = self.estimator.pricer(family.target)
+        pricer = self.pricer(family)
         for recompute in policies_of(family):
             if recompute in (family.recompute, "none"):
                 yield recompute, pace["layer_seconds"]
