@@ -27,6 +27,7 @@ from tests.worlds import (
     gpt,
     pool,
     small_problem,
+    with_all_at_once,
     with_constants,
     with_long_sequences,
     with_measurements,
@@ -44,6 +45,12 @@ def test_bounds_hold_for_every_choice(seed: int, target: str) -> None:
 def test_bounds_hold_where_stages_of_divided_sequences_recompute(seed: int) -> None:
     """A stage that recomputes as much as it must has parts of sequences too, not whole ones."""
     hold(Estimator(*with_long_sequences(seed)), Limits(gap=0.0, cp=(2,), zero=(1,)), "torch")
+
+
+@pytest.mark.parametrize("seed", [4])
+def test_bounds_hold_where_the_whole_model_hides_reductions(seed: int) -> None:
+    """DeepSpeed reduces under the backward without a pipeline alone; frozen ends hide and have nothing to reduce."""
+    hold(Estimator(*with_all_at_once(seed)), Limits(gap=0.0, cp=(2, 4), zero=(0, 1)), "deepspeed")
 
 
 def hold(estimator: Estimator, limits: Limits, target: str) -> None:
