@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from planner.calibration.values import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
-from planner.model.spec import ExpertsSpec, ModelSpec, TrainingSpec
+from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec, TrainingSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 
 GPUS = {
@@ -333,6 +333,23 @@ def with_hosts(seed: int) -> Problem:
         name: gpu.model_copy(update={"memory_gib": draw.choice([1.2, 1.6, 2, 3])})
         for name, gpu in spec.gpus.items()
     }
+    return _on_hosts(spec.model_copy(update={"gpus": gpus}), draw), model, calibration
+
+
+def with_all_at_once(seed: int) -> Problem:
+    """Long sequences or experts, now and then adapters or a frozen part, on devices that have hosts."""
+    draw = random.Random(seed + 11)
+    spec, model, calibration = (with_long_sequences, with_experts)[draw.random() < 0.5](seed)
+    trained: dict[str, Any] = {}
+    if draw.random() < 0.5 and not model.dense_layers:
+        bases: tuple[Literal["nf4"] | None, ...] = (None,) if model.experts else (None, "nf4")
+        lora = LoraSpec(rank=draw.choice([4, 16]), base=draw.choice(bases))
+        trained = draw.choice([{"lora": lora}, {"freeze": ("embedding", "attention")}])
+    training = model.training.model_copy(update=trained)
+    return _on_hosts(spec, draw), model.model_copy(update={"training": training}), calibration
+
+
+def _on_hosts(spec: ClusterSpec, draw: random.Random) -> ClusterSpec:
     pools = tuple(
         item.model_copy(
             update={
@@ -345,7 +362,7 @@ def with_hosts(seed: int) -> Problem:
         )
         for item in spec.pools
     )
-    return spec.model_copy(update={"gpus": gpus, "pools": pools}), model, calibration
+    return spec.model_copy(update={"pools": pools})
 
 
 def with_odd_nodes(seed: int) -> Problem:

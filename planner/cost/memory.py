@@ -80,7 +80,12 @@ class Load:
     @property
     def expert_dp(self) -> int:
         """Devices that have the same experts, over which ZeRO shards these."""
-        return self.dp if self.ep == self.tp else cast("int", larger(1, self.dp * self.tp // self.ep))
+        return replicas_with_experts(self.dp, self.tp, self.ep)
+
+
+def replicas_with_experts(dp: int, tp: int, ep: int) -> int:
+    """Devices that have the same experts, of ``dp`` replicas or an array of such numbers."""
+    return dp if ep == tp else cast("int", larger(1, dp * tp // ep))
 
 
 def experts_of(model: ModelSpec, *, layers: int, ep: int) -> float:
@@ -251,7 +256,9 @@ class Footprint:
             self._frozen_in_host = self._frozen_layer, self._frozen_ends
         if offload.parameters != "none":
             self._frozen_layer = self._frozen_ends = 0.0
-        self._layer_in_host = self._layer if offload.activations == "cpu" else 0.0
+        self._layer_in_host = self._ahead_in_host = 0.0
+        if offload.activations == "cpu":
+            self._layer_in_host, self._ahead_in_host = self._layer, _ahead(model, load)
         self._states, self._end_states = (0.0, 0.0) if updated_on_host else (states, ends)
         self._weights = 0.0 if offload.parameters != "none" else weights
         # With ZeRO 2 and 3 a gradient leaves as soon as it is reduced; its bucket is in the buffers.
@@ -308,9 +315,9 @@ class Footprint:
 
     def _host_bytes(self, layers: int, in_flight: float) -> float:
         """What is kept in the memory of the host."""
-        kept = self._elements(layers) * self._in_host + self._ends_in_host
+        kept = self._updated(layers, self._elements(layers)) * self._in_host + self._ends_in_host
         kept += layers * self._frozen_in_host[0] + self._frozen_in_host[1]
-        return kept + in_flight * self._layer_in_host
+        return kept + in_flight * (self._layer_in_host + self._ahead_in_host / layers)
 
     def _room(self, tensors: float) -> float:
         """Bytes that the reserve, tensors and context leave; negative when they do not fit."""
@@ -371,15 +378,20 @@ def _copies(model: ModelSpec, load: Load) -> float:
 
 
 def _embedding(model: ModelSpec, load: Load) -> float:
-    """Output of the embedding for one micro-batch, and what dense layers ahead of the others keep."""
+    """Output of the embedding for one micro-batch, and what dense layers ahead of the others keep on the device."""
     if not load.first:
         return 0.0
     ways = norm_ways(load.tp, load.sequence_parallel)
     tokens = load.micro_batch * model.training.sequence_length
-    ahead = 0.0
-    if model.dense_layers:
-        ahead = model.dense_layers * _layer_activations(model.dense, load, load.recompute)
+    ahead = _ahead(model, load) if load.offload.activations == "none" else 0.0
     return ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways + ahead
+
+
+def _ahead(model: ModelSpec, load: Load) -> float:
+    """What dense layers ahead of the others keep for the backward of one micro-batch."""
+    if not (model.dense_layers and load.first):
+        return 0.0
+    return model.dense_layers * _layer_activations(model.dense, load, load.recompute)
 
 
 def _working(model: ModelSpec, load: Load) -> float:
@@ -399,8 +411,9 @@ def _attending(model: ModelSpec, load: Load) -> float:
     ways = load.context.ways
     if ways == 1:
         return 0.0
-    queries, pairs = model.heads * model.head_dim, model.pair_width
-    elements = ways * (queries + pairs) if load.context.kind == "ring" else 2 * queries + pairs
+    outputs, pairs = model.output_width, model.pair_width
+    # Ulysses divides no latent attention: queries are as wide as outputs.
+    elements = ways * (outputs + pairs) if load.context.kind == "ring" else 2 * outputs + pairs
     tokens = load.micro_batch * model.training.sequence_length
     return ELEMENT_BYTES[model.training.precision] * tokens * elements / load.tp
 

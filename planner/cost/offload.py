@@ -22,24 +22,18 @@ from planner.runtimes.capabilities import Capabilities, OffloadTo
 class Held:
     """What one device works on, as far as its host is concerned."""
 
-    parameters: float
-    """Elements on the device without ZeRO that are trained."""
+    shard: float
+    """Elements that are updated for this device."""
     gathered: float
-    """Elements that it needs for its work, those that are not trained included."""
-    ways: int
-    """Devices over which ZeRO shards the optimizer."""
+    """Elements that are read for it when all devices that share them gather them, those not trained included."""
     zero: int
     gradient_bytes: int
     layers: int
+    """Those whose checkpoints it keeps."""
     sequences: int
     """Of one micro-batch."""
     recomputes: bool
     """True with full recomputation."""
-
-    @property
-    def shard(self) -> float:
-        """Elements that are updated for this device."""
-        return self.parameters / self.ways
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +88,7 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
             at_end += parameters / _rate(device_type, offload.parameters)
     if offload.parameters != "none":
         size = ELEMENT_BYTES[model.training.precision]
-        read = held.gathered / held.ways * size / _rate(device_type, offload.parameters)
+        read = held.gathered * size / _rate(device_type, offload.parameters)
         forward += read
         backward += (2.0 if held.recomputes else 1.0) * read
     if offload.activations != "none":

@@ -47,6 +47,7 @@ from planner.cost.memory import (
     experts_of,
     gathered_of,
     layer_elements,
+    replicas_with_experts,
     trained_of,
 )
 from planner.cost.offload import Held, copies, host_optimizer_seconds
@@ -429,6 +430,7 @@ class Pricer:
         again = layers * one.recompute_seconds
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
+        context_hidden = layers * one.context_hidden
         if first and self._ahead is not None:
             dense, ahead = self._ahead_layer(device_type, tp, sequences, shape), self.model.dense_layers
             forward, backward = (
@@ -440,6 +442,7 @@ class Pricer:
             tensor_backward += ahead * dense.collective_backward
             context_forward += ahead * dense.context_forward
             context_backward += ahead * dense.context_backward
+            context_hidden += ahead * dense.context_hidden
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
         exposed_forward, hidden_forward = self.traffic.exposed(gather, forward)
         exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)
@@ -468,7 +471,7 @@ class Pricer:
             offload_seconds=wait_forward + wait_backward,
             step_copy_seconds=at_end,
             first_saves_seconds=first_saves,
-            hidden_seconds=hidden_forward + hidden_backward + hidden + layers * one.context_hidden,
+            hidden_seconds=hidden_forward + hidden_backward + hidden + context_hidden,
         )
 
     def ends_seconds(self, shape: Shape, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
@@ -634,7 +637,7 @@ class Pricer:
             return price
         size, tokens = device.size, sequences * self.model.training.sequence_length
         pairs = size * tokens * self.model.pair_width / tp
-        outputs = size * tokens * self.model.heads * self.model.head_dim / tp
+        outputs = size * tokens * self.model.output_width / tp
         again = recompute == "full" or (recompute == "selective" and self.target.eager_layers)
         if self.context.kind == "ulysses":
             moved = partial(
@@ -816,8 +819,7 @@ class Pricer:
                 shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ring.size
             )
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
-        frozen = "mlp" in self.model.frozen
-        experts = 0.0 if frozen else experts_of(self.model, layers=shape.layers, ep=shape.ep)
+        experts = self._trained_experts(shape.layers, shape.ep)
         share = (count - experts) / optimizer_ways(shape.zero, ring.size)
         share += experts / optimizer_ways(shape.zero, ring.of_experts.size)
         update = self._measured_update(device_type.gpu, share)
@@ -844,17 +846,25 @@ class Pricer:
             self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp, ep=shape.ep
         )
 
+    def _trained_experts(self, layers: int, ep: int) -> float:
+        """Elements of experts on one device that are trained."""
+        return 0.0 if "mlp" in self.model.frozen else experts_of(self.model, layers=layers, ep=ep)
+
     def _held(
         self, shape: Shape, layers: int, first: bool, last: bool, tp: int, sequences: int, sharing: int
     ) -> Held:
+        """``sharing`` replicas, or an array of such numbers, share the states; fewer those of divided experts."""
         ep = shape.ep
+        trained = trained_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep)
+        experts, alike = self._trained_experts(layers, ep), replicas_with_experts(sharing, tp, ep)
+        gathered = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep)
         return Held(
-            parameters=trained_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep),
-            gathered=gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep),
-            ways=optimizer_ways(shape.zero, sharing),
+            shard=(trained - experts) / optimizer_ways(shape.zero, sharing)
+            + experts / optimizer_ways(shape.zero, alike),
+            gathered=gathered / optimizer_ways(shape.zero, sharing),
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
-            layers=layers,
+            layers=layers + (self.model.dense_layers if first else 0),
             sequences=sequences,
             recomputes=shape.recompute == "full",
         )

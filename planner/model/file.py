@@ -352,11 +352,6 @@ def _expert_problems(document: Document) -> list[Problem]:
     if ahead not in (None, 0) and document.data.get("window") is not None:
         what = "dense layers ahead of those with experts have no sliding windows yet, expected none"
         problems.append(document.problem(("dense_layers",), what))
-    training = document.data.get("training")
-    for key in ("lora", "freeze"):
-        if ahead not in (None, 0) and isinstance(training, dict) and training.get(key) is not None:
-            what = "parts of models with dense_layers ahead of experts are not frozen yet, expected none"
-            problems.append(document.problem(("training", key), what))
     if isinstance(number, int) and isinstance(picked, int) and picked > number:
         what = f"expected at most number {number}, got {picked}"
         problems.append(document.problem(("experts", "top_k"), what))

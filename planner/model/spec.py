@@ -336,6 +336,11 @@ class ModelSpec(Frozen):
             return self.heads * (self.head_dim + self.latent.value_dim)
         return 2 * self.kv_heads * self.head_dim
 
+    @property
+    def output_width(self) -> int:
+        """Elements of what attention makes of a token, ahead of its output product."""
+        return self.attention_matrices[-1][0]
+
     @cached_property
     def attention_matrices(self) -> tuple[tuple[int, int, Split], ...]:
         """(inputs, outputs, what tensor parallelism divides) of each matrix of the attention of a layer."""

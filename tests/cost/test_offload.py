@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -13,7 +14,7 @@ from planner.cost.estimate import estimate
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.values import Estimate, Memory
 from planner.errors import PlanError
-from planner.model.spec import ModelSpec
+from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.registry import target
 from tests.worlds import cluster, gpt, pool
@@ -40,9 +41,8 @@ def device_type(host: HostSpec | None = HOST, devices: int = 4) -> DeviceType:
 def held(zero: int = 2, *, ways: int = 4, parameters: float = 4e9) -> Held:
     """A shard of a billion parameters, two layers of fp16, two sequences."""
     return Held(
-        parameters=parameters,
-        gathered=parameters,
-        ways=ways,
+        shard=parameters / ways,
+        gathered=parameters / ways,
         zero=zero,
         gradient_bytes=2,
         layers=2,
@@ -251,6 +251,46 @@ def test_states_of_a_pipeline_in_host_memory() -> None:
         assert after.breakdown.offload_seconds == pytest.approx(2 * 2 * shard / 5e9, rel=0.01)
         assert after.breakdown.step_seconds == pytest.approx(after.step_seconds)
         assert after.stages[0].forward_seconds == before.stages[0].forward_seconds
+
+
+def test_divided_experts_have_fewer_hosts_that_update_them() -> None:
+    """Two of four devices have the same experts: what is theirs is shared by two, all else by four."""
+    experts = ExpertsSpec(number=4, top_k=1, ffn=4096)
+    spec = gpt(4, global_batch=4).model_copy(update={"experts": experts})
+    group = ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=4, local_batch=1, accumulation_steps=1)
+    stage = Stage(first_layer=0, end_layer=4, replicas=(group,))
+    plan = Plan(target="megatron", zero=1, stages=(stage,), ep=2, offload=STATES)
+    found = estimate(plan, machine(), spec)
+    parted = 4 * spec.expert_parameters
+    shard = (spec.parameters - parted) / 4 + parted / 2 / 2
+    update = 4 * shard / target("megatron").offloading.parameters_per_second
+    assert found.breakdown.optimizer_seconds == pytest.approx(update, rel=0.01)
+    on_device = estimate(replace(plan, offload=ON_DEVICE), machine(), spec).stages[0].groups[0].memory
+    # Moments and the copy in fp32; gradients of two bytes beside them.
+    assert on_device.optimizer_bytes == pytest.approx(12 * shard)
+    assert found.stages[0].groups[0].memory.host_bytes == pytest.approx((12 + 2) * shard)
+
+
+def test_checkpoints_of_dense_layers_ahead_leave_with_the_others() -> None:
+    """Copied like those of layers with experts; on the device two are left in any case."""
+    experts = ExpertsSpec(number=4, top_k=1, ffn=4096)
+    group = ReplicaGroup(pool="a", gpu=V100.name, tp=1, count=1, local_batch=4, accumulation_steps=1)
+    stage = Stage(first_layer=0, end_layer=4, replicas=(group,), recompute="full")
+    found = []
+    for dense, offload in product((0, 8), (ON_DEVICE, Offload(activations="cpu"))):
+        spec = gpt(4, global_batch=4).model_copy(update={"experts": experts, "dense_layers": dense})
+        plan = Plan(target="deepspeed", zero=0, stages=(stage,), offload=offload)
+        found.append(estimate(plan, machine(HostSpec(link_gBps=0.01), 1), spec))
+    bare, bare_kept, ahead, ahead_kept = found
+    one = 2 * gpt().hidden * 4 * gpt().training.sequence_length
+    memory = [each.stages[0].groups[0].memory for each in found]
+    assert memory[2].activations_bytes - memory[0].activations_bytes >= 8 * one
+    assert memory[3].host_bytes - memory[1].host_bytes == 8 * one
+    assert memory[2].activations_bytes - memory[3].activations_bytes == (8 + 4 - 2) * one
+    copied = ahead_kept.breakdown.offload_seconds + ahead_kept.breakdown.hidden_seconds
+    copied -= bare_kept.breakdown.offload_seconds + bare_kept.breakdown.hidden_seconds
+    copied -= ahead.breakdown.hidden_seconds - bare.breakdown.hidden_seconds
+    assert copied == pytest.approx(2 * 8 * one / 0.01e9, rel=1e-6)
 
 
 def test_full_recomputation_reads_offloaded_parameters_a_third_time() -> None:

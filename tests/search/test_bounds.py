@@ -22,15 +22,40 @@ from planner.search.pipeline import OpenChoice, score
 from planner.search.space.choices import Choice, depths, families, usable_device_types
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
-from tests.worlds import cluster, gpt, pool, small_problem, with_constants, with_measurements
+from tests.worlds import (
+    cluster,
+    gpt,
+    pool,
+    small_problem,
+    with_all_at_once,
+    with_constants,
+    with_long_sequences,
+    with_measurements,
+)
 
 
 @given(st.integers(0, 10**9), st.sampled_from(["megatron", "deepspeed", "torch", "flagscale"]))
 @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_bounds_hold_for_every_choice(seed: int, target: str) -> None:
     """Family <= choice <= best plan of the choice."""
-    spec, model = small_problem(seed)
-    estimator, limits = Estimator(spec, model), Limits(gap=0.0)
+    hold(Estimator(*small_problem(seed)), Limits(gap=0.0), target)
+
+
+@pytest.mark.parametrize("seed", [0, 18, 35, 83])
+def test_bounds_hold_where_stages_of_divided_sequences_recompute(seed: int) -> None:
+    """A stage that recomputes as much as it must has parts of sequences too, not whole ones."""
+    hold(Estimator(*with_long_sequences(seed)), Limits(gap=0.0, cp=(2,), zero=(1,)), "torch")
+
+
+@pytest.mark.parametrize("seed", [4])
+def test_bounds_hold_where_the_whole_model_hides_reductions(seed: int) -> None:
+    """DeepSpeed reduces under the backward without a pipeline alone; frozen ends hide and have nothing to reduce."""
+    hold(Estimator(*with_all_at_once(seed)), Limits(gap=0.0, cp=(2, 4), zero=(0, 1)), "deepspeed")
+
+
+def hold(estimator: Estimator, limits: Limits, target: str) -> None:
+    """Bounds of a target's families and choices hold."""
+    model = estimator.model
     bounds, device_types = FamilyBounds(estimator), usable_device_types(estimator.topology, model)
     for family in families(TARGETS[target], limits, model, device_types):
         found = depths(family, limits, model, device_types)

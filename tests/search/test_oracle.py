@@ -22,6 +22,7 @@ from tests.search.exhaustive import exhaustive, plans
 from tests.worlds import (
     Problem,
     small_problem,
+    with_all_at_once,
     with_constants,
     with_experts,
     with_fast_nodes,
@@ -198,6 +199,31 @@ def test_long_sequences(seed: int, target: str | None) -> None:
 def test_many_problems_with_long_sequences(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+
+
+def combined(seed: int, target: str) -> Limits:
+    """Offloading wherever it is allowed, and in two of three problems sequences that are divided at all events."""
+    cp = (None, (2, 4), (1, 2))[seed % 3] if with_all_at_once(seed)[1].experts is None else None
+    return replace(limits(seed, target), offload=OFFLOAD_PARTS, cp=cp)
+
+
+COMBINED = st.sampled_from(["megatron", "deepspeed", "torch"])
+
+
+@given(SEEDS, COMBINED)
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_all_at_once(seed: int, target: str) -> None:
+    """Divided sequences, experts, dense layers ahead of them, adapters and host memory, one beside another."""
+    check(with_all_at_once(seed), combined(seed, target), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS, target=COMBINED)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_problems_with_all_at_once(part: int, seed: int, target: str) -> None:
+    """The same on more of them."""
+    check(with_all_at_once(PARTS * seed + part), combined(PARTS * seed + part, target), QUICK)
 
 
 def test_chunks_that_send_beside_computation() -> None:

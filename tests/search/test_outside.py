@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.runtimes.capabilities import OffloadPart
 from planner.search.solve import search
 from planner.search.space.outside import outside
 from planner.search.values import Limits
@@ -45,6 +46,17 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert "offloading" in outside(one, gpt(), Limits(target="deepspeed"))
     assert hybrid not in outside(one, gpt(), Limits(target="megatron"))
     assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))
+
+
+def test_offloading_beside_other_dimensions() -> None:
+    """Hosts keep something of pipelines with Megatron; else only where sequences and layers are whole."""
+    one, apart = cluster(pool("a")), "offloading with divided sequences"
+    asked: tuple[OffloadPart, ...] = ("none", "optimizer")
+    long = gpt(sequence_length=16_384, attention="flash")
+    assert apart in outside(one, long, Limits(target="deepspeed", offload=asked))
+    assert apart not in outside(one, long, Limits(target="deepspeed", offload=asked, cp=(1,)))
+    assert apart not in outside(one, long, Limits(target="megatron", offload=asked))
+    assert apart not in outside(one, gpt(attention="unfused"), Limits(target="deepspeed", offload=asked))
 
 
 def test_where_a_run_of_stages_goes_on_to_another_node() -> None:

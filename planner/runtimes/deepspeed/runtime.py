@@ -132,7 +132,7 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
     layer = model.layer_parameters
     return {
         **section,
-        "stage3_prefetch_bucket_size": min(bucket, layer),
+        "stage3_prefetch_bucket_size": min(int(BUCKET_ELEMENTS), layer),
         "stage3_param_persistence_threshold": 10 * model.hidden,
         "stage3_max_live_parameters": max(min(2 * layer, int(LIVE_ELEMENTS)), model.embedding_parameters),
         "stage3_max_reuse_distance": layer,
@@ -141,9 +141,9 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
 
 
 def bucket_elements(plan: Plan, model: ModelSpec) -> int:
-    """Elements of a communication bucket: DeepSpeed allocates it whole, so no more than a stage has."""
+    """Elements of a communication bucket: DeepSpeed allocates it whole, so no more than a stage trains."""
     smallest = min(stage.layers for stage in plan.stages) * model.layer_parameters
-    return min(int(BUCKET_ELEMENTS), model.parameters if plan.pp == 1 else smallest)
+    return min(int(BUCKET_ELEMENTS), model.trained_parameters if plan.pp == 1 else smallest)
 
 
 RUNTIME = DeepSpeed()

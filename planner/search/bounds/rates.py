@@ -13,14 +13,15 @@ from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.many import Numbers, as_array, as_number, larger
-from planner.cost.shape import Shape, Whole
+from planner.cost.shape import Shape, Whole, whole_model
 from planner.cost.stage import Pricer
+from planner.cost.stage_price import MicroBatch
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import TARGETS
-from planner.search.space.choices import Choice, Family, Islands, usable_device_types
+from planner.search.space.choices import Choice, Family, Islands, stays_whole, usable_device_types
 from planner.search.space.sends import Borders, Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
@@ -297,7 +298,7 @@ class Rates:
         pace: Mapping[str, float | Numbers],
     ) -> Iterator[tuple[Recompute, float | Numbers]]:
         """Each recomputation of a family, with the seconds of a layer."""
-        pricer = self.estimator.pricer(family.target)
+        pricer = self.pricer(family)
         for recompute in policies_of(family):
             if recompute in (family.recompute, "none"):
                 yield recompute, pace["layer_seconds"]
@@ -376,8 +377,20 @@ class Rates:
             "backward_seconds": micro.backward_seconds - micro.host_seconds / 2,
             "first_seconds": shown * embedding,
             "last_seconds": shown * head,
-            "tail_seconds": pricer.tail_seconds(shape, group, ring, micro),
+            "tail_seconds": self._tail_seconds(family, group, ring, sequences, micro),
         }
+
+    def _tail_seconds(
+        self, family: Family, group: ReplicaGroup, ring: Ring, sequences: Whole, micro: MicroBatch
+    ) -> float:
+        """Least end of the step per layer: of a family without pipelines that of the whole model, which hides more."""
+        pricer, model = self.pricer(family), self.estimator.model
+        if not stays_whole(family, model):
+            return pricer.tail_seconds(self._shape(family, group.tp), group, ring, micro)
+        # The longest backward hides most.
+        shape = whole_model(model, family.zero, policies_of(family)[-1], family.offload)
+        last = pricer.micro_batch(shape, group, cast("int", sequences), ring)
+        return pricer.tail_seconds(shape, group, ring, last) / model.layers
 
     def _ring_rates(self, target: str, device_type: DeviceType, tp: int) -> tuple[float, float, int]:
         """Rates of a ring between and inside nodes that none beats, and members that the nodes of one place hold."""

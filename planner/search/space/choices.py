@@ -237,6 +237,12 @@ def uniform(
                 yield replace(family, tp=tp, dp=dp)
 
 
+def stays_whole(family: Family, model: ModelSpec) -> bool:
+    """True when plans of a family have one stage alone, whatever their target does with others."""
+    divided = family.context.ways > 1 and not TARGETS[family.target].context_in_pipeline
+    return bool(model.frozen) or divided
+
+
 def depths(
     family: Family, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
 ) -> tuple[int, ...]:
@@ -250,8 +256,7 @@ def depths(
     # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
     covered = row.batch_without_pipeline == "per-device" and family.tp == 1 and family.context.ways == 1
     found: tuple[int, ...] = (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
-    alone = model.frozen or (family.context.ways > 1 and not row.context_in_pipeline)
-    if family.zero in zeros_at(row, 2) and not alone:
+    if family.zero in zeros_at(row, 2) and not stays_whole(family, model):
         found += tuple(range(2, most + 1))
     return allowed(found, limits.pp)
 

@@ -100,7 +100,10 @@ def _of_target(
     if limits.offload is None and able != type(able)():
         yield "offloading"
     if limits.offload is not None and {*limits.offload} != {"none"}:
-        if able.optimizer_zero and not able.in_pipeline and row.tensor_parallel != "none":
+        whole = able.optimizer_zero and not able.in_pipeline
+        if whole and row.tensor_parallel != "none":
             yield "offloading with tensor parallelism"
+        if whole and devices > 1 and limits.cp != (1,) and offers_context(row, model):
+            yield "offloading with divided sequences"
         if able.nvme_zero:
             yield "offloading to NVMe"

@@ -10,6 +10,7 @@ import pytest
 
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.interface import emit, write_folder
+from planner.model.spec import LoraSpec
 from planner.plan.checks import faults
 from planner.plan.placement import ranks
 from planner.plan.values import Offload, Plan
@@ -97,6 +98,18 @@ def test_formats_of_gradients(precision: str) -> None:
         config = section(data_parallel(2), precision=precision, **(asked if half else {}))
         keys = ("communication_data_type", "data_types")
         assert {key: config[key] for key in keys if key in config} == (wanted if half else {})
+
+
+def test_buckets_of_adapters() -> None:
+    """They hold what is reduced, as the plan's memory counts; parameters are fetched ahead as if all were trained."""
+    lora = LoraSpec(rank=4)
+    spec = model(42)
+    training = spec.training.model_copy(update={"lora": lora})
+    adapted = spec.model_copy(update={"training": training})
+    found = common_config(data_parallel(3), adapted)["zero_optimization"]
+    assert isinstance(found, dict)
+    assert found["reduce_bucket_size"] == adapted.trained_parameters < adapted.layer_parameters
+    assert found["stage3_prefetch_bucket_size"] == adapted.layer_parameters
 
 
 def test_clipping() -> None:
