@@ -13,7 +13,7 @@ from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.answer import Answer
 from planner.search.deadline import Deadline
-from planner.search.explain.diagnose import diagnose
+from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
@@ -131,6 +131,7 @@ def _explained(result: SearchResult, reasons: Reasons) -> SearchResult:
     """The result with its reasons, or with the causes why there is no plan."""
     deadline = reasons.deadline
     if reasons.answer.best is None:
+        deadline = deadline.part(DIAGNOSIS_SHARE)
         diagnosis = diagnose(reasons.estimator, reasons.limits, deadline)
         return replace(result, diagnosis=diagnosis, warnings=(LEFT_OUT,) if deadline.struck else ())
     found = reasons.run()

@@ -16,6 +16,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(backend, "LEAST_SECONDS", {"cpu": 1e-3})
     monkeypatch.setattr(backend, "REPEATS", 3)
+    monkeypatch.setattr(layers, "LEAST_SECONDS", {"cpu": 1e-3})
     monkeypatch.setattr(layers, "REPEATS", 3)
     monkeypatch.setattr(training, "REPEATS", 3)
     monkeypatch.setattr(kernels, "CPU_FORMATS", ("fp32",))

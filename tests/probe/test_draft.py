@@ -144,7 +144,7 @@ def seen_nodes(draw: st.DrawFn) -> list[ProbedNode]:
     return nodes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seen_nodes())
 def test_what_was_seen_always_loads(nodes: list[ProbedNode]) -> None:
     """Every host once, with as many devices of the types that were seen."""

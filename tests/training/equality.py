@@ -176,6 +176,17 @@ SLOW = frozenset(
         *(Case(layout, zero, name) for layout in ("pp2", "pp4") for zero, name in ((0, "adamw"), (1, "sgd"))),
         Case("pp2", 0, "adamw", "bf16"),
         Case("pp2", 0, "adamw", experts=True),
+        Case("data", 1, "adamw"),
+        *(Case("data", zero, "lion") for zero in (0, 1)),
+        Case("data", 1, "adamw", "bf16"),
+        Case("data", 1, "adamw", "bf16", formats=(("reduce_dtype", "fp32"),)),
+        Case("data", 2, "adamw", "bf16", formats=(("gradient_dtype", "fp32"),)),
+        Case("data", 0, "adamw", formats=(("optimizer_states", "bf16"),)),
+        Case("data", 1, "sgd", wrapper="ddp"),
+        Case("data", 3, "sgd", wrapper="fsdp2"),
+        *(Case("data", zero, "sgd", experts=True) for zero in (1, 3)),
+        Case("data", 1, "sgd", cp=2),
+        Case("data", 0, "adamw", lora="whole"),
     )
 )
 """Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import get_args
 
 from planner.calibration.values import ASSUMED_STACK
-from planner.catalog import gpu_names, gpu_spec
+from planner.catalog import GpuSpec, gpu_names, gpu_spec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
-from planner.cost.memory import optimizer_bytes
+from planner.cost.memory import FRAGMENTS, optimizer_bytes
 from planner.dims.context import LEAST_TOKENS
 from planner.model.spec import MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
 from planner.ranges import BATCH
 from planner.runtimes.capabilities import OFFLOAD_PARTS, Offloading
 from planner.runtimes.registry import TARGETS
-from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.deadline import NO_LIMIT, Deadline, Flag
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
 from planner.search.explorer import Explorer
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines, missing_bytes
+from planner.search.heuristics.quick import cheap_plan, everywhere
 from planner.search.space.choices import offers, targets_of, usable_device_types
 from planner.search.values import Diagnosis, Limits, Scored, Silent
 from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
 
 NO_OFFLOAD = Offloading()
 
-GAP = 0.05
-"""Of the short searches behind the hints: their steps are good ones, not proven best."""
+DIAGNOSIS_SHARE = 0.3
+"""Part of the time that is left, at most, for the whole diagnosis."""
+
+ROUNDS = 20
+"""Of the search for some plan that fits; where one is found it ends."""
 
 MAX_FACTOR = 64
 """Largest multiple of a pool, or part of a model, that is tried as a change."""
@@ -173,7 +178,7 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
             found.append((f"{instead} instead of {option_text(name, values(getattr(limits, name)))}", scored))
     together = len(alone) > 1 and all(scored is None for _, scored in alone)
     freed = without(limits, *given(limits))
-    if together and trial.plan(cluster, model, freed):
+    if together and trial.fits(cluster, model, freed):
         yield f"fits without the limits on {', '.join(OPTIONS[name] for name in given(limits))}"
     if limits.offload is None:
         wider = replace(limits, offload=OFFLOAD_PARTS)
@@ -188,7 +193,11 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
         what = "which divides sequences of fewer tokens than are divided unasked"
         found.append((f"{option_text('cp', used('cp', parted))}, {what}", parted))
     yield from _best_first(found)
-    yield from _best_first([(what, trial.plan(cluster, other, limits)) for what, other in _trainings(model)])
+    yield from _best_first(
+        (what, scored)
+        for ways in _trainings(model)
+        for what, scored in _first((what, trial.plan(cluster, other, limits)) for what, other in ways)
+    )
     nodes = _more_nodes(estimator, limits, trial)
     if nodes:
         yield nodes
@@ -214,34 +223,48 @@ SHORTEST = 512
 """Tokens of the shortest sequence that is tried."""
 
 
-def _trainings(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
-    """The same model trained in another way, and what to write for it."""
+Training = tuple[str, ModelSpec]
+"""A model trained in another way, and what to write for it."""
+
+
+def _first(tried: Iterable[tuple[str, Scored | None]]) -> list[tuple[str, Scored | None]]:
+    """The first that fits."""
+    return [next((item for item in tried if item[1] is not None), ("", None))]
+
+
+def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
+    """The same model trained in other ways; of those in one list each changes more than the one ahead of it."""
     training = model.training
 
     def changed(**update: object) -> ModelSpec:
         return model.model_copy(update={"training": training.model_copy(update=update)})
 
+    adapted: list[Training] = []
     if not model.frozen and model.linears and not model.dense_layers:
         for base in (None, "nf4"):
             text = f"training.lora: {{rank: {RANK}{', base: nf4' if base else ''}}}"
             other = {"optimizer": "adamw"} if training.optimizer == "muon" else {}
             text += " and training.optimizer: adamw" if other else ""
             adapters = changed(lora=LoraSpec(rank=RANK, base=base), **other)
-            yield f"{text}, which trains adapters alone", adapters
+            adapted.append((f"{text}, which trains adapters alone", adapters))
     elif training.lora and not model.quantised:
-        yield "base: nf4 in training.lora", changed(lora=training.lora.model_copy(update={"base": "nf4"}))
+        nf4 = training.lora.model_copy(update={"base": "nf4"})
+        adapted.append(("base: nf4 in training.lora", changed(lora=nf4)))
+    yield adapted
     if training.optimizer == "adamw" and training.optimizer_states == "fp32":
-        yield "training.optimizer_states: bf16", changed(optimizer_states="bf16")
+        yield [("training.optimizer_states: bf16", changed(optimizer_states="bf16"))]
     for name in get_args(Optimizer):
         if MOMENTS[name] < MOMENTS[training.optimizer]:
-            yield f"training.optimizer: {name}", changed(optimizer=name, optimizer_states="fp32")
+            yield [(f"training.optimizer: {name}", changed(optimizer=name, optimizer_states="fp32"))]
+    shorter: list[Training] = []
     length, factor = training.sequence_length, 2
     while length % factor == 0 and length // factor >= SHORTEST:
         batch = training.global_batch * factor
         if batch <= BATCH.most:
             text = f"--sequence-length {length // factor} --global-batch {batch}"
-            yield text, changed(sequence_length=length // factor, global_batch=batch)
+            shorter.append((text, changed(sequence_length=length // factor, global_batch=batch)))
         factor *= 2
+    yield shorter
 
 
 def _context_degrees(estimator: Estimator, limits: Limits) -> tuple[int, ...]:
@@ -253,6 +276,21 @@ def _context_degrees(estimator: Estimator, limits: Limits) -> tuple[int, ...]:
     return tuple(degree for degree in degrees if degree not in (limits.cp or ()))
 
 
+class _Found:
+    """A search's wish to end: with its first plan that fits, or when the user wants an end."""
+
+    def __init__(self, flag: Flag | None) -> None:
+        self.flag, self.one = flag, False
+
+    def is_set(self) -> bool:
+        """True from then on."""
+        return self.one or (self.flag is not None and self.flag.is_set())
+
+    def take(self, scored: Scored) -> None:
+        """A plan that fits."""
+        self.one = True
+
+
 class _Trial:
     """Looks whether something fits once it is changed; at the deadline nothing does."""
 
@@ -260,13 +298,51 @@ class _Trial:
         self.calibration, self.deadline = estimator.calibration, deadline
 
     def plan(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> Scored | None:
-        """Some plan that fits; None when few rounds find none."""
-        if self.deadline.struck:
-            return None
+        """The fastest of a few plans that fit, a good one and not proven best; None when few rounds find none."""
         changed = Estimator(cluster, model, self.calibration)
-        explorer = Explorer(changed, replace(limits, gap=GAP), Silent(), deadline=self.deadline)
-        explorer.run(rounds=20)
+        found = self._any(changed, limits)
+        return found and cheap_plan(changed, limits, everywhere(changed), self.deadline, known=found)
+
+    def fits(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> bool:
+        """True when few rounds find some plan."""
+        return self._any(Estimator(cluster, model, self.calibration), limits) is not None
+
+    def _any(self, changed: Estimator, limits: Limits) -> Scored | None:
+        if self.deadline.struck or not may_fit(changed, limits):
+            return None
+        found = _Found(self.deadline.flag)
+        deadline = replace(self.deadline, flag=found)
+        explorer = Explorer(changed, limits, Silent(), deadline=deadline, better=found.take)
+        explorer.run(rounds=ROUNDS)
         return explorer.best
+
+
+def may_fit(estimator: Estimator, limits: Limits) -> bool:
+    """False when all devices together have no room for one copy of the model states, however they are divided.
+
+    Where a runtime may keep some of it on the hosts, the devices need room for the rest alone, and both for all.
+    """
+    model = estimator.model
+    weights = ELEMENT_BYTES[model.training.precision] * model.trained_parameters + _frozen_bytes(model)
+    # Beside the weights or in place of them, where these rest in fp32, is a gradient.
+    states = weights + optimizer_bytes(model) * model.trained_parameters
+    device_types = usable_device_types(estimator.topology, model)
+    room = sum(
+        device_type.devices * max(0.0, device_type.memory_bytes - device_type.reserve_bytes)
+        for device_type in device_types
+    ) / (1 + FRAGMENTS)
+    hosts = sum(device_type.devices * device_type.host.memory_bytes for device_type in device_types)
+    for row in targets_of(limits):
+        allowed, can = limits.offload or (), row.offloading
+        if "parameters" in allowed and can.parameters_zero:
+            enough = states <= room + hosts
+        elif "optimizer" in allowed and can.optimizer_zero:
+            enough = weights <= room and states <= room + hosts
+        else:
+            enough = states <= room
+        if enough:
+            return True
+    return False
 
 
 def _no_reserve(cluster: ClusterSpec) -> ClusterSpec:
@@ -284,10 +360,11 @@ def _more_nodes(estimator: Estimator, limits: Limits, trial: _Trial) -> str | No
         total = len(pool.hosts)
         while total <= MAX_FACTOR * len(pool.hosts):
             total *= 2
-            if trial.plan(_with_nodes(estimator.cluster, pool.name, total), estimator.model, limits):
-                added = total - len(pool.hosts)
-                if best is None or added * len(pool.devices) < best[0]:
-                    best = added * len(pool.devices), f"fits with {added} more nodes in pool {pool.name}"
+            added = total - len(pool.hosts)
+            if best is not None and added * len(pool.devices) >= best[0]:
+                break
+            if trial.fits(_with_nodes(estimator.cluster, pool.name, total), estimator.model, limits):
+                best = added * len(pool.devices), f"fits with {added} more nodes in pool {pool.name}"
                 break
     return best[1] if best else None
 
@@ -311,15 +388,20 @@ def _larger_devices(estimator: Estimator, limits: Limits, trial: _Trial) -> str 
     if all(each.compute_capability for each in estimator.topology.device_types):
         able = [gpu for gpu in able if gpu.compute_capability]  # of the same vendor
     sizes = {round(gpu.memory_gib / 8): gpu for gpu in sorted(able, key=lambda gpu: -gpu.memory_gib)}
-    for gpu in sorted(sizes.values(), key=lambda gpu: gpu.memory_gib):
+
+    def fits(gpu: GpuSpec) -> bool:
         pools = tuple(
             pool.model_copy(update={"devices": (gpu.name,) * len(pool.devices)})
             for pool in estimator.cluster.pools
         )
         changed = {"pools": pools, "gpus": {**estimator.cluster.gpus, gpu.name: gpu}}
-        if trial.plan(estimator.cluster.model_copy(update=changed), estimator.model, limits):
-            return f"fits with {gpu.name} ({gpu.memory_gib:g} GiB) in place of every device"
-    return None
+        return trial.fits(estimator.cluster.model_copy(update=changed), estimator.model, limits)
+
+    ascending = sorted(sizes.values(), key=lambda gpu: gpu.memory_gib)
+    if not ascending or not fits(ascending[-1]):
+        return None
+    least = ascending[bisect_left(ascending[:-1], True, key=fits)]
+    return f"fits with {least.name} ({least.memory_gib:g} GiB) in place of every device"
 
 
 def _smaller_model(estimator: Estimator, limits: Limits, trial: _Trial) -> str | None:
@@ -328,7 +410,7 @@ def _smaller_model(estimator: Estimator, limits: Limits, trial: _Trial) -> str |
     while low + 1 < high:
         middle = (low + high) // 2
         smaller = estimator.model.model_copy(update={"layers": middle})
-        if trial.plan(estimator.cluster, smaller, limits):
+        if trial.fits(estimator.cluster, smaller, limits):
             low = middle
         else:
             high = middle

@@ -13,7 +13,7 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.search.answer import value_of
 from planner.search.deadline import Deadline, Struck
-from planner.search.explain.diagnose import diagnose
+from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
 from planner.search.explain.families import reason_against
 from planner.search.explain.ratios import weighed
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
@@ -206,11 +206,12 @@ def _result(found: BestSearch, seconds: float) -> SearchResult:
 def _explained(result: SearchResult, found: BestSearch, advice: bool) -> SearchResult:
     if result.status == "infeasible":
         nearest = tuple(_nearest(found))
-        diagnosis = None
+        diagnosis, deadline = None, found.deadline
         if not nearest:
+            deadline = deadline.part(DIAGNOSIS_SHARE)
             estimator = found.on(_largest(found).sub) if found.sub_clusters else found.estimator
-            diagnosis = diagnose(estimator, found.limits, found.deadline)
-        cut = (LEFT_OUT,) if found.deadline.struck else ()
+            diagnosis = diagnose(estimator, found.limits, deadline)
+        cut = (LEFT_OUT,) if deadline.struck else ()
         return replace(result, nearest=nearest, diagnosis=diagnosis, warnings=cut)
     if found.best is None or found.home is None:
         return result

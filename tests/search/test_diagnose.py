@@ -1,0 +1,72 @@
+"""What the diagnosis leaves untried: only what has no room for the model states whatever a plan does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+
+from planner.cost.estimate import Estimator
+from planner.model.spec import LoraSpec, ModelSpec, Optimizer
+from planner.runtimes.capabilities import OFFLOAD_PARTS
+from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.explain.diagnose import diagnose, may_fit
+from planner.search.heuristics.even import missing_bytes
+from planner.search.heuristics.quick import cheap_plan, everywhere
+from planner.search.values import Limits
+from planner.units import gib_from_bytes
+from tests.worlds import Problem, cluster, gpt, pool, small_problem, with_constants, with_experts, with_hosts
+
+TARGETS = "megatron", "deepspeed", "torch"
+
+
+def trained(model: ModelSpec, seed: int) -> ModelSpec:
+    """With one of the optimizers, some with adapters alone."""
+    optimizers = get_args(Optimizer)
+    changes: dict[str, object] = {"optimizer": optimizers[seed % len(optimizers)]}
+    if seed % 3 == 0:
+        changes = {"lora": LoraSpec(rank=4, base="nf4" if seed % 2 else None)}
+    return model.model_copy(update={"training": model.training.model_copy(update=changes)})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("world", [with_constants, with_hosts, with_experts])
+def test_what_fits_is_tried(target: str, world: Callable[[int], Problem]) -> None:
+    """Also once the reserve leaves a plan no byte to spare."""
+    tight = 0
+    for seed in range(4):
+        spec, model, calibration = world(seed)
+        model = model if model.experts else trained(model, seed)
+        for offload in (None, OFFLOAD_PARTS):
+            limits = Limits(target=target, offload=offload)
+            estimator = Estimator(spec, model, calibration)
+            found = cheap_plan(estimator, limits, everywhere(estimator), NO_LIMIT)
+            if found is None:
+                continue
+            spare = gib_from_bytes(-missing_bytes(found))
+            less = spec.model_copy(update={"reserve_gib": spec.reserve_gib + 0.999 * spare})
+            smaller = Estimator(less, model, calibration)
+            assert smaller.estimate(found.plan).fits
+            assert may_fit(smaller, limits)
+            tight += 1
+    assert tight
+
+
+def test_what_cannot_fit_is_not_tried() -> None:
+    """Weights of what is offloaded need room on the devices only where they stay there."""
+    spec = cluster(pool("a", "V100", per_node=2, nodes=2))
+    large = Estimator(spec, gpt(96, 12288, 96))
+    for target in TARGETS:
+        assert not may_fit(large, Limits(target=target))
+    some = Limits(target="megatron", offload=("none", "optimizer"))
+    assert not may_fit(large, some)
+    assert may_fit(large, Limits(target="deepspeed", offload=OFFLOAD_PARTS))
+
+
+def test_no_time_leaves_causes_alone() -> None:
+    """One deadline ends all trials."""
+    spec, _ = small_problem(1)
+    found = diagnose(Estimator(spec, gpt(96, 12288, 96)), Limits(), Deadline.after(0.0))
+    assert found.causes
+    assert found.hints == ()
