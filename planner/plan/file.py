@@ -288,7 +288,7 @@ def read(path: Path) -> PlanFile:
     saved, plan = _read(document)
     cluster, model = saved.inputs.cluster, saved.inputs.model
     digests = _digests(plan, cluster, model)
-    inputs = document.data["inputs"]
+    inputs: Any = document.data["inputs"]
     edited = tuple(
         Fault(("digests", part), f"the {part} under inputs is not the one that the plan was made for")
         for part, data in (("cluster", cluster_part(cluster)), ("model", written(model)))

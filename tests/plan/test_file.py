@@ -85,13 +85,13 @@ def test_files_of_before_a_key_are_read(tmp_path: Path) -> None:
     document = yaml.safe_load(to_text(FILE))
     inputs = document["inputs"]
     del inputs["model"]["dense_layers"]
-    for pool in inputs["cluster"]["pools"]:
-        del pool["power_limit_watts"]
+    for gpu in inputs["cluster"]["gpus"].values():
+        del gpu["multiprocessors"]
     model = plain(MODEL)
     del model["dense_layers"]
     cluster = cluster_part(CLUSTER)
-    for pool in cluster["pools"]:
-        del pool["power_limit_watts"]
+    for gpu in cluster["gpus"].values():
+        del gpu["multiprocessors"]
     for part, data in (("model", model), ("cluster", cluster)):
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         document["digests"][part] = hashlib.sha256(text.encode()).hexdigest()[:16]
