@@ -326,8 +326,11 @@ class Footprint:
 
     def fits(self, layers: int, in_flight: float) -> bool:
         """True when the device holds so many layers, with ``in_flight`` layers times micro-batches alive."""
-        tensors = sum(self._tensors(layers, in_flight)) + self._logits
-        return self._room(tensors) >= 0 and self.host_room(layers, in_flight) >= 0
+        return self.room(layers, in_flight) >= 0 and self.host_room(layers, in_flight) >= 0
+
+    def room(self, layers: int, in_flight: float) -> float:
+        """Bytes that are left once the allocator has given back all but its tensors; negative when they do not fit."""
+        return self._room(sum(self._tensors(layers, in_flight)) + self._logits)
 
     def headroom(self, layers: int, in_flight: float) -> float:
         """Bytes that are left; negative when they do not fit."""

@@ -53,6 +53,11 @@ def test_bounds_hold_where_the_whole_model_hides_reductions(seed: int) -> None:
     hold(Estimator(*with_all_at_once(seed)), Limits(gap=0.0, cp=(2, 4), zero=(0, 1)), "deepspeed")
 
 
+def test_bounds_hold_where_layers_fit_without_slack() -> None:
+    """A device on which the allocator has to give something back holds as many layers as the search lets it."""
+    hold(Estimator(*with_all_at_once(325)), Limits(gap=0.0, zero=(3,)), "torch")
+
+
 def hold(estimator: Estimator, limits: Limits, target: str) -> None:
     """Bounds of a target's families and choices hold."""
     model = estimator.model
