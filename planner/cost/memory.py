@@ -302,16 +302,20 @@ class Footprint:
             + self._working
             + self._embedding * in_flight / layers
         )
-        # The optimizer makes its copy once activations are gone.
         updated = self._updated(layers, elements)
-        copy = updated * self._copy - activations - self._logits
         return (
             elements * self._weights + layers * self._frozen_layer + self._frozen_ends,
             elements * self._gradients,
             updated * self._states + self._end_states,
             activations,
-            self._bucket * smaller(elements, BUCKET_ELEMENTS) + self._buffers + larger(0.0, copy),
+            self._bucket * smaller(elements, BUCKET_ELEMENTS)
+            + self._buffers
+            + self._copied(updated, activations),
         )
+
+    def _copied(self, updated: float, activations: float) -> float:
+        """Bytes of the optimizer's copy beyond those of activations, which are gone when it is made."""
+        return larger(0.0, updated * self._copy - activations - self._logits)
 
     def _host_bytes(self, layers: int, in_flight: float) -> float:
         """What is kept in the memory of the host."""
@@ -331,6 +335,12 @@ class Footprint:
     def room(self, layers: int, in_flight: float) -> float:
         """Bytes that are left once the allocator has given back all but its tensors; negative when they do not fit."""
         return self._room(sum(self._tensors(layers, in_flight)) + self._logits)
+
+    def most_room(self, layers: int, in_flight: float) -> float:
+        """``room`` without the optimizer's copy: bytes are concave in layers, and linear in what is alive."""
+        weights, gradients, states, activations, buffers = self._tensors(layers, in_flight)
+        buffers -= self._copied(self._updated(layers, self._elements(layers)), activations)
+        return self._room(weights + gradients + states + activations + buffers + self._logits)
 
     def headroom(self, layers: int, in_flight: float) -> float:
         """Bytes that are left; negative when they do not fit."""

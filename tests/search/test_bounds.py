@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.cost.shape import Shape
 from planner.dims.interleave import interleavings
 from planner.model.spec import ModelSpec
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
+from planner.search.bounds.groups import searched
 from planner.search.bounds.ramp import by_position
 from planner.search.pipeline import OpenChoice, score
 from planner.search.space.choices import Choice, depths, families, usable_device_types
@@ -25,6 +27,7 @@ from planner.search.values import Limits, Scored
 from tests.worlds import (
     cluster,
     gpt,
+    group,
     pool,
     small_problem,
     with_all_at_once,
@@ -56,6 +59,36 @@ def test_bounds_hold_where_the_whole_model_hides_reductions(seed: int) -> None:
 def test_bounds_hold_where_layers_fit_without_slack() -> None:
     """A device on which the allocator has to give something back holds as many layers as the search lets it."""
     hold(Estimator(*with_all_at_once(325)), Limits(gap=0.0, zero=(3,)), "torch")
+
+
+def test_no_room_is_smaller_than_what_fits() -> None:
+    """The copy that the optimizer makes of gradients takes the place of activations, however many are alive."""
+    estimator = Estimator(
+        cluster(pool("a"), pool("v", "V100", nodes=2)),
+        gpt(24, 2560, 20, global_batch=16, sequence_length=128),
+    )
+    compared = 0
+    for _, _, partition, found in searched(estimator, Limits(target="deepspeed"), one_degree=False):
+        rates = partition.bounds.rates
+        for family, speed in ((each, speed) for each in found[:40] for speed in rates.speeds(each)):
+            assert family.dp is not None
+            replicas = group(*speed.device_type, count=family.dp, share=family.micro_batches)
+            shape = Shape(
+                chunks=(1,),
+                stage=1,
+                depth=3,
+                micro_batches=1,
+                zero=family.zero,
+                recompute="none",
+                sequence_parallel=False,
+            )
+            size = family.micro_batch or 1
+            held = rates.pricer(family).footprint(shape, replicas, family.dp, size)
+            for alive in (1, 2, 4):
+                fitting = [count for count in range(1, 25) if held.fits(count, float(alive * count))]
+                assert speed.policies[0].room.layers(alive) >= max(fitting, default=0)
+                compared += 1
+    assert compared > 100
 
 
 def hold(estimator: Estimator, limits: Limits, target: str) -> None:

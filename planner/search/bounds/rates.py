@@ -434,15 +434,15 @@ class Rates:
         sequences: int | Whole,
         recompute: Recompute,
     ) -> dict[str, float]:
-        """Bytes are concave in layers: the line through both ends is never above them.
+        """Bytes are concave in layers but for the optimizer's copy: the line through both ends is never above them.
 
         What the allocator holds beyond its tensors is no part of them, as it gives that back before it runs out.
         """
         pricer, many = self.pricer(family), max(2, self.estimator.model.layers)
         shape = self._shape(family, group.tp, recompute)
         footprint = pricer.footprint(shape, group, cast("int", replicas), cast("int", sequences))
-        one, activations = footprint.room(1, 1.0), footprint.activation_bytes()
-        each = (one - footprint.room(many, float(many))) / (many - 1)
+        one, activations = footprint.most_room(1, 1.0), footprint.activation_bytes()
+        each = (one - footprint.most_room(many, float(many))) / (many - 1)
         return {
             "free_bytes": one + each,
             "layer_bytes": larger(0.0, each - activations),
