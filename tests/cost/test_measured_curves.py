@@ -233,10 +233,10 @@ def test_curves_stay_between_neighbouring_points(points: dict[int, float]) -> No
         assert all((b - a if rises else a - b) >= -tolerance for a, b in pairwise(values))
 
 
-SIZES = st.dictionaries(st.floats(1, 1e12), SECONDS, min_size=2, max_size=6)
+SIZES = st.dictionaries(st.integers(1, 10**12).map(float), SECONDS, min_size=2, max_size=6)
 
 
-@given(SIZES, st.floats(0, 1e14))
+@given(SIZES, st.integers(0, 10**14).map(float))
 def test_link_curves_are_positive_and_say_when_they_guess(points: dict[float, float], size: float) -> None:
     """Everywhere, and exact at the points."""
     curves = links(*(link(at, seconds) for at, seconds in points.items()))
