@@ -18,12 +18,10 @@ from planner.cost.estimate import Estimator
 from planner.plan.file import PlanFile
 from planner.report.document import explain_document
 from planner.report.explain import (
-    Neighbour,
     advice_section,
     alternatives_section,
     balance_section,
     binding_section,
-    neighbours,
     neighbours_section,
     ratios_section,
     time_section,
@@ -31,6 +29,7 @@ from planner.report.explain import (
 from planner.report.plan_table import plan_section, warnings_of
 from planner.report.ranks import idle_section
 from planner.report.understood import understood
+from planner.search.explain.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
 
 

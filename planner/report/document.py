@@ -15,9 +15,10 @@ from planner.described import Json, JsonDocument, told
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered, PlanFile
 from planner.report.compare import Contender
-from planner.report.explain import Neighbour, considered
+from planner.report.explain import considered
 from planner.report.plan_table import Proof, in_short, misfits
 from planner.report.ranks import Idle, RankRun, idle_devices, rank_runs
+from planner.search.explain.neighbours import Neighbour
 from planner.search.values import Scored, SearchResult
 
 

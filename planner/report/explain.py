@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.console import Group
 
-from planner.calibration.values import Calibration
-from planner.cluster.spec import ClusterSpec
 from planner.cost.binding import Binding, BusyLink, TightDevice
-from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
-from planner.described import meanings, sentence, told
-from planner.dims import DIMENSIONS
-from planner.errors import PlanError
-from planner.model.spec import ModelSpec
-from planner.plan.checks import target_faults
+from planner.described import meanings, sentence
 from planner.plan.file import CHOSEN, Considered
-from planner.plan.values import Plan
 from planner.report.layout import Paragraph, bullets, number, section, table, words
 from planner.report.numbers import TimeUnit, count_unit, duration, gib, percent, time_unit
 from planner.report.plan_table import misfits, stage_runs
-from planner.runtimes.registry import target
+from planner.search.explain.neighbours import Neighbour
 from planner.search.values import Advice, Alternative, Ratio, Scored
 
 
@@ -203,65 +194,6 @@ def neighbours_section(entries: Sequence[Neighbour], first: Scored) -> Group:
 def _memory_verdict(estimate: Estimate) -> str:
     missing = misfits(estimate)
     return f"does not fit: {missing[0]}" if missing else "fits"
-
-
-@told(
-    "scored.estimate.fits",
-    "scored.estimate.step_seconds",
-    "scored.estimate.tokens_per_second",
-    without=("decision", "scored"),
-)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """A plan with one decision changed."""
-
-    decision: str
-    """Which decision: ``ZeRO``, ``recomputation``, ``layers``, ``micro-batch``, ``sequence parallel``."""
-    change: str
-    """What differs, e.g. ``ZeRO 1 instead of 0``."""
-    scored: Scored
-    """The plan."""
-
-
-def neighbours(
-    plan: Plan, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration
-) -> tuple[Neighbour, ...]:
-    """Every plan one decision away that the target can run, fastest of each change."""
-    return best_of_each(all_neighbours(plan, Estimator(cluster, model, calibration)))
-
-
-def all_neighbours(plan: Plan, estimator: Estimator) -> tuple[Neighbour, ...]:
-    """Every plan one decision away that the target can run."""
-    entries = []
-    changes = (
-        change
-        for dimension in DIMENSIONS
-        for change in dimension.neighbours(plan, target(plan.target), estimator.topology.device_types)
-    )
-    for change in changes:
-        if target_faults(change.plan, estimator.model):
-            continue
-        try:
-            scored = Scored(plan=change.plan, estimate=estimator.estimate(change.plan))
-        except PlanError:
-            continue
-        entries.append(Neighbour(decision=change.decision, change=change.what, scored=scored))
-    return tuple(entries)
-
-
-def best_of_each(entries: Iterable[Neighbour]) -> tuple[Neighbour, ...]:
-    """The fastest of every decision that fits, or the fastest when none does."""
-    best: dict[str, Neighbour] = {}
-    for entry in entries:
-        known = best.get(entry.decision)
-        if known is None or _worth(entry) < _worth(known):
-            best[entry.decision] = entry
-    return tuple(sorted(best.values(), key=_worth))
-
-
-def _worth(entry: Neighbour) -> tuple[bool, float, str]:
-    priced = entry.scored.estimate
-    return (not priced.fits, priced.step_seconds, entry.change)
 
 
 def considered(alternatives: Iterable[Alternative]) -> tuple[Considered, ...]:

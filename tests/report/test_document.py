@@ -32,7 +32,6 @@ from planner.report.document import (
     plan_document,
     search_document,
 )
-from planner.report.explain import neighbours
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
@@ -41,6 +40,7 @@ from planner.report.summary import summary_of
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from planner.report.what_if import WhatIfDocument, cases
+from planner.search.explain.neighbours import neighbours
 from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
 from planner.search.swings import Swing
 from planner.search.values import OtherFormat, Simpler

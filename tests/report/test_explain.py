@@ -8,7 +8,8 @@ from planner.calibration.values import ASSUMED
 from planner.cluster.spec import HostSpec, PoolSpec
 from planner.cost.estimate import estimate
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
-from planner.report.explain import Neighbour, balance_section, neighbours, neighbours_section, time_section
+from planner.report.explain import balance_section, neighbours_section, time_section
+from planner.search.explain.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
 from tests.report import examples
 from tests.report.drawing import drawn

@@ -24,7 +24,7 @@ from planner.logs.comparison import Deviation
 from planner.plan.file import Considered, Moment, PlanFile, cluster_digest, model_digest
 from planner.report.compare import Contender
 from planner.report.document import ComparedPlan, PlanDocument, compare_document, plan_document
-from planner.report.explain import SMALLEST, Neighbour, all_neighbours, largest_component
+from planner.report.explain import SMALLEST, largest_component
 from planner.report.goal import training_lines
 from planner.report.numbers import (
     MISSING,
@@ -47,6 +47,7 @@ from planner.report.page.network import cluster_map, lanes_of
 from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs
 from planner.report.ranks import rank_rows
 from planner.report.step import Lane, SpanKind, Step, step_of
+from planner.search.explain.neighbours import Neighbour, all_neighbours
 from planner.search.values import Goal, Scored
 from planner.units import format_count
 from planner.visible import visible, visible_json

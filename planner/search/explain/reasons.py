@@ -13,6 +13,7 @@ from planner.runtimes.registry import TARGETS
 from planner.search.answer import Answer
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import FamilyPlans, Label, Price, reason_against
+from planner.search.explain.neighbours import all_neighbours
 from planner.search.explain.sensitivity import given, idle_costs, limit_costs
 from planner.search.explorer import Explorer
 from planner.search.heuristics.greedy import fastest, layered
@@ -105,6 +106,9 @@ class Reasons:
     def _about(self, best: Scored) -> Found | None:
         """None when a better plan than this comes up."""
         around = self.estimator, self.limits, self.deadline
+        nearby = all_neighbours(best.plan, self.estimator, self.deadline)
+        if self._better(item.scored for item in nearby):
+            return None
         complete = self._families.look(best)
         if self._better(self._families.plans):
             return None
