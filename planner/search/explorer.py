@@ -22,7 +22,7 @@ from planner.search.bounds.groups import (
     searched,
 )
 from planner.search.bounds.peak import floor_seconds
-from planner.search.data_parallel import DataParallel, Shares
+from planner.search.data_parallel import DataParallel, Shares, shares_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
 from planner.search.heuristics.local import best_near
@@ -404,7 +404,7 @@ class Explorer:
 
     def _sets(self, choice: DataParallel) -> DeviceSets:
         """All sets of devices of a choice."""
-        shares = Shares(choice, self.partition(choice).estimator, self.limits, self.deadline)
+        shares = shares_of(choice, self.partition(choice).estimator, self.limits)
         return DeviceSets(shares, shares.sets)
 
     def _devices_of(self, bound: float, sets: DeviceSets) -> None:
