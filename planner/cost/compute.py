@@ -8,14 +8,16 @@ the matrix units at all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, log, log2, sqrt
 
 import numpy as np
 
 from planner.calibration.values import Calibration, Family, Stack
 from planner.cluster.topology import DeviceType
-from planner.cost.many import larger
+from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.runtimes.capabilities import Capabilities
 
@@ -39,6 +41,9 @@ them they reach the share of two bytes or more (A100, V100: 0.92 to 0.98)."""
 
 TILES = ((256, 128, 1.0), (128, 128, 0.94), (128, 64, 0.80), (64, 64, 0.62))
 """Rows and columns of the tiles that libraries choose from, and how fast each is next to the largest."""
+
+TILE_SIZES = np.array(TILES).T
+"""The same, each a row."""
 
 TILE_FILL = 256
 """Steps of the inner dimension that a tile costs besides its own: filling the pipeline, writing the result."""
@@ -131,8 +136,11 @@ class Device:
     def product(self, product: Product, precision: str | None = None) -> float:
         """Seconds of a product and its traffic."""
         name = precision or self.precision
-        share = self._share(name) * self.stack.matmul_factor
-        rate = self._rate(product, name) * share
+        return self._product(product, name, self._rate(product, name))
+
+    def _product(self, product: Product, precision: str, peak: float) -> float:
+        """The same on units of this peak."""
+        rate = peak * (self._share(precision) * self.stack.matmul_factor)
         flops = 2.0 * product.count * product.rows * product.columns * product.inner
         moved = (
             product.count
@@ -144,14 +152,22 @@ class Device:
             )
         )
         filled = product.inner / (product.inner + TILE_FILL)
-        arithmetic = flops / (rate * self._tiling(product) * filled)
+        units = self.kind.multiprocessors
+        tiling = tiled(units, product.count, product.rows, product.columns) if units else 1.0
+        arithmetic = flops / (rate * tiling * filled)
         return larger(arithmetic, moved / self._bytes_rate) + self.family.kernel_seconds
 
     def products(self, products: tuple[Product, ...], precision: str | None = None) -> tuple[float, float]:
         """Seconds of the forward and of the backward of some products."""
-        forward = sum(self.product(item, precision) for item in products)
-        back = sum(self.product(part, precision) for item in products for part in item.backward())
-        return forward, back
+        name, ahead = precision or self.precision, len(products)
+        every = (*products, *(part for item in products for part in item.backward()))
+        peaks = [self._rate(item, name) for item in every]
+        if any(isinstance(value, np.ndarray) for item in products for value in (item.rows, item.count)):
+            stacked = as_number(np.array(peaks)[:, None])
+            seconds = list(as_array(self._product(_stacked(every), name, stacked)))
+        else:
+            seconds = [self._product(item, name, peak) for item, peak in zip(every, peaks, strict=True)]
+        return sum(seconds[:ahead]), sum(seconds[ahead:])
 
     def stream(self, moved_bytes: float, kernels: float = 1) -> float:
         """Seconds of element-wise kernels."""
@@ -186,19 +202,35 @@ class Device:
         vector = self.kind.peak_flops.get("fp32", peak)
         return min(peak, vector) if unaligned and self.size == 2 else peak
 
-    def _tiling(self, product: Product) -> float:
-        """Share of the multiprocessors' time that the best tiling uses for real elements."""
-        units = self.kind.multiprocessors
-        if not units:
-            return 1.0
-        elements = product.count * product.rows * product.columns
-        up, most = (np.ceil, np.maximum) if isinstance(elements, np.ndarray) else (ceil, max)
-        best = 0.0
-        for rows, columns, speed in TILES:
-            tiles = product.count * up(product.rows / rows) * up(product.columns / columns)
-            padded = up(tiles / units) * units * rows * columns
-            best = most(best, speed * elements / padded)
-        return best
+
+def _stacked(products: Sequence[Product]) -> Product:
+    """Products of which some have as many sizes as each other, as one of all sizes, [product][size]."""
+    each = [(item.rows, item.columns, item.inner, item.count) for item in products]
+    numbers = np.empty((4, len(each), np.broadcast(*each[0]).size))
+    for index, values in enumerate(each):
+        for row, value in zip(numbers, values, strict=True):
+            row[index] = value
+    rows, columns, inner, count = map(as_number, numbers)
+    return Product(rows, columns, inner, count)
+
+
+def tiled(units: int, count: float, rows: float, columns: float) -> float:
+    """Share of the multiprocessors' time that the best tiling of a product uses for real elements."""
+    if isinstance(elements := count * rows * columns, np.ndarray):
+        high, wide, speeds = TILE_SIZES.reshape(3, -1, *[1] * elements.ndim)
+        tiles = count * np.ceil(rows / high) * np.ceil(columns / wide)
+        shares: Numbers = speeds * elements / (np.ceil(tiles / units) * units * high * wide)
+        return as_number(shares.max(axis=0))
+    return _tiled(units, count, rows, columns)
+
+
+@lru_cache(maxsize=65_536)
+def _tiled(units: int, count: float, rows: float, columns: float) -> float:
+    best, elements = 0.0, count * rows * columns
+    for high, wide, speed in TILES:
+        tiles = count * ceil(rows / high) * ceil(columns / wide)
+        best = max(best, speed * elements / (ceil(tiles / units) * units * high * wide))
+    return best
 
 
 def layer_products(model: ModelSpec, *, tp: int, tokens: int, ep: int = 1) -> tuple[Product, ...]:

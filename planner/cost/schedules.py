@@ -16,13 +16,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+
+Count = TypeVar("Count", int, Counts)
 
 
 def warm_up(stage: int, depth: int, micro_batches: int, chunks: int = 1) -> int:
     """Forwards that a stage runs before its first backward is next but one."""
-    if chunks == 1:
-        return min(depth - stage - 1, micro_batches)
-    return min(2 * (depth - stage - 1) + (chunks - 1) * depth, micro_batches * chunks)
+    return min(_ahead(depth - stage - 1, depth, chunks), micro_batches * chunks)
+
+
+def _ahead(behind: Count, depth: Count, chunks: int) -> Count:
+    """The same with micro-batches enough, by how many stages are behind."""
+    return behind if chunks == 1 else 2 * behind + (chunks - 1) * depth
 
 
 def layers_in_flight(*, layers: int, stage: int, depth: int, micro_batches: int, interleave: int) -> float:
@@ -33,6 +44,11 @@ def layers_in_flight(*, layers: int, stage: int, depth: int, micro_batches: int,
 def alive(stage: int, depth: int, micro_batches: int, chunks: int) -> int:
     """Micro-batches alive on a stage, each counted once for every chunk: those of its warm-up, and one that follows."""
     return min(warm_up(stage, depth, micro_batches, chunks) + 1, micro_batches * chunks)
+
+
+def each_alive(behind: Counts, depth: Counts, micro_batches: int, chunks: int) -> Counts:
+    """The same of many stages, each with so many behind it."""
+    return np.minimum(_ahead(behind, depth, chunks) + 1, micro_batches * chunks)
 
 
 def uniform_seconds(busy: float, depth: int, micro_batches: int, chunks: int = 1) -> float:

@@ -41,7 +41,6 @@ from planner.search.batch_partition import (
     least_in_lock_step,
     least_in_step,
 )
-from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.space.choices import recomputes_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts, all_sets
 from planner.search.space.stages import ring_alone
@@ -97,14 +96,21 @@ def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator
                 )
 
 
-class Shares:
-    """Best shares for one outer choice."""
+def shares_of(choice: DataParallel, estimator: Estimator, limits: Limits) -> Shares:
+    """The shares of a choice, with what is already known of them to any search of this estimator."""
+    return _shares(replace(choice, network=""), estimator, limits.micro_batch)
 
-    def __init__(
-        self, choice: DataParallel, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
-    ) -> None:
+
+@lru_cache(maxsize=1024)
+def _shares(choice: DataParallel, estimator: Estimator, micro_batch: tuple[int, ...] | None) -> Shares:
+    return Shares(choice, estimator, Limits(micro_batch=micro_batch))
+
+
+class Shares:
+    """Best shares for one outer choice; remembers what it has worked out."""
+
+    def __init__(self, choice: DataParallel, estimator: Estimator, limits: Limits) -> None:
         self.choice = choice
-        self.deadline = deadline
         self.estimator = estimator
         self.pricer = estimator.pricer(choice.target)
         self.limits = limits
@@ -114,6 +120,8 @@ class Shares:
         self._shape = whole_model(estimator.model, choice.zero, choice.recompute, choice.offload)
         self._rings: dict[Counts, Ring] = {}
         self._most: dict[tuple[tuple[str, str], int], int] = {}
+        self._bounds: dict[Box, float] = {}
+        self._best: dict[Counts, tuple[float, Plan | None]] = {}
 
     @property
     def sets(self) -> Box:
@@ -130,6 +138,11 @@ class Shares:
 
     def bound(self, box: Box) -> float:
         """No shares of devices in the box are faster; infinite where there are none."""
+        if box not in self._bounds:
+            self._bounds[box] = self._bound(box)
+        return self._bounds[box]
+
+    def _bound(self, box: Box) -> float:
         if sum(box.low) > self.batch or not sum(box.high):
             return float("inf")
         used = self._used(box)
@@ -148,6 +161,13 @@ class Shares:
 
     def best(self, counts: Counts, cutoff_seconds: float = float("inf")) -> tuple[float, Plan | None]:
         """A bound of all shares of these devices, and the fastest; None when there are none, or none is faster."""
+        known = self._best.get(counts)
+        if known is None or (known[1] is None and known[0] < cutoff_seconds):
+            known = self._best[counts] = self._found(counts, cutoff_seconds)
+        bound, plan = known
+        return bound, plan if bound < cutoff_seconds else None
+
+    def _found(self, counts: Counts, cutoff_seconds: float) -> tuple[float, Plan | None]:
         if not 0 < sum(counts) <= self.batch:
             return float("inf"), None
         if self.choice.shard_size is not None and sum(counts) <= self.choice.shard_size:

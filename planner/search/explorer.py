@@ -17,12 +17,13 @@ from planner.search.bounds.groups import (
     Group,
     group_bound,
     grouped,
+    late,
     members,
     of_one_degree,
     searched,
 )
 from planner.search.bounds.peak import floor_seconds
-from planner.search.data_parallel import DataParallel, Shares
+from planner.search.data_parallel import DataParallel, Shares, shares_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
 from planner.search.heuristics.local import best_near
@@ -177,8 +178,8 @@ class Explorer:
     def _best_first(self, rounds: int | None) -> None:
         """Whatever has the least bound is taken a step further, until nothing that is left can win."""
         self.reporter.phase("searching")
-        # Cut: what has a bound of (1 - gap) times the best step or more cannot win by more than the gap.
-        while self._heap and self._heap[0][0] < self.incumbent * (1 - self.limits.gap):
+        self._raise_bounds()
+        while self._heap and self._heap[0][0] < self._wanted:
             self.deadline.check()
             if rounds is not None and self._rounds >= rounds:
                 return
@@ -193,6 +194,31 @@ class Explorer:
             best, total = self.best.estimate.step_seconds if self.best else None, self.candidates
             self.reporter.progress(done=self.solved, total=total, best_seconds=best, bound_seconds=self.bound)
         self.finished = True
+
+    @property
+    def _wanted(self) -> float:
+        """Cut: what has a bound of (1 - gap) times the best step or more cannot win by more than the gap."""
+        return self.incumbent * (1 - self.limits.gap)
+
+    def _raise_bounds(self) -> None:
+        """Better bounds of the families that wait, many at once."""
+        waiting: dict[tuple[str, str], list[tuple[float, int, Family]]] = {}
+        others: list[tuple[float, int, Item]] = []
+        for bound, number, item in self._heap:
+            if isinstance(item, Family):
+                waiting.setdefault((item.target, item.network), []).append((bound, number, item))
+            else:
+                others.append((bound, number, item))
+        for key, entries in waiting.items():
+            self.deadline.check()
+            known = [(bound, family) for bound, _, family in entries]
+            raised = late(known, self._partitions[key], self.limits, self._wanted)
+            others += [
+                (bound, number, family)
+                for (bound, family), (_, number, _) in zip(raised, entries, strict=True)
+            ]
+        self._heap = others
+        heapify(self._heap)
 
     def _other_runtimes(self, rounds: int | None) -> None:
         """Begin with the best plans of other runtimes where a runtime is asked for that runs most of them."""
@@ -328,7 +354,7 @@ class Explorer:
 
     def _members(self, bound: float, group: Group) -> Families:
         """The families of a group that may have plans, each with its bound."""
-        found = members(group, self.partition(group.first), self.limits, self.deadline)
+        found = members(group, self.partition(group.first), self.limits, self.deadline, self._wanted)
         self.candidates += len(found)
         return [(max(bound, own), family) for own, family in found]
 
@@ -360,13 +386,12 @@ class Explorer:
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)
         row, steps = target(family.target), family.micro_batches
-        wanted = self.incumbent * (1 - self.limits.gap)
         chunked: dict[int, list[int]] = {}
         for depth in depths(family, self.limits, partition.estimator.model, partition.device_types):
             for interleave in interleavings(row, depth, steps, self.estimator.model):
                 chunked.setdefault(interleave, []).append(depth)
         for interleave, possible in chunked.items():
-            found = partition.bounds.bounds(family, possible, interleave, wanted)
+            found = partition.bounds.bounds(family, possible, interleave, self._wanted)
             for depth, own in zip(possible, found, strict=True):
                 self.deadline.check()
                 self.candidates += 1
@@ -404,7 +429,7 @@ class Explorer:
 
     def _sets(self, choice: DataParallel) -> DeviceSets:
         """All sets of devices of a choice."""
-        shares = Shares(choice, self.partition(choice).estimator, self.limits, self.deadline)
+        shares = shares_of(choice, self.partition(choice).estimator, self.limits)
         return DeviceSets(shares, shares.sets)
 
     def _devices_of(self, bound: float, sets: DeviceSets) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import islice
+from math import inf
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +20,7 @@ from planner.model.spec import ModelSpec
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.bounds.groups import searched
+from planner.search.bounds.layer_count import BEYOND
 from planner.search.bounds.ramp import by_position
 from planner.search.pipeline import OpenChoice, score
 from planner.search.space.choices import Choice, depths, families, usable_device_types
@@ -106,6 +108,17 @@ def hold(estimator: Estimator, limits: Limits, target: str) -> None:
                 assert outer <= own * (1 + 1e-9)
                 best = solved(Choice(family=family, depth=depth, interleave=interleave), estimator, limits)
                 assert own <= best * (1 + 1e-9)
+                quick_looks_hold(
+                    bounds, Choice(family=family, depth=depth, interleave=interleave), max(found), best
+                )
+
+
+def quick_looks_hold(bounds: FamilyBounds, choice: Choice, most: int, seconds: float) -> None:
+    """With a cutoff at which a look without sends might leave out a plan of these seconds, it does not."""
+    cutoff = seconds * (1 + 1e-6) / BEYOND
+    assert bounds.bound(choice.family, choice.depth, choice.interleave, cutoff) <= seconds * (1 + 1e-9)
+    if choice.family.dp is not None and seconds < inf:
+        assert bounds.late([choice.family], [most], cutoff) == [0.0]
 
 
 def solved(choice: Choice, estimator: Estimator, limits: Limits) -> float:
@@ -215,6 +228,7 @@ def test_no_random_plan_beats_a_bound(seed: int) -> None:
         for scored in islice(random_plans(StageOptions(choice, estimator, limits), draw), 6):
             step = scored.estimate.step_seconds
             assert own <= step * (1 + 1e-9), (family, depth, interleave)
+            quick_looks_hold(bounds, choice, max(depths(family, limits, model, device_types)), step)
             assert bounds.crossed(choice, 0) <= step
             seconds = estimator.price(scored.plan)
             once = sum(map(sum, seconds.forward)) + sum(map(sum, seconds.backward))

@@ -7,17 +7,21 @@ from math import inf
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import MAX_INTERLEAVE
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
-from planner.search.bounds.layer_count import LayerCountBound
+from planner.search.bounds.layer_count import LayerCountBound, late
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
 from planner.search.bounds.ramp import RampBound, by_position
 from planner.search.bounds.rates import Rates
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands
 from planner.search.space.sends import Hops
+
+AT_ONCE = 256
+"""Families that are looked at together."""
 
 FREE = Hops(inner_seconds=0.0, outer_seconds=0.0)
 """Sends that take no time."""
@@ -79,14 +83,19 @@ class UniformBounds:
         if min(float(free[depth - 1]) for depth in depths) >= cutoff:
             yield from (float(free[depth - 1]) if self.holds(depth) else inf for depth in depths)
             return
-        sent = self._ramp.bounds(chunks, self._hops(chunks))
-        counted: LayerCountBound | None = None
-        for depth in depths:
-            found = float(sent[depth - 1] if depth > 1 else free[0]) if self.holds(depth) else inf
-            if found < cutoff:
-                counted = counted or self._counted(chunks)
-                found = max(found, counted.bound(depth, found, cutoff))
-            yield found
+        found = np.array([free[depth - 1] if self.holds(depth) else inf for depth in depths])
+        several = np.array(depths) > 1
+
+        def open_ones() -> NDArray[np.intp]:
+            return np.flatnonzero(several & (found < cutoff))
+
+        if len(left := open_ones()):
+            found[left] = self._ramp.bounds(chunks, self._hops(chunks))[[depths[index] - 1 for index in left]]
+        counted = self._counted(chunks) if (found < cutoff).any() else None
+        if counted is not None and cutoff < inf and len(left := open_ones()):
+            found[left] = np.maximum(found[left], counted.beyond([depths[index] for index in left], cutoff))
+        for depth, least in zip(depths, found.tolist(), strict=True):
+            yield max(least, counted.bound(depth, least, cutoff)) if counted and least < cutoff else least
 
     def crossed(self, depth: int, chunks: int, crossings: int) -> float:
         """No plan is faster that crosses slow links so often, where no stage stands on both sides of one."""
@@ -130,6 +139,16 @@ class FamilyBounds:
         if family.dp is None:
             return self._per_stage_degrees(family).least(depth)
         return self.uniform(family).least(depth)
+
+    def late(self, families: Sequence[Family], depths: Sequence[int], cutoff: float) -> list[float]:
+        """Seconds above the cutoff before which no plan of each family with at most so many stages ends; 0 for none."""
+        found: list[float] = []
+        for begin in range(0, len(families), AT_ONCE):
+            part = slice(begin, begin + AT_ONCE)
+            steps = [family.micro_batches for family in families[part]]
+            work = self.rates.work(families[part])
+            found += late(work, self.estimator.model.layers, steps, depths[part], cutoff).tolist()
+        return found
 
     def bound(self, family: Family, depth: int, interleave: int, cutoff: float = inf) -> float:
         """No plan of this choice is faster: the best of all bounds, in seconds; above ``cutoff``, any of them."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from planner.cost.estimate import Estimator
 from planner.runtimes.capabilities import Capabilities
@@ -82,16 +83,38 @@ def group_bound(group: Group, bounds: FamilyBounds) -> float:
     return model.layers * steps / rate if rate else float("inf")
 
 
-def members(group: Group, partition: NetworkPartition, limits: Limits, deadline: Deadline) -> Families:
-    """The families of a group that may have plans; raises ``Struck`` at the deadline."""
+def members(
+    group: Group, partition: NetworkPartition, limits: Limits, deadline: Deadline, cutoff: float = inf
+) -> Families:
+    """The families of a group that may have plans; raises ``Struck`` at the deadline.
+
+    A family whose bound is above the cutoff may have any such bound.
+    """
     model, device_types = partition.estimator.model, partition.device_types
     most = {family: max(depths(family, limits, model, device_types), default=0) for family in group.families}
     able = [family for family in group.families if most[family]]
+    known = late([(0.0, family) for family in able], partition, limits, cutoff)
     found = []
-    for family in able:
+    for bound, family in known:
         deadline.check()
-        found.append((partition.bounds.family_bound(family, most[family]), family))
-    return [item for item in found if item[0] < float("inf")]
+        found.append((bound or partition.bounds.family_bound(family, most[family]), family))
+    return [item for item in found if item[0] < inf]
+
+
+def late(found: Families, partition: NetworkPartition, limits: Limits, cutoff: float) -> Families:
+    """The same with better bounds of families that hold too few layers for a plan below the cutoff."""
+    model, device_types = partition.estimator.model, partition.device_types
+    alike: dict[object, list[int]] = {}
+    for number, (bound, family) in enumerate(found if cutoff < inf else ()):
+        if family.dp is not None and bound < cutoff:
+            alike.setdefault((family.target, family.tp, family.recompute), []).append(number)
+    result = list(found)
+    for numbers in alike.values():
+        families = [found[number][1] for number in numbers]
+        most = [max(depths(family, limits, model, device_types), default=1) for family in families]
+        for number, seconds in zip(numbers, partition.bounds.late(families, most, cutoff), strict=True):
+            result[number] = max(found[number][0], seconds), found[number][1]
+    return result
 
 
 def of_one_degree(item: Family, partition: NetworkPartition, limits: Limits, deadline: Deadline) -> Families:

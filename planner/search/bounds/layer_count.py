@@ -16,14 +16,16 @@ pipeline that one node cannot hold goes on to others: the stages at such borders
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.many import Numbers
-from planner.cost.schedules import alive, behind_twice, busiest_path, own_work, round_trip
-from planner.search.bounds.rates import Crossing, Speed
+from planner.cost.schedules import alive, behind_twice, busiest_path, each_alive, own_work, round_trip
+from planner.search.bounds.rates import Crossing, Speed, Work
 from planner.search.space.sends import Hops
 
 _ROUNDING = 1e-9
@@ -36,6 +38,45 @@ _NEXT, _BEFORE, _BOTH, _FIRST, _LAST = range(3, 8)
 
 _ROUNDS = 3
 """How often ``once`` and the layers of a stage sharpen each other."""
+
+BEYOND = 1.02
+"""What ends later than the cutoff by this factor is known to without a look at shorter busy stages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """What slots do and hold, whatever they send; fields with two axes are [recomputation][device type]."""
+
+    slots: Numbers
+    """[device type]."""
+    seconds: Numbers
+    """Of a layer for one micro-batch, [device type]."""
+    each_seconds: Numbers
+    most: Numbers
+    """Layers that fit, at most."""
+    free_bytes: Numbers
+    layer_bytes: Numbers
+    activation_bytes: Numbers
+    tail_seconds: float
+    ends_seconds: float
+    """Of embedding and head, at least."""
+
+
+@lru_cache(maxsize=256)
+def _held(speeds: tuple[Speed, ...], layers: int) -> _Held:
+    policies = list(zip(*(speed.policies for speed in speeds), strict=True))
+    rooms = [[policy.room for policy in row] for row in policies]
+    return _Held(
+        slots=np.array([speed.slots for speed in speeds]),
+        seconds=np.array([speed.layer_seconds for speed in speeds]),
+        each_seconds=np.array([[policy.layer_seconds for policy in row] for row in policies]),
+        most=np.array([[float(min(layers, room.layers(1))) for room in row] for row in rooms]),
+        free_bytes=np.array([[max(0.0, room.free_bytes) for room in row] for row in rooms]),
+        layer_bytes=np.array([[room.layer_bytes for room in row] for row in rooms]),
+        activation_bytes=np.array([[room.activation_bytes for room in row] for row in rooms]),
+        tail_seconds=min(speed.tail_seconds for speed in speeds),
+        ends_seconds=min(s.first_seconds for s in speeds) + min(s.last_seconds for s in speeds),
+    )
 
 
 class LayerCountBound:
@@ -61,18 +102,11 @@ class LayerCountBound:
         self.speeds, self.layers, self.micro_batches, self.chunks = speeds, layers, micro_batches, chunks
         self.crossing, self.crossings = crossing, crossings
         self._nodes, self._mixed = sorted(nodes, key=lambda item: -item[1]), mixed
-        self._slots = np.array([speed.slots for speed in speeds])
-        self._seconds = np.array([speed.layer_seconds for speed in speeds])
-        # [recomputation][device type]
-        policies = list(zip(*(speed.policies for speed in speeds), strict=True))
-        rooms = [[policy.room for policy in row] for row in policies]
-        self._each_seconds = np.array([[policy.layer_seconds for policy in row] for row in policies])
-        self._most = np.array([[float(min(layers, room.layers(1))) for room in row] for row in rooms])
-        self._free = np.array([[max(0.0, room.free_bytes) for room in row] for row in rooms])
-        self._layer_bytes = np.array([[room.layer_bytes for room in row] for row in rooms])
-        self._activation_bytes = np.array([[room.activation_bytes for room in row] for row in rooms])
-        self._tail = min(speed.tail_seconds for speed in speeds)
-        self._ends = min(s.first_seconds for s in speeds) + min(s.last_seconds for s in speeds)
+        held = _held(tuple(speeds), layers)
+        self._slots, self._seconds, self._each_seconds = held.slots, held.seconds, held.each_seconds
+        self._most, self._free = held.most, held.free_bytes
+        self._layer_bytes, self._activation_bytes = held.layer_bytes, held.activation_bytes
+        self._tail, self._ends = held.tail_seconds, held.ends_seconds
         inner = chunks * np.array([item.inner_seconds for item in hops])
         outer = chunks * np.array([item.outer_seconds for item in hops])
         self._inner, self._outer = float(inner.min()), float(outer.min())
@@ -90,12 +124,44 @@ class LayerCountBound:
             for number in (1, 2)[:crossings]:
                 beside.append(np.full(len(speeds), number * chunks * crossing.seconds))
         self._beside = np.array(beside)
-        # [layers][recomputation][role][device type]
-        counts = np.arange(1.0, layers + 1)[:, None, None, None]
-        steps = counts * self._each_seconds[:, None] + self._beside
-        found = np.unique(steps[np.broadcast_to(counts <= self._most[:, None], steps.shape)])
-        self._all_steps = found[found < inf]
+
+    @cached_property
+    def _all_steps(self) -> Numbers:
         """Busy seconds at which some slot holds one layer more."""
+        # [layers][recomputation][role][device type]
+        counts = np.arange(1.0, self.layers + 1)[:, None, None, None]
+        steps = counts * self._each_seconds[:, None] + self._beside
+        found: Numbers = np.unique(steps[np.broadcast_to(counts <= self._most[:, None], steps.shape)])
+        return found[found < inf]
+
+    def beyond(self, depths: Sequence[int], cutoff: float) -> Numbers:
+        """Seconds above the cutoff before which no stages of these depths can do their own work; 0 where they may.
+
+        A quick look at all depths, of two stages or more, at once; nothing is lost at borders and crossings.
+        """
+        late, stages = BEYOND * cutoff, np.array(depths)[:, None]
+        # m b <= T
+        busy = np.array([late / self.micro_batches * (1 + _ROUNDING)])
+        each = self._whole(busy, self._beside[:3])[:, :, 0]
+        middle, first, last = each.max(axis=0)
+        order = np.argsort(-middle)
+        taken = _parts(np.minimum(np.cumsum(self._slots[order]), stages - 2))
+        most = taken @ middle[order] + first.max() + last.max()
+        # What memory has room for too, [device type][depth][stages behind].
+        behind = np.arange(stages.max())[None]
+        flights = each_alive(behind, stages, self.micro_batches, self.chunks) / self.chunks
+        rooms = self._room(flights)
+        own, ahead, end = (np.minimum(each[:, role, :, None, None], rooms).max(axis=0) for role in range(3))
+        held = np.where(behind == stages - 1, ahead, own)
+        held[:, :, 0] = end[:, :, 0]
+        held[:, behind >= stages] = 0.0
+        common = int(self._slots.argmax())
+        total = held[common].sum(axis=1)
+        for index, slots in enumerate(self._slots):
+            if index != common:
+                gains = -np.sort(-np.maximum(0.0, held[index] - held[common]), axis=1)
+                total += gains @ _taken(np.ones(behind.size), slots)
+        return np.where(np.minimum(most, total) >= self.layers - _ROUNDING, 0.0, late)
 
     def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
         """No pipeline of ``depth`` stages ends sooner; infinite when its stages cannot hold all layers.
@@ -207,8 +273,15 @@ class LayerCountBound:
         flights = np.array(
             [alive(stage, depth, self.micro_batches, self.chunks) / self.chunks for stage in range(depth)]
         )
-        each = self._layer_bytes[:, :, None] + flights * self._activation_bytes[:, :, None]
-        held: Numbers = np.floor(np.minimum(1e9, self._free[:, :, None] / each) + 1e-6)
+        return self._room(flights)
+
+    def _room(self, flights: Numbers) -> Numbers:
+        """Layers that memory holds beside so many micro-batches alive, [recomputation][device type][...]."""
+        free, layer, activation = (
+            values.reshape(*values.shape, *(1 for _ in flights.shape))
+            for values in (self._free, self._layer_bytes, self._activation_bytes)
+        )
+        held: Numbers = np.floor(np.minimum(1e9, free / (layer + flights * activation)) + 1e-6)
         return held
 
     def _one_stage(self) -> float:
@@ -338,6 +411,40 @@ class LayerCountBound:
         rows = (own_work, round_trip, behind_twice) if self.chunks == 1 else (own_work,)
         found = (busiest_path(row, depth, self.micro_batches) for row in rows)
         return [(path.once, path.busy) for path in found if path is not None]
+
+
+def late(work: Work, layers: int, steps: Sequence[int], depths: Sequence[int], cutoff: float) -> Numbers:
+    """Seconds above the cutoff before which no pipeline of each family ends by its stages' own work; 0 where one may.
+
+    Of at most so many stages: further ones hold no less. Nothing is sent, and each stage is where most fits.
+    """
+    seconds = BEYOND * cutoff
+    each, free, layer, activation = np.moveaxis(work.policies, 3, 0)
+    # m b <= T
+    busy = (seconds / np.array(steps, dtype=np.float64) * (1 + _ROUNDING))[:, None, None]
+    ends = np.stack([np.zeros_like(work.slots), work.ends[:, :, 0], work.ends[:, :, 1]])
+    # [role][family][device type][recomputation][stages behind]
+    done = np.maximum(0.0, np.floor((busy - ends[..., None]) / each + _ROUNDING))[..., None]
+    stages, behind = np.array(depths)[:, None], np.arange(max(depths))
+    flights = np.minimum(behind + 1, np.array(steps)[:, None])[:, None, None]
+    bytes_each = layer[..., None] + flights * activation[..., None]
+    rooms = np.floor(np.minimum(1e9, np.maximum(0.0, free)[..., None] / bytes_each) + 1e-6)
+    own, first, last = np.minimum(done, rooms).max(axis=3)
+    held = np.where((behind == stages - 1)[:, None] & (behind > 0), first, own)
+    held[:, :, 0] = last[:, :, 0]
+    held *= (behind < stages)[:, None]
+    # Wherever it stands, the commonest device type, and what others gain on it.
+    common = np.argmax(work.slots, axis=1)[:, None]
+    usual = np.take_along_axis(held, common[..., None], axis=1)
+    gains = -np.sort(-np.maximum(0.0, held - usual), axis=2)
+    share = np.clip(work.slots[..., None] - behind, 0.0, 1.0)
+    total = usual[:, 0].sum(axis=1) + (gains * share).sum(axis=(1, 2))
+    # The best slots, wherever they stand.
+    most = own[:, :, 0]
+    order = np.argsort(-most, axis=1)
+    taken = _parts(np.minimum(np.cumsum(np.take_along_axis(work.slots, order, axis=1), axis=1), stages))
+    total = np.minimum(total, (taken * np.take_along_axis(most, order, axis=1)).sum(axis=1))
+    return np.where(total >= layers - _ROUNDING, 0.0, seconds)
 
 
 def _ends(paths: Sequence[tuple[int, int]], busy: Numbers, once: Numbers) -> Numbers:

@@ -80,6 +80,22 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The same of many families at once."""
+
+    slots: Numbers
+    """[family][device type]."""
+    ends: Numbers
+    """``first_seconds`` and ``last_seconds``, [family][device type][end]."""
+    policies: Numbers
+    """Seconds of a layer and the fields of its ``Room``, [family][device type][recomputation][field]."""
+
+
+ENDS = ("first_seconds", "last_seconds")
+ROOM = ("free_bytes", "layer_bytes", "activation_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
     """A send between parts of the cluster that the pipeline must do at least once."""
 
@@ -110,7 +126,7 @@ class Rates:
         self._hops: dict[tuple[object, ...], _Sends] = {}
         self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
         self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
-        """Families that nobody has asked for yet, by device type."""
+        """What each device type does."""
         self._known_rates: dict[tuple[str, tuple[str, str], int], tuple[float, float, int]] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
@@ -119,14 +135,34 @@ class Rates:
             if family.dp is None:
                 each = [self._free_speed(family, device_type) for device_type in self.device_types]
             else:
-                if family not in self._cases:
-                    self.price((family,))
-                each = [cases.speed(number) for cases, number in self._cases.pop(family)]
+                each = [cases.speed(number) for cases, number in self._cases_of(family)]
             kept = (
                 speed for speed in each if speed is not None and speed.slots > 0 and speed.most_layers > 0
             )
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
+
+    def _cases_of(self, family: Family) -> list[tuple[_Cases, int]]:
+        if family not in self._cases:
+            self.price((family,))
+        return self._cases[family]
+
+    def work(self, families: Sequence[Family]) -> Work:
+        """What stages of families of one target, tp and recomputation do and hold."""
+        each = [self._cases_of(family) for family in families]
+        slots = [[cases.slots[number] * cases.able[number] for cases, number in row] for row in each]
+        ends = [[[cases.pace[name][number] for name in ENDS] for cases, number in row] for row in each]
+        policies = [
+            [
+                [
+                    (seconds[number], *(room[name][number] for name in ROOM))
+                    for seconds, room in cases.policies
+                ]
+                for cases, number in row
+            ]
+            for row in each
+        ]
+        return Work(slots=np.array(slots), ends=np.array(ends), policies=np.array(policies))
 
     def pricer(self, family: Family) -> Pricer:
         """What prices the stages of a family."""
@@ -136,7 +172,7 @@ class Rates:
         """Price what the speeds of families consist of, all that differ in numbers only at once."""
         alike: dict[object, list[Family]] = {}
         for family in families:
-            if family.dp is not None and family not in self._speeds and family not in self._cases:
+            if family.dp is not None and family not in self._cases:
                 same = family.target, family.zero, family.recompute, family.tp, family.ep
                 key = *same, family.context, family.offload
                 alike.setdefault(key, []).append(family)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
-from planner.search.data_parallel import Shares
 from planner.search.data_parallel import choices as data_parallel_choices
+from planner.search.data_parallel import shares_of
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere
@@ -203,7 +203,7 @@ def _lack(estimator: Estimator, limits: Limits) -> str | None:
             for row in targets_of(limits)
             for choice in data_parallel_choices(row, limits, estimator)
             if choice.one_copy
-            for shares in (Shares(choice, estimator, limits),)
+            for shares in (shares_of(choice, estimator, limits),)
             for device_type in shares.device_types
         ),
         key=lambda item: item[0],

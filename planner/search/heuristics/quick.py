@@ -18,7 +18,7 @@ from planner.cost.running_cost import devices_of
 from planner.cost.schedules import uniform_seconds
 from planner.runtimes.capabilities import RECOMPUTES
 from planner.search.bounds.groups import Group, group_rates, grouped
-from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, best_of
+from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, best_of, shares_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.heuristics.greedy import ALL_ORDERS, greedy, layered
@@ -166,7 +166,7 @@ class _QuickSearch:
         found: list[tuple[float, int, Shares, Box]] = []
         for choice in choices:
             self.deadline.check()
-            shares = Shares(choice, partition.estimator, self.limits, self.deadline)
+            shares = shares_of(choice, partition.estimator, self.limits)
             box = shares.sets.within(
                 tuple(self.wanted.least.get(device_type.key, 0) for device_type in shares.device_types),
                 tuple(
@@ -347,7 +347,7 @@ class FirstPlans:
         for choice in [item for item in choices if item.one_copy][-1:]:
             explorer.deadline.check_wish()
             allowed = explorer.limits.micro_batch or (MAX_MICRO_BATCH,)
-            shares = Shares(choice, partition.estimator, replace(explorer.limits, micro_batch=allowed))
+            shares = shares_of(choice, partition.estimator, replace(explorer.limits, micro_batch=allowed))
             plan = shares.plan(shares.sets.fullest(shares.batch))
             if plan is not None:
                 explorer.offer(priced_on(explorer.estimator, plan, partition.estimator))
