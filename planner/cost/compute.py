@@ -104,11 +104,13 @@ class LayerPass:
     forward_seconds: float
     backward_seconds: float
     attention_seconds: float
-    """Forward of the attention core alone: what selective recomputation runs again."""
+    """Forward of the attention core alone."""
     host_seconds: float
     """Seconds the host needs to launch one forward; a backward needs as many."""
     product_seconds: float = 0.0
     """Matrix products of the forward outside attention, part of it."""
+    again_seconds: float = 0.0
+    """What selective recomputation of fused kernels runs again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,14 +315,23 @@ def experts_at_work(model: ModelSpec) -> float:
 
 
 def expert_rows(model: ModelSpec, *, tp: int, tokens: int, ep: int) -> float:
-    """Copies of tokens that the experts of the busiest device work on: ``top_k`` of each, within their capacity."""
+    """Copies of tokens that the experts of the busiest device work on: ``top_k`` of each; with a capacity it is full.
+
+    Which device that is differs from layer to layer, and the others wait for it. Nothing is padded: 256 H800 took 52 s
+    with room for twice the mean, 66 s with room for five times as many (``xtuner-experts-7``, ``-8``).
+    """
     experts = model.experts
     assert experts is not None
-    copies = tokens / tp * experts.top_k
-    if experts.capacity_factor is not None:
-        # Every expert has as many rows, some of them empty.
-        return copies * experts.capacity_factor
-    return copies * expert_imbalance(model, ep)
+    most = experts.capacity_factor or expert_imbalance(model, ep)
+    return tokens / tp * experts.top_k * min(most, ep)
+
+
+def kept_rows(model: ModelSpec, *, tp: int, tokens: int, ep: int) -> float:
+    """Those that a device keeps of a layer, mean over its layers, which are not all busiest: within their capacity."""
+    experts = model.experts
+    assert experts is not None
+    most = expert_imbalance(model, ep)
+    return tokens / tp * experts.top_k * min(most, experts.capacity_factor or most)
 
 
 LOAD_DEVIATION = 0.3
@@ -438,6 +449,8 @@ def layer_pass(
         forward_seconds=forward,
         backward_seconds=backward,
         attention_seconds=core,
+        again_seconds=modules_again(model, device, tp=tp, tokens=tokens, split=sequence_parallel, ep=ep)
+        + (core if model.training.attention == "unfused" else 0.0),
         product_seconds=products,
         host_seconds=launches
         * device.family.launch_seconds
@@ -445,6 +458,25 @@ def layer_pass(
         # Every collective waits for the slowest of its members' hosts.
         * (1.0 + HOST_JITTER * log2(tp)),
     )
+
+
+def modules_again(model: ModelSpec, device: Device, *, tp: int, tokens: int, split: bool, ep: int) -> float:
+    """Seconds of what Megatron recomputes of a layer beside unfused attention: modules whose outputs it can discard.
+
+    The norm ahead of experts and their nonlinearity; with latent attention the norm ahead of it and the products that
+    widen queries, keys and values (``recompute_modules`` of Megatron-Core: layernorm, moe_act, mla_up_proj).
+    """
+    norm, seconds = 2.0 * device.size * tokens * model.hidden / (tp if split else 1), 0.0
+    if model.experts is not None:
+        rows = expert_rows(model, tp=tp, tokens=tokens, ep=ep)
+        seconds += device.stream(norm + device.size * rows * model.mlp_matrices * model.experts.ffn, 2)
+    if model.latent is not None:
+        seconds += device.stream(norm)
+        widening = (item for item in model.attention_matrices if item[2] == "columns")
+        seconds += sum(
+            device.product(Product(tokens, outputs / tp, inputs)) for inputs, outputs, _ in widening
+        )
+    return seconds
 
 
 def element_wise_bytes(

@@ -11,7 +11,7 @@ from typing import cast
 
 from planner.calibration.values import Stack
 from planner.cluster.topology import DeviceType
-from planner.cost.compute import ELEMENT_BYTES, MIXED, expert_rows
+from planner.cost.compute import ELEMENT_BYTES, MIXED, kept_rows
 from planner.cost.many import larger, smaller
 from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
@@ -154,6 +154,8 @@ def activation_bytes_per_layer(
         return scale * 2.0 * model.hidden * tokens / ways
     plain, length = eager, model.training.sequence_length
     width, heads = model.head_dim, model.heads
+    discards = recompute == "selective" and not plain
+    narrow = not eager and model.training.precision == "fp8"
     if recompute == "selective" and plain:
         # Layer input, query, attention and its output product; then of both or three of the MLP the second.
         kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways + 4.0 * width * heads / tp
@@ -163,15 +165,19 @@ def activation_bytes_per_layer(
         return scale * tokens * (kept + (2.0 * model.common_ffn / tp if model.gated_mlp else 0.0))
     routed = 0.0
     if model.experts is not None:
-        rows = expert_rows(model, tp=tp, tokens=tokens, ep=ep)
-        routed = _expert_activations(model, rows=rows, tokens=tokens / tp, scale=scale, plain=plain)
+        rows = kept_rows(model, tp=tp, tokens=tokens, ep=ep)
+        routed = scale * rows * _expert_row_bytes(model, plain, narrow, discards)
+        routed += 8.0 * tokens / tp * model.experts.number
     pairs = heads if plain else model.kv_heads
-    narrow = not eager and model.training.precision == "fp8"
-    whole = ((6.0 if narrow else 8.0) + (2 if model.drops else 0)) * model.hidden / ways
+    # Inputs of the norms, and their outputs; the router takes those of the second in two bytes.
+    norms = 4.0 + (0.0 if discards and model.latent else 2.0 - narrow)
+    norms += 2.0 * (not discards) if model.experts else 2.0 - narrow
+    whole = (norms + (2 if model.drops else 0)) * model.hidden / ways
     attention = width * ((5.0 if narrow else 4.0) * heads + 4.0 * pairs) / tp
     if model.latent is not None:
         # Queries and keys, values and attention's output; the low ranks and their norms are whole.
-        attention = heads * (4.0 * width + 4.0 * model.latent.value_dim) / tp
+        wide = 0.0 if discards else 4.0 * width + 2.0 * model.latent.value_dim
+        attention = heads * (wide + 2.0 * model.latent.value_dim) / tp
         attention += 4.0 * (model.latent.kv_rank + (model.latent.q_rank or 0)) / ways
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
     scores = 0.0
@@ -206,16 +212,17 @@ def adapter_inputs(model: ModelSpec) -> float:
     return 2.0 * lora.rank * len(model.adapted) if lora else 0.0
 
 
-def _expert_activations(model: ModelSpec, *, rows: float, tokens: float, scale: float, plain: bool) -> float:
-    """Bytes that the experts of one layer keep: their inputs, what is between their products, the router's scores.
+def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: bool) -> float:
+    """Bytes that experts keep of one row: their input and what is between their products.
 
     Plain torch weights the experts' outputs, and keeps them; fused kernels weight what is ahead of the last product.
+    ``narrow`` inputs of products are kept in fp8; Megatron ``discards`` the nonlinearity to compute it again.
     """
     experts = model.experts
     assert experts is not None
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0)
-    ends = 4.0 if plain else 2.0
-    return scale * rows * (ends * model.hidden + mlp * experts.ffn) + 8.0 * tokens * experts.number
+    mlp -= 2.0 if discards else narrow
+    return (4.0 if plain else 2.0 - narrow) * model.hidden + mlp * experts.ffn
 
 
 class Footprint:
@@ -409,10 +416,17 @@ def _ahead(model: ModelSpec, load: Load) -> float:
 
 def _working(model: ModelSpec, load: Load) -> float:
     """What a layer that is recomputed has in its backward, and what attention to divided sequences has meanwhile."""
-    layer = _layer_activations(model, load, "none") if load.recompute != "none" else 0.0
-    if model.dense_layers and load.first and load.recompute != "none":
-        layer = larger(layer, _layer_activations(model.dense, load, "none"))
-    return layer + _attending(model, load)
+    if load.recompute == "none":
+        return _attending(model, load)
+    models = [model, *([model.dense] if model.dense_layers and load.first else [])]
+    layers = [_layer_activations(one, load, "none") for one in models]
+    if load.recompute == "selective" and not load.eager:
+        # Megatron keeps all but the outputs that it computes again.
+        layers = [
+            whole - _layer_activations(one, load, "selective")
+            for whole, one in zip(layers, models, strict=True)
+        ]
+    return (larger(*layers) if len(layers) > 1 else layers[0]) + _attending(model, load)
 
 
 def _attending(model: ModelSpec, load: Load) -> float:

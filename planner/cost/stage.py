@@ -119,8 +119,8 @@ def layer_price(
         if model.training.attention == "unfused":
             device += one.attention_seconds
         again = with_host(device, one.host_seconds)
-    elif recompute == "selective" and model.training.attention == "unfused":
-        again = one.attention_seconds
+    elif recompute == "selective":
+        again = one.again_seconds
     return LayerPrice(
         forward_seconds=forward,
         backward_seconds=with_host(one.backward_seconds + collective, one.host_seconds) - collective,

@@ -61,13 +61,17 @@ def recomputes_of(
     model: ModelSpec,
     device_types: Sequence[DeviceType],
 ) -> tuple[Recompute, ...]:
-    """Recomputations worth trying: with flash attention fused kernels' selective kind has nothing left to save."""
+    """Recomputations worth trying: with flash attention fused kernels' selective kind has nothing left to save.
+
+    Where there are experts or latent attention it has: their modules whose outputs can be discarded.
+    """
     kinds = tuple(item for item in target.recomputes if limit is None or item in limit)
     if model.frozen:
         kinds = tuple(item for item in kinds if item != "selective")
     flash = model.training.attention == "flash" and all(
         target.fuses_attention(one.compute_capability) for one in device_types
     )
-    if flash and "none" in kinds and not target.eager_layers:
+    modules = model.experts is not None or model.latent is not None
+    if flash and "none" in kinds and not target.eager_layers and not modules:
         return tuple(item for item in kinds if item != "selective")
     return kinds

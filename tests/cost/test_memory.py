@@ -20,6 +20,7 @@ from planner.cost.memory import (
 )
 from planner.cost.schedules import layers_in_flight
 from planner.cost.values import Memory
+from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec
 from planner.runtimes.capabilities import Recompute
 from tests.worlds import cluster, gpt, pool
 
@@ -59,6 +60,31 @@ def test_activations_are_those_of_korthikanti() -> None:
     assert bytes_of(8, "selective", False) == pytest.approx(sbh * (10 + 24 / 8))
     assert bytes_of(8, "selective", True) == pytest.approx(sbh * 34 / 8)
     assert bytes_of(8, "full", False) == pytest.approx(sbh * 2)
+
+
+def test_selective_recomputation_discards_modules() -> None:
+    """Norm and nonlinearity of experts, queries, keys and values of latent attention; in fp8 products keep one byte."""
+    model = gpt(hidden=1024, heads=8, sequence_length=512).model_copy(update={"gated_mlp": True})
+    experts = {"number": 16, "top_k": 4, "ffn": 256, "imbalance": 1.0}
+    routed = model.model_copy(update={"experts": ExpertsSpec.model_validate(experts)})
+    wide = {"q_rank": 64, "kv_rank": 32, "rope_dim": 16, "value_dim": 64}
+    latent = model.model_copy(update={"latent": LatentSpec.model_validate(wide), "head_dim": 80})
+
+    def bytes_of(of: ModelSpec, recompute: Recompute, precision: str = "bf16") -> float:
+        training = of.training.model_copy(update={"precision": precision})
+        return activation_bytes_per_layer(
+            of.model_copy(update={"training": training}),
+            tp=1,
+            micro_batch=1,
+            recompute=recompute,
+            sequence_parallel=False,
+        )
+
+    rows = 512 * 4
+    assert bytes_of(routed, "none") - bytes_of(routed, "selective") == 512 * 2 * 1024 + rows * 2 * 256
+    assert bytes_of(routed, "none") - bytes_of(routed, "none", "fp8") == rows * (1024 + 256)
+    assert bytes_of(latent, "none") - bytes_of(latent, "selective") == 512 * 2 * (1024 + 8 * (2 * 80 + 64))
+    assert bytes_of(model, "none") == bytes_of(model, "selective")
 
 
 def test_flash_attention_keeps_no_scores() -> None:

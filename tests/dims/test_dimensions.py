@@ -11,6 +11,7 @@ from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
 from planner.dims.dimension import Dimension
 from planner.dims.recompute import recomputes_of
+from planner.model.spec import ExpertsSpec
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.registry import TARGETS, target
@@ -113,12 +114,13 @@ def test_neighbours_obey_the_rules_of_their_dimension(name: str) -> None:
 
 
 def test_selective_recomputation_where_it_saves_something() -> None:
-    """Not beside flash attention, unless layers run eagerly, a card is too old for it, or nothing else may be tried."""
+    """Not beside flash attention, unless layers run eagerly, there are experts, or a card is too old for it."""
     new, old = (
         Topology(cluster(pool("a", name), gpus={**GPUS, "old": OLD})).device_types for name in ("A100", "old")
     )
     flash, plain = gpt(attention="flash"), gpt(attention="unfused")
     megatron = target("megatron")
+    mixture = flash.model_copy(update={"experts": ExpertsSpec(number=8, top_k=2, ffn=64)})
     for row, limit, model, device_types, selective in (
         (megatron, None, flash, new, False),
         (megatron, None, plain, new, True),
@@ -126,6 +128,7 @@ def test_selective_recomputation_where_it_saves_something() -> None:
         (megatron, ("selective", "full"), flash, new, True),
         (megatron, ("none", "full"), plain, new, False),
         (target("torch"), None, flash, new, True),
+        (megatron, None, mixture, new, True),
     ):
         found = recomputes_of(row, limit, model, device_types)  # type: ignore[arg-type]
         assert ("selective" in found) == selective

@@ -9,7 +9,7 @@ import pytest
 from planner.calibration.values import ASSUMED
 from planner.cluster.topology import Topology
 from planner.cost.communication import all_to_all_seconds
-from planner.cost.compute import expert_imbalance, expert_rows
+from planner.cost.compute import expert_imbalance, expert_rows, kept_rows
 from planner.cost.estimate import Estimator, estimate
 from planner.dims.expert import holds_experts
 from planner.model.spec import ModelSpec
@@ -167,3 +167,9 @@ def test_the_busiest_device_has_more_than_the_mean() -> None:
     assert expert_imbalance(mixture(experts={**EXPERTS, "imbalance": 1.0}), 8) == 1.0
     capped = mixture(experts={**EXPERTS, "capacity_factor": 1.25})
     assert expert_rows(capped, tp=1, tokens=100, ep=4) == 250
+    # Nothing is padded: one device has no more than there are, all layers what they have without room.
+    roomy = mixture(experts={**EXPERTS, "capacity_factor": 5.0})
+    assert expert_rows(roomy, tp=1, tokens=100, ep=4) == 800
+    assert expert_rows(roomy, tp=1, tokens=100, ep=1) == 200
+    assert kept_rows(roomy, tp=1, tokens=100, ep=4) == expert_rows(mixture(), tp=1, tokens=100, ep=4)
+    assert kept_rows(capped, tp=1, tokens=100, ep=4) == 250

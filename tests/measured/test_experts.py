@@ -41,6 +41,15 @@ def test_step_times(predicted: list[tuple[Run, float, float]]) -> None:
     assert spearmanr(*zip(*pairs, strict=True)).statistic > 0.93
 
 
+def test_what_ran_fits() -> None:
+    """Each of them ran, with what its recipe recomputes."""
+    calibration = shipped()
+    for run in load_table(PUBLISHED).runs:
+        if run.source in SOURCES:
+            assert run.fits
+            assert Estimator(run.cluster, run.model, calibration).estimate(run.plan).fits, run.id
+
+
 def test_more_room_takes_longer(predicted: list[tuple[Run, float, float]]) -> None:
     """Experts with room for 5 even shares and with room for 2: measured 66 and 52 s."""
     wide, narrow = (

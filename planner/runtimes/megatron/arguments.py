@@ -101,7 +101,6 @@ def _experts(experts: ExpertsSpec) -> list[str]:
     words += ["--moe-shared-expert-gate"] if experts.shared_gate else []
     if experts.capacity_factor is not None:
         words += ["--moe-expert-capacity-factor", f"{experts.capacity_factor:g}"]
-        words += ["--moe-pad-expert-input-to-capacity"]
     return words
 
 
@@ -162,7 +161,7 @@ def arguments(job: Job) -> Sections:
             *(_expert_parallel(plan) if model.experts else []),
         ],
         "batch": _batch(plan, model),
-        "recompute": _recompute(plan),
+        "recompute": _recompute(plan, model),
         "precision": [*_precision(plan, model), *_gradients(plan, model)],
         "training": ["--train-iters", "100", "--lr", "1e-4", "--clip-grad", "1.0", *_optimizer(model)],
         "offload": _offload(plan),
@@ -211,12 +210,23 @@ def _batch(plan: Plan, model: ModelSpec) -> list[str]:
     return ["--micro-batch-size", str(micro_batch), "--global-batch-size", str(model.training.global_batch)]
 
 
-def _recompute(plan: Plan) -> list[str]:
+def _recompute(plan: Plan, model: ModelSpec) -> list[str]:
+    """Selective recomputation is of scores, and of what experts and latent attention can discard."""
     policy = plan.stages[0].recompute
+    if policy == "none":
+        return []
     if policy == "full":
         words = ["--recompute-granularity", "full", "--recompute-method", "uniform"]
         return [*words, "--recompute-num-layers", "1"]
-    return ["--recompute-granularity", "selective"] if policy == "selective" else []
+    words, modules = ["--recompute-granularity", "selective"], ["layernorm"]
+    modules += ["moe_act"] if model.experts else []
+    modules += ["mla_up_proj"] if model.latent else []
+    if len(modules) == 1:
+        return words
+    modules += ["core_attn"] if model.training.attention == "unfused" else []
+    words += ["--recompute-modules", *modules]
+    # Outputs that are discarded are scaled anew, which the default recipe, of scales from steps before, forbids.
+    return [*words, "--fp8-recipe", "tensorwise"] if model.training.precision == "fp8" else words
 
 
 def _precision(plan: Plan, model: ModelSpec) -> list[str]:

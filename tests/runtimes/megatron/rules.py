@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from planner.errors import EmitError
 from planner.job.job import Job
@@ -42,6 +43,7 @@ VALUED = frozenset(
         "--exp-avg-sq-dtype",
         "--ffn-hidden-size",
         "--fp8-format",
+        "--fp8-recipe",
         "--global-batch-size",
         "--hidden-dropout",
         "--hidden-size",
@@ -81,7 +83,6 @@ SWITCHES = frozenset(
         "--grad-reduce-in-bf16",
         "--group-query-attention",
         "--moe-grouped-gemm",
-        "--moe-pad-expert-input-to-capacity",
         "--moe-permute-fusion",
         "--moe-router-pre-softmax",
         "--moe-shared-expert-gate",
@@ -99,6 +100,7 @@ SWITCHES = frozenset(
         "--use-tp-pp-dp-mapping",
     }
 )
+MODULES = frozenset({"core_attn", "layernorm", "mla_up_proj", "moe_act"})
 CHUNK = re.compile(r"t(?:\*[1-9][0-9]*)?|")
 
 
@@ -128,9 +130,18 @@ def parse(args: Sequence[str]) -> dict[str, str]:
             if not value or value.startswith("--"):
                 raise EmitError(f"{word}: needs a value")
             given[word] = value
+        elif word == "--recompute-modules":
+            given[word] = " ".join(takewhile(MODULES.__contains__, words_after(args, word)))
+            for _ in given[word].split():
+                next(words)
         else:
             raise EmitError(f"{word}: not an argument that hetplan knows of Megatron")
     return given
+
+
+def words_after(args: Sequence[str], word: str) -> Sequence[str]:
+    """What follows a word."""
+    return args[args.index(word) + 1 :]
 
 
 def _number(given: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -265,6 +276,15 @@ def _check_recompute(given: Mapping[str, str]) -> None:
         raise EmitError("--recompute-granularity selective excludes --recompute-method")
     if method is not None:
         _number(given, "--recompute-num-layers")
+    modules = given.get("--recompute-modules", "").split()
+    if modules and granularity != "selective":
+        raise EmitError("--recompute-modules needs --recompute-granularity selective")
+    if "moe_act" in modules and "--moe-grouped-gemm" not in given:
+        raise EmitError("--recompute-modules moe_act needs --moe-grouped-gemm")
+    if "mla_up_proj" in modules and "--multi-latent-attention" not in given:
+        raise EmitError("--recompute-modules mla_up_proj needs --multi-latent-attention")
+    if {"moe_act", "layernorm"} & {*modules} and given.get("--fp8-format") and "--fp8-recipe" not in given:
+        raise EmitError("--recompute-modules moe_act and layernorm exclude delayed scaling")
 
 
 def check_files(files: Mapping[str, str], job: Job) -> None:

@@ -23,6 +23,7 @@ ACCEPTED = [
     ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*3|t|t|t*3L", 2),
     ("--group-query-attention --num-query-groups 2 --tensor-model-parallel-size 4", 4),
     ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", 1),
+    ("--recompute-granularity selective --recompute-modules layernorm core_attn", 1),
 ]
 
 REFUSED = [
@@ -78,6 +79,18 @@ REFUSED = [
     ("--recompute-granularity full", 1, "needs --recompute-method"),
     ("--recompute-granularity full --recompute-method uniform", 1, "--recompute-num-layers: missing"),
     ("--recompute-granularity selective --recompute-method uniform", 1, "excludes --recompute-method"),
+    ("--recompute-modules layernorm", 1, "needs --recompute-granularity selective"),
+    ("--recompute-granularity selective --recompute-modules moe_act", 1, "needs --moe-grouped-gemm"),
+    (
+        "--recompute-granularity selective --recompute-modules mla_up_proj",
+        1,
+        "needs --multi-latent-attention",
+    ),
+    (
+        "--bf16 --fp8-format hybrid --recompute-granularity selective --recompute-modules layernorm",
+        1,
+        "exclude delayed scaling",
+    ),
 ]
 
 

@@ -287,6 +287,31 @@ def test_experts_in_megatrons_words() -> None:
     assert not [word for part in dense.values() for word in part if "expert" in word or "moe" in word]
 
 
+LATENT = {"q_rank": 24, "kv_rank": 8, "rope_dim": 4, "value_dim": 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"attention": "unfused"}, ""),
+        ({"experts": {"number": 8, "top_k": 2, "ffn": 48}}, " --recompute-modules layernorm moe_act"),
+        (
+            {"experts": {"number": 8, "top_k": 2, "ffn": 48}, "attention": "unfused"},
+            " --recompute-modules layernorm moe_act core_attn",
+        ),
+        (
+            {"latent": LATENT, "kv_heads": 4, "precision": "fp8"},
+            " --recompute-modules layernorm mla_up_proj --fp8-recipe tensorwise",
+        ),
+    ],
+)
+def test_selective_recomputation_names_what_can_be_discarded(changes: dict[str, object], words: str) -> None:
+    """Scores by default; what experts and latent attention can discard, in fp8 with scales of their own."""
+    spec = model(8, layers=4, gated_mlp=True, **changes)
+    found = words_of(pipeline([2, 2], sequence_parallel=False, recompute="selective"), spec)
+    assert " ".join(found["recompute"]) == f"--recompute-granularity selective{words}"
+
+
 @pytest.mark.parametrize(
     ("narrow", "frequency"), [(None, None), (4, "2"), (6, "4"), (7, "8"), (3, "[0,0,1,0,0,1,0,1]")]
 )
