@@ -15,6 +15,7 @@ OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "ac
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "parallel"]
 ContextKind = Literal["ring", "ulysses"]
+StateKind = Literal["mamba", "mamba2", "delta", "conv"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +168,14 @@ class Capabilities:
     normalised on their own."""
     sinks: bool = False
     """True when heads may have a learned sink in their softmax."""
+    states: tuple[StateKind, ...] = ()
+    """Kinds of states that its layers may carry in place of attention or beside it."""
+    splits_states: bool = False
+    """True when tensor parallelism divides layers with a state too."""
+    unlike_layers: bool = False
+    """True when layers may differ in their mixers and feed-forwards, other than dense ones ahead."""
+    output_gate: bool = False
+    """True when a gate may scale what attention makes."""
     latent_attention: bool = False
     """True when it trains multi-head latent attention."""
     windows: bool = False
