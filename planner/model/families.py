@@ -475,7 +475,8 @@ def _nemotron_h(config: Config) -> Shape:
     layers = {**config, "num_hidden_layers": len(kinds)}
     biases: dict[str, Any] = {"qkv_bias": False, "out_bias": None}
     shape = _llama(layers, width=128, gated_mlp=False, norm="rms", state=state, **biases, **more)
-    return folded(shape, kinds)
+    # Its output layer is never tied, whatever the configuration says.
+    return folded({**shape, "tied_embeddings": False}, kinds)
 
 
 def _nemotron_unlike(config: Config) -> Iterator[tuple[str, str]]:
