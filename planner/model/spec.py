@@ -382,6 +382,18 @@ class ModelSpec(Frozen):
         ends = sum(run.layers for run in (*self.first_runs, *self.last_runs))
         return self.layers * self.layers_each + ends
 
+    @cached_property
+    def ordered(self) -> tuple[tuple[Mixer, FeedForwardKind], ...]:
+        """What mixes tokens and the feed-forward of every layer, in order."""
+
+        def each(runs: tuple[RunSpec, ...]) -> tuple[tuple[Mixer, FeedForwardKind], ...]:
+            kinds = [(run.mixer or self.mixer, run.feed_forward or self.feed_forward_kind) for run in runs]
+            return tuple(kind for kind, run in zip(kinds, runs, strict=True) for _ in range(run.layers))
+
+        dense = (RunSpec(layers=self.dense_layers, feed_forward="dense"),) if self.dense_layers else ()
+        body = each(self.block or (RunSpec(),)) * self.layers
+        return (*each(self.ahead or dense), *body, *each(self.behind or ()))
+
     def _runs(self, runs: tuple[RunSpec, ...]) -> tuple[Run, ...]:
         """Layers of each kind, with a model of such layers alone."""
         counted: Counter[tuple[Mixer, FeedForwardKind]] = Counter()

@@ -15,6 +15,7 @@ OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "ac
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "parallel"]
 ContextKind = Literal["ring", "ulysses"]
+UnlikeLayers = Literal["none", "feed_forwards", "any"]
 StateKind = Literal["mamba", "mamba2", "delta", "conv"]
 
 
@@ -172,8 +173,9 @@ class Capabilities:
     """Kinds of states that its layers may carry in place of attention or beside it."""
     splits_states: bool = False
     """True when tensor parallelism divides layers with a state too."""
-    unlike_layers: bool = False
-    """True when layers may differ in their mixers and feed-forwards, other than dense ones ahead."""
+    unlike_layers: UnlikeLayers = "none"
+    """feed_forwards: layers with and without experts may stand in any order; any: mixers may differ too; none: all are
+    alike but for dense ones ahead."""
     output_gate: bool = False
     """True when a gate may scale what attention makes."""
     latent_attention: bool = False

@@ -60,7 +60,14 @@ SWITCHES = (
     ),
     *("multi_query", "parallel_attn", "new_decoder_architecture", "do_layer_norm_before", "lm_head_bias"),
     *("use_sliding_window", "add_cross_attention", "is_decoder", "use_task_id"),
-    *("mamba_conv_bias", "mamba_proj_bias", "mamba_rms_norm", "use_conv_bias", "conv_bias", "projectors_bias"),
+    *(
+        "mamba_conv_bias",
+        "mamba_proj_bias",
+        "mamba_rms_norm",
+        "use_conv_bias",
+        "conv_bias",
+        "projectors_bias",
+    ),
 )
 """Keys that change what a model consists of."""
 
